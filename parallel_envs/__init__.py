@@ -1,0 +1,65 @@
+"""Many reinforcement-learning environments and many agents at once, in Python.
+
+Names are resolved on first use: importing this package loads nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parallel_envs.errors import (
+        ClosedError,
+        EnvError,
+        ParallelEnvsError,
+        RemoteError,
+        StepTimeout,
+        WorkerDied,
+        WorkerStartError,
+        WorkerTimeout,
+    )
+    from parallel_envs.seeding import SeedTree, env_seeds
+    from parallel_envs.vector import ParallelEnvManager, vector_entry_point
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "ClosedError": "errors",
+    "EnvError": "errors",
+    "ParallelEnvManager": "vector",
+    "ParallelEnvsError": "errors",
+    "RemoteError": "errors",
+    "SeedTree": "seeding",
+    "StepTimeout": "errors",
+    "WorkerDied": "errors",
+    "WorkerStartError": "errors",
+    "WorkerTimeout": "errors",
+    "env_seeds": "seeding",
+    "vector_entry_point": "vector",
+}
+
+__all__ = [
+    "ClosedError",
+    "EnvError",
+    "ParallelEnvManager",
+    "ParallelEnvsError",
+    "RemoteError",
+    "SeedTree",
+    "StepTimeout",
+    "WorkerDied",
+    "WorkerStartError",
+    "WorkerTimeout",
+    "env_seeds",
+    "vector_entry_point",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

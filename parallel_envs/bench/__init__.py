@@ -1,0 +1,19 @@
+"""`python -m parallel_envs.bench`: our speed beside the peers', and which settings suit your environment.
+
+    cli ──▶ step  suggest  startup  syscalls  memory  bars        one module per command
+                │
+                ▼
+     turns, driver ──socket──▶ a process of its own for each contestant ──▶ that contestant's workers
+                │                        │
+             measure                contestants, peers              pure arithmetic; one class per library
+
+A figure is worth something only beside another one: the machine's speed moves from minute to minute. So all
+contestants are open at the same time, each in a process of its own (no one's imports, threads or forks touch
+another's), and they run in turns: short warm slices, in an order that rotates from round to round. Medians,
+quartiles and ratios of one run are reported.
+
+One environment step is one call of an environment's `step`. A row of a vector step in which the environment
+was only reset is not counted (`contestants`, `peers`: each library has its own way of resetting).
+
+Nothing is imported here: workers that build an environment of `bench.envs` stay free of typer and rich.
+"""

@@ -1,0 +1,198 @@
+"""The commands of `python -m parallel_envs.bench`.
+
+Exit codes: 0 done, 1 measured and not good, 2 cannot be measured as asked.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from parallel_envs.bench import machine, report
+from parallel_envs.bench.bars import BARS, judge
+from parallel_envs.bench.contestants import Ours
+from parallel_envs.bench.envs import UnknownEnv, resolve
+from parallel_envs.bench.measure import MeasurementFailed, Tell
+from parallel_envs.bench.memory import growth, measure_memory
+from parallel_envs.bench.peers import UnknownPeer, chosen_peers
+from parallel_envs.bench.startup import measure_startup
+from parallel_envs.bench.step import StepPlan, measure_step
+from parallel_envs.bench.suggest import best, try_settings
+from parallel_envs.bench.syscalls import StraceMissing, measure_calls
+from parallel_envs.bench.turns import Pace
+
+_FILE_WIDTH = 132
+_COMPANY_CORES = 0.2  # busy without us: above that, figures are not to be trusted
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Measure vector environments side by side on this machine.",
+    pretty_exceptions_enable=False,
+)
+
+_ENV_HELP = "A Gymnasium id, spin:MICROSECONDS, or package.module:factory."
+Env = Annotated[str, typer.Option("--env", help=_ENV_HELP)]
+NumEnvs = Annotated[int, typer.Option(min=1, help="How many environments.")]
+NumWorkers = Annotated[int | None, typer.Option(min=1, help="Our workers; one per environment unless given.")]
+Peers = Annotated[str, typer.Option(help="gymnasium,sb3,tianshou,torchrl or some of them; all; none.")]
+BackendName = Annotated[Literal["process", "thread", "serial"], typer.Option(help="Where our envs live.")]
+Context = Annotated[Literal["forkserver", "spawn", "fork"] | None, typer.Option(help="How our workers are started.")]
+Seconds = Annotated[float, typer.Option(min=0.001, help="Length of one slice.")]
+Rounds = Annotated[int, typer.Option(min=1, help="How many slices each contestant gets.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write everything to this file, too.")]
+
+
+@app.command()
+def step(
+    env: Env = "CartPole-v1",
+    num_envs: NumEnvs = 8,
+    num_workers: NumWorkers = None,
+    peers: Peers = "all",
+    backend: BackendName = "process",
+    context: Context = None,
+    seconds: Seconds = 0.5,
+    rounds: Rounds = 9,
+    json: Json = None,
+) -> None:
+    """Environment steps per second: ours, the in-process loop and the peers, in turns."""
+    with _asking() as tell:
+        plan = StepPlan(
+            env=resolve(env),
+            num_envs=num_envs,
+            num_workers=num_workers,
+            backend=backend,
+            context=context,
+            peers=chosen_peers(peers),
+            pace=Pace(seconds=seconds, rounds=rounds),
+        )
+        rows = measure_step(plan, tell)
+    ours_worked = all(row.error is None for row in rows if row.name == Ours.name)
+    title = _title(env, num_envs, plan.pace)
+    _deliver(report.step_report(rows, plan.settings, title), json, good=ours_worked)
+
+
+@app.command()
+def suggest(
+    env: Annotated[str, typer.Argument(help=_ENV_HELP)],
+    num_envs: NumEnvs = 8,
+    seconds: Seconds = 0.3,
+    rounds: Rounds = 7,
+    json: Json = None,
+) -> None:
+    """Try settings and name the best for this environment on this machine."""
+    pace = Pace(seconds=seconds, rounds=rounds)
+    with _asking() as tell:
+        choice = resolve(env)
+        trials = try_settings(choice, num_envs, pace, tell)
+    found = best(trials)
+    advice = {
+        "best": found.setting.name if found else None,
+        "code": found.setting.code(choice, num_envs) if found else None,
+    }
+    settings = {"env": env, "num_envs": num_envs, "seconds": seconds, "rounds": rounds, **advice}
+    _deliver(report.suggest_report(trials, settings, _title(env, num_envs, pace)), json, good=found is not None)
+    typer.echo(f"best here: {advice['best']}\n    {advice['code']}")
+
+
+@app.command()
+def startup(env: Env = "CartPole-v1", num_envs: NumEnvs = 32, rounds: Rounds = 5, json: Json = None) -> None:
+    """Time to make and reset, and to close, for each start method."""
+    with _asking() as tell:
+        rows = measure_startup(resolve(env), num_envs, rounds, tell=tell)
+    settings = {"env": env, "num_envs": num_envs, "rounds": rounds}
+    title = f"{env}, {num_envs} envs, one a worker; {rounds} starts each, in turns"
+    ours_worked = all(row.error is None for row in rows if row.name.startswith(Ours.name))
+    _deliver(report.startup_report(rows, settings, title), json, good=ours_worked)
+
+
+@app.command()
+def syscalls(
+    env: Env = "spin:0",
+    num_envs: NumEnvs = 8,
+    steps: Annotated[int, typer.Option(min=1, help="How many environment steps to count over.")] = 8000,
+    json: Json = None,
+) -> None:
+    """Read and write calls per environment step, counted by strace."""
+    with _asking() as tell:
+        rows = measure_calls(env, num_envs, steps, tell)
+    settings = {"env": env, "num_envs": num_envs, "steps": steps}
+    title = f"system calls per env step: {env}, {num_envs} envs, one a worker"
+    all_worked = all(row.error is None for row in rows)
+    _deliver(report.syscalls_report(rows, settings, title), json, good=all_worked)
+
+
+@app.command()
+def memory(
+    env: Env = "CartPole-v1",
+    num_envs: NumEnvs = 8,
+    steps: Annotated[int, typer.Option(min=10, help="How many environment steps.")] = 100_000,
+    json: Json = None,
+) -> None:
+    """Whether the parent process grows while it steps. Exit code 1 if it does."""
+    with _asking() as tell:
+        points = measure_memory(resolve(env), num_envs, steps, tell)
+    grown = growth(points)
+    settings = {"env": env, "num_envs": num_envs, "steps": steps, "flat": grown.flat}
+    title = f"{env}, {num_envs} envs, one a worker"
+    _deliver(report.memory_report(points, settings, title, str(grown)), json, good=grown.flat)
+
+
+@app.command()
+def bars(seconds: Seconds = 0.5, rounds: Rounds = 9, json: Json = None) -> None:
+    """Every speed that this project promises, against its bar. Exit code 1 if one is missed."""
+    with _asking() as tell:
+        verdicts = judge(BARS, Pace(seconds=seconds, rounds=rounds), tell)
+    none_missed = all(verdict.outcome != "FAIL" for verdict in verdicts)
+    settings = {"seconds": seconds, "rounds": rounds}
+    _deliver(report.bars_report(verdicts, settings), json, good=none_missed)
+
+
+@contextmanager
+def _asking() -> Iterator[Tell]:
+    """Gives a way to tell how far it is; what cannot be measured as asked ends the program in plain words."""
+    _warn_of_company()
+    try:
+        yield _tell
+    except (UnknownEnv, UnknownPeer, MeasurementFailed, StraceMissing) as error:
+        _tell("")
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+
+
+def _warn_of_company() -> None:
+    busy = machine.busy_cores()
+    if busy is not None and busy > _COMPANY_CORES:
+        cores = machine.available_cores()
+        typer.echo(f"Other programs keep {busy:.1f} of {cores} cores busy: parallel figures suffer most.", err=True)
+
+
+def _tell(text: str) -> None:
+    """Overwrites the line on the terminal. No spinner: its thread would run beside what is measured."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def _deliver(found: report.Report, path: Path | None, *, good: bool) -> None:
+    """Print it, in full width if that is no terminal; write it; exit with 1 if it is not good."""
+    _tell("")
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_FILE_WIDTH)
+    console.print(found.table)
+    for note in found.notes:
+        typer.echo(note)
+    if path is not None:
+        found.write(path)
+    if not good:
+        raise typer.Exit(1)
+
+
+def _title(env: str, num_envs: int, pace: Pace) -> str:
+    return f"{env}, {num_envs} envs; {pace.rounds} slices of {pace.seconds:g} s each, in turns"

@@ -1,0 +1,126 @@
+"""Which environment is measured: a Gymnasium id, `spin:MICROSECONDS`, or `package.module:factory`.
+
+Everything here travels into worker processes of every library, so it imports gymnasium and nothing heavier.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
+
+_FORMS = "Give a Gymnasium id (CartPole-v1, ALE/Breakout-v5), spin:MICROSECONDS, or package.module:factory."
+
+
+class UnknownEnv(ValueError):
+    """No environment can be made of what the user gave."""
+
+
+@dataclass(frozen=True)
+class EnvChoice:
+    """A resolved environment. `name` is what the user gave; `is_id` says that it is a name of Gymnasium's."""
+
+    name: str
+    factory: EnvFactory
+    is_id: bool = False
+
+
+class SpinEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
+    """Burns the given microseconds of processor time in every step, in pure Python; its episode never ends.
+
+    It is the thread's own processor time that is counted: a worker that waits for its turn on a full machine
+    does not come nearer to the end of its step.
+    """
+
+    def __init__(self, microseconds: float) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self._seconds = microseconds * 1e-6
+        self._observation = np.zeros(4, np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._observation, {}
+
+    def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        end = time.thread_time() + self._seconds
+        while time.thread_time() < end:
+            pass
+        return self._observation, 0.0, False, False, {}
+
+
+def resolve(name: str) -> EnvChoice:
+    """What `name` means. Nothing is built yet."""
+    if name.startswith("spin:"):
+        return EnvChoice(name, functools.partial(SpinEnv, _microseconds(name)))
+    if _is_factory_path(name):
+        return EnvChoice(name, _imported(name))
+    make = _make_atari if name.startswith("ALE/") else gymnasium.make
+    return EnvChoice(name, functools.partial(make, name), is_id=True)
+
+
+def action_space(choice: EnvChoice) -> gymnasium.Space[Any]:
+    """The action space of one environment, built for this question and closed again."""
+    try:
+        env = choice.factory()
+    except Exception as error:
+        raise UnknownEnv(f'Environment "{choice.name}" cannot be made: {_told(error)} {_FORMS}') from error
+    if not isinstance(env, gymnasium.Env):
+        raise UnknownEnv(f'"{choice.name}" made a {type(env).__name__}, not a gymnasium.Env. {_FORMS}')
+    try:
+        return env.action_space
+    finally:
+        env.close()
+
+
+def _microseconds(name: str) -> float:
+    try:
+        value = float(name.removeprefix("spin:"))
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value < float("inf"):
+        raise UnknownEnv(f'"{name}" does not say for how long to spin. Give microseconds, as in spin:1000.')
+    return value
+
+
+def _is_factory_path(name: str) -> bool:
+    """Whether `name` is module:function; Gymnasium's own module:Id-v0 is an id."""
+    module, colon, attribute = name.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))
+
+
+def _imported(name: str) -> EnvFactory:
+    module, _, attribute = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise UnknownEnv(f'The factory "{name}" cannot be imported: {_told(error)} {_FORMS}') from error
+    if not callable(found):
+        raise UnknownEnv(f'"{name}" is a {type(found).__name__} and cannot be called. {_FORMS}')
+    return found  # type: ignore[no-any-return]  # what it makes is looked at by `action_space`
+
+
+def _make_atari(name: str) -> gymnasium.Env[Any, Any]:
+    """ALE's ids exist once ale_py has registered them, in the worker too."""
+    ale: Any = importlib.import_module("ale_py")
+    ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # else each worker prints a banner
+    gymnasium.register_envs(ale)
+    return gymnasium.make(name)
+
+
+def _told(error: BaseException) -> str:
+    text = str(error).strip().rstrip(".")
+    return f"{type(error).__name__}: {text}." if text else f"{type(error).__name__}."

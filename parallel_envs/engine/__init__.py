@@ -1,0 +1,36 @@
+"""The worker engine: everything in the project that runs beside the caller runs here.
+
+Workers host objects; a request names an object and what it is to do. The engine knows nothing of environments,
+policies or learning. `pool` holds the one interface; `local` and `process` are its backends; `host` is what a worker
+is on any of them. `keeper` is the process that starts the others and outlives none.
+"""
+
+from parallel_envs.engine.factory import BACKENDS, PoolSettings, open_pool
+from parallel_envs.engine.host import Ringable
+from parallel_envs.engine.keeper_client import keeper_pid, start_keeper
+from parallel_envs.engine.memory import SharedBlock
+from parallel_envs.engine.messages import HOST, Call, Death, Failure, Reply
+from parallel_envs.engine.pickling import Unpicklable, unpicklable_part
+from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
+from parallel_envs.engine.worker_process import START_METHODS
+
+__all__ = [
+    "BACKENDS",
+    "HOST",
+    "START_METHODS",
+    "Call",
+    "Death",
+    "Failure",
+    "Meters",
+    "PoolSettings",
+    "Reply",
+    "Ringable",
+    "SharedBlock",
+    "Ticket",
+    "Unpicklable",
+    "WorkerPool",
+    "keeper_pid",
+    "open_pool",
+    "start_keeper",
+    "unpicklable_part",
+]

@@ -1,0 +1,164 @@
+"""From a bare process to a worker: what a new child does before it serves.
+
+The same steps are taken by a child forked from the user's process, one forked from the keeper, and a fresh
+interpreter. Nothing here needs more than the standard library, so that the keeper stays small.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_PR_SET_PDEATHSIG = 1
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+"""What numeric libraries read when they are loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSettings:
+    """How a worker is to be set up. `environ`, `path` and `cwd` are those of the asking process."""
+
+    index: int
+    name: str
+    threads: int | None = 1
+    affinity: tuple[int, ...] | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    path: tuple[str, ...] = ()
+    cwd: str | None = None
+    preload: tuple[str, ...] = ()
+
+    @classmethod
+    def here(
+        cls,
+        index: int,
+        name: str,
+        threads: int | None,
+        affinity: tuple[int, ...] | None,
+        preload: tuple[str, ...],
+    ) -> ChildSettings:
+        """Settings that make the worker see the environment, the path and the folder that this process sees now."""
+        environ = {**os.environ, **thread_environment(threads)}
+        return cls(index, name, threads, affinity, environ, tuple(sys.path), _cwd(), preload)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnds:
+    """The descriptors a worker keeps: see `worker.Lines`; and `output`, which becomes its stdout and stderr."""
+
+    bell: int
+    completion: int
+    channel: int
+    output: int
+
+    @property
+    def fds(self) -> tuple[int, int, int, int]:
+        return self.bell, self.completion, self.channel, self.output
+
+
+def thread_environment(threads: int | None) -> dict[str, str]:
+    return {} if threads is None else dict.fromkeys(THREAD_VARIABLES, str(threads))
+
+
+def become_child(settings: ChildSettings, ends: ChildEnds) -> None:
+    """Leave the parent's process group, its terminal's Ctrl-C, its output and its surroundings."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _take_output(ends.output)
+    os.environ.clear()
+    os.environ.update(settings.environ)
+    sys.path[:] = settings.path
+    if settings.cwd is not None:
+        os.chdir(settings.cwd)
+    if settings.affinity is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, settings.affinity)
+
+
+def run_child(settings: ChildSettings, ends: ChildEnds) -> int:
+    """Serve until told to stop. Returns the exit status; what goes wrong is written to stderr."""
+    try:
+        _reopen_output()
+        faulthandler.enable(all_threads=True)
+        limit_threads(settings.threads)
+        from parallel_envs.engine.worker import Lines, serve  # late: the keeper must not load numpy by itself
+
+        serve(settings.index, Lines(ends.bell, ends.completion, ends.channel))
+        return 0
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+
+def leave(status: int) -> None:
+    """End this process at once, without the exit handlers that belong to the process it was forked from."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # a closed or broken stream must not keep the process from ending
+            continue
+    os._exit(status)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent's thread ends. Only Linux knows how."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def limit_threads(threads: int | None) -> None:
+    """Limit the libraries that are loaded already; those loaded later read the environment."""
+    if threads is None:
+        return
+    if "numpy" in sys.modules and not _loaded_with(threads):
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(threads)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
+
+
+_limits_at_load = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+
+
+def _loaded_with(threads: int) -> bool:
+    return all(value == str(threads) for value in _limits_at_load.values())
+
+
+def _take_output(output: int) -> None:
+    """Write to the keeper from now on, and read from nowhere: a worker has no terminal."""
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)
+    for fd in (1, 2):
+        os.dup2(output, fd)
+    os.close(nowhere)
+    os.close(output)
+
+
+def _reopen_output() -> None:
+    """Every line leaves at once, so that none is lost with the process; and no stream of the parent's is in between."""
+    sys.stdout = open(1, "w", buffering=1, errors="backslashreplace", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+
+
+def _cwd() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # the folder has been removed
+        return None

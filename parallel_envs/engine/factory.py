@@ -1,0 +1,69 @@
+"""Opening a pool: from what the user asked for to workers that run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from parallel_envs.engine.child import ChildSettings
+from parallel_envs.engine.local import SerialPool, ThreadPool
+from parallel_envs.engine.pool import WorkerPool
+from parallel_envs.engine.process import ProcessPool
+from parallel_envs.engine.worker_process import START_METHODS, StartMethod, WorkerProcess
+
+Backend = Literal["process", "thread", "serial"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """How workers are to run.
+
+    `threads` caps the numeric libraries in each worker process (None: as they like). `affinity` gives each worker the
+    cores it may use. `preload` names modules that every worker will need: they are imported once, before forking.
+    `name` stands before the number in the worker's name.
+    """
+
+    backend: str = "process"
+    context: str | None = None
+    threads: int | None = 1
+    affinity: Sequence[Sequence[int]] | None = None
+    preload: tuple[str, ...] = ()
+    name: str = "worker"
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise ValueError(f"backend={self.backend!r} is unknown. Choose one of {', '.join(map(repr, BACKENDS))}.")
+        if self.context is not None and self.context not in START_METHODS:
+            names = ", ".join(map(repr, START_METHODS))
+            raise ValueError(f"context={self.context!r} is not a start method. Choose one of {names}.")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads={self.threads} is not a number of threads. Give at least 1, or None.")
+
+    @property
+    def start_method(self) -> StartMethod:
+        """The start method asked for; by default the quickest that is safe on this system."""
+        for method in START_METHODS:
+            if method == self.context:
+                return method
+        return "forkserver" if sys.platform == "linux" else "spawn"
+
+
+def open_pool(num_workers: int, settings: PoolSettings | None = None) -> WorkerPool:
+    """Start `num_workers` workers. Either all of them run afterwards, or none."""
+    settings = settings or PoolSettings()
+    if settings.backend == "serial":
+        return SerialPool(num_workers)
+    if settings.backend == "thread":
+        return ThreadPool(num_workers, settings.name)
+    return ProcessPool(num_workers, lambda worker, completion: _start(worker, completion, settings))
+
+
+def _start(worker: int, completion: int, settings: PoolSettings) -> WorkerProcess:
+    affinity = None if settings.affinity is None else tuple(settings.affinity[worker % len(settings.affinity)])
+    preload = ("parallel_envs.engine.worker", *settings.preload)
+    name = f"{settings.name} {worker}"
+    child = ChildSettings.here(worker, name, settings.threads, affinity, preload)
+    return WorkerProcess(child, settings.start_method, completion)

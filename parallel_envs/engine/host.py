@@ -1,0 +1,109 @@
+"""What a worker is to those who ask it: a keeper of named objects.
+
+The host is the same on every backend; only the way requests reach it differs. Hosted objects are ordinary objects.
+Those that are to be rung have `ring(argument) -> payload or None` as well.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from parallel_envs.engine.memory import SharedBlock
+from parallel_envs.engine.messages import HOST, Call, Failure
+
+BELL_SECONDS, MESSAGE_SECONDS, IDLE_SECONDS, REQUESTS, METERS = 0, 1, 2, 3, 4
+"""Columns of the meters, doubles all: seconds spent on bells, on messages, and without work; how often work came; and
+how many columns there are."""
+
+_pack_meters = struct.Struct("=4d").pack_into
+
+
+class Ringable(Protocol):
+    """An object that answers bells."""
+
+    def ring(self, argument: int) -> Any:
+        """Do what the bell asks. Return None where shared memory holds the whole answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a request."""
+
+    value: Any = None
+    failure: Failure | None = None
+
+
+class Host:
+    """The objects of one worker, and the clock that says how busy it is."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.objects: dict[int, Any] = {HOST: self}
+        self._bells = self._messages = self._idle = 0.0
+        self._requests = 0
+        self._last = time.perf_counter()
+        self._meters: mmap.mmap | bytearray = bytearray(METERS * 8)
+        self._offset = 0
+
+    def build(self, key: int, factory: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Host `factory(*args, **kwargs)` under `key`, in the place of what was there."""
+        self.objects.pop(key, None)
+        self.objects[key] = factory(*args, **kwargs)
+
+    def drop(self, key: int) -> None:
+        """Stop hosting an object; its `close()` is called if it has one."""
+        close_object(self.objects.pop(key, None))
+
+    def close(self) -> None:
+        """Drop every object. The first error is raised after all have been dropped."""
+        errors: list[Exception] = []
+        for key in [key for key in self.objects if key != HOST]:
+            try:
+                self.drop(key)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def meter(self, block: SharedBlock, offset: int) -> None:
+        """From now on write the meters to `block`, `offset` doubles from its start."""
+        self._meters, self._offset = block.buffer, offset * 8
+
+    def worked(self, began: float, *, on_messages: bool = False) -> None:
+        """Work that began at `began` has ended. The time before it, since work last ended, was idle."""
+        now = time.perf_counter()
+        if on_messages:
+            self._messages += now - began
+        else:
+            self._bells += now - began
+        self._idle += began - self._last
+        self._requests += 1
+        self._last = now
+        _pack_meters(self._meters, self._offset, self._bells, self._messages, self._idle, self._requests)
+
+    def execute(self, call: Call) -> Outcome:
+        """Answer a message. Whatever it raises is an outcome: the worker goes on."""
+        try:
+            target = self.objects[call.key]
+            return Outcome(getattr(target, call.method)(*call.args, **call.kwargs))
+        except BaseException as error:  # SystemExit too: an object may not end its worker by raising
+            return Outcome(failure=Failure.of(error))
+
+    def ring(self, key: int, argument: int) -> Outcome | None:
+        """Answer a bell. None: done, and nothing to say."""
+        try:
+            value = self.objects[key].ring(argument)
+        except BaseException as error:
+            return Outcome(failure=Failure.of(error))
+        return None if value is None else Outcome(value)
+
+
+def close_object(thing: Any) -> None:
+    close = getattr(thing, "close", None)
+    if callable(close):
+        close()

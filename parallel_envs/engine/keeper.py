@@ -1,0 +1,283 @@
+"""The keeper: a small process beside the user's that starts workers and looks after them.
+
+    user's process ──socket──▶ keeper ──fork──▶ worker 0, worker 1, ...   (forkserver, spawn)
+          │                      ▲ output pipes, process descriptors
+          └──────fork──▶ worker ─┘                                        (fork: adopted by the keeper)
+
+It does four things that the user's process cannot do well for itself: it forks workers from a process that has no
+threads and no GPU contexts; it kills every worker at once when the user's process is gone, however it ended; it
+passes on what workers write, with their names, even while the user's process is busy; and it remembers how a worker
+ended and what it wrote last. It loads nothing but the standard library, and what it is asked to preload.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from parallel_envs.engine.channel import ChannelClosed, receive_frame, send_frame
+from parallel_envs.engine.child import ChildEnds, ChildSettings, become_child, die_with_parent, leave, run_child
+
+_TAIL_LINES = 20
+_SPAWN_COMMAND = (
+    "import sys; sys.path[:] = {path!r}; import pickle; "
+    "from parallel_envs.engine.child import ChildEnds, leave, run_child; "
+    "leave(run_child(pickle.loads({settings!r}), ChildEnds{ends!r}))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start a worker. With it travel the four descriptors of `ChildEnds` and the reading end of its output."""
+
+    settings: ChildSettings
+    fresh_interpreter: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Look after a worker that the user's process forked. With it travels the reading end of its output."""
+
+    pid: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Autopsy:
+    """Tell how a worker ended, and forget it."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Obituary:
+    """How a worker ended: its exit code as in `errors.WorkerDied`, and the last lines it wrote."""
+
+    exitcode: int | None
+    last_output: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Ward:
+    """A process that the keeper looks after."""
+
+    pid: int
+    name: str
+    sentinel: int
+    output: int
+    is_child: bool
+    exitcode: int | None = None
+    alive: bool = True
+    unfinished: bytes = b""
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+
+
+def run(socket_fd: int) -> None:
+    """The keeper's whole life. Called in a fresh interpreter by `keeper_client`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.set_inheritable(socket_fd, False)
+    keeper = _Keeper(socket.socket(fileno=socket_fd))
+    try:
+        keeper.serve()
+    finally:
+        keeper.kill_all()
+        leave(0)
+
+
+class _Keeper:
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._wards: dict[int, _Ward] = {}
+        self._poller = select.poll()
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._preloaded: set[str] = set()
+        self._listening = True
+
+    def serve(self) -> None:
+        self._watch(self._channel.fileno(), self._answer)
+        while self._listening:
+            for fd, _ in self._poller.poll():
+                handler = self._handlers.get(fd)
+                if handler is not None:
+                    handler()
+
+    def kill_all(self) -> None:
+        for ward in self._wards.values():
+            if ward.alive:
+                _kill_group(ward.pid)
+
+    # ---- requests -------------------------------------------------------------------------------------------------
+
+    def _answer(self) -> None:
+        try:
+            data, fds = receive_frame(self._channel)
+        except (ChannelClosed, ConnectionError):
+            self._listening = False
+            return
+        try:
+            answer, answer_fds = self._dispatch(pickle.loads(data), fds)
+        except Exception as error:  # no memory, no process left, ...: the asker raises it
+            answer, answer_fds = f"{type(error).__name__}: {error}", []
+        with contextlib.suppress(ConnectionError):
+            send_frame(self._channel, pickle.dumps(answer), answer_fds)
+        for fd in answer_fds:
+            os.close(fd)
+
+    def _dispatch(self, request: Any, fds: list[int]) -> tuple[Any, list[int]]:
+        match request:
+            case Launch():
+                return self._launch(request, fds)
+            case Adopt():
+                self._add(_Ward(request.pid, request.name, _open_sentinel(request.pid), fds[0], is_child=False))
+                return True, []
+            case Autopsy():
+                return self._autopsy(request.pid), []
+            case _:
+                return f"unknown request {request!r}", []
+
+    def _launch(self, request: Launch, fds: list[int]) -> tuple[int, list[int]]:
+        ends, output = ChildEnds(*fds[:4]), fds[4]
+        try:
+            if not request.fresh_interpreter:
+                self._preload(request.settings)
+            pid = self._fork(request, ends, output)
+        except BaseException:
+            os.close(output)
+            raise
+        finally:
+            for fd in ends.fds:
+                os.close(fd)
+        sentinel = _open_sentinel(pid)
+        self._add(_Ward(pid, request.settings.name, sentinel, output, is_child=True))
+        return pid, [os.dup(sentinel)]
+
+    def _autopsy(self, pid: int) -> Obituary:
+        ward = self._wards.get(pid)
+        if ward is None:
+            return Obituary(None)
+        if ward.alive:
+            select.select([ward.sentinel], [], [], 1.0)
+            self._bury(ward)
+        del self._wards[pid]
+        return Obituary(ward.exitcode, tuple(ward.tail))
+
+    # ---- starting -------------------------------------------------------------------------------------------------
+
+    def _preload(self, settings: ChildSettings) -> None:
+        """Import now what every worker would import, once. A module that cannot be imported is the worker's affair."""
+        new = [name for name in settings.preload if name not in self._preloaded]
+        if not new:
+            return
+        sys.path[:] = settings.path
+        for name in new:
+            self._preloaded.add(name)
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+        gc.collect()
+        gc.freeze()
+
+    def _fork(self, request: Launch, ends: ChildEnds, output: int) -> int:
+        pid = os.fork()
+        if pid:
+            with contextlib.suppress(OSError):  # the child does the same; whoever comes first
+                os.setpgid(pid, pid)
+            return pid
+        try:
+            die_with_parent()
+            self._release()
+            os.close(output)
+            become_child(request.settings, ends)
+            if request.fresh_interpreter:
+                _exec(request.settings, ends)
+            leave(run_child(request.settings, ends))
+        finally:
+            leave(1)
+        raise AssertionError("a child never gets here")
+
+    def _release(self) -> None:
+        """In a child: let go of everything that belongs to the keeper."""
+        for fd in self._handlers:
+            os.close(fd)
+
+    # ---- watching -------------------------------------------------------------------------------------------------
+
+    def _add(self, ward: _Ward) -> None:
+        self._wards[ward.pid] = ward
+        os.set_blocking(ward.output, False)
+        self._watch(ward.sentinel, lambda: self._bury(ward))
+        self._watch(ward.output, lambda: self._pass_on(ward))
+
+    def _watch(self, fd: int, handler: Callable[[], None]) -> None:
+        self._handlers[fd] = handler
+        self._poller.register(fd, select.POLLIN)
+
+    def _forget(self, fd: int) -> None:
+        if self._handlers.pop(fd, None) is not None:
+            self._poller.unregister(fd)
+            os.close(fd)
+
+    def _bury(self, ward: _Ward) -> None:
+        """The ward has ended: end what it started, note how it ended, and read what it wrote last."""
+        if not ward.alive:
+            return
+        _kill_group(ward.pid)  # before it is reaped, while its number cannot belong to anyone else
+        ward.alive = False
+        if ward.is_child:
+            ward.exitcode = os.waitstatus_to_exitcode(os.waitpid(ward.pid, 0)[1])
+        self._forget(ward.sentinel)
+        self._pass_on(ward)
+        self._end_output(ward)
+
+    def _pass_on(self, ward: _Ward) -> None:
+        """Write the lines that have come, with the name of their writer."""
+        while True:
+            try:
+                data = os.read(ward.output, 65536)
+            except (BlockingIOError, OSError):
+                return
+            if not data:
+                self._end_output(ward)
+                return
+            *lines, ward.unfinished = (ward.unfinished + data).split(b"\n")
+            self._write(ward, lines)
+
+    def _end_output(self, ward: _Ward) -> None:
+        if ward.unfinished:
+            self._write(ward, [ward.unfinished])
+            ward.unfinished = b""
+        self._forget(ward.output)
+
+    def _write(self, ward: _Ward, lines: list[bytes]) -> None:
+        ward.tail.extend(line.decode(errors="replace") for line in lines)
+        text = b"".join(b"[%s] %s\n" % (ward.name.encode(), line) for line in lines)
+        with contextlib.suppress(OSError):
+            os.write(2, text)
+
+
+def _exec(settings: ChildSettings, ends: ChildEnds) -> None:
+    kept = (ends.bell, ends.completion, ends.channel)
+    for fd in kept:
+        os.set_inheritable(fd, True)
+    slim = ChildSettings(settings.index, settings.name, settings.threads)
+    command = _SPAWN_COMMAND.format(path=list(settings.path), settings=pickle.dumps(slim), ends=(*kept, -1))
+    os.execv(sys.executable, [sys.executable, "-c", command])
+
+
+def _open_sentinel(pid: int) -> int:
+    return os.pidfd_open(pid)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,138 @@
+"""The user's side of the keeper: one keeper per process, started when the first worker is.
+
+A keeper lives until its process ends. A process forked from the user's gets a keeper of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from parallel_envs.engine.channel import channel_pair, receive_frame, send_frame
+from parallel_envs.engine.child import ChildEnds, ChildSettings, thread_environment
+from parallel_envs.engine.keeper import Adopt, Autopsy, Launch, Obituary
+from parallel_envs.errors import WorkerStartError
+
+_COMMAND = "import sys; sys.path[:] = {path!r}; from parallel_envs.engine.keeper import run; run({fd})"
+_ANSWER_SECONDS = 60.0
+
+_lock = threading.Lock()
+_current: _Keeper | None = None
+
+
+def launch(settings: ChildSettings, ends: ChildEnds, output: int, *, fresh_interpreter: bool) -> tuple[int, int]:
+    """Start a worker. Returns its pid and a descriptor that becomes readable when it ends."""
+    answer, fds = _ask(Launch(settings, fresh_interpreter), (*ends.fds, output))
+    if not isinstance(answer, int):
+        raise WorkerStartError(f"{settings.name} could not be started: {answer}.")
+    return answer, fds[0]
+
+
+def adopt(pid: int, name: str, output: int) -> None:
+    """Have a worker that this process forked looked after."""
+    _ask(Adopt(pid, name), (output,))
+
+
+def autopsy(pid: int) -> Obituary:
+    """How a worker ended. Asked once for each worker; where nobody can tell, an obituary that says so."""
+    try:
+        answer, _ = _ask(Autopsy(pid), (), start=False)
+    except WorkerStartError:
+        return Obituary(None)
+    return answer if isinstance(answer, Obituary) else Obituary(None)
+
+
+def start_keeper() -> None:
+    """Start the keeper if there is none, so that the first worker need not wait for it."""
+    with _lock:
+        _keeper(start=True)
+
+
+def keeper_pid() -> int | None:
+    """The process id of this process's keeper, or None while there is none."""
+    keeper = _current
+    return keeper.process.pid if keeper is not None and keeper.serves_this_process() else None
+
+
+class _Keeper:
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.channel, theirs = channel_pair()
+        try:
+            self.process = _start_process(theirs)
+        except OSError as error:
+            self.channel.close()
+            raise WorkerStartError(f"The process that starts workers could not be started: {error}.") from error
+        finally:
+            theirs.close()
+        self.channel.settimeout(_ANSWER_SECONDS)
+        # Made before any pool's finalizer, so at interpreter exit it runs after all of them.
+        weakref.finalize(self, _end, self.owner, self.channel, self.process)
+
+    def serves_this_process(self) -> bool:
+        """Not if it has ended, nor if it belongs to the process that this one was forked from."""
+        return self.owner == os.getpid() and self.process.poll() is None
+
+    def ask(self, request: Any, fds: Sequence[int]) -> tuple[Any, list[int]]:
+        send_frame(self.channel, pickle.dumps(request), fds)
+        data, answer_fds = receive_frame(self.channel)
+        return pickle.loads(data), answer_fds
+
+    def abandon(self) -> None:
+        """Give up a keeper that does not answer. Its workers end with it."""
+        self.channel.close()
+        with contextlib.suppress(OSError):
+            self.process.kill()
+            self.process.wait()
+
+
+def _end(owner: int, channel: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    """The keeper ends when its channel does, and takes with it what is left of its workers."""
+    channel.close()
+    if owner != os.getpid():
+        process.returncode = 0  # it belongs to the process this one was forked from, which will wait for it
+        return
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=2.0)
+
+
+def _start_process(channel: socket.socket) -> subprocess.Popen[bytes]:
+    command = _COMMAND.format(path=list(sys.path), fd=channel.fileno())
+    return subprocess.Popen(
+        [sys.executable, "-c", command],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[channel.fileno()],
+        env={**os.environ, **thread_environment(1)},
+        process_group=0,
+    )
+
+
+def _ask(request: Any, fds: Sequence[int], *, start: bool = True) -> tuple[Any, list[int]]:
+    global _current  # noqa: PLW0603  # one keeper a process, behind the lock
+    with _lock:
+        keeper = _keeper(start=start)
+        try:
+            return keeper.ask(request, fds)
+        except (OSError, EOFError) as error:
+            keeper.abandon()
+            _current = None
+            raise WorkerStartError(f"The process that starts workers has ended or hangs ({error!r}).") from error
+
+
+def _keeper(*, start: bool) -> _Keeper:
+    global _current  # noqa: PLW0603  # one keeper a process, behind the lock
+    if _current is not None and not _current.serves_this_process():
+        _current = None
+    if _current is None:
+        if not start:
+            raise WorkerStartError("No process that starts workers is running.")
+        _current = _Keeper()
+    return _current

@@ -1,0 +1,172 @@
+"""Workers inside the user's own process: serial (in the caller) and thread.
+
+Serial is the reference that the other backends must equal. A request is answered when it is waited for, in the order
+of asking, so that a breakpoint inside a hosted object stops in the caller's own thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from parallel_envs.engine.host import METERS, Host, Outcome
+from parallel_envs.engine.memory import SharedBlock
+from parallel_envs.engine.messages import Call, Death, Reply
+from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
+
+_log = logging.getLogger(__name__)
+
+_Request = tuple[int, Call | tuple[int, int]]
+"""A request's number, and a message or the (key, argument) of a bell."""
+
+
+class _LocalPool(WorkerPool):
+    """What serial and thread share: hosts in this process, requests that never become bytes."""
+
+    def __init__(self, num_workers: int) -> None:
+        super().__init__(num_workers)
+        self._hosts = [Host(index) for index in self.all_workers]
+        self._block = SharedBlock.create(num_workers * METERS * 8)
+        self._counts = self._block.array("f8", (num_workers, METERS))
+        self._waited = [0.0] * num_workers
+        for index, host in enumerate(self._hosts):
+            host.meter(self._block, index * METERS)
+
+    def ring(self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None) -> Ticket:
+        ticket = self._open_ticket(self.all_workers if workers is None else workers, label)
+        for worker in self.all_workers if workers is None else workers:
+            self._submit(worker, (ticket.number, (key, argument)))
+        return ticket
+
+    def send(self, calls: Mapping[int, Call], label: Any = None) -> Ticket:
+        ticket = self._open_ticket(calls, label)
+        for worker, call in calls.items():
+            self._submit(worker, (ticket.number, call))
+        return ticket
+
+    def _submit(self, worker: int, request: _Request) -> None:
+        raise NotImplementedError
+
+    def _answer(self, worker: int, request: _Request) -> Reply | None:
+        host, (_, what) = self._hosts[worker], request
+        began = time.perf_counter()
+        outcome = host.execute(what) if isinstance(what, Call) else host.ring(*what)
+        host.worked(began, on_messages=isinstance(what, Call))
+        return _reply(worker, outcome)
+
+    def pid(self, worker: int) -> int:
+        return os.getpid()
+
+    def death(self, worker: int) -> Death | None:
+        return None
+
+    def meters(self, worker: int) -> Meters:
+        return Meters.of(self._counts[worker], self._waited[worker], num_bytes=0)
+
+
+class SerialPool(_LocalPool):
+    """Everything happens in the caller, one request after another, when it is waited for."""
+
+    def __init__(self, num_workers: int) -> None:
+        super().__init__(num_workers)
+        self._queue: deque[tuple[int, _Request]] = deque()
+
+    def _submit(self, worker: int, request: _Request) -> None:
+        self._queue.append((worker, request))
+
+    def pump(self, timeout: float | None) -> list[Ticket]:
+        finished: list[Ticket] = []
+        if self._queue:
+            worker, request = self._queue.popleft()
+            began = time.perf_counter()
+            reply = self._answer(worker, request)
+            self._waited[worker] += time.perf_counter() - began
+            self._settle(request[0], worker, reply, finished)
+            if reply is not None and reply.failure is not None:
+                _let_through(reply.failure.cause)
+        return finished
+
+    def close(self, timeout: float = 5.0) -> None:
+        if not self.closed:
+            self.closed = True
+            self._queue.clear()
+            _close_hosts(self._hosts)
+            self._block.close()
+
+
+class ThreadPool(_LocalPool):
+    """One thread a worker. They answer whenever they can; the order of replies is theirs."""
+
+    def __init__(self, num_workers: int, name: str) -> None:
+        super().__init__(num_workers)
+        self._inboxes: list[queue.SimpleQueue[_Request | None]] = [queue.SimpleQueue() for _ in self.all_workers]
+        self._outbox: queue.SimpleQueue[tuple[int, int, Reply | None]] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._serve, args=(index,), name=f"{name} {index}", daemon=True)
+            for index in self.all_workers
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _serve(self, worker: int) -> None:
+        while (request := self._inboxes[worker].get()) is not None:
+            self._outbox.put((request[0], worker, self._answer(worker, request)))
+        _close_hosts([self._hosts[worker]])
+
+    def _submit(self, worker: int, request: _Request) -> None:
+        self._inboxes[worker].put(request)
+
+    def pump(self, timeout: float | None) -> list[Ticket]:
+        finished: list[Ticket] = []
+        began = time.perf_counter()
+        try:
+            item = self._outbox.get(timeout=timeout)
+        except queue.Empty:
+            return finished
+        now = time.perf_counter()
+        while True:
+            number, worker, reply = item
+            self._waited[worker] += now - began
+            self._settle(number, worker, reply, finished)
+            try:
+                item = self._outbox.get_nowait()
+            except queue.Empty:
+                return finished
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Ask the threads to end and wait. A thread cannot be ended by force: one that hangs is left behind."""
+        if self.closed:
+            return
+        self.closed = True
+        for inbox in self._inboxes:
+            inbox.put(None)
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+        self._block.close()
+
+
+def _reply(worker: int, outcome: Outcome | None) -> Reply | None:
+    if outcome is None or (outcome.value is None and outcome.failure is None):
+        return None
+    return Reply(worker, outcome.value, outcome.failure)
+
+
+def _let_through(cause: BaseException | None) -> None:
+    """Ctrl-C in the caller's own thread is the caller's, wherever it happened to strike."""
+    if isinstance(cause, KeyboardInterrupt):
+        raise cause
+
+
+def _close_hosts(hosts: list[Host]) -> None:
+    for host in hosts:
+        try:
+            host.close()
+        except Exception:  # closing goes on; the error is shown and ends nothing
+            _log.warning("An object raised while it was closed.", exc_info=True)

@@ -1,0 +1,127 @@
+"""Turning requests and replies into bytes.
+
+Requests go through cloudpickle, so that functions and classes of the user's script travel by value and a worker
+need not import that script. A `SharedBlock` inside a request travels as a descriptor. Replies try plain pickle first.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import cloudpickle
+
+from parallel_envs.engine.memory import SharedBlock
+
+
+class Unpicklable(TypeError):
+    """A value cannot travel to or from a worker; the text names the part that cannot."""
+
+
+class _RequestPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no type information
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.fds: list[int] = []
+
+    def persistent_id(self, obj: Any) -> Any:
+        if not isinstance(obj, SharedBlock):
+            return None
+        self.fds.append(obj.fd)
+        return len(self.fds) - 1, obj.num_bytes
+
+
+class _RequestUnpickler(pickle.Unpickler):
+    def __init__(self, data: bytes | bytearray | memoryview, fds: Sequence[int]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._fds = fds
+
+    def persistent_load(self, pid: Any) -> SharedBlock:
+        position, num_bytes = pid
+        return SharedBlock(self._fds[position], num_bytes)
+
+
+def dump_request(request: Any) -> tuple[bytes, list[int]]:
+    """Bytes of `request` and the descriptors that go with them. Raises `Unpicklable`."""
+    file = io.BytesIO()
+    pickler = _RequestPickler(file)
+    try:
+        pickler.dump(request)
+    except Exception as error:
+        raise Unpicklable(_explain(request, error)) from error
+    return file.getvalue(), pickler.fds
+
+
+def load_request(data: bytes | bytearray | memoryview, fds: Sequence[int]) -> Any:
+    return _RequestUnpickler(data, fds).load()
+
+
+def dump_reply(reply: Any) -> bytes:
+    """Bytes of a reply. Raises `Unpicklable`."""
+    try:
+        return pickle.dumps(reply, pickle.HIGHEST_PROTOCOL)
+    except Exception:  # a class of the user's script, or something that cannot travel at all
+        try:
+            return bytes(cloudpickle.dumps(reply, pickle.HIGHEST_PROTOCOL))
+        except Exception as error:
+            raise Unpicklable(_explain(reply, error)) from error
+
+
+def load_reply(data: bytes | bytearray | memoryview) -> Any:
+    return pickle.loads(data)
+
+
+def _explain(obj: Any, error: Exception) -> str:
+    where = unpicklable_part(obj)
+    return f"{where} cannot be pickled ({type(error).__name__}: {error})"
+
+
+def unpicklable_part(obj: Any, name: str = "value", depth: int = 4) -> str:
+    """The path to the innermost part of `obj` that cannot be pickled, such as `value.env.lock (a _thread.lock)`."""
+    if depth > 0:
+        for part_name, part in _parts(obj):
+            if not _picklable(part):
+                return unpicklable_part(part, f"{name}{part_name}", depth - 1)
+    return f"{name} (a {type(obj).__module__}.{type(obj).__qualname__})"
+
+
+def _picklable(obj: Any) -> bool:
+    try:
+        _RequestPickler(io.BytesIO()).dump(obj)
+    except Exception:
+        return False
+    return True
+
+
+def _parts(obj: Any) -> Iterator[tuple[str, Any]]:
+    """What `obj` is made of, each with the way to write it after the name of `obj`."""
+    if isinstance(obj, dict):
+        yield from ((f"[{key!r}]", value) for key, value in obj.items())
+    elif isinstance(obj, list | tuple | set | frozenset):
+        yield from ((f"[{position}]", value) for position, value in enumerate(obj))
+    elif isinstance(obj, types.FunctionType):
+        yield from _parts_of_function(obj)
+    elif isinstance(obj, types.MethodType):
+        yield ".__self__", obj.__self__
+    else:
+        slots = (slot for kind in type(obj).__mro__ for slot in getattr(kind, "__slots__", ()))
+        yield from ((f".{slot}", getattr(obj, slot)) for slot in slots if hasattr(obj, slot))
+        yield from ((f".{key}", value) for key, value in getattr(obj, "__dict__", {}).items())
+        if hasattr(obj, "func") and hasattr(obj, "keywords"):  # functools.partial shows its parts by name only
+            yield from ((f".{part}", getattr(obj, part)) for part in ("func", "args", "keywords"))
+
+
+def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    names = function.__code__.co_freevars
+    for name, cell in zip(names, function.__closure__ or (), strict=True):
+        try:
+            yield f" -> variable {name!r}", cell.cell_contents
+        except ValueError:  # a variable that was never given a value
+            continue
+    for name in function.__code__.co_names:
+        if name in function.__globals__:
+            yield f" -> global {name!r}", function.__globals__[name]
+    for position, default in enumerate(function.__defaults__ or ()):
+        yield f" -> default argument {position}", default

@@ -1,0 +1,170 @@
+"""A pool of workers, whatever they are: the one interface of the engine.
+
+    pool = open_pool(2)                                   # or backend="thread", "serial"
+    key = pool.new_key()
+    pool.wait(pool.call_all(key=HOST, method="build", args=(key, Counter)))     # an object in each worker
+    ticket = pool.ring(key, argument=7)                   # ask all of them at once ...
+    pool.wait(ticket, timeout=1.0)                        # ... and wait until the last has answered
+
+A request has one number, whoever it goes to; each worker's reply repeats it. A `Ticket` knows who still owes a reply.
+Replies that nobody waits for any more are dropped. A pool belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parallel_envs.engine.host import BELL_SECONDS, IDLE_SECONDS, MESSAGE_SECONDS, REQUESTS
+from parallel_envs.engine.messages import Call, Death, Reply
+from parallel_envs.errors import ClosedError
+
+
+class Ticket:
+    """A request on its way: its number, the workers that still owe a reply, and the replies that say something.
+
+    A worker that answered with nothing but "done" is in neither. `label` is the asker's own.
+    """
+
+    __slots__ = ("label", "number", "replies", "waiting")
+
+    def __init__(self, number: int, waiting: Iterable[int], label: Any = None) -> None:
+        self.number = number
+        self.waiting = set(waiting)
+        self.replies: dict[int, Reply] = {}
+        self.label = label
+
+    @property
+    def done(self) -> bool:
+        return not self.waiting
+
+    def __repr__(self) -> str:
+        state = f"waiting for {sorted(self.waiting)}" if self.waiting else "done"
+        return f"Ticket({self.number}, {state})"
+
+
+@dataclass(frozen=True, slots=True)
+class Meters:
+    """What a worker has done so far. `wait_seconds`: how long the asker was blocked until this worker had answered."""
+
+    bell_seconds: float
+    message_seconds: float
+    idle_seconds: float
+    wait_seconds: float
+    requests: int
+    num_bytes: int
+
+    @classmethod
+    def of(cls, counts: npt.NDArray[np.float64], wait_seconds: float, num_bytes: int) -> Meters:
+        """From a worker's columns."""
+        return cls(
+            float(counts[BELL_SECONDS]),
+            float(counts[MESSAGE_SECONDS]),
+            float(counts[IDLE_SECONDS]),
+            wait_seconds,
+            int(counts[REQUESTS]),
+            num_bytes,
+        )
+
+
+class WorkerPool(ABC):
+    """Workers `0 .. num_workers - 1`, each hosting objects under the keys that the asker chose."""
+
+    def __init__(self, num_workers: int) -> None:
+        if num_workers < 1:
+            raise ValueError(f"A pool of {num_workers} workers was asked for. Ask for at least 1.")
+        self.num_workers = num_workers
+        self.all_workers = tuple(range(num_workers))
+        self.closed = False
+        self._numbers = itertools.count(1)
+        self._keys = itertools.count(1)
+        self._tickets: dict[int, Ticket] = {}
+
+    # ---- asking ---------------------------------------------------------------------------------------------------
+
+    def new_key(self) -> int:
+        """A key under which no object is hosted yet, the same on all workers."""
+        return next(self._keys)
+
+    @abstractmethod
+    def ring(self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None) -> Ticket:
+        """Ring the object `key` of the workers (default: all of them). `argument` is below 2**32."""
+
+    @abstractmethod
+    def send(self, calls: Mapping[int, Call], label: Any = None) -> Ticket:
+        """Send each worker its message. Raises `Unpicklable` before anything is sent."""
+
+    def call(self, worker: int, key: int, method: str, *args: Any, **kwargs: Any) -> Ticket:
+        """Send one worker a message."""
+        return self.send({worker: Call(key, method, args, kwargs)})
+
+    def call_all(self, key: int, method: str, *args: Any, **kwargs: Any) -> Ticket:
+        """Send all workers the same message."""
+        return self.send(dict.fromkeys(self.all_workers, Call(key, method, args, kwargs)))
+
+    # ---- waiting --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def pump(self, timeout: float | None) -> list[Ticket]:
+        """Wait until something happens or `timeout` seconds have passed; return the tickets that got done."""
+
+    def wait(self, ticket: Ticket, timeout: float | None = None) -> bool:
+        """Wait until all have replied. False: the time was up first; the ticket may be waited for again."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while ticket.waiting:
+            remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            self.pump(remaining)
+            if remaining == 0.0:
+                break
+        return not ticket.waiting
+
+    def forget(self, ticket: Ticket) -> None:
+        """Drop whatever still comes in reply to this request."""
+        self._tickets.pop(ticket.number, None)
+        ticket.waiting.clear()
+
+    # ---- workers --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def pid(self, worker: int) -> int:
+        """The process that the worker runs in."""
+
+    @abstractmethod
+    def death(self, worker: int) -> Death | None:
+        """How the worker ended, or None if it has not, as far as is known."""
+
+    @abstractmethod
+    def meters(self, worker: int) -> Meters:
+        """What the worker has done so far."""
+
+    @abstractmethod
+    def close(self, timeout: float = 5.0) -> None:
+        """End all workers within `timeout` seconds, whatever state they are in. May be called again."""
+
+    # ---- for the backends -----------------------------------------------------------------------------------------
+
+    def _open_ticket(self, workers: Iterable[int], label: Any) -> Ticket:
+        if self.closed:
+            raise ClosedError("A request was made to a pool that has been closed. Open a new one.")
+        ticket = Ticket(next(self._numbers), workers, label)
+        self._tickets[ticket.number] = ticket
+        return ticket
+
+    def _settle(self, number: int, worker: int, reply: Reply | None, finished: list[Ticket]) -> None:
+        """A worker has answered. A reply that nobody waits for is dropped here, and nowhere else."""
+        ticket = self._tickets.get(number)
+        if ticket is None or worker not in ticket.waiting:
+            return
+        ticket.waiting.discard(worker)
+        if reply is not None:
+            ticket.replies[worker] = reply
+        if not ticket.waiting:
+            del self._tickets[number]
+            finished.append(ticket)

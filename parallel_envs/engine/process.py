@@ -1,0 +1,349 @@
+"""Workers in processes of their own.
+
+    ring / send                                      pump / wait
+        │ bell pipe, one a worker (16 bytes)             ▲ completion pipe, one for all (16 bytes)
+        ▼                                                │
+      worker 0   worker 1   ...   worker n ──────────────┘
+        ▲                             │
+        └── channel, one a worker: messages down, payloads up
+
+`pump` waits on the completion pipe, on the sentinel of every process, and on those channels that have promised or
+been promised something, all in one call. So a death is seen at once, whatever is being waited for, and a deadline
+always holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from parallel_envs.engine.channel import ChannelClosed, Inbox, Outbox
+from parallel_envs.engine.descriptors import owned
+from parallel_envs.engine.host import METERS, REQUESTS
+from parallel_envs.engine.memory import SharedBlock
+from parallel_envs.engine.messages import BELL, COMPLETION, FAILED, HOST, MESSAGE, Call, Death, Failure, Reply
+from parallel_envs.engine.pickling import dump_request, load_reply
+from parallel_envs.engine.poller import READ, WRITE, Poller, readable
+from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
+from parallel_envs.engine.worker_process import WorkerProcess
+
+_MOST_BYTES = COMPLETION.size * 32  # more would only cost: what is left over is read next time
+_NOT_NOW = -1  # in the place of a bell's descriptor: writing to it fails, and `_ring_late` sees why
+
+
+class _Line:
+    """One worker's process, with what is on its way to it and from it."""
+
+    def __init__(self, process: WorkerProcess) -> None:
+        self.process = process
+        self.outbox = Outbox(process.channel)
+        self.inbox = Inbox(process.channel)
+        self.bells: deque[bytes] = deque()
+        self.promised: deque[tuple[int, int]] = deque()
+        self.death: Death | None = None
+        self.num_bytes = 0
+
+
+class _Fleet:
+    """The processes and descriptors of a pool, and how to end them. It outlives the pool by as long as that takes."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.stopped = False
+        self.lines: list[_Line] = []
+        self.completion_read, self.completion_write = os.pipe()
+        os.set_blocking(self.completion_read, False)
+        owned.update((self.completion_read, self.completion_write))
+
+    def release(self) -> None:
+        for fd in (self.completion_read, self.completion_write):
+            owned.discard(fd)
+            os.close(fd)
+
+    def stop(self, timeout: float) -> None:
+        """The ladder: ask, wait, terminate, wait, kill, wait."""
+        if self.stopped or self.owner != os.getpid():
+            return  # a process forked from the owner's has nothing to end
+        self.stopped = True
+        deadline = time.monotonic() + timeout
+        for line in self._living():
+            _ask_to_stop(line)
+        self._await_ends(deadline - 0.4 * timeout)
+        for number, share in ((signal.SIGTERM, 0.2), (signal.SIGKILL, 0.0)):
+            for line in self._living():
+                line.process.signal(number)
+            self._await_ends(deadline - share * timeout)
+        for line in self.lines:
+            line.outbox.close()
+            if line.death is None and not line.process.is_alive():
+                line.process.obituary()
+        self.release()
+
+    def _living(self) -> list[_Line]:
+        return [line for line in self.lines if line.death is None and line.process.is_alive()]
+
+    def _await_ends(self, until: float) -> None:
+        """Wait until every process has ended, reading what they still write so that none is held up by a full pipe."""
+        while living := self._living():
+            remaining = until - time.monotonic()
+            if remaining <= 0:
+                return
+            poller = Poller()
+            poller.watch(self.completion_read, READ)
+            for line in living:
+                poller.watch(line.process.sentinel, READ)
+                poller.watch(line.process.channel.fileno(), READ | (WRITE if line.outbox else 0))
+            for fd, _ in poller.wait(remaining):
+                self._drain(fd, living)
+            poller.close()
+
+    def _drain(self, fd: int, living: list[_Line]) -> None:
+        if fd == self.completion_read:
+            os.read(fd, _MOST_BYTES)
+        for line in living:
+            if line.process.channel.fileno() == fd:
+                _discard(line)
+
+
+def _ask_to_stop(line: _Line) -> None:
+    try:
+        line.outbox.put(dump_request(None)[0])
+        os.write(line.process.bell, BELL.pack(MESSAGE, 0, 0))
+    except (ChannelClosed, OSError):  # it has ended, or its pipe is full: the next rung of the ladder will do
+        return
+
+
+def _discard(line: _Line) -> None:
+    try:
+        line.outbox.flush()
+        line.process.channel.recv(1 << 20)
+    except (BlockingIOError, ChannelClosed, OSError):
+        return
+
+
+class ProcessPool(WorkerPool):
+    """See `WorkerPool`. `start` starts the process of a worker."""
+
+    def __init__(self, num_workers: int, start: Callable[[int, int], WorkerProcess]) -> None:
+        super().__init__(num_workers)
+        self._start_process = start
+        self._fleet = fleet = _Fleet()
+        self._finalizer = weakref.finalize(self, fleet.stop, 2.0)
+        self._completion = fleet.completion_read
+        self._poller = Poller()
+        self._poller.watch(self._completion, READ)
+        self._handlers: dict[int, Callable[[list[Ticket]], None]] = {}
+        self._waited = [0.0] * num_workers
+        self._block = SharedBlock.create(num_workers * METERS * 8)
+        self._counts = self._block.array("f8", (num_workers, METERS))
+        try:
+            for worker in self.all_workers:
+                fleet.lines.append(self._new_line(worker))
+        except BaseException:
+            self.close()
+            raise
+        self._lines = fleet.lines
+        self._bells = [line.process.bell for line in self._lines]
+
+    def _new_line(self, worker: int) -> _Line:
+        line = _Line(self._start_process(worker, self._fleet.completion_write))
+        self._watch(line.process.sentinel, READ, lambda finished: self._bury(worker, finished))
+        self._handlers[line.process.channel.fileno()] = lambda finished: self._exchange(worker, finished)
+        with contextlib.suppress(ChannelClosed, OSError):  # should it have ended already, its sentinel tells
+            line.outbox.put(*dump_request(Call(HOST, "meter", (self._block, worker * METERS))))
+            os.write(line.process.bell, BELL.pack(MESSAGE, 0, 0))  # number 0: nobody waits for the reply
+        return line
+
+    # ---- asking ---------------------------------------------------------------------------------------------------
+
+    def ring(self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None) -> Ticket:
+        asked = self.all_workers if workers is None else workers
+        ticket = self._open_ticket(asked, label)
+        bell = BELL.pack(key, argument, ticket.number)
+        bells, write = self._bells, os.write
+        for worker in asked:
+            try:
+                write(bells[worker], bell)
+            except OSError:
+                self._ring_late(worker, bell, ticket)
+        return ticket
+
+    def send(self, calls: Mapping[int, Call], label: Any = None) -> Ticket:
+        pickled: dict[int, tuple[bytes, list[int]]] = {}
+        for call in calls.values():
+            if id(call) not in pickled:
+                pickled[id(call)] = dump_request(call)
+        ticket = self._open_ticket(calls, label)
+        bell = BELL.pack(MESSAGE, 0, ticket.number)
+        for worker, call in calls.items():
+            if not self._put(worker, *pickled[id(call)]):
+                self._reply_dead(ticket, worker)
+                continue
+            try:
+                os.write(self._bells[worker], bell)
+            except OSError:
+                self._ring_late(worker, bell, ticket)
+        return ticket
+
+    def _ring_late(self, worker: int, bell: bytes, ticket: Ticket) -> None:
+        """A bell that could not be rung at once: the pipe is full, or earlier bells wait, or the worker has ended."""
+        line = self._lines[worker]
+        if line.death is not None or not line.process.is_alive():
+            self._reply_dead(ticket, worker)
+            return
+        line.bells.append(bell)
+        self._bells[worker] = _NOT_NOW
+        self._watch(line.process.bell, WRITE, lambda finished: self._ring_rest(worker))
+
+    def _ring_rest(self, worker: int) -> None:
+        """Room has come in a bell pipe that was full."""
+        line = self._lines[worker]
+        try:
+            while line.bells:
+                os.write(line.process.bell, line.bells[0])
+                line.bells.popleft()
+        except BlockingIOError:
+            return
+        except OSError:
+            line.bells.clear()  # it has ended: its sentinel tells the rest
+        self._unwatch(line.process.bell)
+        self._bells[worker] = line.process.bell
+
+    def _put(self, worker: int, data: bytes, fds: list[int]) -> bool:
+        line = self._lines[worker]
+        if line.death is not None:
+            return False
+        line.num_bytes += len(data)
+        try:
+            line.outbox.put(data, fds)
+        except ChannelClosed:
+            return True  # it is ending; its sentinel tells the rest
+        self._watch_channel(line)
+        return True
+
+    def _reply_dead(self, ticket: Ticket, worker: int) -> None:
+        """A request to a worker that has ended is answered by its death."""
+        finished: list[Ticket] = []
+        if self._lines[worker].death is None:
+            self._bury(worker, finished)
+        self._settle(ticket.number, worker, Reply(worker, death=self._lines[worker].death), finished)
+
+    # ---- waiting --------------------------------------------------------------------------------------------------
+
+    def pump(self, timeout: float | None) -> list[Ticket]:
+        finished: list[Ticket] = []
+        began = time.perf_counter()
+        for fd, _ in self._poller.wait(timeout):
+            if fd == self._completion:
+                self._read_completions(finished, began)
+            else:
+                self._handlers[fd](finished)
+        return finished
+
+    def _read_completions(self, finished: list[Ticket], began: float) -> None:
+        try:
+            data = os.read(self._completion, _MOST_BYTES)
+        except BlockingIOError:
+            return
+        blocked = time.perf_counter() - began
+        waited, tickets = self._waited, self._tickets
+        for worker, status, number in COMPLETION.iter_unpack(data):
+            waited[worker] += blocked
+            if status:
+                self._expect(worker, status, number, finished)
+                continue
+            ticket = tickets.get(number)  # as `_settle`, without the call: this is where most replies end
+            if ticket is not None:
+                ticket.waiting.discard(worker)
+                if not ticket.waiting:
+                    del tickets[number]
+                    finished.append(ticket)
+
+    def _expect(self, worker: int, status: int, number: int, finished: list[Ticket]) -> None:
+        """A payload follows on the worker's channel."""
+        self._lines[worker].promised.append((status, number))
+        self._exchange(worker, finished)
+
+    def _exchange(self, worker: int, finished: list[Ticket]) -> None:
+        """Send and receive on a worker's channel what can be sent and received now."""
+        line = self._lines[worker]
+        try:
+            line.outbox.flush()
+            while line.promised and (data := line.inbox.receive()) is not None:
+                line.num_bytes += len(data)
+                status, number = line.promised.popleft()
+                self._settle(number, worker, _reply(worker, status, data), finished)
+        except ChannelClosed:
+            line.promised.clear()  # its sentinel tells the rest
+            line.outbox.close()
+        self._watch_channel(line)
+
+    def _watch_channel(self, line: _Line) -> None:
+        mask = (WRITE if line.outbox else 0) | (READ if line.promised else 0)
+        self._poller.watch(line.process.channel.fileno(), mask)
+
+    # ---- deaths ---------------------------------------------------------------------------------------------------
+
+    def _bury(self, worker: int, finished: list[Ticket]) -> None:
+        """A process has ended. What it had said before counts; what it still owes is answered by its death."""
+        line = self._lines[worker]
+        if line.death is not None:
+            return
+        readable(line.process.sentinel, 1.0)
+        self._read_completions(finished, time.perf_counter())
+        self._exchange(worker, finished)
+        for fd in (line.process.sentinel, line.process.channel.fileno(), line.process.bell):
+            self._unwatch(fd)
+        line.promised.clear()
+        line.outbox.close()
+        line.bells.clear()
+        self._bells[worker] = _NOT_NOW
+        obituary = line.process.obituary()
+        line.death = Death(worker, line.process.pid, obituary.exitcode, obituary.last_output)
+        for ticket in [ticket for ticket in self._tickets.values() if worker in ticket.waiting]:
+            self._settle(ticket.number, worker, Reply(worker, death=line.death), finished)
+
+    def pid(self, worker: int) -> int:
+        return self._lines[worker].process.pid
+
+    def death(self, worker: int) -> Death | None:
+        return self._lines[worker].death
+
+    def meters(self, worker: int) -> Meters:
+        counts, line = self._counts[worker], self._lines[worker]
+        on_pipes = int(counts[REQUESTS]) * (BELL.size + COMPLETION.size)
+        return Meters.of(counts, self._waited[worker], line.num_bytes + on_pipes)
+
+    def close(self, timeout: float = 5.0) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._tickets.clear()
+        self._finalizer.detach()
+        self._poller.close()
+        self._fleet.stop(timeout)
+        self._block.close()
+
+    # ---- the poller -----------------------------------------------------------------------------------------------
+
+    def _watch(self, fd: int, mask: int, handler: Callable[[list[Ticket]], None]) -> None:
+        self._handlers[fd] = handler
+        self._poller.watch(fd, mask)
+
+    def _unwatch(self, fd: int) -> None:
+        self._poller.forget(fd)
+        self._handlers.pop(fd, None)
+
+
+def _reply(worker: int, status: int, data: bytearray) -> Reply:
+    try:
+        value = load_reply(data)
+    except Exception as error:  # a class that exists in the worker only, for example
+        return Reply(worker, failure=Failure.of(error))
+    return Reply(worker, failure=value) if status == FAILED else Reply(worker, value)

@@ -1,0 +1,107 @@
+"""The loop of a worker process.
+
+A worker blocks on its bell pipe. A bell is answered by one completion on the pipe that all workers share; where the
+answer does not fit there, the completion goes first and the payload follows on the channel, so that the parent knows
+whom to listen to and neither side ever waits for the other to read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from dataclasses import dataclass
+
+from parallel_envs.engine.channel import ChannelClosed, receive_frame, send_frame
+from parallel_envs.engine.host import Host, Outcome
+from parallel_envs.engine.messages import BELL, COMPLETION, DONE, FAILED, MESSAGE, PAYLOAD, Failure
+from parallel_envs.engine.pickling import dump_reply, load_request
+
+_MOST_BYTES = BELL.size * 16  # more would only cost: what is left over is read next time
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A worker's ends: bells come in, completions go out, the channel carries messages and payloads."""
+
+    bell: int
+    completion: int
+    channel: int
+
+    @property
+    def fds(self) -> tuple[int, int, int]:
+        return self.bell, self.completion, self.channel
+
+
+def serve(index: int, lines: Lines) -> None:
+    """Answer requests until the bell pipe ends or the host has been asked to stop."""
+    worker = _Worker(index, lines)
+    with contextlib.suppress(BrokenPipeError, ConnectionError):  # the parent has gone: nobody is left to tell
+        worker.serve()
+    worker.host.close()
+
+
+class _Worker:
+    def __init__(self, index: int, lines: Lines) -> None:
+        self.index = index
+        self.host = Host(index)
+        self._bell, self._completion = lines.bell, lines.completion
+        self._channel = socket.socket(fileno=lines.channel)
+        self._stopping = False
+
+    def serve(self) -> None:
+        """The loop. A bell that leaves nothing to say is answered right here: most are, and it is to cost little."""
+        host, index, bell, completion = self.host, self.index, self._bell, self._completion
+        objects, read, write, pack = host.objects, os.read, os.write, COMPLETION.pack
+        clock = time.perf_counter
+        while not self._stopping:
+            bells = read(bell, _MOST_BYTES)
+            if not bells:
+                return
+            began = clock()
+            for key, argument, number in BELL.iter_unpack(bells):
+                if key == MESSAGE:
+                    self._complete(number, self._answer_message())
+                    continue
+                try:
+                    value = objects[key].ring(argument)
+                except BaseException as error:
+                    self._complete(number, Outcome(failure=Failure.of(error)))
+                    continue
+                if value is None:
+                    write(completion, pack(index, DONE, number))
+                else:
+                    self._complete(number, Outcome(value))
+            host.worked(began, on_messages=key == MESSAGE)
+
+    def _complete(self, number: int, outcome: Outcome | None) -> None:
+        if outcome is None:
+            os.write(self._completion, COMPLETION.pack(self.index, DONE, number))
+            return
+        status, data = _pack(outcome)
+        os.write(self._completion, COMPLETION.pack(self.index, status, number))
+        send_frame(self._channel, data)
+
+    def _answer_message(self) -> Outcome | None:
+        data, fds = receive_frame(self._channel)
+        try:
+            call = load_request(data, fds)
+        except ChannelClosed:
+            raise
+        except BaseException as error:  # a module that cannot be imported here, a class that has changed, ...
+            return Outcome(failure=Failure.of(error))
+        if call is None:
+            self._stopping = True
+            return None
+        outcome = self.host.execute(call)
+        return None if outcome.value is None and outcome.failure is None else outcome
+
+
+def _pack(outcome: Outcome) -> tuple[int, bytes]:
+    if outcome.failure is not None:
+        return FAILED, dump_reply(outcome.failure)
+    try:
+        return PAYLOAD, dump_reply(outcome.value)
+    except BaseException as error:
+        return FAILED, dump_reply(Failure.of(error))

@@ -1,0 +1,109 @@
+"""One worker process, seen from the user's side: how it is started, how it is asked to end, how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import Literal
+
+from parallel_envs.engine import keeper_client
+from parallel_envs.engine.channel import channel_pair
+from parallel_envs.engine.child import ChildEnds, ChildSettings, become_child, leave, run_child
+from parallel_envs.engine.descriptors import close_in_child, owned
+from parallel_envs.engine.keeper import Obituary
+from parallel_envs.engine.poller import readable
+from parallel_envs.errors import WorkerStartError
+
+StartMethod = Literal["forkserver", "spawn", "fork"]
+START_METHODS: tuple[StartMethod, ...] = ("forkserver", "spawn", "fork")
+
+
+class WorkerProcess:
+    """A process and the user's ends of its lines: `bell` to wake it, `channel` to talk, `sentinel` to see it end."""
+
+    def __init__(self, settings: ChildSettings, method: StartMethod, completion: int) -> None:
+        self.settings = settings
+        self.method = method
+        bell_read, self.bell = os.pipe()
+        self.channel, channel_theirs = channel_pair()
+        output_read, output_write = os.pipe()
+        ends = ChildEnds(bell_read, completion, channel_theirs.fileno(), output_write)
+        owned.update((self.bell, self.channel.fileno(), output_read))
+        try:
+            self.pid, self.sentinel = self._start(ends, output_read)
+        except BaseException:
+            self._close_lines()
+            raise
+        finally:
+            channel_theirs.close()
+            owned.discard(output_read)
+            for fd in (bell_read, output_write, output_read):
+                os.close(fd)
+        os.set_blocking(self.bell, False)
+        self.channel.setblocking(False)
+        self._obituary: Obituary | None = None
+        owned.add(self.sentinel)
+
+    def _start(self, ends: ChildEnds, output_read: int) -> tuple[int, int]:
+        if self.method == "fork":
+            return _fork(self.settings, ends, output_read)
+        return keeper_client.launch(self.settings, ends, output_read, fresh_interpreter=self.method == "spawn")
+
+    def is_alive(self) -> bool:
+        return self._obituary is None and not readable(self.sentinel)
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def obituary(self) -> Obituary:
+        """How it ended. Only for a process that has; the descriptors are given up here."""
+        if self._obituary is None:
+            exitcode = _reap(self.pid) if self.method == "fork" else None
+            told = keeper_client.autopsy(self.pid)
+            self._obituary = Obituary(told.exitcode if exitcode is None else exitcode, told.last_output)
+            self._close_lines()
+            owned.discard(self.sentinel)
+            os.close(self.sentinel)
+        return self._obituary
+
+    def _close_lines(self) -> None:
+        owned.difference_update((self.bell, self.channel.fileno()))
+        os.close(self.bell)
+        self.channel.close()
+
+
+def _fork(settings: ChildSettings, ends: ChildEnds, output_read: int) -> tuple[int, int]:
+    keeper_client.start_keeper()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            close_in_child(ends.fds)
+            become_child(settings, ends)
+            leave(run_child(settings, ends))
+        finally:
+            leave(1)
+    with contextlib.suppress(OSError):  # the child does the same; whoever comes first
+        os.setpgid(pid, pid)
+    sentinel = os.pidfd_open(pid)
+    try:
+        keeper_client.adopt(pid, settings.name, output_read)
+    except WorkerStartError:
+        os.kill(pid, signal.SIGKILL)
+        _reap(pid)
+        os.close(sentinel)
+        raise
+    return pid, sentinel
+
+
+def _reap(pid: int) -> int | None:
+    """The exit code of a child of this process; whatever the child had started ends with it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # the user's own code waited for it, or told the kernel not to keep its status
+        return None

@@ -1,0 +1,120 @@
+"""Every exception this package raises on purpose.
+
+    ParallelEnvsError
+    ├── ClosedError        something was asked of a pool or a manager that has been closed
+    ├── WorkerStartError   a worker process could not be started
+    ├── WorkerDied         a worker process ended without having been asked to
+    ├── WorkerTimeout      an answer did not come in time (also the TimeoutError of Python and of multiprocessing)
+    │   └── StepTimeout    the answer that did not come was an environment's
+    └── RemoteError        code inside a worker raised: its type, message and traceback travel as text
+        └── EnvError       the code that raised was an environment's
+
+Catch `ParallelEnvsError` to catch them all. A `RemoteError` whose remote type is one of Python's own exceptions
+(`ValueError`, `AttributeError`, ...) is an instance of that type too, so `except ValueError` keeps working when an
+environment moves into a worker.
+"""
+
+from __future__ import annotations
+
+import builtins
+import multiprocessing
+from collections.abc import Sequence
+
+__all__ = [
+    "ClosedError",
+    "EnvError",
+    "ParallelEnvsError",
+    "RemoteError",
+    "RemoteTraceback",
+    "StepTimeout",
+    "WorkerDied",
+    "WorkerStartError",
+    "WorkerTimeout",
+]
+
+
+class ParallelEnvsError(Exception):
+    """Base of all errors of this package."""
+
+
+class ClosedError(ParallelEnvsError):
+    """Something was asked of a pool or manager after `close()`."""
+
+
+class WorkerStartError(ParallelEnvsError):
+    """A worker process could not be started; nothing of it is left."""
+
+
+class WorkerDied(ParallelEnvsError):
+    """A worker process ended on its own.
+
+    `exitcode` is the exit status, or minus the signal's number, or None where nobody could tell.
+    """
+
+    def __init__(self, text: str, *, worker: int, pid: int, exitcode: int | None) -> None:
+        super().__init__(text)
+        self.worker = worker
+        self.pid = pid
+        self.exitcode = exitcode
+
+
+class WorkerTimeout(ParallelEnvsError, TimeoutError, multiprocessing.TimeoutError):
+    """An answer did not come in time. `workers` are those that were still silent."""
+
+    def __init__(self, text: str, *, workers: Sequence[int] = ()) -> None:
+        super().__init__(text)
+        self.workers = tuple(workers)
+
+
+class StepTimeout(WorkerTimeout):
+    """Environments did not answer in time. `env_ids` are those that were still silent."""
+
+    def __init__(self, text: str, *, workers: Sequence[int] = (), env_ids: Sequence[int] = ()) -> None:
+        super().__init__(text, workers=workers)
+        self.env_ids = tuple(env_ids)
+
+
+class RemoteTraceback(Exception):
+    """The traceback of a worker, as text: it stands as the cause of the error raised here."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+class RemoteError(ParallelEnvsError):
+    """Code inside a worker raised. `type_name` and `remote_message` are those of the original."""
+
+    def __init__(self, text: str, *, type_name: str, remote_message: str) -> None:
+        super().__init__(text)
+        self.type_name = type_name
+        self.remote_message = remote_message
+
+    @classmethod
+    def named(cls, type_name: str) -> type[RemoteError]:
+        """This class, joined with Python's own exception of that name where there is one."""
+        known = _joined.get((cls, type_name))
+        if known is None:
+            known = _joined[cls, type_name] = _join_with_builtin(cls, type_name)
+        return known
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class EnvError(RemoteError):
+    """An environment raised. `env_ids` says which."""
+
+    env_ids: tuple[int, ...] = ()
+
+
+_joined: dict[tuple[type[RemoteError], str], type[RemoteError]] = {}
+
+
+def _join_with_builtin(base: type[RemoteError], type_name: str) -> type[RemoteError]:
+    original = getattr(builtins, type_name, None)
+    if not (isinstance(original, type) and issubclass(original, Exception)) or issubclass(base, original):
+        return base
+    try:
+        return type(base.__name__, (base, original), {"__module__": base.__module__, "__doc__": base.__doc__})
+    except TypeError:  # exception groups and the like want arguments of their own
+        return base

@@ -1,0 +1,68 @@
+"""One seed, independent random streams for everything.
+
+    tree = SeedTree(7)
+    tree.child("env", 3).generator()                 # a NumPy generator
+    tree.child("env", 3, "episode", 12).seed()       # an int for env.reset(seed=...)
+
+A stream is named by its path in the tree, so it depends neither on who asks nor on what was drawn before. Streams of
+different paths, and of different root seeds, are independent: seeds 0 and 1 share none, unlike `seed + i`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["SeedTree", "env_seeds"]
+
+_SEED_BITS = 31  # what every library takes: some environments store seeds in a C int
+
+
+@dataclass(frozen=True, slots=True)
+class SeedTree:
+    """A node of the tree. `root` is the user's seed, `path` the way from there to this node."""
+
+    root: int
+    path: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.root, bool) or not isinstance(self.root, int | np.integer):
+            raise TypeError(f"seed={self.root!r} is not an integer. Give a whole number from 0 up.")
+        if self.root < 0:
+            raise ValueError(f"seed={self.root} is negative. Give a whole number from 0 up.")
+
+    def child(self, *names: int | str) -> SeedTree:
+        """The node that `names` lead to from here. A name is a word or a number from 0 up."""
+        return SeedTree(self.root, self.path + tuple(part for name in names for part in _key(name)))
+
+    def sequence(self) -> np.random.SeedSequence:
+        return np.random.SeedSequence(int(self.root), spawn_key=self.path)
+
+    def generator(self) -> np.random.Generator:
+        """A fresh generator: the same draws each time it is asked for."""
+        return np.random.default_rng(self.sequence())
+
+    def seed(self) -> int:
+        """This node's own seed, for interfaces that take one number."""
+        return int(self.sequence().generate_state(1, np.uint64)[0] >> np.uint64(64 - _SEED_BITS))
+
+    def seeds(self, count: int) -> list[int]:
+        """The seeds of the children 0 .. count - 1."""
+        return [self.child(index).seed() for index in range(count)]
+
+
+def env_seeds(seed: int, num_envs: int) -> list[int]:
+    """Seeds for `envs.reset(seed=...)`: one independent stream for each environment."""
+    return SeedTree(seed).child("env").seeds(num_envs)
+
+
+def _key(name: int | str) -> tuple[int, ...]:
+    """A name as numbers. Words and numbers never meet: they differ in the first part."""
+    if isinstance(name, str):
+        digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+        return 1, int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+    if name < 0:
+        raise ValueError(f"{name} cannot name a stream. Numbers in a seed path go from 0 up.")
+    return 0, int(name)

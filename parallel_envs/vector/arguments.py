@@ -1,0 +1,165 @@
+"""What the caller gives, checked and brought into one form. Functions of values: nothing here talks to a worker."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode
+
+EnvFactory = Callable[[], "gymnasium.Env[Any, Any]"]
+
+
+def factories(
+    env_fns: Sequence[EnvFactory] | str | EnvSpec, num_envs: int | None, env_kwargs: Mapping[str, Any] | None
+) -> tuple[list[EnvFactory], EnvSpec | None]:
+    """One factory an env, and the spec where an id was given."""
+    if isinstance(env_fns, str | EnvSpec):
+        return _from_id(env_fns, num_envs, dict(env_kwargs or {}))
+    if env_kwargs is not None:
+        raise ValueError(
+            f"env_kwargs={env_kwargs!r} was given with callables. Keyword arguments go with an environment id; "
+            "put them into the callables instead."
+        )
+    if not isinstance(env_fns, Iterable):
+        raise TypeError(
+            f"env_fns={env_fns!r} is not a sequence of callables. Give [make_env] * n, or an environment id."
+        )
+    made = list(env_fns)
+    if not made:
+        raise ValueError("env_fns is empty. Give one callable for each environment.")
+    for index, factory in enumerate(made):
+        if not callable(factory):
+            raise TypeError(
+                f"env_fns[{index}] is {factory!r}, which cannot be called. Give functions that make an environment, "
+                "such as `lambda: gymnasium.make(...)`, not environments."
+            )
+    if num_envs is not None and num_envs != len(made):
+        raise ValueError(f"num_envs={num_envs} was given with {len(made)} callables. Leave num_envs out.")
+    return made, None
+
+
+def _from_id(
+    env_id: str | EnvSpec, num_envs: int | None, kwargs: dict[str, Any]
+) -> tuple[list[EnvFactory], EnvSpec | None]:
+    if num_envs is None:
+        raise ValueError(f"num_envs is missing: say how many environments of {env_id!r} to make.")
+    check_count("num_envs", num_envs)
+    spec = copy.deepcopy(env_id) if isinstance(env_id, EnvSpec) else find_spec(env_id)
+    factory = functools.partial(gymnasium.make, env_id if spec is None else spec, **kwargs)
+    return [factory] * int(num_envs), spec
+
+
+def find_spec(env_id: str) -> EnvSpec | None:
+    """The registered spec, or None where the id names a module that only the workers are to import."""
+    try:
+        return copy.deepcopy(gymnasium.spec(env_id))
+    except gymnasium.error.Error as error:
+        if ":" in env_id:
+            return None
+        raise gymnasium.error.NameNotFound(
+            f"{error} If a package registers it, import that package first, or write 'package:{env_id}'."
+        ) from error
+
+
+def check_count(name: str, value: Any, *, at_most: int | None = None, what: str = "") -> None:
+    """A whole number from 1 up."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name}={value!r} is not a whole number.")
+    if value < 1:
+        raise ValueError(f"{name}={value} is too small. Give at least 1.")
+    if at_most is not None and value > at_most:
+        raise ValueError(f"{name}={value} is more than {what}. Give at most {at_most}.")
+
+
+def choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """One of some words."""
+    known = tuple(choices)
+    if value not in known:
+        raise ValueError(f"{name}={value!r} is unknown. Choose one of {', '.join(map(repr, known))}.")
+    return str(value)
+
+
+def autoreset(mode: AutoresetMode | str) -> AutoresetMode:
+    if isinstance(mode, AutoresetMode):
+        return mode
+    choice("autoreset_mode", mode, [known.value for known in AutoresetMode])
+    return AutoresetMode(mode)
+
+
+def affinity(cores: Any) -> tuple[tuple[int, ...], ...] | None:
+    """Cores for each worker: one core each in turn, or a set of cores each in turn."""
+    if cores is None:
+        return None
+    given = [tuple(core) if isinstance(core, Iterable) else (core,) for core in cores]
+    if not given or not all(given) or any(not isinstance(core, int) or core < 0 for group in given for core in group):
+        raise ValueError(f"cpu_affinity={cores!r} is not a list of core numbers, nor a list of such lists.")
+    return tuple(given)
+
+
+def seeds(seed: Any, num_envs: int) -> list[int | None]:
+    """Gymnasium's rule: an int counts up from env to env."""
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
+        return [int(seed) + index for index in range(num_envs)]
+    if isinstance(seed, str) or not isinstance(seed, Iterable):
+        raise TypeError(f"seed={seed!r} is neither an integer nor a list of integers.")
+    given = [None if one is None else int(one) for one in seed]
+    if len(given) != num_envs:
+        raise ValueError(
+            f"{len(given)} seeds were given for {num_envs} environments. If seeds are passed as a list the length must "
+            f"match num_envs={num_envs}."
+        )
+    return given
+
+
+def reset_options(
+    options: Mapping[str, Any] | None, num_envs: int
+) -> tuple[dict[str, Any] | None, npt.NDArray[np.bool_] | None]:
+    """The options for the envs, and the mask of those to reset (None: all). The caller's dict is left as it is."""
+    if options is None:
+        return None, None
+    if not isinstance(options, Mapping):
+        raise TypeError(f"options={options!r} is a {type(options).__name__}. Give a dict, or None.")
+    rest = dict(options)
+    if "reset_mask" not in rest:
+        return rest, None
+    return rest, _mask(rest.pop("reset_mask"), num_envs)
+
+
+def _mask(mask: Any, num_envs: int) -> npt.NDArray[np.bool_]:
+    if not isinstance(mask, np.ndarray):
+        raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
+    if mask.shape != (num_envs,):
+        raise ValueError(f"`options['reset_mask']` must have shape `({num_envs},)`, got {mask.shape}")
+    if mask.dtype != np.bool_:
+        raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
+    if not mask.any():
+        raise ValueError(
+            f"`options['reset_mask']` must contain a boolean array with at least one True value, got reset_mask={mask}"
+        )
+    return mask
+
+
+def some_envs(env_ids: Any, num_envs: int) -> list[int]:
+    """Env numbers: all by default, none twice."""
+    if env_ids is None:
+        return list(range(num_envs))
+    given = [env_ids] if isinstance(env_ids, int | np.integer) else list(env_ids)
+    for env in given:
+        if isinstance(env, bool) or not isinstance(env, int | np.integer) or not 0 <= env < num_envs:
+            raise ValueError(
+                f"env_ids={given!r}: {env!r} is not an environment. They are numbered 0 to {num_envs - 1}."
+            )
+    if len(set(given)) != len(given):
+        raise ValueError(f"env_ids={given!r} names an environment twice. Name each once.")
+    if not given:
+        raise ValueError("env_ids is empty. Name at least one environment, or leave it out to mean all.")
+    return [int(env) for env in given]

@@ -1,0 +1,91 @@
+"""The worker's hand on the shared arrays: actions out of them, observations and rewards into them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Space
+
+from parallel_envs.vector.buffers import Buffers, cells
+from parallel_envs.vector.layout import Leaf, assembler
+
+
+class ActionReader:
+    """Actions as the caller gave them, one env at a time.
+
+    Where an action is a single leaf of a fixed shape, `views` holds the same memory once for each of `ACTION_DTYPES`,
+    and `shaped` says that an item of it is an array, which an env must get a copy of to keep. Otherwise `views` is None
+    and `compose` must be called. `parts` holds, by env, the leaves that have no fixed shape.
+    """
+
+    def __init__(self, buffers: Buffers, action_space: Space[Any]) -> None:
+        self.parts: Mapping[int, Sequence[Any]] = {}
+        self._leaves = buffers.plan.action
+        self._dtypes = cells(buffers.action_dtypes)
+        self._actions = buffers.actions
+        self._assemble = assembler(action_space)
+        simple = len(self._leaves) == 1 and self._leaves[0].fixed
+        self.shaped = simple and self._leaves[0].shape != ()
+        self.views = buffers.actions[0] if simple else None
+
+    def compose(self, env: int) -> Any:
+        """An action that has several leaves, or one without a fixed shape."""
+        loose = iter(self.parts.get(env, ()))
+        return self._assemble(
+            [self._leaf(position, env) if leaf.fixed else next(loose) for position, leaf in enumerate(self._leaves)]
+        )
+
+    def _leaf(self, position: int, env: int) -> Any:
+        value = self._actions[position][self._dtypes[env, position]][env]
+        return value.copy() if self._leaves[position].shape else value
+
+
+class ObservationWriter:
+    """Puts the leaves of an observation into their arrays.
+
+    Where an observation is a single leaf of a fixed shape, `arrays` (one a set) and `shape` say where one goes and what
+    it must look like; otherwise no shape is right, and `write` must be called.
+    """
+
+    def __init__(self, buffers: Buffers) -> None:
+        self._leaves = buffers.plan.observation
+        self._sets = buffers.observations
+        simple = len(self._leaves) == 1 and self._leaves[0].fixed
+        self.shape = self._leaves[0].shape if simple else None
+        self.arrays: list[Any] = [arrays[0] if simple else None for arrays in self._sets]
+
+    def write(self, which_set: int, env: int, observation: Any) -> list[Any] | None:
+        """Write what has a place; return the rest, leaf by leaf, or None where there is none."""
+        loose: list[Any] = []
+        for leaf, array in zip(self._leaves, self._sets[which_set], strict=True):
+            value = leaf.of(observation)
+            if array is None:
+                loose.append(value)
+            else:
+                array[env] = _fitting(value, leaf)
+        return loose or None
+
+
+def _fitting(value: Any, leaf: Leaf) -> npt.NDArray[Any]:
+    """The value as an array of the leaf's shape: a value of another shape is an error, never broadcast."""
+    array = np.asarray(value)
+    if array.shape != leaf.shape:
+        raise ValueError(
+            f"The environment returned an observation{leaf.name} of shape {array.shape}, but its observation space "
+            f"says {leaf.shape}. Correct the environment or its observation_space."
+        )
+    return array
+
+
+def as_float(reward: Any) -> float:
+    """A reward as a float; arrays of one item are accepted."""
+    try:
+        return float(reward) if not isinstance(reward, np.ndarray) else float(reward.reshape(()))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"The environment returned the reward {reward!r} of type {type(reward).__name__}. "
+            "A reward is a single number."
+        ) from error

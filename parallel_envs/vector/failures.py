@@ -1,0 +1,70 @@
+"""From what a worker reported to the exception that the caller gets."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+
+from parallel_envs.engine import Death, Failure
+from parallel_envs.errors import EnvError, RemoteTraceback, StepTimeout, WorkerDied
+
+
+def env_error(failures: Mapping[int, Failure], doing: str) -> EnvError:
+    """The error of the first env that raised; the others are told in a note."""
+    env, failure = next(iter(sorted(failures.items())))
+    kind = EnvError.named(failure.type_name)
+    assert issubclass(kind, EnvError)
+    text = f"Env {env} raised {failure.type_name} during {doing}: {failure.message}"
+    error = kind(text, type_name=failure.type_name, remote_message=failure.message)
+    error.env_ids = tuple(sorted(failures))
+    error.__cause__ = failure.cause or RemoteTraceback(failure.traceback)
+    for other, told in sorted(failures.items())[1:]:
+        error.add_note(f"Env {other} raised {told.type_name}: {told.message}")
+    return error
+
+
+def worker_died(death: Death, envs: Sequence[int], doing: str) -> WorkerDied:
+    text = f"Worker {death.worker} ({env_names(envs)}, pid {death.pid}) {_how(death.exitcode)} during {doing}."
+    text += _hint(death.exitcode)
+    if death.last_output:
+        text += "\nIts last output:\n" + "\n".join(f"  {line}" for line in death.last_output)
+    return WorkerDied(text, worker=death.worker, pid=death.pid, exitcode=death.exitcode)
+
+
+def step_timeout(doing: str, seconds: float | None, workers: Sequence[int], envs: Sequence[int]) -> StepTimeout:
+    text = (
+        f"{env_names(envs).capitalize()} did not answer within {seconds} seconds during {doing}. "
+        "Nothing is lost: wait again, or close the manager."
+    )
+    return StepTimeout(text, workers=workers, env_ids=envs)
+
+
+def env_names(envs: Sequence[int]) -> str:
+    """Such as `env 3`, `envs 4-7` or `envs 1, 5, 6`."""
+    if len(envs) == 1:
+        return f"env {envs[0]}"
+    if len(envs) > 2 and list(envs) == list(range(envs[0], envs[-1] + 1)):
+        return f"envs {envs[0]}-{envs[-1]}"
+    return f"envs {', '.join(map(str, envs))}"
+
+
+def _how(exitcode: int | None) -> str:
+    if exitcode is None:
+        return "ended"
+    if exitcode >= 0:
+        return f"ended with exit code {exitcode}"
+    try:
+        return f"was killed by signal {-exitcode} ({signal.Signals(-exitcode).name})"
+    except ValueError:
+        return f"was killed by signal {-exitcode}"
+
+
+def _hint(exitcode: int | None) -> str:
+    match exitcode:
+        case -9:
+            return " The system may be out of memory: use smaller environments, or fewer of them."
+        case -11:
+            return " Compiled code of the environment crashed: its last output, if any, says where."
+        case code if code is not None and code >= 0:
+            return " Its code, or a library, ended the process."
+    return ""

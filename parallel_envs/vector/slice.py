@@ -1,0 +1,150 @@
+"""What lives in a worker: a contiguous slice of the environments, and what can be asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+from gymnasium.spaces import Space
+from gymnasium.vector import AutoresetMode
+
+from parallel_envs.engine import Failure, SharedBlock
+from parallel_envs.vector.buffers import Buffers, Plan
+from parallel_envs.vector.registry import Registrations
+from parallel_envs.vector.stepping import AnyEnv, News, Stepper, snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the caller must know of a slice before it can plan the arrays. Equal spaces are one object."""
+
+    observation_spaces: tuple[Space[Any], ...]
+    action_spaces: tuple[Space[Any], ...]
+    metadata: dict[str, Any]
+    render_mode: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRequest:
+    """How one env is to be reset."""
+
+    env: int
+    seed: int | None
+    options: dict[str, Any] | None
+
+
+class EnvSlice:
+    """The envs `first, first + 1, ...`, made by `factories`.
+
+    With `copies`, what travels by reference is copied first: for backends where nothing is pickled on the way.
+    """
+
+    def __init__(
+        self,
+        first: int,
+        factories: Sequence[Callable[[], AnyEnv]],
+        autoreset_mode: AutoresetMode,
+        registrations: Registrations | None,
+        *,
+        copies: bool,
+    ) -> None:
+        self._first = first
+        self._mode = autoreset_mode
+        self._keep: Callable[[Any], Any] = snapshot if copies else lambda value: value
+        self._envs: list[AnyEnv] = []
+        try:
+            for position, factory in enumerate(factories):
+                self._envs.append(_make(first + position, factory, registrations))
+        except BaseException:
+            self.close()
+            raise
+
+    def describe(self) -> Description:
+        first = self._envs[0]
+        return Description(
+            _shared_where_equal([env.observation_space for env in self._envs]),
+            _shared_where_equal([env.action_space for env in self._envs]),
+            dict(first.metadata),
+            getattr(first, "render_mode", None),
+        )
+
+    def attach(self, plan: Plan, block: SharedBlock, action_space: Space[Any], worker: int) -> None:
+        """Use these arrays from now on."""
+        buffers = Buffers(plan, block)
+        self._stepper = Stepper(self._envs, self._first, self._mode, buffers, action_space, worker, self._keep)
+        self.ring = self._stepper.ring
+
+    def step_with(self, argument: int, parts: Mapping[int, Sequence[Any]]) -> News | None:
+        """As `ring`, where parts of the actions have no fixed shape: `parts` holds them, by env."""
+        return self._stepper.ring_with(argument, parts)
+
+    def reset(self, requests: Sequence[ResetRequest], which_set: int) -> News | None:
+        """Reset some envs."""
+        for request in requests:
+            self._stepper.reset(request.env - self._first, request.seed, request.options, which_set)
+        return self._stepper.take_news()
+
+    def call(self, envs: Sequence[int], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int, Any]:
+        """Call a method, or read an attribute, of some envs. An env that raises has a `Failure` for its result."""
+        results: dict[int, Any] = {}
+        for env in envs:
+            try:
+                attribute = self._envs[env - self._first].get_wrapper_attr(name)
+                results[env] = self._keep(attribute(*args, **kwargs) if callable(attribute) else attribute)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
+                results[env] = Failure.of(error)
+        return results
+
+    def set_attr(self, name: str, values: Mapping[int, Any]) -> dict[int, Failure]:
+        """Set an attribute of some envs. Those that raised come back."""
+        failures: dict[int, Failure] = {}
+        for env, value in values.items():
+            try:
+                self._envs[env - self._first].set_wrapper_attr(name, value)
+            except Exception as error:  # noqa: BLE001  # an error of this call, whatever it is
+                failures[env] = Failure.of(error)
+        return failures
+
+    def close(self) -> None:
+        """Close every env; the first error is raised after all have been closed."""
+        errors: list[Exception] = []
+        for env in self._envs:
+            try:
+                env.close()
+            except Exception as error:  # noqa: BLE001  # one env's trouble must not keep the others open
+                errors.append(error)
+        self._envs = []
+        if errors:
+            raise errors[0]
+
+
+def _make(index: int, factory: Callable[[], AnyEnv], registrations: Registrations | None) -> AnyEnv:
+    try:
+        env = factory()
+    except gymnasium.error.UnregisteredEnv:
+        if registrations is None:
+            raise
+        registrations.install()
+        env = factory()
+    for attribute in ("reset", "step", "observation_space", "action_space"):
+        if not hasattr(env, attribute):
+            raise TypeError(
+                f"The factory of env {index} returned {env!r}, which has no {attribute!r}. "
+                "A factory takes no arguments and returns a gymnasium.Env."
+            )
+    return env
+
+
+def _shared_where_equal(spaces: Sequence[Space[Any]]) -> tuple[Space[Any], ...]:
+    distinct: list[Space[Any]] = []
+    result = []
+    for space in spaces:
+        known = next((other for other in distinct if other == space), None)
+        if known is None:
+            distinct.append(space)
+        result.append(space if known is None else known)
+    return tuple(result)

@@ -1,0 +1,129 @@
+"""The commands as a user runs them: tables, JSON, exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from parallel_envs.bench import cli
+from parallel_envs.bench.bars import Bar, Experiment, Figures
+from parallel_envs.bench.measure import Tell
+from parallel_envs.bench.peers import PEERS
+from parallel_envs.bench.turns import Pace
+from tests.bench.stages import Absent, Broken
+
+Bench = Callable[..., Any]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return lambda *arguments: CliRunner().invoke(cli.app, [str(each) for each in arguments])
+
+
+def written(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_step_measures_everyone_and_names_who_is_missing_and_who_broke(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PEERS, "absent", Absent)
+    monkeypatch.setitem(PEERS, "broken", Broken)
+    file = tmp_path / "step.json"
+    done = bench(
+        *("step", "--env", "CartPole-v1", "--num-envs", 2, "--num-workers", 1, "--backend", "serial"),
+        *("--peers", "absent,broken", "--seconds", 0.01, "--rounds", 3, "--json", file),
+    )
+    assert done.exit_code == 0, done.output
+    assert "absent is not installed: pip install absent-library" in done.output
+    assert "broken failed: RuntimeError: this space is not supported" in done.output
+
+    content = written(file)
+    assert content.keys() == {"schema", "command", "machine", "settings", "rows"}
+    assert (content["schema"], content["command"]) == (1, "step")
+    assert content["machine"].keys() == {"cores", "busy_cores_beside", "processor", "system", "python", "versions"}
+    assert content["settings"]["env"] == "CartPole-v1"
+    assert content["settings"]["pace"] == {"seconds": 0.01, "rounds": 3}
+
+    rows = {row["name"]: row for row in content["rows"]}
+    assert list(rows) == ["parallel_envs", "in-process", "absent", "broken"]
+    assert all(row.keys() == rows["in-process"].keys() for row in rows.values())
+    for name in ("parallel_envs", "in-process"):
+        assert len(rows[name]["rates"]) == rows[name]["spread"]["num_samples"] == 3
+        assert rows[name]["ours_to_this"]["num_samples"] == 3
+    assert rows["absent"]["missing"] == "absent-library"
+    assert rows["absent"]["spread"] is rows["broken"]["spread"] is None
+    assert rows["broken"]["error"] == "RuntimeError: this space is not supported"
+
+
+def test_step_exits_with_1_if_ours_cannot_be_measured(bench: Bench) -> None:
+    done = bench("step", "--env", "spin:0", "--num-envs", 1, "--num-workers", 2, "--peers", "none", "--rounds", 1)
+    assert done.exit_code == 1
+    assert "parallel_envs failed: ValueError" in done.output
+
+
+@pytest.mark.parametrize("command", [("step", "--env"), ("suggest",), ("startup", "--env"), ("memory", "--env")])
+def test_an_unknown_env_ends_the_command_with_2_and_plain_words(bench: Bench, command: tuple[str, ...]) -> None:
+    done = bench(*command, "NoSuchEnv-v1")
+    assert done.exit_code == 2
+    assert 'Environment "NoSuchEnv-v1" cannot be made' in done.output
+    assert "Traceback" not in done.output
+
+
+def test_an_unknown_peer_ends_the_command_with_2(bench: Bench) -> None:
+    done = bench("step", "--peers", "envpool")
+    assert done.exit_code == 2
+    assert 'There is no peer called "envpool".' in done.output
+
+
+def test_suggest_names_a_setting_and_the_line_to_write(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "suggest.json"
+    done = bench("suggest", "spin:0", "--num-envs", 1, "--seconds", 0.01, "--rounds", 2, "--json", file)
+    assert done.exit_code == 0, done.output
+    settings = written(file)["settings"]
+    assert f"best here: {settings['best']}\n    {settings['code']}\n" in done.output
+    assert settings["best"] in {row["name"] for row in written(file)["rows"]}
+
+
+def test_memory_prints_ten_points_and_a_verdict(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "memory.json"
+    done = bench("memory", "--env", "spin:0", "--num-envs", 2, "--steps", 200, "--json", file)
+    assert len(written(file)["rows"]) == 10
+    assert written(file)["rows"][-1]["steps"] == 200
+    assert "flat: " in done.output
+    assert done.exit_code == (0 if written(file)["settings"]["flat"] else 1)
+
+
+def test_syscalls_says_how_to_get_strace_and_exits_with_2(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = bench("syscalls")
+    assert done.exit_code == 2
+    assert "apt-get install strace" in done.output
+
+
+class Reaching(Experiment):
+    """An experiment whose figure is known."""
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        return {"speed": 2.0}
+
+
+@pytest.mark.parametrize(("limit", "outcome", "exit_code"), [(1.9, "PASS", 0), (2.1, "FAIL", 1)])
+def test_bars_exits_with_1_if_one_is_missed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: float, outcome: str, exit_code: int
+) -> None:
+    bar = Bar(work="w", experiment=Reaching(), figure="speed", unit="x", sense="at least", limit=limit)
+    monkeypatch.setattr(cli, "BARS", (bar,))
+    done = bench("bars", "--json", tmp_path / "bars.json")
+    assert done.exit_code == exit_code
+    assert outcome in done.output
+    row = written(tmp_path / "bars.json")["rows"][0]
+    assert (row["value"], row["limit"], row["outcome"]) == (2.0, limit, outcome)

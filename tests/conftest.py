@@ -1,0 +1,176 @@
+"""Around every test: whatever it started has ended, whatever it opened is closed.
+
+Four things are noted before and after each test: processes below this one (and orphans of this run), Python
+threads, open descriptors, and mappings of anonymous shared memory. A test that leaves one behind fails at its
+teardown with a list of what is left. An ending that takes a moment is given a few seconds.
+
+What lives as long as the Python process itself (the engine's keeper, the helpers of `multiprocessing`) is
+started once, before the first test, and is no leak.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import threading
+import time
+import uuid
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from parallel_envs.engine import keeper_pid, start_keeper
+
+SETTLE_SECONDS = 5.0
+POLL_SECONDS = 0.005
+
+# Every helper and worker inherits it: an orphan that belongs to this run is known by its environment.
+RUN_VARIABLE, RUN_ID = "PARALLEL_ENVS_TEST_RUN", uuid.uuid4().hex
+os.environ[RUN_VARIABLE] = RUN_ID
+
+# `multiprocessing.Array`, which Gymnasium's async env uses, keeps freed memory and its descriptor for later.
+KEPT_BY_THE_STANDARD_LIBRARY = re.compile(r"/pym-\d+-\w+ \(deleted\)$")
+
+FAILED = pytest.StashKey[bool]()
+
+# The same examples in every run, and no example judged by the clock of a busy machine.
+hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("tests")
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What is held at one moment, each thing by its number, with words that tell a reader what it is."""
+
+    processes: dict[int, str]
+    threads: dict[int, str]
+    descriptors: dict[int, str]
+    shared_memory: dict[int, str]
+
+    @classmethod
+    def now(cls) -> Holdings:
+        return cls(_processes(), _threads(), _descriptors(), _shared_memory())
+
+    def gained_since(self, before: Holdings) -> list[str]:
+        """A line for each thing that is held now and was not held `before`."""
+        gained = _new("process", self.processes, before.processes)
+        gained += _new("thread", self.threads, before.threads)
+        gained += _new("shared memory", self.shared_memory, before.shared_memory)
+        # A helper that was replaced has other descriptors, not more.
+        if len(self.descriptors) > len(before.descriptors):
+            gained += _new("descriptor", self.descriptors, before.descriptors)
+        return gained
+
+
+def _new(kind: str, now: dict[int, str], before: dict[int, str]) -> list[str]:
+    return [f"{kind} {number}: {words}" for number, words in now.items() if before.get(number) != words]
+
+
+# ---- what the kernel and the interpreter say -----------------------------------------------------
+
+
+def _processes() -> dict[int, str]:
+    """Every process below this one, and every orphan of this run; the engine's keeper is neither."""
+    parents, marked, mark = {}, set(), f"{RUN_VARIABLE}={RUN_ID}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = _parent_of(folder)
+            if mark in (folder / "environ").read_bytes():
+                marked.add(int(folder.name))
+        except OSError:  # it has just ended, or belongs to someone else
+            continue
+    ours = {pid for pid in parents if os.getpid() in _ancestors(pid, parents)} | marked
+    return {pid: _command_line(pid) for pid in sorted(ours - {os.getpid(), keeper_pid()})}
+
+
+def _parent_of(folder: Path) -> int:
+    after_the_name = (folder / "stat").read_text(errors="replace").rpartition(")")[2]
+    return int(after_the_name.split()[1])
+
+
+def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
+    while (pid := parents.get(pid, 0)) != 0:
+        yield pid
+
+
+def _command_line(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+    except OSError:
+        words = b""
+    return words.decode(errors="replace").strip()[:200] or "ended, and nobody has waited for it"
+
+
+def _threads() -> dict[int, str]:
+    return {id(thread): repr(thread) for thread in threading.enumerate()}
+
+
+def _descriptors() -> dict[int, str]:
+    found = {}
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(link.readlink())
+        except FileNotFoundError:  # the one this loop itself reads the folder through
+            continue
+        if not KEPT_BY_THE_STANDARD_LIBRARY.search(target):
+            found[int(link.name)] = target
+    return found
+
+
+def _shared_memory() -> dict[int, str]:
+    """Mappings of memory that other processes can share, by inode."""
+    found = {}
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[5].startswith(("/memfd:", "/dev/zero", "/dev/shm/psm_")):
+            found[int(fields[4])] = fields[5]
+    return found
+
+
+# ---- the check -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _helpers_that_live_as_long_as_python() -> None:
+    """Started before the first test, so that no test is charged with them."""
+    resource_tracker.ensure_running()
+    forkserver.ensure_running()
+    start_keeper()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note a failure: its traceback holds the test's variables, and its own message is the one to read."""
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind(
+    request: pytest.FixtureRequest, _helpers_that_live_as_long_as_python: None
+) -> Iterator[None]:
+    before = Holdings.now()
+    yield
+    if request.node.stash.get(FAILED, False):
+        return
+    left = _wait_for_endings(before)
+    if left:
+        pytest.fail("The test left behind:\n  " + "\n  ".join(left), pytrace=False)
+
+
+def _wait_for_endings(before: Holdings) -> list[str]:
+    """What is still held once everything that is on its way out has gone."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    left = Holdings.now().gained_since(before)
+    while left and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(POLL_SECONDS)
+        left = Holdings.now().gained_since(before)
+    return left

@@ -1,0 +1,211 @@
+"""`call`, `get_attr`, `set_attr`, `render`, and what the manager says about itself."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+
+from parallel_envs import ParallelEnvManager
+from parallel_envs.errors import EnvError
+from parallel_envs.testing import ScriptedEnv, assert_same_batch
+from tests.vector.conftest import Make
+from tests.vector.small_envs import CountingEnv
+
+ACTIONS = np.zeros(3, int)
+
+
+def test_call_passes_arguments_and_returns_a_tuple(make: Make) -> None:
+    envs = make([CountingEnv] * 3, num_workers=2)
+    envs.reset(seed=0)
+    assert envs.call("add", 4, times=2) == (8, 8, 8)
+
+
+def test_call_of_some_envs(make: Make) -> None:
+    envs = make([partial(CountingEnv, length) for length in (1, 2, 3, 4)], num_workers=2)
+    assert envs.call("length", env_ids=[3, 1]) == (4, 2)
+    assert envs.get_attr("length", env_ids=[2]) == (3,)
+
+
+def test_get_attr_reads_a_value(make: Make) -> None:
+    assert make([partial(CountingEnv, length) for length in (5, 6)]).get_attr("length") == (5, 6)
+
+
+def test_get_attr_calls_a_method_as_gymnasium_does(make: Make) -> None:
+    envs = make([CountingEnv] * 2)
+    envs.reset(seed=0)
+    assert_same_batch(envs.get_attr("observed"), (np.array([0, 0]), np.array([0, 0])))
+
+
+def test_attributes_are_found_through_wrappers(make: Make) -> None:
+    factories = [lambda: gym.wrappers.TimeLimit(CountingEnv(), 2)] * 2
+    envs = make(factories)
+    assert envs.get_attr("label") == ("plain", "plain")
+    envs.set_attr("label", ["a", "b"])
+    assert envs.get_attr("label") == ("a", "b")
+
+
+@pytest.mark.parametrize("values", [["a", "b", "c"], ("a", "b", "c")])
+def test_set_attr_gives_each_env_its_value(make: Make, values: Any) -> None:
+    envs = make([CountingEnv] * 3, num_workers=2)
+    envs.set_attr("label", values)
+    assert envs.get_attr("label") == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("value", ["one", 3, None, {"a": 1}])
+def test_set_attr_gives_all_envs_one_value(make: Make, value: Any) -> None:
+    envs = make([CountingEnv] * 2)
+    envs.set_attr("label", value)
+    assert envs.get_attr("label") == (value, value)
+
+
+def test_set_attr_takes_an_array_as_one_value(make: Make) -> None:
+    envs = make([CountingEnv] * 2)
+    envs.set_attr("label", np.arange(2))
+    assert_same_batch(envs.get_attr("label"), (np.arange(2), np.arange(2)))
+
+
+def test_set_attr_of_some_envs(make: Make) -> None:
+    envs = make([CountingEnv] * 4, num_workers=2)
+    envs.set_attr("label", ["b", "d"], env_ids=[1, 3])
+    envs.set_attr("label", "a", env_ids=[0])
+    assert envs.get_attr("label") == ("a", "b", "plain", "d")
+
+
+@pytest.mark.parametrize("values", [["a"], ["a", "b", "c", "d"], ()])
+def test_a_wrong_number_of_values_is_refused(make: Make, values: Any) -> None:
+    envs = make([CountingEnv] * 3)
+    with pytest.raises(ValueError, match=f"{len(values)}.*3"):
+        envs.set_attr("label", values)
+    assert envs.get_attr("label") == ("plain",) * 3
+
+
+def test_a_name_no_env_has_is_an_error_of_that_call(make: Make) -> None:
+    envs = make([CountingEnv] * 3)
+    envs.reset(seed=0)
+    for ask in (envs.get_attr, envs.call):
+        with pytest.raises(AttributeError, match="lenght"):
+            ask("lenght")
+    assert envs.step(ACTIONS)[0].tolist() == [[0, 1]] * 3
+
+
+def test_an_error_in_a_method_is_an_error_of_that_call(make: Make) -> None:
+    envs = make([CountingEnv] * 3)
+    envs.reset(seed=0)
+    with pytest.raises(EnvError, match="no such level") as caught:
+        envs.call("fail", "no such level")
+    assert isinstance(caught.value, ValueError)
+    assert envs.step(ACTIONS)[0].tolist() == [[0, 1]] * 3
+
+
+@pytest.mark.parametrize("name", ["reset", "step", "close"])
+def test_call_does_not_reach_behind_the_managers_back(make: Make, name: str) -> None:
+    envs = make([CountingEnv] * 2)
+    with pytest.raises(ValueError, match=name):
+        envs.call(name)
+    assert envs.get_attr("label") == ("plain", "plain")
+
+
+@pytest.mark.parametrize("env_ids", [[3], [-1], [0, 0], []], ids=repr)
+def test_env_ids_that_no_env_has_are_refused(make: Make, env_ids: list[int]) -> None:
+    envs = make([CountingEnv] * 3)
+    with pytest.raises(ValueError, match=f"env_ids.*{env_ids[-1] if env_ids else 'empty'}"):
+        envs.call("label", env_ids=env_ids)
+    assert envs.get_attr("label") == ("plain",) * 3
+
+
+def test_render_returns_a_tuple_of_frames(make: Make) -> None:
+    factories = [partial(ScriptedEnv, render_mode="rgb_array")] * 2
+    envs, reference = make(factories), SyncVectorEnv(factories)
+    for each in (envs, reference):
+        each.reset(seed=1)
+    assert envs.render_mode == "rgb_array"
+    assert_same_batch(envs.render(), reference.render())
+
+
+def test_render_without_a_mode(make: Make) -> None:
+    envs = make([ScriptedEnv] * 2)
+    envs.reset(seed=1)
+    assert (envs.render_mode, envs.render()) == (None, (None, None))
+
+
+def test_metadata_is_the_envs_and_its_own(make: Make) -> None:
+    envs = make([ScriptedEnv] * 2)
+    assert envs.metadata == {**ScriptedEnv.metadata, "autoreset_mode": envs.metadata["autoreset_mode"]}
+    assert "autoreset_mode" not in ScriptedEnv.metadata
+
+
+def test_envs_of_factories_have_no_spec_as_in_gymnasium(make: Make) -> None:
+    assert make([lambda: gym.make("CartPole-v1")] * 2).spec is None
+
+
+def test_envs_of_an_id(make: Make) -> None:
+    envs = make("CartPole-v1", num_envs=2, env_kwargs={"render_mode": "rgb_array"})
+    assert envs.spec is not None
+    assert envs.spec.id == "CartPole-v1"
+    assert envs.render_mode == "rgb_array"
+    assert "CartPole-v1" in repr(envs)
+
+
+def test_envs_of_an_id_are_those_of_gymnasium(make: Make) -> None:
+    envs, reference = (
+        make("CartPole-v1", num_envs=3),
+        gym.make_vec("CartPole-v1", 3, vectorization_mode="sync"),
+    )
+    assert_same_batch(envs.reset(seed=3), reference.reset(seed=3))
+    reference.action_space.seed(0)
+    for _ in range(60):
+        actions = reference.action_space.sample()
+        assert_same_batch(envs.step(actions), reference.step(actions))
+
+
+def test_envs_of_a_spec(make: Make) -> None:
+    envs = make(gym.spec("CartPole-v1"), num_envs=2)
+    assert envs.reset(seed=0)[0].shape == (2, 4)
+
+
+@pytest.mark.parametrize("backend", ["serial", "thread", "process"])
+def test_repr_tells_the_state(backend: str) -> None:
+    envs = ParallelEnvManager([CountingEnv] * 4, num_workers=2, backend=backend)
+    assert all(word in repr(envs) for word in ("ParallelEnvManager", "4", "2", backend))
+    envs.close()
+    assert "closed" in repr(envs)
+
+
+def test_repr_names_a_pending_call(make_parallel: Make) -> None:
+    envs = make_parallel([CountingEnv] * 2)
+    idle = repr(envs)
+    envs.reset_async(seed=0)
+    assert "reset" in repr(envs)
+    assert repr(envs) != idle
+    envs.reset_wait()
+    assert repr(envs) == idle
+
+
+def test_stats_has_a_row_for_each_worker(make: Make) -> None:
+    envs = make([CountingEnv] * 5, num_workers=2)
+    envs.reset(seed=0)
+    for _ in range(10):
+        envs.step(np.zeros(5, int))
+    rows = envs.stats()
+    keys = {"worker", "pid", "env_ids", "steps", "step_seconds", "reset_seconds", "wait_seconds"}
+    assert all(keys | {"idle_seconds", "restarts", "bytes"} <= set(row) for row in rows)
+    assert [row["worker"] for row in rows] == [0, 1]
+    assert sorted(env for row in rows for env in row["env_ids"]) == [0, 1, 2, 3, 4]
+
+
+def test_stats_count_the_steps_of_envs_and_not_their_resets(make: Make) -> None:
+    envs = make([partial(CountingEnv, 3)] * 4, num_workers=2)
+    envs.reset(seed=0)
+    for _ in range(8):
+        envs.step(np.zeros(4, int))
+    assert sum(row["steps"] for row in envs.stats()) == 4 * 6
+    for row in envs.stats():
+        assert row["step_seconds"] > 0
+        assert row["reset_seconds"] > 0
+        assert row["restarts"] == 0
+        assert min(row["wait_seconds"], row["idle_seconds"], row["bytes"]) >= 0

@@ -1,0 +1,150 @@
+"""Infos are merged into one dict of arrays with masks, as Gymnasium lays them out, however they travelled."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+
+from parallel_envs.testing import InfoKind, ScriptedEnv, assert_same_batch, check_vector_env
+from tests.vector.conftest import Make
+from tests.vector.small_envs import ChosenInfoEnv, CountingEnv
+
+YES = np.array([True, True])
+
+
+@pytest.mark.parametrize("kind", InfoKind)
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_infos_of_every_kind_are_laid_out_as_gymnasiums(backend: str, kind: InfoKind, mode: str) -> None:
+    make = partial(ScriptedEnv, infos=[kind], reuse_buffers=True)
+    check_vector_env(make, 5, 30, num_envs=3, num_workers=2, backend=backend, autoreset_mode=mode)
+
+
+def infos_of(make: Make, *infos: Any) -> dict[str, Any]:
+    """The infos of a step in which each env returns one of these."""
+    envs = make([partial(ChosenInfoEnv, {}, info) for info in infos], num_workers=1)
+    envs.reset(seed=0)
+    return envs.step(np.zeros(len(infos), int))[4]
+
+
+def test_no_infos_are_an_empty_dict(make: Make) -> None:
+    assert infos_of(make, {}, {}) == {}
+
+
+def test_a_key_that_some_envs_lack_is_masked(make: Make) -> None:
+    infos = infos_of(make, {}, {"lives": 3}, {})
+    expected = {"lives": np.array([0, 3, 0]), "_lives": np.array([False, True, False])}
+    assert_same_batch(infos, expected)
+
+
+def test_a_nested_dict_is_masked_at_every_level(make: Make) -> None:
+    infos = infos_of(make, {"outer": {"a": 1.5}}, {"outer": {"b": "x"}})
+    outer = {
+        "a": np.array([1.5, 0.0]),
+        "_a": np.array([True, False]),
+        "b": np.array([None, "x"], dtype=object),
+        "_b": np.array([False, True]),
+    }
+    assert_same_batch(infos, {"outer": outer, "_outer": YES})
+
+
+def test_an_empty_nested_dict_is_there(make: Make) -> None:
+    assert_same_batch(infos_of(make, {"outer": {}}, {"outer": {}}), {"outer": {}, "_outer": YES})
+
+
+def test_arrays_are_stacked(make: Make) -> None:
+    infos = infos_of(make, {"goal": np.array([1, 2], np.float32)}, {"goal": np.array([3, 4], np.float32)})
+    assert_same_batch(infos, {"goal": np.array([[1, 2], [3, 4]], np.float32), "_goal": YES})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (1, 2.75),
+        (2.75, 1),
+        (True, 3),
+        (np.float32(0.1), 0.1),
+        (np.uint8(7), 3),
+        (None, 0.5),
+        ("text", 1),
+        (np.bool_(True), np.bool_(False)),
+        (np.float64("nan"), -0.0),
+        (2**40, -(2**40)),
+        (1 + 2j, 3j),
+        ([1, 2], [3]),
+        (np.str_("a"), np.str_("b")),
+        (np.array(["ab"]), np.array(["cd"])),
+    ],
+    ids=repr,
+)
+def test_values_take_the_type_gymnasium_gives_them(make: Make, values: tuple[Any, Any]) -> None:
+    factories = [partial(ChosenInfoEnv, {}, {"value": value}) for value in values]
+    envs, reference = make(factories), SyncVectorEnv(factories)
+    for each in (envs, reference):
+        each.reset(seed=0)
+    actions = np.zeros(2, int)
+    assert_same_batch(envs.step(actions)[4], reference.step(actions)[4])
+
+
+def test_numbers_that_turn_into_something_else_on_the_way_stay_right(make: Make) -> None:
+    infos: list[dict[str, Any]] = [
+        {"a": 1},
+        {"a": 2.5},
+        {"a": "three"},
+        {},
+        {"b": 5},
+        {"a": np.float32(6), "b": {"c": 7}},
+    ]
+
+    class ChangingEnv(CountingEnv):
+        def step(self, action: Any) -> Any:
+            observation, reward, _, _, _ = super().step(action)
+            return observation, reward, False, False, infos[self.elapsed - 1]
+
+    envs, reference = make([ChangingEnv] * 2), SyncVectorEnv([ChangingEnv] * 2)
+    for each in (envs, reference):
+        each.reset(seed=0)
+    for _ in infos:
+        actions = np.zeros(2, int)
+        assert_same_batch(envs.step(actions)[4], reference.step(actions)[4])
+
+
+def test_keys_with_any_name(make: Make) -> None:
+    info = {"_hidden": 1, "a b": 2.0, "": 3, "final": True, "obs": 4, "episode": {"r": 1.0, "l": 3}}
+    factories = [partial(ChosenInfoEnv, info, info)] * 2
+    envs, reference = (
+        make(factories, autoreset_mode="SameStep"),
+        SyncVectorEnv(factories, autoreset_mode="SameStep"),
+    )
+    assert_same_batch(envs.reset(seed=0), reference.reset(seed=0))
+    for _ in range(3):
+        actions = np.zeros(2, int)
+        assert_same_batch(envs.step(actions)[4], reference.step(actions)[4])
+
+
+def test_numeric_infos_keep_their_layout_over_shared_memory(make_process: Make) -> None:
+    infos = infos_of(make_process, {"x": 1.5, "count": 2, "done": True}, {"x": 2.5, "count": 3, "done": False})
+    expected = {
+        "x": np.array([1.5, 2.5]),
+        "_x": YES,
+        "count": np.array([2, 3]),
+        "_count": YES,
+        "done": np.array([True, False]),
+        "_done": YES,
+    }
+    assert_same_batch(infos, expected)
+
+
+def test_a_numeric_key_that_vanishes_leaves_nothing_stale(make_process: Make) -> None:
+    class VanishingEnv(CountingEnv):
+        def step(self, action: Any) -> Any:
+            observation, reward, _, _, _ = super().step(action)
+            return observation, reward, False, False, {"early": 9} if self.elapsed < 3 else {}
+
+    envs = make_process([VanishingEnv] * 2)
+    envs.reset(seed=0)
+    infos = [envs.step(np.zeros(2, int))[4] for _ in range(4)]
+    assert [set(each) for each in infos] == [{"early", "_early"}] * 2 + [set()] * 2
