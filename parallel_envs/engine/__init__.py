@@ -10,7 +10,8 @@ from parallel_envs.engine.host import Ringable
 from parallel_envs.engine.keeper_client import keeper_pid, start_keeper
 from parallel_envs.engine.memory import SharedBlock
 from parallel_envs.engine.messages import HOST, Call, Death, Failure, Reply
-from parallel_envs.engine.pickling import Unpicklable, unpicklable_part
+from parallel_envs.engine.pickling import Unpicklable, picklable, unpicklable_part
+from parallel_envs.engine.placement import cores_here, settle
 from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
 from parallel_envs.engine.worker_process import START_METHODS
 
@@ -29,8 +30,11 @@ __all__ = [
     "Ticket",
     "Unpicklable",
     "WorkerPool",
+    "cores_here",
     "keeper_pid",
     "open_pool",
+    "picklable",
+    "settle",
     "start_keeper",
     "unpicklable_part",
 ]

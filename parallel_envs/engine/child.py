@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 
 _PR_SET_PDEATHSIG = 1
 
+STACK_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + (5 if hasattr(signal, "SIGRTMIN") else 0)
+"""What makes a worker write its Python stack, whatever it is doing: a signal that nobody else is likely to use."""
+
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -28,7 +31,7 @@ THREAD_VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class ChildSettings:
-    """How a worker is to be set up. `environ`, `path` and `cwd` are those of the asking process."""
+    """How a worker is to be set up. `environ`, `path`, `argv` and `cwd` are those of the asking process."""
 
     index: int
     name: str
@@ -36,6 +39,7 @@ class ChildSettings:
     affinity: tuple[int, ...] | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     path: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
     cwd: str | None = None
     preload: tuple[str, ...] = ()
 
@@ -48,23 +52,26 @@ class ChildSettings:
         affinity: tuple[int, ...] | None,
         preload: tuple[str, ...],
     ) -> ChildSettings:
-        """Settings that make the worker see the environment, the path and the folder that this process sees now."""
+        """Settings that make the worker see the variables, the path, the arguments and the folder of this process."""
         environ = {**os.environ, **thread_environment(threads)}
-        return cls(index, name, threads, affinity, environ, tuple(sys.path), _cwd(), preload)
+        return cls(index, name, threads, affinity, environ, tuple(sys.path), tuple(sys.argv), _cwd(), preload)
 
 
 @dataclass(frozen=True, slots=True)
 class ChildEnds:
-    """The descriptors a worker keeps: see `worker.Lines`; and `output`, which becomes its stdout and stderr."""
+    """The descriptors a worker keeps: see `worker.Lines`; `stacks`, to which it writes its stack when signalled; and
+    `output`, which becomes its stdout and stderr.
+    """
 
     bell: int
     completion: int
     channel: int
+    stacks: int
     output: int
 
     @property
-    def fds(self) -> tuple[int, int, int, int]:
-        return self.bell, self.completion, self.channel, self.output
+    def fds(self) -> tuple[int, int, int, int, int]:
+        return self.bell, self.completion, self.channel, self.stacks, self.output
 
 
 def thread_environment(threads: int | None) -> dict[str, str]:
@@ -91,7 +98,9 @@ def run_child(settings: ChildSettings, ends: ChildEnds) -> int:
     """Serve until told to stop. Returns the exit status; what goes wrong is written to stderr."""
     try:
         _reopen_output()
+        sys.argv[:] = settings.argv
         faulthandler.enable(all_threads=True)
+        faulthandler.register(STACK_SIGNAL, file=ends.stacks, all_threads=True)
         limit_threads(settings.threads)
         from parallel_envs.engine.worker import Lines, serve  # late: the keeper must not load numpy by itself
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -10,11 +11,13 @@ from typing import Literal, get_args
 from parallel_envs.engine.child import ChildSettings
 from parallel_envs.engine.local import SerialPool, ThreadPool
 from parallel_envs.engine.pool import WorkerPool
-from parallel_envs.engine.process import ProcessPool
+from parallel_envs.engine.process import CommonLines, ProcessPool
 from parallel_envs.engine.worker_process import START_METHODS, StartMethod, WorkerProcess
+from parallel_envs.errors import WorkerStartError
 
-Backend = Literal["process", "thread", "serial"]
+Backend = Literal["process", "thread", "serial", "auto"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
+"""`auto`: processes, or where none can be started threads, or where none of these can be started the caller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +57,36 @@ class PoolSettings:
 def open_pool(num_workers: int, settings: PoolSettings | None = None) -> WorkerPool:
     """Start `num_workers` workers. Either all of them run afterwards, or none."""
     settings = settings or PoolSettings()
-    if settings.backend == "serial":
+    if settings.backend == "auto":
+        return _open_first_that_starts(num_workers, settings)
+    return _open(settings.backend, num_workers, settings)
+
+
+def _open_first_that_starts(num_workers: int, settings: PoolSettings) -> WorkerPool:
+    for backend, instead in (("process", "threads"), ("thread", "the caller's own thread")):
+        try:
+            return _open(backend, num_workers, settings)
+        except (WorkerStartError, OSError, RuntimeError, MemoryError) as error:
+            warnings.warn(
+                f"{num_workers} workers of backend {backend!r} could not be started ({error}); their work is done in "
+                f"{instead} instead. Say backend={backend!r} to have this as an error.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    return _open("serial", num_workers, settings)
+
+
+def _open(backend: str, num_workers: int, settings: PoolSettings) -> WorkerPool:
+    if backend == "serial":
         return SerialPool(num_workers)
-    if settings.backend == "thread":
+    if backend == "thread":
         return ThreadPool(num_workers, settings.name)
-    return ProcessPool(num_workers, lambda worker, completion: _start(worker, completion, settings))
+    return ProcessPool(num_workers, lambda worker, lines: _start(worker, lines, settings))
 
 
-def _start(worker: int, completion: int, settings: PoolSettings) -> WorkerProcess:
+def _start(worker: int, lines: CommonLines, settings: PoolSettings) -> WorkerProcess:
     affinity = None if settings.affinity is None else tuple(settings.affinity[worker % len(settings.affinity)])
     preload = ("parallel_envs.engine.worker", *settings.preload)
     name = f"{settings.name} {worker}"
     child = ChildSettings.here(worker, name, settings.threads, affinity, preload)
-    return WorkerProcess(child, settings.start_method, completion)
+    return WorkerProcess(child, settings.start_method, lines.completion_write, lines.stacks_write)

@@ -20,7 +20,7 @@ BELL_SECONDS, MESSAGE_SECONDS, IDLE_SECONDS, REQUESTS, METERS = 0, 1, 2, 3, 4
 """Columns of the meters, doubles all: seconds spent on bells, on messages, and without work; how often work came; and
 how many columns there are."""
 
-_pack_meters = struct.Struct("=4d").pack_into
+_METERS = struct.Struct("=4d")
 
 
 class Ringable(Protocol):
@@ -71,8 +71,10 @@ class Host:
             raise errors[0]
 
     def meter(self, block: SharedBlock, offset: int) -> None:
-        """From now on write the meters to `block`, `offset` doubles from its start."""
+        """From now on count on from what stands in `block`, `offset` doubles from its start."""
         self._meters, self._offset = block.buffer, offset * 8
+        self._bells, self._messages, self._idle, requests = _METERS.unpack_from(block.buffer, offset * 8)
+        self._requests = int(requests)
 
     def worked(self, began: float, *, on_messages: bool = False) -> None:
         """Work that began at `began` has ended. The time before it, since work last ended, was idle."""
@@ -84,7 +86,7 @@ class Host:
         self._idle += began - self._last
         self._requests += 1
         self._last = now
-        _pack_meters(self._meters, self._offset, self._bells, self._messages, self._idle, self._requests)
+        _METERS.pack_into(self._meters, self._offset, self._bells, self._messages, self._idle, self._requests)
 
     def execute(self, call: Call) -> Outcome:
         """Answer a message. Whatever it raises is an outcome: the worker goes on."""

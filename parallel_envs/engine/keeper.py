@@ -28,6 +28,7 @@ from typing import Any
 
 from parallel_envs.engine.channel import ChannelClosed, receive_frame, send_frame
 from parallel_envs.engine.child import ChildEnds, ChildSettings, become_child, die_with_parent, leave, run_child
+from parallel_envs.engine.poller import readable
 
 _TAIL_LINES = 20
 _SPAWN_COMMAND = (
@@ -39,7 +40,7 @@ _SPAWN_COMMAND = (
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start a worker. With it travel the four descriptors of `ChildEnds` and the reading end of its output."""
+    """Start a worker. With it travel the descriptors of `ChildEnds` and the reading end of its output."""
 
     settings: ChildSettings
     fresh_interpreter: bool
@@ -147,7 +148,7 @@ class _Keeper:
                 return f"unknown request {request!r}", []
 
     def _launch(self, request: Launch, fds: list[int]) -> tuple[int, list[int]]:
-        ends, output = ChildEnds(*fds[:4]), fds[4]
+        ends, output = ChildEnds(*fds[:-1]), fds[-1]
         try:
             if not request.fresh_interpreter:
                 self._preload(request.settings)
@@ -167,7 +168,7 @@ class _Keeper:
         if ward is None:
             return Obituary(None)
         if ward.alive:
-            select.select([ward.sentinel], [], [], 1.0)
+            readable(ward.sentinel, 1.0)
             self._bury(ward)
         del self._wards[pid]
         return Obituary(ward.exitcode, tuple(ward.tail))
@@ -266,10 +267,10 @@ class _Keeper:
 
 
 def _exec(settings: ChildSettings, ends: ChildEnds) -> None:
-    kept = (ends.bell, ends.completion, ends.channel)
+    kept = ends.fds[:-1]
     for fd in kept:
         os.set_inheritable(fd, True)
-    slim = ChildSettings(settings.index, settings.name, settings.threads)
+    slim = ChildSettings(settings.index, settings.name, settings.threads, argv=settings.argv)
     command = _SPAWN_COMMAND.format(path=list(settings.path), settings=pickle.dumps(slim), ends=(*kept, -1))
     os.execv(sys.executable, [sys.executable, "-c", command])
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +21,7 @@ from parallel_envs.engine.host import METERS, Host, Outcome
 from parallel_envs.engine.memory import SharedBlock
 from parallel_envs.engine.messages import Call, Death, Reply
 from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
+from parallel_envs.errors import WorkerStartError
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +38,8 @@ class _LocalPool(WorkerPool):
         self._block = SharedBlock.create(num_workers * METERS * 8)
         self._counts = self._block.array("f8", (num_workers, METERS))
         self._waited = [0.0] * num_workers
-        for index, host in enumerate(self._hosts):
-            host.meter(self._block, index * METERS)
+        for index in self.all_workers:
+            self._hosts[index].meter(self._block, index * METERS)
 
     def ring(self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None) -> Ticket:
         ticket = self._open_ticket(self.all_workers if workers is None else workers, label)
@@ -66,12 +69,28 @@ class _LocalPool(WorkerPool):
     def death(self, worker: int) -> Death | None:
         return None
 
+    def restart(self, worker: int) -> None:
+        self.kill(worker)
+        _close_hosts([self._hosts[worker]])
+
+    def kill(self, worker: int) -> None:
+        if any(worker in ticket.waiting for ticket in self._tickets.values()):
+            raise WorkerStartError(
+                f"Worker {worker} is busy, and a worker that is not a process cannot be ended by force. "
+                "Use backend='process' where hosted objects may hang."
+            )
+
+    def keep_on(self, worker: int, cores: Sequence[int]) -> None:
+        return
+
     def meters(self, worker: int) -> Meters:
         return Meters.of(self._counts[worker], self._waited[worker], num_bytes=0)
 
 
 class SerialPool(_LocalPool):
     """Everything happens in the caller, one request after another, when it is waited for."""
+
+    backend = "serial"
 
     def __init__(self, num_workers: int) -> None:
         super().__init__(num_workers)
@@ -99,9 +118,14 @@ class SerialPool(_LocalPool):
             _close_hosts(self._hosts)
             self._block.close()
 
+    def stack(self, worker: int, timeout: float = 0.5) -> str:
+        return "".join(traceback.format_stack())
+
 
 class ThreadPool(_LocalPool):
     """One thread a worker. They answer whenever they can; the order of replies is theirs."""
+
+    backend = "thread"
 
     def __init__(self, num_workers: int, name: str) -> None:
         super().__init__(num_workers)
@@ -138,6 +162,10 @@ class ThreadPool(_LocalPool):
                 item = self._outbox.get_nowait()
             except queue.Empty:
                 return finished
+
+    def stack(self, worker: int, timeout: float = 0.5) -> str:
+        frame = sys._current_frames().get(self._threads[worker].ident or 0)
+        return "".join(traceback.format_stack(frame)) if frame is not None else "no stack: the thread has ended"
 
     def close(self, timeout: float = 5.0) -> None:
         """Ask the threads to end and wait. A thread cannot be ended by force: one that hangs is left behind."""

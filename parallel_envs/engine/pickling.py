@@ -82,12 +82,13 @@ def unpicklable_part(obj: Any, name: str = "value", depth: int = 4) -> str:
     """The path to the innermost part of `obj` that cannot be pickled, such as `value.env.lock (a _thread.lock)`."""
     if depth > 0:
         for part_name, part in _parts(obj):
-            if not _picklable(part):
+            if not picklable(part):
                 return unpicklable_part(part, f"{name}{part_name}", depth - 1)
     return f"{name} (a {type(obj).__module__}.{type(obj).__qualname__})"
 
 
-def _picklable(obj: Any) -> bool:
+def picklable(obj: Any) -> bool:
+    """Whether `obj` can travel to a worker."""
     try:
         _RequestPickler(io.BytesIO()).dump(obj)
     except Exception:

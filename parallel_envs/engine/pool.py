@@ -33,13 +33,15 @@ class Ticket:
     A worker that answered with nothing but "done" is in neither. `label` is the asker's own.
     """
 
-    __slots__ = ("label", "number", "replies", "waiting")
+    __slots__ = ("done_at", "label", "number", "replies", "waiting")
 
     def __init__(self, number: int, waiting: Iterable[int], label: Any = None) -> None:
         self.number = number
         self.waiting = set(waiting)
         self.replies: dict[int, Reply] = {}
         self.label = label
+        self.done_at = 0
+        """Where it stands in the order in which the pool's tickets got done."""
 
     @property
     def done(self) -> bool:
@@ -77,6 +79,9 @@ class Meters:
 class WorkerPool(ABC):
     """Workers `0 .. num_workers - 1`, each hosting objects under the keys that the asker chose."""
 
+    backend: str
+    """What the workers are: `process`, `thread` or `serial`."""
+
     def __init__(self, num_workers: int) -> None:
         if num_workers < 1:
             raise ValueError(f"A pool of {num_workers} workers was asked for. Ask for at least 1.")
@@ -85,6 +90,7 @@ class WorkerPool(ABC):
         self.closed = False
         self._numbers = itertools.count(1)
         self._keys = itertools.count(1)
+        self._endings = itertools.count(1)
         self._tickets: dict[int, Ticket] = {}
 
     # ---- asking ---------------------------------------------------------------------------------------------------
@@ -141,8 +147,30 @@ class WorkerPool(ABC):
         """How the worker ended, or None if it has not, as far as is known."""
 
     @abstractmethod
+    def kill(self, worker: int) -> None:
+        """End a worker by force, at once. What it still owed is answered by its death.
+
+        Raises `WorkerStartError` where workers are not processes and this one is busy: it cannot be ended.
+        """
+
+    @abstractmethod
+    def restart(self, worker: int) -> None:
+        """Put a fresh worker, which hosts nothing yet, in the place of one. What that owed is answered by its death.
+
+        Raises `WorkerStartError` if it cannot be ended, or no other can be started.
+        """
+
+    @abstractmethod
+    def stack(self, worker: int, timeout: float = 0.5) -> str:
+        """Where in the Python code the worker is just now, as text; within `timeout` seconds it says something."""
+
+    @abstractmethod
     def meters(self, worker: int) -> Meters:
         """What the worker has done so far."""
+
+    @abstractmethod
+    def keep_on(self, worker: int, cores: Sequence[int]) -> None:
+        """Let the worker run on these cores only, where it is a process: others run where their process does."""
 
     @abstractmethod
     def close(self, timeout: float = 5.0) -> None:
@@ -167,4 +195,5 @@ class WorkerPool(ABC):
             ticket.replies[worker] = reply
         if not ticket.waiting:
             del self._tickets[number]
+            ticket.done_at = next(self._endings)
             finished.append(ticket)

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from parallel_envs.engine.channel import ChannelClosed, Inbox, Outbox
+from parallel_envs.engine.child import STACK_SIGNAL
 from parallel_envs.engine.descriptors import owned
 from parallel_envs.engine.host import METERS, REQUESTS
 from parallel_envs.engine.memory import SharedBlock
@@ -50,6 +51,25 @@ class _Line:
         self.num_bytes = 0
 
 
+class CommonLines:
+    """The pipes that all workers of a pool write to: completions, and stacks when they are asked for one."""
+
+    def __init__(self) -> None:
+        self.completion_read, self.completion_write = os.pipe()
+        self.stacks_read, self.stacks_write = os.pipe()
+        os.set_blocking(self.completion_read, False)
+        os.set_blocking(self.stacks_read, False)
+        owned.update(self._fds())
+
+    def _fds(self) -> tuple[int, ...]:
+        return self.completion_read, self.completion_write, self.stacks_read, self.stacks_write
+
+    def close(self) -> None:
+        owned.difference_update(self._fds())
+        for fd in self._fds():
+            os.close(fd)
+
+
 class _Fleet:
     """The processes and descriptors of a pool, and how to end them. It outlives the pool by as long as that takes."""
 
@@ -57,14 +77,7 @@ class _Fleet:
         self.owner = os.getpid()
         self.stopped = False
         self.lines: list[_Line] = []
-        self.completion_read, self.completion_write = os.pipe()
-        os.set_blocking(self.completion_read, False)
-        owned.update((self.completion_read, self.completion_write))
-
-    def release(self) -> None:
-        for fd in (self.completion_read, self.completion_write):
-            owned.discard(fd)
-            os.close(fd)
+        self.common = CommonLines()
 
     def stop(self, timeout: float) -> None:
         """The ladder: ask, wait, terminate, wait, kill, wait."""
@@ -83,7 +96,7 @@ class _Fleet:
             line.outbox.close()
             if line.death is None and not line.process.is_alive():
                 line.process.obituary()
-        self.release()
+        self.common.close()
 
     def _living(self) -> list[_Line]:
         return [line for line in self.lines if line.death is None and line.process.is_alive()]
@@ -95,7 +108,7 @@ class _Fleet:
             if remaining <= 0:
                 return
             poller = Poller()
-            poller.watch(self.completion_read, READ)
+            poller.watch(self.common.completion_read, READ)
             for line in living:
                 poller.watch(line.process.sentinel, READ)
                 poller.watch(line.process.channel.fileno(), READ | (WRITE if line.outbox else 0))
@@ -104,7 +117,7 @@ class _Fleet:
             poller.close()
 
     def _drain(self, fd: int, living: list[_Line]) -> None:
-        if fd == self.completion_read:
+        if fd == self.common.completion_read:
             os.read(fd, _MOST_BYTES)
         for line in living:
             if line.process.channel.fileno() == fd:
@@ -130,29 +143,31 @@ def _discard(line: _Line) -> None:
 class ProcessPool(WorkerPool):
     """See `WorkerPool`. `start` starts the process of a worker."""
 
-    def __init__(self, num_workers: int, start: Callable[[int, int], WorkerProcess]) -> None:
+    backend = "process"
+
+    def __init__(self, num_workers: int, start: Callable[[int, CommonLines], WorkerProcess]) -> None:
         super().__init__(num_workers)
         self._start_process = start
         self._fleet = fleet = _Fleet()
         self._finalizer = weakref.finalize(self, fleet.stop, 2.0)
-        self._completion = fleet.completion_read
+        self._completion = fleet.common.completion_read
         self._poller = Poller()
         self._poller.watch(self._completion, READ)
         self._handlers: dict[int, Callable[[list[Ticket]], None]] = {}
         self._waited = [0.0] * num_workers
         self._block = SharedBlock.create(num_workers * METERS * 8)
         self._counts = self._block.array("f8", (num_workers, METERS))
+        self._lines = fleet.lines
         try:
             for worker in self.all_workers:
                 fleet.lines.append(self._new_line(worker))
         except BaseException:
             self.close()
             raise
-        self._lines = fleet.lines
         self._bells = [line.process.bell for line in self._lines]
 
     def _new_line(self, worker: int) -> _Line:
-        line = _Line(self._start_process(worker, self._fleet.completion_write))
+        line = _Line(self._start_process(worker, self._fleet.common))
         self._watch(line.process.sentinel, READ, lambda finished: self._bury(worker, finished))
         self._handlers[line.process.channel.fileno()] = lambda finished: self._exchange(worker, finished)
         with contextlib.suppress(ChannelClosed, OSError):  # should it have ended already, its sentinel tells
@@ -263,6 +278,7 @@ class ProcessPool(WorkerPool):
                 ticket.waiting.discard(worker)
                 if not ticket.waiting:
                     del tickets[number]
+                    ticket.done_at = next(self._endings)
                     finished.append(ticket)
 
     def _expect(self, worker: int, status: int, number: int, finished: list[Ticket]) -> None:
@@ -288,7 +304,7 @@ class ProcessPool(WorkerPool):
         mask = (WRITE if line.outbox else 0) | (READ if line.promised else 0)
         self._poller.watch(line.process.channel.fileno(), mask)
 
-    # ---- deaths ---------------------------------------------------------------------------------------------------
+    # ---- faults ---------------------------------------------------------------------------------------------------
 
     def _bury(self, worker: int, finished: list[Ticket]) -> None:
         """A process has ended. What it had said before counts; what it still owes is answered by its death."""
@@ -309,11 +325,35 @@ class ProcessPool(WorkerPool):
         for ticket in [ticket for ticket in self._tickets.values() if worker in ticket.waiting]:
             self._settle(ticket.number, worker, Reply(worker, death=line.death), finished)
 
+    def kill(self, worker: int) -> None:
+        if self._lines[worker].death is None:
+            self._lines[worker].process.signal(signal.SIGKILL)
+            self._bury(worker, [])
+
+    def restart(self, worker: int) -> None:
+        self.kill(worker)
+        self._lines[worker] = line = self._new_line(worker)
+        self._bells[worker] = line.process.bell
+
+    def stack(self, worker: int, timeout: float = 0.5) -> str:
+        process, pipe = self._lines[worker].process, self._fleet.common.stacks_read
+        with contextlib.suppress(BlockingIOError):  # what an earlier, slower answer left there
+            os.read(pipe, 65536)
+        process.signal(STACK_SIGNAL)
+        text = b""
+        while readable(pipe, timeout if not text else 0.02):
+            text += os.read(pipe, 65536)
+        return text.decode(errors="replace") or f"no stack: process {process.pid} does not respond ({process.state()})"
+
     def pid(self, worker: int) -> int:
         return self._lines[worker].process.pid
 
     def death(self, worker: int) -> Death | None:
         return self._lines[worker].death
+
+    def keep_on(self, worker: int, cores: Sequence[int]) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError, OSError):  # a wish, not a need
+            os.sched_setaffinity(self.pid(worker), cores)
 
     def meters(self, worker: int) -> Meters:
         counts, line = self._counts[worker], self._lines[worker]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from pathlib import Path
 from typing import Literal
 
 from parallel_envs.engine import keeper_client
@@ -22,13 +23,13 @@ START_METHODS: tuple[StartMethod, ...] = ("forkserver", "spawn", "fork")
 class WorkerProcess:
     """A process and the user's ends of its lines: `bell` to wake it, `channel` to talk, `sentinel` to see it end."""
 
-    def __init__(self, settings: ChildSettings, method: StartMethod, completion: int) -> None:
+    def __init__(self, settings: ChildSettings, method: StartMethod, completion: int, stacks: int) -> None:
         self.settings = settings
         self.method = method
         bell_read, self.bell = os.pipe()
         self.channel, channel_theirs = channel_pair()
         output_read, output_write = os.pipe()
-        ends = ChildEnds(bell_read, completion, channel_theirs.fileno(), output_write)
+        ends = ChildEnds(bell_read, completion, channel_theirs.fileno(), stacks, output_write)
         owned.update((self.bell, self.channel.fileno(), output_read))
         try:
             self.pid, self.sentinel = self._start(ends, output_read)
@@ -52,6 +53,14 @@ class WorkerProcess:
 
     def is_alive(self) -> bool:
         return self._obituary is None and not readable(self.sentinel)
+
+    def state(self) -> str:
+        """What the system says the process is doing, such as `stopped`."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return "ended"
+        return next((line.split(maxsplit=1)[1] for line in status.splitlines() if line.startswith("State:")), "unknown")
 
     def signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""

@@ -130,9 +130,7 @@ class _Walk:
     def reset(self, moment: str, *, seed: int | None = None, mask: Any = None) -> None:
         options = None if mask is None else {"reset_mask": mask}
         actual = self.subject.reset(seed=seed, options=deepcopy(options))
-        expected = self.reference.reset(
-            seed=seed, options=deepcopy(options)
-        )  # pops the mask from what it gets
+        expected = self.reference.reset(seed=seed, options=deepcopy(options))  # pops the mask from what it gets
         self.compare(moment, _RESET_NAMES, actual, expected)
 
     def step(self, moment: str) -> None:
@@ -148,9 +146,7 @@ class _Walk:
             self.reset(f"the reset after {moment}", mask=ended)
             self.has_reset_an_ended_env = True
 
-    def compare(
-        self, moment: str, names: Sequence[str], actual: tuple[Any, ...], expected: tuple[Any, ...]
-    ) -> None:
+    def compare(self, moment: str, names: Sequence[str], actual: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
         assert len(actual) == len(names), f"At {moment} {len(actual)} values came back instead of {names}."
         for name, one, other in zip(names, actual, expected, strict=True):
             difference = first_difference(one, other)

@@ -80,9 +80,7 @@ def _object_array_difference(actual: NDArray[Any], expected: NDArray[Any], path:
     return None
 
 
-def _mapping_difference(
-    actual: Mapping[Any, Any], expected: Mapping[Any, Any], path: Path
-) -> Difference | None:
+def _mapping_difference(actual: Mapping[Any, Any], expected: Mapping[Any, Any], path: Path) -> Difference | None:
     if actual.keys() != expected.keys():
         missing = sorted(map(repr, expected.keys() - actual.keys()))
         extra = sorted(map(repr, actual.keys() - expected.keys()))

@@ -110,9 +110,7 @@ class FaultyEnv(ScriptedEnv):
         reply = self._pass(Moment.CONSTRUCTOR)
         self.metadata = {**self.metadata, **_huge(reply)}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset, or break."""
         reply = self._pass(Moment.AUTORESET if self.ended and self.elapsed else Moment.RESET)
         observation, info = super().reset(seed=seed, options=options)

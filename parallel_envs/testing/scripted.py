@@ -88,9 +88,7 @@ class ScriptedEnv(gym.Env[Any, Any]):
         self._observation: Any = None
         self._info: dict[str, Any] = {}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start the next episode, or with a seed the first one of that seed."""
         super().reset(seed=seed)
         self.episode = self.episode + 1 if seed is None else 0

@@ -78,7 +78,7 @@ def _checked(leaf: Leaf, values: Any, count: int) -> Any:
     if array.shape != (count, *leaf.shape):
         raise ValueError(
             f"Actions{leaf.name} of shape {array.shape} were given for {count} environments, whose actions have shape "
-            f"{leaf.shape}. Give an array of shape {(count, *leaf.shape)}."
+            f"{leaf.shape}: {_shown(values)}. Give an array of shape {(count, *leaf.shape)}."
         )
     array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     if array.dtype not in _CODE_OF:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
+
+from parallel_envs.engine import cores_here
 
 EnvFactory = Callable[[], "gymnasium.Env[Any, Any]"]
 
@@ -78,6 +81,22 @@ def check_count(name: str, value: Any, *, at_most: int | None = None, what: str 
         raise ValueError(f"{name}={value} is more than {what}. Give at most {at_most}.")
 
 
+def seconds(name: str, value: Any) -> float:
+    """A duration from 0 up."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value >= 0:
+        raise ValueError(f"{name}={value!r} is not a number of seconds from 0 up.")
+    return float(value)
+
+
+def optional_seconds(name: str, value: Any) -> float | None:
+    """A duration above 0, or None for no limit."""
+    if value is None or value == math.inf:
+        return None
+    if not seconds(name, value):
+        raise ValueError(f"{name}={value!r} leaves no time at all. Give a number of seconds above 0, or None.")
+    return float(value)
+
+
 def choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """One of some words."""
     known = tuple(choices)
@@ -97,9 +116,17 @@ def affinity(cores: Any) -> tuple[tuple[int, ...], ...] | None:
     """Cores for each worker: one core each in turn, or a set of cores each in turn."""
     if cores is None:
         return None
+    if isinstance(cores, str) or not isinstance(cores, Iterable):
+        raise ValueError(f"cpu_affinity={cores!r} is neither 'auto' nor a list of core numbers.")
     given = [tuple(core) if isinstance(core, Iterable) else (core,) for core in cores]
     if not given or not all(given) or any(not isinstance(core, int) or core < 0 for group in given for core in group):
         raise ValueError(f"cpu_affinity={cores!r} is not a list of core numbers, nor a list of such lists.")
+    usable = cores_here()
+    for core in (core for group in given for core in group):
+        if usable and core not in usable:
+            raise ValueError(
+                f"cpu_affinity={cores!r}: this process may not use core {core}. It may use {list(usable)}."
+            )
     return tuple(given)
 
 

@@ -27,7 +27,7 @@ from parallel_envs.vector.layout import Field, Leaf, leaves, plan
 INFO_BYTES = 1024
 """Room for an env's numeric infos."""
 
-ACTION_DTYPES = tuple(np.dtype(code) for code in ("?", "b", "h", "i", "q", "B", "H", "I", "Q", "e", "f", "d"))
+ACTION_DTYPES = tuple(map(np.dtype, ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")))
 """What an action may be made of on its way through shared memory: it reaches the env as the caller gave it."""
 
 _WIDEST = max(dtype.itemsize for dtype in ACTION_DTYPES)

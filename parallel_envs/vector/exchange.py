@@ -27,7 +27,7 @@ class ActionReader:
         self._dtypes = cells(buffers.action_dtypes)
         self._actions = buffers.actions
         self._assemble = assembler(action_space)
-        simple = len(self._leaves) == 1 and self._leaves[0].fixed
+        simple = len(self._leaves) == 1 and self._leaves[0].fixed and not self._leaves[0].path
         self.shaped = simple and self._leaves[0].shape != ()
         self.views = buffers.actions[0] if simple else None
 
@@ -53,7 +53,7 @@ class ObservationWriter:
     def __init__(self, buffers: Buffers) -> None:
         self._leaves = buffers.plan.observation
         self._sets = buffers.observations
-        simple = len(self._leaves) == 1 and self._leaves[0].fixed
+        simple = len(self._leaves) == 1 and self._leaves[0].fixed and not self._leaves[0].path
         self.shape = self._leaves[0].shape if simple else None
         self.arrays: list[Any] = [arrays[0] if simple else None for arrays in self._sets]
 

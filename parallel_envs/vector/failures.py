@@ -25,17 +25,21 @@ def env_error(failures: Mapping[int, Failure], doing: str) -> EnvError:
 
 def worker_died(death: Death, envs: Sequence[int], doing: str) -> WorkerDied:
     text = f"Worker {death.worker} ({env_names(envs)}, pid {death.pid}) {_how(death.exitcode)} during {doing}."
-    text += _hint(death.exitcode)
+    text += _hint(death.exitcode) + " Call restart(env_ids) to replace it; on_failure='restart' does so by itself."
     if death.last_output:
         text += "\nIts last output:\n" + "\n".join(f"  {line}" for line in death.last_output)
     return WorkerDied(text, worker=death.worker, pid=death.pid, exitcode=death.exitcode)
 
 
-def step_timeout(doing: str, seconds: float | None, workers: Sequence[int], envs: Sequence[int]) -> StepTimeout:
+def step_timeout(
+    doing: str, seconds: float | None, workers: Sequence[int], envs: Sequence[int], stacks: Mapping[int, str]
+) -> StepTimeout:
     text = (
         f"{env_names(envs).capitalize()} did not answer within {seconds} seconds during {doing}. "
-        "Nothing is lost: wait again, or close the manager."
+        "Nothing is lost: wait again, restart these environments, or close the manager."
     )
+    for worker, stack in stacks.items():
+        text += f"\nWorker {worker} is here:\n{_without_our_own(stack)}"
     return StepTimeout(text, workers=workers, env_ids=envs)
 
 
@@ -46,6 +50,13 @@ def env_names(envs: Sequence[int]) -> str:
     if len(envs) > 2 and list(envs) == list(range(envs[0], envs[-1] + 1)):
         return f"envs {envs[0]}-{envs[-1]}"
     return f"envs {', '.join(map(str, envs))}"
+
+
+def _without_our_own(stack: str) -> str:
+    """A worker's stack, without the frames below its loop, which are the same for all."""
+    lines = stack.rstrip().splitlines()
+    ends = [number for number, line in enumerate(lines) if "engine/worker.py" in line]
+    return "\n".join(lines[: ends[0]] if ends else lines)
 
 
 def _how(exitcode: int | None) -> str:

@@ -1,7 +1,7 @@
-"""The environments of a manager and the workers that hold them: how they are set up, asked and heard.
+"""The environments of a manager as one batch: what is asked of them, and what they return.
 
-The manager above knows Gymnasium's interface and its states; the pool below knows workers. This is what lies between:
-which worker holds which env, where the arrays are, and what a ticket's replies mean.
+The manager above knows Gymnasium's interface and its states; the crew below knows which worker holds which env. This is
+what lies between: where the arrays are, and what a ticket's replies mean.
 """
 
 from __future__ import annotations
@@ -15,18 +15,7 @@ from gymnasium.error import CustomSpaceError
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.engine import (
-    HOST,
-    Call,
-    Failure,
-    PoolSettings,
-    SharedBlock,
-    Ticket,
-    Unpicklable,
-    open_pool,
-    unpicklable_part,
-)
-from parallel_envs.errors import StepTimeout
+from parallel_envs.engine import Call, PoolSettings, SharedBlock, Ticket
 from parallel_envs.vector.actions import ActionWriter
 from parallel_envs.vector.buffers import (
     AUTORESET_SECONDS,
@@ -36,19 +25,19 @@ from parallel_envs.vector.buffers import (
     Buffers,
     Plan,
 )
-from parallel_envs.vector.failures import env_error, step_timeout, worker_died
+from parallel_envs.vector.crew import Attachment, Crew
 from parallel_envs.vector.infos import Info, InfoReader
-from parallel_envs.vector.layout import Leaf, assembler, leaves, slices, unknown_parts
-from parallel_envs.vector.registry import Registrations
-from parallel_envs.vector.slice import Description, EnvSlice, ResetRequest
+from parallel_envs.vector.layout import Leaf, assembler, leaves, unknown_parts
+from parallel_envs.vector.slice import Description, ResetRequest
 from parallel_envs.vector.spaces import batched_action_space, batched_observation_space
-from parallel_envs.vector.stepping import AnyEnv, News, bell_argument
+from parallel_envs.vector.stepping import AnyEnv, News, bell_argument, snapshot
 
 ObservationMode = str | Space[Any] | tuple[Space[Any], Space[Any]]
+Rows = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], Info]
 
 
 class EnvFleet:
-    """Envs `0 .. len(factories) - 1` in the workers of a pool."""
+    """Envs `0 .. len(factories) - 1`, their arrays, and the crew that holds them."""
 
     def __init__(
         self,
@@ -60,52 +49,26 @@ class EnvFleet:
         observation_mode: ObservationMode,
         shared_memory: bool | None,
         num_sets: int,
+        start_timeout: float | None,
     ) -> None:
-        self.slices = slices(len(factories), num_workers)
-        self._owner = [worker for worker, held in enumerate(self.slices) for _ in held]
-        self._sizes = np.array([len(held) for held in self.slices])
-        self._asked = np.zeros(num_workers, np.int64)
-        self._local = settings.backend != "process"
-        self.pool = open_pool(num_workers, settings)
+        self.num_envs = len(factories)
         self._block: SharedBlock | None = None
+        self.crew = Crew(factories, num_workers, settings, autoreset_mode, start_timeout)
+        self.pool = self.crew.pool
+        self._sizes = np.array([len(held) for held in self.crew.slices])
+        self._asked = np.zeros(num_workers, np.int64)
         try:
-            self._key = self.pool.new_key()
-            self._build(factories, autoreset_mode)
-            self._agree_on_spaces(observation_mode)
+            told = self.crew.build(self.pool.all_workers)
+            self._agree_on_spaces([told[worker] for worker in self.pool.all_workers], observation_mode)
             self._lay_out(shared_memory, num_sets)
         except BaseException:
             self.close(2.0)
             raise
 
-    # ---- setting up -----------------------------------------------------------------------------------------------
-
-    def _build(self, factories: Sequence[Callable[[], AnyEnv]], mode: AutoresetMode) -> None:
-        registrations = None if self._local else Registrations.here()
-        calls = {
-            worker: Call(
-                HOST,
-                "build",
-                (self._key, EnvSlice, held.start, [factories[env] for env in held], mode, registrations),
-                {"copies": self._local},
-            )
-            for worker, held in enumerate(self.slices)
-        }
-        try:
-            built = self.pool.send(calls)
-        except Unpicklable as error:
-            raise _unpicklable_factory(factories, error) from error
-        self.pool.wait(built)
-        self.check(built, "its construction")
-        described = self.pool.call_all(self._key, "describe")
-        self.pool.wait(described)
-        self.check(described, "its construction")
-        self._descriptions: list[Description] = [described.replies[worker].value for worker in self.pool.all_workers]
-
-    def _agree_on_spaces(self, mode: ObservationMode) -> None:
-        first = self._descriptions[0]
-        self.metadata, self.render_mode = first.metadata, first.render_mode
-        observation = [space for told in self._descriptions for space in told.observation_spaces]
-        action = [space for told in self._descriptions for space in told.action_spaces]
+    def _agree_on_spaces(self, told: Sequence[Description], mode: ObservationMode) -> None:
+        self.metadata, self.render_mode = told[0].metadata, told[0].render_mode
+        observation = [space for one in told for space in one.observation_spaces]
+        action = [space for one in told for space in one.action_spaces]
         self.observation_spaces = batched_observation_space(observation, mode)
         self.action_spaces = batched_action_space(action)
 
@@ -115,27 +78,24 @@ class EnvFleet:
             _check_known(single)
         self._leaves = leaves(single)
         piped = tuple(Leaf(leaf.path, None) for leaf in self._leaves) if shared_memory is False else self._leaves
-        plan = Plan.of(piped, action, len(self._owner), self.pool.num_workers, num_sets)
+        plan = Plan.of(piped, action, self.num_envs, self.pool.num_workers, num_sets)
         self._block = SharedBlock.create(plan.num_bytes)
         self.buffers = Buffers(plan, self._block)
         self.actions = ActionWriter(self.buffers)
         self._info_reader = InfoReader(self.buffers.info_schemas, self.buffers.info_rows)
         self._assemble = assembler(single)
-        self._sets = [self._caller_arrays(which) for which in range(num_sets)]
-        calls = {
-            worker: Call(self._key, "attach", (plan, self._block, action, worker)) for worker in self.pool.all_workers
-        }
-        attached = self.pool.send(calls)
-        self.pool.wait(attached)
-        self.check(attached, "its construction")
+        self._sets = [self._caller_columns(which) for which in range(num_sets)]
+        self.crew.attach(Attachment(plan, self._block, action), self.pool.all_workers)
 
-    def _caller_arrays(self, which_set: int) -> list[Any]:
+    def _caller_columns(self, which_set: int) -> list[Any]:
         """For each leaf what the caller reads: a shared array, a private one, or a list with one item an env."""
-        arrays = self.buffers.observations[which_set]
-        count = len(self._owner)
         return [
-            array if array is not None else np.zeros((count, *leaf.shape), leaf.dtype) if leaf.fixed else [None] * count
-            for leaf, array in zip(self._leaves, arrays, strict=True)
+            array
+            if array is not None
+            else np.zeros((self.num_envs, *leaf.shape), leaf.dtype)
+            if leaf.fixed
+            else [None] * self.num_envs
+            for leaf, array in zip(self._leaves, self.buffers.observations[which_set], strict=True)
         ]
 
     # ---- asking ---------------------------------------------------------------------------------------------------
@@ -144,148 +104,128 @@ class EnvFleet:
         """Step all envs."""
         self._asked += self._sizes
         if loose is None:
-            return self.pool.ring(self._key, argument)
+            return self.pool.ring(self.crew.key, argument)
         calls = {
-            worker: Call(self._key, "step_with", (argument, {env: loose[env] for env in held}))
-            for worker, held in enumerate(self.slices)
+            worker: Call(self.crew.key, "step_with", (argument, {env: loose[env] for env in held}))
+            for worker, held in enumerate(self.crew.slices)
         }
         return self.pool.send(calls)
 
     def step_env(self, env: int, which_set: int, code: int, loose: Mapping[int, list[Any]] | None) -> Ticket:
         """Step one env. The ticket's label is its number."""
-        worker = self._owner[env]
+        worker = self.crew.owner[env]
         self._asked[worker] += 1
-        argument = bell_argument(which_set, code, env - self.slices[worker].start)
+        argument = bell_argument(which_set, code, env - self.crew.slices[worker].start)
         if loose is None:
-            return self.pool.ring(self._key, argument, (worker,), label=env)
-        return self.pool.send({worker: Call(self._key, "step_with", (argument, {env: loose[env]}))}, label=env)
+            return self.pool.ring(self.crew.key, argument, (worker,), label=env)
+        return self.pool.send({worker: Call(self.crew.key, "step_with", (argument, {env: loose[env]}))}, label=env)
+
+    def report_lost(self, envs: Sequence[int], which_set: int) -> Ticket:
+        """Ask revived envs for the rows of a step that their predecessors did not live to answer."""
+        return self._ask_holders("report_lost", envs, lambda held: ([env for env in envs if env in held], which_set))
 
     def reset(self, requests: Sequence[ResetRequest], which_set: int) -> Ticket:
         """Reset some envs. The ticket's label lists them."""
-        calls = {
-            worker: Call(self._key, "reset", ([request for request in requests if request.env in held], which_set))
-            for worker, held in self._holders(request.env for request in requests)
-        }
-        return self.pool.send(calls, label=[request.env for request in requests])
+        envs = [request.env for request in requests]
+        return self._ask_holders(
+            "reset", envs, lambda held: ([request for request in requests if request.env in held], which_set)
+        )
 
     def call(self, envs: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ticket:
         """Call a method of some envs. Each worker replies with a dict by env."""
-        calls = {
-            worker: Call(self._key, "call", ([env for env in envs if env in held], name, args, kwargs))
-            for worker, held in self._holders(envs)
-        }
-        return self.pool.send(calls)
+        return self._ask_holders("call", envs, lambda held: ([env for env in envs if env in held], name, args, kwargs))
 
     def set_attr(self, name: str, values: Mapping[int, Any]) -> Ticket:
         """Set an attribute of some envs. Each worker replies with a dict of failures by env."""
-        calls = {
-            worker: Call(self._key, "set_attr", (name, {env: values[env] for env in values if env in held}))
-            for worker, held in self._holders(values)
-        }
-        return self.pool.send(calls)
+        return self._ask_holders(
+            "set_attr", values, lambda held: (name, {env: values[env] for env in values if env in held})
+        )
 
-    def _holders(self, envs: Iterable[int]) -> list[tuple[int, range]]:
-        return [(worker, self.slices[worker]) for worker in sorted({self._owner[env] for env in envs})]
+    def _ask_holders(self, method: str, envs: Iterable[int], arguments: Callable[[range], tuple[Any, ...]]) -> Ticket:
+        """Send the workers that hold these envs a message, each with its own arguments."""
+        envs = list(envs)
+        calls = {worker: Call(self.crew.key, method, arguments(held)) for worker, held in self.crew.holders(envs)}
+        return self.pool.send(calls, label=envs)
 
     # ---- hearing --------------------------------------------------------------------------------------------------
 
-    def check(self, ticket: Ticket, doing: str) -> None:
-        """Raise what the replies report: a worker's death first, then the envs' errors."""
-        failures: dict[int, Failure] = {}
-        for worker, reply in ticket.replies.items():
-            if reply.death is not None:
-                raise worker_died(reply.death, self.slices[worker], doing)
-            if reply.failure is not None:
-                failures[self.slices[worker].start] = reply.failure
-            elif isinstance(reply.value, News):
-                failures |= reply.value.failures
-        if failures:
-            raise env_error(failures, doing)
-
-    def timeout(self, doing: str, seconds: float | None, envs: Sequence[int]) -> StepTimeout:
-        return step_timeout(doing, seconds, sorted({self._owner[env] for env in envs}), envs)
-
-    def envs_of(self, ticket: Ticket) -> list[int]:
-        """The envs whose workers still owe a reply."""
-        return [env for worker in sorted(ticket.waiting) for env in self.slices[worker]]
-
-    def infos(self, envs: npt.NDArray[np.intp] | None, ticket: Ticket, *, scatter: bool = False) -> Info:
-        """The infos that came with a ticket. `scatter`: rows of all envs, though only `envs` have something to say."""
-        news = [reply.value for reply in ticket.replies.values() if isinstance(reply.value, News)]
-        if scatter and envs is not None:
-            silent = np.ones(len(self._owner), np.bool_)
-            silent[envs] = False
-            self.buffers.info_schemas[silent] = 0
-            envs = None
-        return self._take(news, envs)
-
-    def rows(
-        self, envs: npt.NDArray[np.intp], which_set: int, tickets: Sequence[Ticket]
-    ) -> tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], Info]:
-        """What these envs returned from a step, row by row."""
+    def take_in(self, tickets: Iterable[Ticket], which_set: int) -> dict[int, Info]:
+        """Take in what came by pipe; returns the infos among it, by env. Must be done even if an error follows: what a
+        worker has told once it does not tell again.
+        """
+        pickled: dict[int, Info] = {}
         for ticket in tickets:
-            if ticket.replies:
-                self.check(ticket, "step")
-        news = [reply.value for ticket in tickets for reply in ticket.replies.values()]
-        infos = self._take([one for one in news if isinstance(one, News)], envs)
+            for reply in ticket.replies.values():
+                if isinstance(reply.value, News):
+                    pickled |= self._take_in_one(reply.value, which_set)
+        return pickled
+
+    def _take_in_one(self, news: News, which_set: int) -> dict[int, Info]:
+        for schema in news.schemas:
+            self._info_reader.learn(schema)
+        for env, values in news.leaves.items():
+            loose = iter(values)
+            for position, array in enumerate(self.buffers.observations[which_set]):
+                if array is None:
+                    self._sets[which_set][position][env] = next(loose)
+        return news.infos
+
+    def infos(self, pickled: Mapping[int, Info], only: Sequence[int] | None = None) -> Info:
+        """The infos of all envs, batched. `only`: those of the others are older, and are left out."""
+        if only is not None and len(only) < self.num_envs:
+            silent = np.ones(self.num_envs, np.bool_)
+            silent[only] = False
+            self.buffers.info_schemas[silent] = 0
+        return self._info_reader.batch(None, pickled)
+
+    def rows(self, envs: npt.NDArray[np.intp], which_set: int, pickled: Mapping[int, Info]) -> Rows:
+        """What these envs returned from a step, row by row."""
+        columns = self._sets[which_set]
         observations = self._assemble(
             [
-                tuple(column[env] for env in envs) if isinstance(column, list) else column[envs]
-                for column in self._sets[which_set]
+                tuple(snapshot(column[env]) for env in envs) if isinstance(column, list) else column[envs]
+                for column in columns
             ]
         )
+        infos = self._info_reader.batch(envs, pickled)
         buffers = self.buffers
         return observations, buffers.rewards[envs], buffers.terminated[envs], buffers.truncated[envs], infos
-
-    def _take(self, news: Sequence[News], envs: npt.NDArray[np.intp] | None) -> Info:
-        """Take in what came by pipe, and batch the infos."""
-        pickled: dict[int, Info] = {}
-        for one in news:
-            for schema in one.schemas:
-                self._info_reader.learn(schema)
-            pickled |= one.infos
-            for env, values in one.leaves.items():
-                self._place(env, values)
-        return self._info_reader.batch(envs, pickled)
-
-    def _place(self, env: int, values: Sequence[Any]) -> None:
-        """Leaves of an observation that came by pipe: they go into every set, so it does not matter which is read."""
-        for columns, shared in zip(self._sets, self.buffers.observations, strict=True):
-            loose = iter(values)
-            for position, array in enumerate(shared):
-                if array is None:
-                    columns[position][env] = next(loose)
 
     def observations(self, which_set: int, *, copied: bool) -> Any:
         """The latest observation of every env."""
         columns = self._sets[which_set]
+        if not copied:
+            return self._assemble([tuple(column) if isinstance(column, list) else column for column in columns])
         return self._assemble(
-            [tuple(column) if isinstance(column, list) else column.copy() if copied else column for column in columns]
+            [tuple(map(snapshot, column)) if isinstance(column, list) else column.copy() for column in columns]
         )
 
     def move_rows(self, before: int, after: int, rows: npt.NDArray[np.bool_]) -> None:
         """Copy rows of observations from one set to another."""
         for source, target in zip(self._sets[before], self._sets[after], strict=True):
-            if isinstance(source, np.ndarray):
+            if isinstance(source, list):
+                for row in np.flatnonzero(rows):
+                    target[row] = source[row]
+            else:
                 target[rows] = source[rows]
 
     # ---- the workers ----------------------------------------------------------------------------------------------
 
-    def stats(self) -> list[dict[str, Any]]:
-        return [self._stats_of(worker) for worker in self.pool.all_workers]
+    def stats(self, restarts: Sequence[int]) -> list[dict[str, Any]]:
+        return [self._stats_of(worker, restarts[worker]) for worker in self.pool.all_workers]
 
-    def _stats_of(self, worker: int) -> dict[str, Any]:
+    def _stats_of(self, worker: int, restarts: int) -> dict[str, Any]:
         counters, meters = self.buffers.counters[worker], self.pool.meters(worker)
         return {
             "worker": worker,
             "pid": self.pool.pid(worker),
-            "env_ids": tuple(self.slices[worker]),
+            "env_ids": tuple(self.crew.slices[worker]),
             "steps": int(self._asked[worker] - counters[NOT_STEPPED]),
             "step_seconds": meters.bell_seconds - float(counters[AUTORESET_SECONDS] - counters[MESSAGE_STEP_SECONDS]),
             "reset_seconds": float(counters[RESET_SECONDS] + counters[AUTORESET_SECONDS]),
             "wait_seconds": meters.wait_seconds,
             "idle_seconds": meters.idle_seconds,
-            "restarts": 0,
+            "restarts": restarts,
             "bytes": meters.num_bytes,
         }
 
@@ -301,14 +241,3 @@ def _check_known(space: Space[Any]) -> None:
             f"shared_memory=True was given, but Gymnasium does not know spaces of class {type(part).__name__}, so "
             "their values cannot lie in shared memory. Leave shared_memory out: such parts then travel by pipe."
         ) from CustomSpaceError(f"unknown space {part!r}")
-
-
-def _unpicklable_factory(factories: Sequence[Any], error: Unpicklable) -> TypeError:
-    for index, factory in enumerate(factories):
-        where = unpicklable_part(factory, f"env_fns[{index}]")
-        if "->" in where or "." in where or "[" in where.removeprefix(f"env_fns[{index}]"):
-            return Unpicklable(
-                f"{where} cannot be pickled, so it cannot travel to a worker process. Make it inside the function that "
-                f"makes the environment, or use backend='thread'. ({error.__cause__!r})"
-            )
-    return error

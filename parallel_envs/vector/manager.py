@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import math
 import time
@@ -16,15 +17,19 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from parallel_envs.engine import BACKENDS, START_METHODS, Failure, PoolSettings, Ticket
+from parallel_envs.engine import BACKENDS, START_METHODS, Failure, PoolSettings, Ticket, settle
 from parallel_envs.errors import ClosedError
+from parallel_envs.seeding import SeedTree
 from parallel_envs.vector import arguments
 from parallel_envs.vector.failures import env_error, env_names
 from parallel_envs.vector.fleet import EnvFleet
+from parallel_envs.vector.recovery import Recovery
 from parallel_envs.vector.slice import ResetRequest
 from parallel_envs.vector.stepping import bell_argument
 
 Batch = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]
+
+_STEPS_TO_SETTLE = 128  # enough to know how long a step takes, few enough to gain from it early
 
 _RESERVED = ("reset", "step", "close")
 
@@ -65,8 +70,19 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             batched space and the space for one.
         autoreset_mode: When an environment whose episode has ended is reset; see Gymnasium.
         threads_per_worker: Cap for the numeric libraries in each worker process; None leaves them alone.
-        cpu_affinity: Cores for the workers, given out in turn: `[0, 1]`, or sets of cores: `[[0, 1], [2, 3]]`.
+        cpu_affinity: Cores for the workers, given out in turn: `[0, 1]`, or sets of cores: `[[0, 1], [2, 3]]`. `"auto"`
+            keeps each worker on one core if the workers fill all cores evenly and steps turn out to be short; None
+            leaves workers to the system.
         env_kwargs: With an id: keyword arguments for `gymnasium.make`.
+        on_failure: What to do when a worker dies or hangs, or an environment raises, during a reset or a step.
+            `"raise"`, or `"restart"`: the broken part alone is replaced, and its row says so: truncated, with reward 0,
+            the first observation of the new episode, and `infos["worker_restarted"]`.
+        step_timeout: Seconds that a step may take, unless the call says otherwise. None: as long as it takes.
+        reset_timeout: The same for a reset.
+        start_timeout: The same for the construction of the environments.
+        max_restarts: With `on_failure="restart"`, how often each worker may be restarted within `restart_window`
+            seconds before the failure is raised after all.
+        restart_window: See `max_restarts`.
     """
 
     def __init__(
@@ -83,8 +99,14 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         observation_mode: str | Space[Any] | tuple[Space[Any], Space[Any]] = "same",
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         threads_per_worker: int | None = 1,
-        cpu_affinity: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        cpu_affinity: Sequence[int] | Sequence[Sequence[int]] | str | None = "auto",
         env_kwargs: Mapping[str, Any] | None = None,
+        on_failure: str = "raise",
+        step_timeout: float | None = None,
+        reset_timeout: float | None = None,
+        start_timeout: float | None = None,
+        max_restarts: int = 10,
+        restart_window: float = 600.0,
     ) -> None:
         self._state = State.IDLE
         self.closed = True  # until there is something to close
@@ -96,16 +118,21 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         )
         if threads_per_worker is not None:
             arguments.check_count("threads_per_worker", threads_per_worker)
-        self.backend = arguments.choice("backend", backend, BACKENDS)
+        arguments.choice("backend", backend, BACKENDS)
+        self.on_failure = arguments.choice("on_failure", on_failure, ("raise", "restart"))
+        self.step_timeout = arguments.optional_seconds("step_timeout", step_timeout)
+        self.reset_timeout = arguments.optional_seconds("reset_timeout", reset_timeout)
+        arguments.check_count("max_restarts", max_restarts)
         if context is not None:
             arguments.choice("context", context, START_METHODS)
         self.autoreset_mode = arguments.autoreset(autoreset_mode)
         self.copy = copy
+        self._settles = cpu_affinity == "auto"
         settings = PoolSettings(
             backend=backend,
             context=context,
             threads=threads_per_worker,
-            affinity=arguments.affinity(cpu_affinity),
+            affinity=None if cpu_affinity == "auto" else arguments.affinity(cpu_affinity),
             preload=("parallel_envs.vector.slice",),
             name="env worker",
         )
@@ -117,7 +144,10 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             observation_mode=observation_mode,
             shared_memory=shared_memory,
             num_sets=1 if copy else 2,
+            start_timeout=arguments.optional_seconds("start_timeout", start_timeout),
         )
+        self.backend = fleet.pool.backend
+        self._recovery = Recovery(fleet.crew, max_restarts, arguments.seconds("restart_window", restart_window))
         self.closed = False
         self.metadata = {**fleet.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = fleet.render_mode
@@ -125,10 +155,11 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self.single_action_space, self.action_space = fleet.action_spaces
         self._set = 0
         self._ticket: Ticket | None = None
+        self._requests: list[ResetRequest] = []
         self._call_name = ""
         self._call_envs: list[int] = []
         self._in_flight: dict[int, Ticket] = {}
-        self._landed: list[Ticket] = []
+        self._sent_at: dict[int, float] = {}
         self._num_steps = 0
 
     # ---- reset and step -------------------------------------------------------------------------------------------
@@ -138,10 +169,11 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         *,
         seed: int | Sequence[int | None] | None = None,
         options: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, or those that `options["reset_mask"]` marks."""
         self.reset_async(seed=seed, options=options)
-        return self.reset_wait()
+        return self.reset_wait(timeout)
 
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
@@ -154,19 +186,21 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         requests = [ResetRequest(env, seeds[env], env_options) for env in chosen]
         self._turn_set(untouched=None if mask is None else ~mask)
         self._ticket = self._fleet.reset(requests, self._set)
-        self._state = State.RESET
+        self._state, self._requests = State.RESET, requests
+        if isinstance(seed, int | np.integer) and seed >= 0:
+            self._recovery.seeds = SeedTree(int(seed))
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """The observations and infos of the reset that was begun. After a `StepTimeout` it may be called again."""
-        ticket = self._finish(State.RESET, "reset", timeout)
-        envs = np.asarray(ticket.label, np.intp)
-        infos = self._fleet.infos(None if len(envs) == self.num_envs else envs, ticket, scatter=True)
+        tickets = self._finish(State.RESET, "reset", self.reset_timeout if timeout is None else timeout)
+        pickled = self._fleet.take_in(tickets, self._set)
+        infos = self._fleet.infos(pickled, only=[request.env for request in self._requests])
         return self._observations(), infos
 
-    def step(self, actions: Any) -> Batch:
+    def step(self, actions: Any, timeout: float | None = None) -> Batch:
         """Step every environment; those whose episode has ended are reset as `autoreset_mode` says."""
         self.step_async(actions)
-        return self.step_wait()
+        return self.step_wait(timeout)
 
     def step_async(self, actions: Any) -> None:
         """Begin a step. `step_wait` ends it."""
@@ -179,10 +213,12 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def step_wait(self, timeout: float | None = None) -> Batch:
         """The results of the step that was begun. After a `StepTimeout` it may be called again."""
-        ticket = self._finish(State.STEP, "step", timeout)
+        tickets = self._finish(State.STEP, "step", self.step_timeout if timeout is None else timeout)
         self._num_steps += 1
+        if self._num_steps == _STEPS_TO_SETTLE and self._settles:
+            settle(self._fleet.pool)
         fleet = self._fleet
-        infos = fleet.infos(None, ticket)
+        infos = fleet.infos(fleet.take_in(tickets, self._set))
         buffers = fleet.buffers
         return (
             self._observations(),
@@ -221,8 +257,10 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
                 "send",
             )
         code, loose = self._fleet.actions.write(actions, envs)
+        now = time.monotonic()
         for env in envs:
             self._in_flight[env] = self._fleet.step_env(env, self._set, code, loose)
+            self._sent_at[env] = now
         self._state = State.SEND
 
     def recv(
@@ -246,26 +284,51 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
                 f"min_envs={min_envs} is more than the {len(self._in_flight)} environments that are on the way. "
                 "Send to more of them first, or wait for fewer."
             )
-        self._await_landed(min_envs, timeout)
-        landed, self._landed = self._landed, []
+        landed = self._landed(min_envs, timeout)
+        tickets = [one for ticket in landed for one in self._resolve_landed(ticket)]
+        for ticket in landed:
+            self._forget_flight(ticket)
         envs = np.array([ticket.label for ticket in landed], np.intp)
-        for env in envs.tolist():
-            del self._in_flight[env]
+        return (envs, *self._fleet.rows(envs, self._set, self._fleet.take_in(tickets, self._set)))
+
+    def _resolve_landed(self, ticket: Ticket) -> list[Ticket]:
+        """What an env has answered. If that is an error, the others that have landed stay for the next `recv`."""
+        try:
+            return self._resolve(ticket, State.SEND, "step", self.step_timeout) if ticket.replies else [ticket]
+        except Exception:
+            self._forget_flight(ticket)
+            raise
+
+    def _forget_flight(self, ticket: Ticket) -> None:
+        del self._in_flight[ticket.label]
         if not self._in_flight:
             self._state = State.IDLE
-        return (envs, *self._fleet.rows(envs, self._set, landed))
 
-    def _await_landed(self, count: int, timeout: float | None) -> None:
-        deadline = math.inf if timeout is None else time.monotonic() + check_timeout(timeout)
-        flying = set(map(id, self._in_flight.values()))
-        known = set(map(id, self._landed))
-        self._landed += [t for t in self._in_flight.values() if t.done and id(t) not in known]
-        while len(self._landed) < count:
-            remaining = None if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
-            self._landed += [ticket for ticket in self._fleet.pool.pump(remaining) if id(ticket) in flying]
-            if remaining == 0.0 and len(self._landed) < count:
-                late = [env for env, ticket in self._in_flight.items() if not ticket.done]
-                raise self._fleet.timeout("recv", timeout, late)
+    def _landed(self, count: int, timeout: float | None) -> list[Ticket]:
+        """The tickets of the envs that have answered, once there are `count`, in the order in which they did."""
+        deadline = math.inf if timeout is None else time.monotonic() + arguments.seconds("timeout", timeout)
+        while True:
+            landed = [ticket for ticket in self._in_flight.values() if ticket.done]
+            if len(landed) >= count:
+                return sorted(landed, key=lambda ticket: ticket.done_at)
+            now, late = time.monotonic(), self._late(time.monotonic())
+            if late:
+                self._stop_or_raise(late, "step", self.step_timeout)
+            elif now >= deadline:
+                raise self._fleet.crew.timeout("recv", timeout, [e for e, t in self._in_flight.items() if not t.done])
+            else:
+                until = min(deadline, self._next_late())
+                self._fleet.pool.pump(None if until == math.inf else max(until - now, 0.0))
+
+    def _late(self, now: float) -> Ticket | None:
+        """A ticket that is older than `step_timeout` allows."""
+        limit = math.inf if self.step_timeout is None else self.step_timeout
+        return next((t for env, t in self._in_flight.items() if not t.done and now - self._sent_at[env] > limit), None)
+
+    def _next_late(self) -> float:
+        if self.step_timeout is None:
+            return math.inf
+        return min(self._sent_at[env] for env, t in self._in_flight.items() if not t.done) + self.step_timeout + 1e-3
 
     # ---- attributes and methods of the envs -----------------------------------------------------------------------
 
@@ -286,12 +349,10 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """The results of the call that was begun. After a `StepTimeout` it may be called again."""
-        ticket = self._finish(State.CALL, f"call of {self._call_name!r}", timeout)
+        doing = f"call of {self._call_name!r}"
+        (ticket,) = self._finish(State.CALL, doing, timeout)
         results = {env: value for reply in ticket.replies.values() for env, value in reply.value.items()}
-        self._raise_failures(
-            {env: value for env, value in results.items() if isinstance(value, Failure)},
-            f"call of {self._call_name!r}",
-        )
+        _raise_failures({env: value for env, value in results.items() if isinstance(value, Failure)}, doing)
         return tuple(results[env] for env in self._call_envs)
 
     def get_attr(self, name: str, env_ids: int | Iterable[int] | None = None) -> tuple[Any, ...]:
@@ -312,9 +373,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             )
         self._ticket = self._fleet.set_attr(name, dict(zip(envs, given, strict=True)))
         self._state = State.CALL
-        ticket = self._finish(State.CALL, f"setting of {name!r}", None)
+        (ticket,) = self._finish(State.CALL, f"setting of {name!r}", None)
         failures = {env: failure for reply in ticket.replies.values() for env, failure in reply.value.items()}
-        self._raise_failures(failures, f"setting of {name!r}")
+        _raise_failures(failures, f"setting of {name!r}")
 
     def render(self) -> tuple[Any, ...] | None:
         """What each environment renders."""
@@ -339,12 +400,29 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         `wait_seconds` is how long this process was blocked until that worker had answered.
         """
         self._check_open("stats")
-        return self._fleet.stats()
+        return self._fleet.stats(self._recovery.restarts)
+
+    def restart(self, env_ids: int | Iterable[int] | None = None) -> None:
+        """Replace environments: all, or those of `env_ids`. Each is made anew and reset with a fresh seed.
+
+        It may be done at any time, also while a step is on its way: a worker that is busy, or has died, is replaced as
+        a whole. The next row of a replaced environment says that an episode was lost, as with `on_failure="restart"`.
+        """
+        self._check_open("restart")
+        envs = arguments.some_envs(env_ids, self.num_envs)
+        busy = {worker for ticket in (self._ticket, *self._in_flight.values()) if ticket for worker in ticket.waiting}
+        for worker, held in self._fleet.crew.holders(envs):
+            chosen = [env for env in envs if env in held]
+            if worker in busy or len(chosen) == len(held) or self._fleet.pool.death(worker) is not None:
+                self._recovery.replace_worker(worker, None)
+                continue
+            for env in chosen:
+                self._recovery.rebuild_env(env, None)
 
     def close_extras(self, timeout: float | None = 5.0, terminate: bool = False) -> None:
         """End the workers within `timeout` seconds, whatever they are doing; at once with `terminate`."""
         self._state = State.IDLE
-        seconds = 5.0 if timeout is None else check_timeout(timeout)
+        seconds = 5.0 if timeout is None else arguments.seconds("timeout", timeout)
         self._fleet.close(0.2 if terminate else seconds)
 
     def __enter__(self) -> ParallelEnvManager:
@@ -378,39 +456,58 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         if self._state is not State.IDLE:
             raise _pending(asked, self._state)
 
-    def _finish(self, state: State, doing: str, timeout: float | None) -> Ticket:
-        """Wait for what was begun. The state goes back to idle unless the time was up."""
+    def _finish(self, state: State, doing: str, timeout: float | None) -> list[Ticket]:
+        """Wait for what was begun, and return the tickets that hold the answers. Still pending if the time was up."""
         asked = f"{state.value}_wait"
         self._check_open(asked)
         if self._state is not state or self._ticket is None:
             raise NoAsyncCallError(f"Calling `{asked}` without any prior call to `{state.value}_async`.", state.value)
         ticket = self._ticket
         if timeout is not None:
-            check_timeout(timeout)
+            arguments.seconds("timeout", timeout)
         if not self._fleet.pool.wait(ticket, timeout):
-            raise self._fleet.timeout(doing, timeout, self._fleet.envs_of(ticket))
+            self._stop_or_raise(ticket, doing, timeout)
         self._state, self._ticket = State.IDLE, None
-        if ticket.replies:
-            where = f"{doing} {self._num_steps + 1}" if state is State.STEP else doing
-            self._fleet.check(ticket, where)
-        return ticket
+        if not ticket.replies:
+            return [ticket]
+        return self._resolve(ticket, state, f"step {self._num_steps + 1}" if state is State.STEP else doing, timeout)
 
-    def _raise_failures(self, failures: Mapping[int, Failure], doing: str) -> None:
-        if failures:
-            raise env_error(failures, doing)
+    def _stop_or_raise(self, ticket: Ticket, doing: str, timeout: float | None) -> None:
+        """Envs are late: raise, or end their workers if that is what `on_failure` says."""
+        crew = self._fleet.crew
+        late = [ticket.label] if self._state is State.SEND else crew.late_envs(ticket)
+        fault = crew.timeout(doing, timeout, late)
+        if self.on_failure == "raise" or self._state is State.CALL:
+            raise fault
+        self._recovery.kill_late(ticket, fault)
+
+    def _resolve(self, ticket: Ticket, state: State, doing: str, timeout: float | None) -> list[Ticket]:
+        """A ticket whose replies say something: raise the faults among them, or mend them. Returns all that came."""
+        restarts = self.on_failure == "restart" and state is not State.CALL
+        dead = any(reply.death is not None for reply in ticket.replies.values())
+        if not restarts and (state is State.CALL or not dead or self._fleet.crew.still_broken(ticket)):
+            self._fleet.take_in([ticket], self._set)
+            self._fleet.crew.check(ticket, doing)
+            return [ticket]
+        return self._recovery.mend(ticket, doing, timeout, lambda envs: self._ask_again(state, ticket, envs))
+
+    def _ask_again(self, state: State, ticket: Ticket, envs: Sequence[int]) -> Ticket:
+        """Ask envs that have been replaced for what their predecessors did not answer."""
+        if state is State.RESET:
+            again = [dataclasses.replace(one, restarted=True) for one in self._requests if one.env in envs]
+            return self._fleet.reset(again, self._set)
+        return self._fleet.report_lost([ticket.label] if state is State.SEND else envs, self._set)
+
+
+def _raise_failures(failures: Mapping[int, Failure], doing: str) -> None:
+    if failures:
+        raise env_error(failures, doing)
 
 
 def _pending(asked: str, state: State) -> AlreadyPendingCallError:
     return AlreadyPendingCallError(
         f"Calling `{asked}` while waiting for a pending call to `{state.value}` to complete", state.value
     )
-
-
-def check_timeout(timeout: Any) -> float:
-    """A number of seconds from 0 up."""
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float | np.number) or not timeout >= 0:
-        raise ValueError(f"timeout={timeout!r} is not a number of seconds from 0 up.")
-    return float(timeout)
 
 
 def vector_entry_point(env_id: str, **settings: Any) -> Callable[..., ParallelEnvManager]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,8 @@ class ResetRequest:
     env: int
     seed: int | None
     options: dict[str, Any] | None
+    restarted: bool = False
+    """Whether it is done anew, in a new worker or env, because the first attempt failed."""
 
 
 class EnvSlice:
@@ -50,18 +53,25 @@ class EnvSlice:
         *,
         copies: bool,
     ) -> None:
-        self._first = first
+        self._first, self._factories, self._registrations = first, factories, registrations
         self._mode = autoreset_mode
         self._keep: Callable[[Any], Any] = snapshot if copies else lambda value: value
         self._envs: list[AnyEnv] = []
-        try:
-            for position, factory in enumerate(factories):
-                self._envs.append(_make(first + position, factory, registrations))
-        except BaseException:
-            self.close()
-            raise
+        self._unmade = News()
+        for env, factory in enumerate(factories, first):
+            try:
+                self._envs.append(_make(env, factory, registrations))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
+                self._unmade.failures[env] = Failure.of(error)
+                break
 
-    def describe(self) -> Description:
+    def describe(self) -> Description | News:
+        """What the envs are like, or the news that one could not be made."""
+        if self._unmade:
+            self.close()
+            return self._unmade
         first = self._envs[0]
         return Description(
             _shared_where_equal([env.observation_space for env in self._envs]),
@@ -83,7 +93,33 @@ class EnvSlice:
     def reset(self, requests: Sequence[ResetRequest], which_set: int) -> News | None:
         """Reset some envs."""
         for request in requests:
-            self._stepper.reset(request.env - self._first, request.seed, request.options, which_set)
+            local = request.env - self._first
+            self._stepper.reset(local, request.seed, request.options, which_set, restarted=request.restarted)
+        return self._stepper.take_news()
+
+    def rebuild(self, env: int) -> None:
+        """Make an env anew. What becomes of the old one does not matter any more."""
+        local = env - self._first
+        with contextlib.suppress(Exception):
+            self._envs[local].close()
+        self._envs[local] = _make(env, self._factories[local], self._registrations)
+
+    def revive(self, seeds: Mapping[int, int]) -> dict[int, Failure]:
+        """Reset new envs with these seeds: their next step tells of a lost episode. Returns those that raised."""
+        failures: dict[int, Failure] = {}
+        for env, seed in seeds.items():
+            local = env - self._first
+            try:
+                self._stepper.revive(local, self._envs[local], seed)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
+                failures[env] = Failure.of(error)
+        return failures
+
+    def report_lost(self, envs: Sequence[int], which_set: int) -> News | None:
+        """The rows of revived envs for a step that their predecessors did not live to answer."""
+        self._stepper.report_lost([env - self._first for env in envs], which_set)
         return self._stepper.take_news()
 
     def call(self, envs: Sequence[int], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int, Any]:
@@ -105,7 +141,9 @@ class EnvSlice:
         for env, value in values.items():
             try:
                 self._envs[env - self._first].set_wrapper_attr(name, value)
-            except Exception as error:  # noqa: BLE001  # an error of this call, whatever it is
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  # as above
                 failures[env] = Failure.of(error)
         return failures
 

@@ -47,6 +47,12 @@ class News:
         return bool(self.schemas or self.infos or self.leaves or self.failures)
 
 
+RESTARTED = "worker_restarted"
+"""The key of the infos that marks a row whose episode was lost."""
+
+_NOTHING, _AUTORESET, _LOST = "nothing", "autoreset", "lost"
+"""What is pending for an env instead of its next step."""
+
 _EVERYONE, _SET_BIT, _DTYPE_BITS = 0, 1, 4
 
 
@@ -77,7 +83,8 @@ class Stepper:
         self._infos = InfoWriter(buffers.info_rows)
         self._actions = ActionReader(buffers, action_space)
         self._observations = ObservationWriter(buffers)
-        self._pending = [False] * len(envs)
+        self._pending = [_NOTHING] * len(envs)
+        self._lost: dict[int, tuple[Any, Info]] = {}
         self._news: News | None = None
         self.ring = self._make_ring()
 
@@ -100,13 +107,10 @@ class Stepper:
             for local in everyone if which == _EVERYONE else (which - 1,):
                 env = first + local
                 try:
-                    if pending[local]:
-                        self._autoreset(local, which_set)
+                    if pending[local] is not _NOTHING:
+                        self._instead_of_step(local, which_set)
                         continue
-                    if actions is None:
-                        action = compose(env)
-                    else:
-                        action = actions[env].copy() if shaped else actions[env]
+                    action = compose(env) if actions is None else actions[env].copy() if shaped else actions[env]
                     observation, reward, terminated, truncated, info = envs[local].step(action)
                     if terminated or truncated:
                         observation, info = self._end_episode(local, observation, info)
@@ -137,17 +141,35 @@ class Stepper:
         self._counters[MESSAGE_STEP_SECONDS] += time.perf_counter() - began - resets
         return news
 
-    def reset(self, local: int, seed: int | None, options: dict[str, Any] | None, which_set: int) -> None:
-        """Reset an env. A pending autoreset is done with."""
+    def reset(
+        self, local: int, seed: int | None, options: dict[str, Any] | None, which_set: int, *, restarted: bool = False
+    ) -> None:
+        """Reset an env. What was pending for it is done with. `restarted` marks the row."""
         began = time.perf_counter()
         try:
-            self._reset(local, seed, options, which_set)
+            self._reset(local, seed, options, which_set, {RESTARTED: True} if restarted else {})
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  # as in ring
             self._note().failures[self._first + local] = Failure.of(error)
         finally:
             self._counters[RESET_SECONDS] += time.perf_counter() - began
+
+    def revive(self, local: int, env: AnyEnv, seed: int) -> None:
+        """Go on with a new env in the place of one that failed. Its next step tells that an episode was lost."""
+        observation, info = reset_env(env, seed, None)
+        self._lost[local] = snapshot(observation), snapshot(info)
+        self._pending[local] = _LOST
+
+    def report_lost(self, locals_: Sequence[int], which_set: int) -> None:
+        """Do now what the next step of revived envs would do."""
+        for local in locals_:
+            try:
+                self._instead_of_step(local, which_set)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  # as in ring
+                self._note().failures[self._first + local] = Failure.of(error)
 
     def take_news(self) -> News | None:
         """What has not fitted since this was last asked."""
@@ -156,25 +178,39 @@ class Stepper:
 
     # ---- episodes -------------------------------------------------------------------------------------------------
 
-    def _autoreset(self, local: int, which_set: int) -> None:
+    def _instead_of_step(self, local: int, which_set: int) -> None:
+        self._counters[NOT_STEPPED] += 1
+        if self._pending[local] is _LOST:
+            self._report_lost(local, which_set)
+            return
         began = time.perf_counter()
         try:
-            self._reset(local, None, None, which_set)
+            self._reset(local, None, None, which_set, {})
         finally:
             self._counters[AUTORESET_SECONDS] += time.perf_counter() - began
-        self._counters[NOT_STEPPED] += 1
 
-    def _reset(self, local: int, seed: int | None, options: dict[str, Any] | None, which_set: int) -> None:
+    def _report_lost(self, local: int, which_set: int) -> None:
+        """The episode was lost with an earlier worker or env: it ends here, truncated, and a new one has begun."""
+        env = self._first + local
+        observation, info = self._lost.pop(local)
+        self._pending[local] = _AUTORESET if self._mode is AutoresetMode.NEXT_STEP else _NOTHING
+        if self._mode is AutoresetMode.SAME_STEP:
+            info = {"final_info": {}, "final_obs": snapshot(observation), **info}
+        number = self._deliver(env, observation, {**info, RESTARTED: True}, which_set)
+        pack_row(self._rows, env * ROW.itemsize, 0.0, number, False, True)
+
+    def _reset(self, local: int, seed: int | None, options: dict[str, Any] | None, which_set: int, marks: Info) -> None:
         env = self._first + local
         observation, info = reset_env(self._envs[local], seed, options)
-        self._pending[local] = False
-        number = self._deliver(env, observation, info, which_set)
+        self._pending[local] = _NOTHING
+        self._lost.pop(local, None)
+        number = self._deliver(env, observation, {**info, **marks} if marks else info, which_set)
         pack_row(self._rows, env * ROW.itemsize, 0.0, number, False, False)
 
     def _end_episode(self, local: int, observation: Any, info: Info) -> tuple[Any, Info]:
         """The observation and info to report for a step that ended its episode."""
         if self._mode is AutoresetMode.NEXT_STEP:
-            self._pending[local] = True
+            self._pending[local] = _AUTORESET
         if self._mode is not AutoresetMode.SAME_STEP:
             return observation, info
         began = time.perf_counter()
@@ -208,8 +244,8 @@ class Stepper:
 
 
 def reset_env(env: AnyEnv, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, Info]:
-    """Reset; an env whose `reset` takes no arguments is content as long as none are given."""
-    return env.reset() if seed is None and options is None else env.reset(seed=seed, options=options)
+    """Reset; an env whose `reset` takes no arguments is content as long as none are given. The options are its own."""
+    return env.reset() if seed is None and options is None else env.reset(seed=seed, options=snapshot(options))
 
 
 def snapshot(value: Any) -> Any:

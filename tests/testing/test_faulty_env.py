@@ -144,7 +144,7 @@ def test_what_cannot_happen_is_refused(fault: Fault, moment: Moment) -> None:
 
 @pytest.mark.parametrize(("fault", "moment"), [("sigbus", "step"), ("sigkill", "lunch")])
 def test_unknown_words_are_refused(fault: str, moment: str) -> None:
-    with pytest.raises(ValueError, match="sigbus|lunch"):
+    with pytest.raises(ValueError, match=r"sigbus|lunch"):
         FaultyEnv(fault, moment)
 
 

@@ -118,6 +118,9 @@ class ActionKeeper(CountingEnv):
     def kept(self) -> list[Any]:
         return self.actions
 
+    def kinds(self) -> list[str]:
+        return [type(action).__name__ for action in self.actions]
+
 
 class FailingEnv(CountingEnv):
     """Raises at the steps and resets named, counted from 1."""

@@ -143,31 +143,6 @@ def test_envs_of_factories_have_no_spec_as_in_gymnasium(make: Make) -> None:
     assert make([lambda: gym.make("CartPole-v1")] * 2).spec is None
 
 
-def test_envs_of_an_id(make: Make) -> None:
-    envs = make("CartPole-v1", num_envs=2, env_kwargs={"render_mode": "rgb_array"})
-    assert envs.spec is not None
-    assert envs.spec.id == "CartPole-v1"
-    assert envs.render_mode == "rgb_array"
-    assert "CartPole-v1" in repr(envs)
-
-
-def test_envs_of_an_id_are_those_of_gymnasium(make: Make) -> None:
-    envs, reference = (
-        make("CartPole-v1", num_envs=3),
-        gym.make_vec("CartPole-v1", 3, vectorization_mode="sync"),
-    )
-    assert_same_batch(envs.reset(seed=3), reference.reset(seed=3))
-    reference.action_space.seed(0)
-    for _ in range(60):
-        actions = reference.action_space.sample()
-        assert_same_batch(envs.step(actions), reference.step(actions))
-
-
-def test_envs_of_a_spec(make: Make) -> None:
-    envs = make(gym.spec("CartPole-v1"), num_envs=2)
-    assert envs.reset(seed=0)[0].shape == (2, 4)
-
-
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
 def test_repr_tells_the_state(backend: str) -> None:
     envs = ParallelEnvManager([CountingEnv] * 4, num_workers=2, backend=backend)

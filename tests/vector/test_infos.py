@@ -138,6 +138,29 @@ def test_numeric_infos_keep_their_layout_over_shared_memory(make_process: Make) 
     assert_same_batch(infos, expected)
 
 
+def bytes_of_a_step(make: Make, info: dict[str, Any]) -> int:
+    """What a step moves through pipes once the form of its infos is known."""
+    with make([partial(ChosenInfoEnv, {}, info)] * 2, num_workers=1) as envs:
+        envs.reset(seed=0)
+        envs.step(np.zeros(2, int))
+        before = envs.stats()[0]["bytes"]
+        envs.step(np.zeros(2, int))
+        return int(envs.stats()[0]["bytes"] - before)
+
+
+def test_numeric_infos_move_no_more_bytes_through_pipes_than_none(make_process: Make) -> None:
+    kinds = (np.bool_, np.int8, np.int32, np.int64, np.uint8, np.uint64, np.float16, np.float32, np.float64)
+    numbers = {
+        "int": 1,
+        "float": 1.5,
+        "bool": True,
+        "nested": {"x": 0.5},
+        **{f"np.{kind.__name__}": kind(1) for kind in kinds},
+    }
+    assert bytes_of_a_step(make_process, numbers) == bytes_of_a_step(make_process, {})
+    assert bytes_of_a_step(make_process, {"text": "x"}) > bytes_of_a_step(make_process, {})
+
+
 def test_a_numeric_key_that_vanishes_leaves_nothing_stale(make_process: Make) -> None:
     class VanishingEnv(CountingEnv):
         def step(self, action: Any) -> Any:

@@ -1,0 +1,40 @@
+"""Which core a worker runs on, where the caller has no opinion.
+
+A worker that wakes for some microseconds of work finds its caches on the core where it last ran. With more workers than
+cores the system moves such workers about at every wake-up (a waker pulls them to its own core), and they run a third
+slower for it. So once it is known that a pool's work comes in short pieces, and if the workers fill all cores evenly,
+each is kept on one core. Longer pieces are left to the system, which balances them better than a fixed plan can.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from parallel_envs.engine.pool import Meters, WorkerPool
+
+SHORT_SECONDS = 300e-6
+"""Work shorter than this is worth keeping in one place."""
+
+
+def cores_here() -> tuple[int, ...]:
+    """The cores that this process may use, or none where the system does not tell."""
+    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+
+
+def plan(meters: Sequence[Meters], cores: Sequence[int]) -> list[int] | None:
+    """A core for each worker, or None if they had better be left alone."""
+    requests = sum(meter.requests for meter in meters)
+    if not cores or not requests or len(meters) % len(cores):
+        return None
+    mean_seconds = sum(meter.bell_seconds for meter in meters) / requests
+    if mean_seconds > SHORT_SECONDS:
+        return None
+    return [cores[worker % len(cores)] for worker in range(len(meters))]
+
+
+def settle(pool: WorkerPool) -> None:
+    """Look at what the workers have done so far, and keep each on one core if that will help."""
+    chosen = plan([pool.meters(worker) for worker in pool.all_workers], cores_here())
+    for worker, core in enumerate(chosen or ()):
+        pool.keep_on(worker, (core,))

@@ -1,0 +1,170 @@
+"""Which worker holds which environments, and how they get there: at first, and again after a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gymnasium.spaces import Space
+from gymnasium.vector import AutoresetMode
+
+from parallel_envs.engine import (
+    HOST,
+    Call,
+    Failure,
+    PoolSettings,
+    SharedBlock,
+    Ticket,
+    Unpicklable,
+    open_pool,
+    picklable,
+    unpicklable_part,
+)
+from parallel_envs.errors import StepTimeout
+from parallel_envs.vector.buffers import Plan
+from parallel_envs.vector.failures import env_error, step_timeout, worker_died
+from parallel_envs.vector.layout import slices
+from parallel_envs.vector.registry import Registrations
+from parallel_envs.vector.slice import Description, EnvSlice
+from parallel_envs.vector.stepping import AnyEnv, News
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """What a slice needs before it can be stepped."""
+
+    plan: Plan
+    block: SharedBlock
+    action_space: Space[Any]
+
+
+class Crew:
+    """The workers of a manager and the slice of envs in each.
+
+    Construction must be over within `start_timeout` seconds (None: takes as long as it takes).
+    """
+
+    def __init__(
+        self,
+        factories: Sequence[Callable[[], AnyEnv]],
+        num_workers: int,
+        settings: PoolSettings,
+        mode: AutoresetMode,
+        start_timeout: float | None,
+    ) -> None:
+        self._factories, self._mode, self._start_timeout = factories, mode, start_timeout
+        self.slices = slices(len(factories), num_workers)
+        self.owner = [worker for worker, held in enumerate(self.slices) for _ in held]
+        self.pool = open_pool(num_workers, settings)
+        self._in_process = self.pool.backend == "process"
+        self._attachment: Attachment | None = None
+        self.key = self.pool.new_key()
+
+    def holders(self, envs: Iterable[int]) -> list[tuple[int, range]]:
+        """The workers that hold these envs, and all that each holds."""
+        return [(worker, self.slices[worker]) for worker in sorted({self.owner[env] for env in envs})]
+
+    # ---- construction ---------------------------------------------------------------------------------------------
+
+    def build(self, workers: Sequence[int]) -> dict[int, Description]:
+        """Have the workers make their envs. Raises what the first of them that failed reports."""
+        registrations = Registrations.here() if self._in_process else None
+        calls = {worker: self._build_call(worker, registrations) for worker in workers}
+        try:
+            built = self.pool.send(calls)
+        except Unpicklable as error:
+            raise _unpicklable_factory(self._factories, error) from error
+        self._await(built)
+        described = self.pool.send(dict.fromkeys(workers, Call(self.key, "describe")))
+        self._await(described)
+        return {worker: reply.value for worker, reply in described.replies.items()}
+
+    def _build_call(self, worker: int, registrations: Registrations | None) -> Call:
+        held = self.slices[worker]
+        made = [self._factories[env] for env in held]
+        what = (self.key, EnvSlice, held.start, made, self._mode, registrations)
+        return Call(HOST, "build", what, {"copies": not self._in_process})
+
+    def attach(self, attachment: Attachment, workers: Sequence[int]) -> None:
+        """Give the workers' slices their arrays."""
+        self._attachment = attachment
+        plan, block, space = attachment.plan, attachment.block, attachment.action_space
+        self._await(self.pool.send({w: Call(self.key, "attach", (plan, block, space, w)) for w in workers}))
+
+    def replace(self, worker: int) -> None:
+        """Put a fresh worker with fresh envs in the place of one that has died or hangs."""
+        self.pool.restart(worker)
+        self.build((worker,))
+        if self._attachment is not None:
+            self.attach(self._attachment, (worker,))
+
+    def rebuild(self, env: int) -> None:
+        """Make one env anew, in the worker that holds it."""
+        self._await(self.pool.call(self.owner[env], self.key, "rebuild", env))
+
+    def revive(self, seeds: Mapping[int, int]) -> dict[int, Failure]:
+        """Reset new envs, so that their next step tells that an episode was lost."""
+        calls = {
+            worker: Call(self.key, "revive", ({env: seeds[env] for env in held if env in seeds},))
+            for worker, held in self.holders(seeds)
+        }
+        revived = self.pool.send(calls)
+        self._await(revived)
+        return {env: failure for reply in revived.replies.values() for env, failure in reply.value.items()}
+
+    def _await(self, ticket: Ticket) -> None:
+        if not self.pool.wait(ticket, self._start_timeout):
+            late = self.timeout("its construction", self._start_timeout, self.late_envs(ticket))
+            self.pool.forget(ticket)
+            raise late
+        self.check(ticket, "its construction")
+
+    # ---- faults ---------------------------------------------------------------------------------------------------
+
+    def failures(self, ticket: Ticket) -> dict[int, Failure]:
+        """The envs that raised. A failure of a worker as a whole is laid at the door of its first env."""
+        failures: dict[int, Failure] = {}
+        for worker, reply in ticket.replies.items():
+            if reply.failure is not None:
+                failures[self.slices[worker].start] = reply.failure
+            elif isinstance(reply.value, News):
+                failures |= reply.value.failures
+        return failures
+
+    def check(self, ticket: Ticket, doing: str) -> None:
+        """Raise what the replies report: a worker's death first, then the envs' errors."""
+        for worker, reply in ticket.replies.items():
+            if reply.death is not None:
+                raise worker_died(reply.death, self.slices[worker], doing)
+        if failures := self.failures(ticket):
+            raise env_error(failures, doing)
+
+    def still_broken(self, ticket: Ticket) -> bool:
+        """Whether a ticket reports a fault that nobody has mended since."""
+        dead = [worker for worker, reply in ticket.replies.items() if reply.death is not None]
+        return any(self.pool.death(worker) is not None for worker in dead) or bool(self.failures(ticket))
+
+    def late_envs(self, ticket: Ticket) -> list[int]:
+        """The envs whose workers still owe a reply."""
+        return [env for worker in sorted(ticket.waiting) for env in self.slices[worker]]
+
+    def timeout(self, doing: str, seconds: float | None, envs: Sequence[int]) -> StepTimeout:
+        """The error for envs that did not answer in time, with the stacks of their workers."""
+        stacks = {worker: self.pool.stack(worker) for worker, _ in self.holders(envs)[:_MOST_STACKS]}
+        return step_timeout(doing, seconds, [worker for worker, _ in self.holders(envs)], envs, stacks)
+
+
+_MOST_STACKS = 4  # a message is to be read
+
+
+def _unpicklable_factory(factories: Sequence[Any], error: Unpicklable) -> TypeError:
+    for index, factory in enumerate(factories):
+        name = f"env_fns[{index}]"
+        if not picklable(factory):
+            return Unpicklable(
+                f"{unpicklable_part(factory, name)} cannot be pickled, so it cannot travel to a worker process. "
+                "Make it inside the function that makes the environment, or use backend='thread'. "
+                f"({error.__cause__!r})"
+            )
+    return error

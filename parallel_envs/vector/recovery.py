@@ -1,0 +1,142 @@
+"""`on_failure="restart"`: going on after a worker has died or hangs, or an env has raised.
+
+The broken part is replaced, its envs are reset with fresh seeds, and what was asked for is asked again. A step then
+answers with a row that says that an episode was lost (truncated, reward 0, `infos["worker_restarted"]`); a reset is
+done anew with the seed and options it was asked for. Other workers never notice. A budget keeps a part that breaks
+again and again from being replaced for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from parallel_envs.engine import Ticket
+from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
+from parallel_envs.seeding import SeedTree
+from parallel_envs.vector.crew import Crew
+from parallel_envs.vector.failures import env_error, env_names, worker_died
+
+_log = logging.getLogger(__name__)
+
+Fault = WorkerDied | EnvError | StepTimeout
+
+
+class Budget:
+    """At most `limit` restarts of each worker within `window` seconds."""
+
+    def __init__(self, limit: int, window: float) -> None:
+        self.limit, self.window = limit, window
+        self._times: dict[int, deque[float]] = {}
+
+    def spend(self, worker: int, now: float) -> bool:
+        """Take one. False: none is left."""
+        times = self._times.setdefault(worker, deque())
+        while times and now - times[0] > self.window:
+            times.popleft()
+        if len(times) >= self.limit:
+            return False
+        times.append(now)
+        return True
+
+
+class Recovery:
+    """Replaces what is broken in a crew. `restarts` counts, by worker."""
+
+    def __init__(self, crew: Crew, limit: int, window: float) -> None:
+        self._crew = crew
+        self._budget = Budget(limit, window)
+        self._counts: dict[int, int] = {}
+        self._late: dict[int, StepTimeout] = {}
+        self.restarts = [0] * len(crew.slices)
+        self.seeds = SeedTree(0)
+        """Where fresh seeds come from."""
+
+    def mend(
+        self, ticket: Ticket, doing: str, timeout: float | None, ask_again: Callable[[Sequence[int]], Ticket]
+    ) -> list[Ticket]:
+        """Bring a ticket whose replies report faults to a good end.
+
+        `ask_again` asks the envs it is given once more, each within `timeout` seconds; their tickets are returned with
+        the first, for the news in them.
+        """
+        tickets = [ticket]
+        while broken := self._replace_broken(tickets[-1], doing):
+            again = ask_again(broken)
+            if not self._crew.pool.wait(again, timeout):
+                self.kill_late(again, self._crew.timeout(doing, timeout, self._crew.late_envs(again)))
+            tickets.append(again)
+        return tickets
+
+    def kill_late(self, ticket: Ticket, fault: StepTimeout) -> None:
+        """End the workers that still owe a reply: the ticket then reports their deaths."""
+        for worker in sorted(ticket.waiting):
+            self._late[worker] = fault
+            self._crew.pool.kill(worker)
+
+    def _replace_broken(self, ticket: Ticket, doing: str) -> list[int]:
+        """Replace what a ticket reports as broken. Returns the envs that have not answered it."""
+        crew, envs = self._crew, set()
+        for worker, reply in ticket.replies.items():
+            if reply.death is not None:
+                envs |= set(crew.slices[worker])
+                if crew.pool.death(worker) is not None:
+                    died = worker_died(reply.death, crew.slices[worker], doing)
+                    self.replace_worker(worker, self._late.pop(worker, died))
+        for env, failure in crew.failures(ticket).items():
+            envs.add(env)
+            self.rebuild_env(env, env_error({env: failure}, doing))
+        return sorted(envs)
+
+    def replace_worker(self, worker: int, fault: Fault | None) -> None:
+        """A fresh worker, whose envs are reset and will tell that an episode was lost.
+
+        `fault` is why; None: it was asked for by hand.
+        """
+        held = self._crew.slices[worker]
+        self._until_it_works(worker, lambda: self._crew.replace(worker), held, fault)
+
+    def rebuild_env(self, env: int, fault: Fault | None) -> None:
+        """The same for one env in a worker that is well."""
+        worker = self._crew.owner[env]
+        self._until_it_works(worker, lambda: self._crew.rebuild(env), (env,), fault)
+
+    def _until_it_works(
+        self, worker: int, replace: Callable[[], None], envs: Sequence[int], fault: Fault | None
+    ) -> None:
+        while True:
+            self._spend(worker, envs, fault)
+            try:
+                if self._crew.pool.death(worker) is not None:
+                    self._crew.replace(worker)
+                    envs = self._crew.slices[worker]
+                else:
+                    replace()
+                failures = self._crew.revive({env: self._fresh_seed(env) for env in envs})
+                if not failures:
+                    return
+                fault = env_error(failures, "the reset after a restart")
+            except StepTimeout as error:
+                fault = error
+                self._crew.pool.kill(worker)
+            except (WorkerDied, EnvError) as error:
+                fault = error
+
+    def _spend(self, worker: int, envs: Sequence[int], fault: Fault | None) -> None:
+        if fault is None:
+            _log.info("Worker %d (%s) is restarted on request.", worker, env_names(envs))
+        elif self._budget.spend(worker, time.monotonic()):
+            _log.warning("%s\nRestarting %s; all others go on as they were.", fault, env_names(envs))
+        else:
+            fault.add_note(
+                f"Worker {worker} was restarted {self._budget.limit} times within {self._budget.window:g} seconds, "
+                "which is as often as max_restarts allows. This is its last failure."
+            )
+            raise fault
+        self.restarts[worker] += 1
+
+    def _fresh_seed(self, env: int) -> int:
+        count = self._counts[env] = self._counts.get(env, 0) + 1
+        return self.seeds.child("restart", env, count).seed()

@@ -1,0 +1,85 @@
+"""Short ways to ask a worker and to see what became of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from parallel_envs.engine import HOST, Failure, PoolSettings, Reply, Ticket, WorkerPool
+from parallel_envs.engine.poller import readable
+from tests.engine.hosted import Runner
+
+WAIT_SECONDS = 30.0
+"""More than anything here takes on a busy machine: a test that needs it has failed."""
+
+SOON_SECONDS = 1.0
+"""How soon a death has to be seen."""
+
+
+def settings_of(kind: str, **settings: Any) -> PoolSettings:
+    """Settings for workers of a kind: "serial", "thread", or a start method of processes."""
+    if kind in ("serial", "thread"):
+        return PoolSettings(backend=kind, **settings)
+    return PoolSettings(context=kind, **settings)
+
+
+def settled(pool: WorkerPool, ticket: Ticket) -> Ticket:
+    """The ticket, once all have replied."""
+    assert pool.wait(ticket, WAIT_SECONDS), f"no answer to {ticket}"
+    return ticket
+
+
+def host(pool: WorkerPool, factory: Callable[..., Any], *args: Any) -> int:
+    """Host `factory(*args)` in every worker. Its key."""
+    key = pool.new_key()
+    ticket = settled(pool, pool.call_all(HOST, "build", key, factory, *args))
+    assert ticket.replies == {}
+    return key
+
+
+def reply_to(pool: WorkerPool, ticket: Ticket, worker: int = 0) -> Reply | None:
+    """What that worker replied; None where it was done and had nothing to say."""
+    return settled(pool, ticket).replies.get(worker)
+
+
+def value_of(pool: WorkerPool, ticket: Ticket, worker: int = 0) -> Any:
+    """The value with which that worker replied."""
+    reply = reply_to(pool, ticket, worker)
+    assert reply is None or (reply.failure is None and reply.death is None), reply
+    return None if reply is None else reply.value
+
+
+def failure_of(pool: WorkerPool, ticket: Ticket, worker: int = 0) -> Failure:
+    """The failure with which that worker replied."""
+    reply = reply_to(pool, ticket, worker)
+    assert reply is not None
+    assert reply.failure is not None, reply
+    return reply.failure
+
+
+def run(pool: WorkerPool, function: Callable[..., Any], *args: Any, worker: int = 0) -> Any:
+    """What `function(*args)` returns in that worker. A lambda travels by value: the worker need not import its home."""
+    key = pool.new_key()
+    value_of(pool, pool.call(worker, HOST, "build", key, Runner), worker)
+    return value_of(pool, pool.call(worker, key, "run", function, *args), worker)
+
+
+def ends_within(pid: int, seconds: float) -> bool:
+    """Whether a process, no matter whose, ends within that time."""
+    try:
+        sentinel = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return readable(sentinel, seconds)
+    finally:
+        os.close(sentinel)
+
+
+def kill(pids: Iterable[int]) -> None:
+    """End what a test has left, should it have failed."""
+    for pid in pids:
+        if not ends_within(pid, 0.0):
+            os.kill(pid, 9)
+            ends_within(pid, WAIT_SECONDS)

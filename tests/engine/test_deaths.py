@@ -1,0 +1,231 @@
+"""Ways for a worker to end, at every moment, by every start method: seen at once, told with its exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from parallel_envs.engine import HOST, Call, Death, Ticket, WorkerPool
+from tests.engine.asking import SOON_SECONDS, WAIT_SECONDS, ends_within, host, reply_to, settled, value_of
+from tests.engine.conftest import Open
+from tests.engine.hosted import ENDS, LAST_WORDS, Echo, Founder, Gated, Mortal, Talker
+from tests.vector.gates import Gate, wait_at
+
+Ask = Callable[[WorkerPool, int, str], Ticket]
+
+
+def in_its_constructor(pool: WorkerPool, key: int, way: str) -> Ticket:
+    return pool.call(0, HOST, "build", pool.new_key(), Mortal, way)
+
+
+def in_a_message(pool: WorkerPool, key: int, way: str) -> Ticket:
+    return pool.call(0, key, "end", way)
+
+
+def at_a_bell(pool: WorkerPool, key: int, way: str) -> Ticket:
+    return pool.ring(key, LAST_WORDS + list(ENDS).index(way), workers=(0,))
+
+
+def death_of(pool: WorkerPool, ticket: Ticket, worker: int = 0) -> Death:
+    """How the worker ended, told within a second."""
+    began = time.monotonic()
+    reply = reply_to(pool, ticket, worker)
+    assert time.monotonic() - began < SOON_SECONDS
+    assert reply is not None
+    assert reply.death is not None, reply
+    return reply.death
+
+
+@pytest.mark.parametrize("ask", [in_its_constructor, in_a_message, at_a_bell])
+@pytest.mark.parametrize("way", ENDS)
+def test_a_death_is_the_answer_to_what_was_asked(open_processes: Open, ask: Ask, way: str) -> None:
+    pool = open_processes(2)
+    key = host(pool, Mortal)
+    death = death_of(pool, ask(pool, key, way))
+    assert (death.worker, death.pid, death.exitcode) == (0, pool.pid(0), ENDS[way][1])
+    assert pool.death(0) == death
+    assert pool.death(1) is None
+    assert value_of(pool, pool.ring(key, 5, workers=(1,)), worker=1) == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_a_worker_killed_while_it_works_is_seen_by_whoever_waits(
+    open_processes: Open, gate: Gate, number: signal.Signals
+) -> None:
+    pool = open_processes()
+    ticket = pool.ring(host(pool, Gated, gate.path))
+    assert not pool.wait(ticket, 0.0)
+    os.kill(pool.pid(0), number)
+    assert death_of(pool, ticket).exitcode == -number
+
+
+def test_a_worker_killed_while_it_is_idle_is_seen_by_whoever_waits_for_another(
+    open_processes: Open, gate: Gate
+) -> None:
+    pool = open_processes(2)
+    ticket = pool.ring(host(pool, Gated, gate.path), 3, workers=(1,))
+    os.kill(pool.pid(0), signal.SIGKILL)
+    assert ends_within(pool.pid(0), SOON_SECONDS)
+    pool.wait(ticket, 0.0)
+    assert (death := pool.death(0)) is not None
+    assert death.exitcode == -signal.SIGKILL
+    gate.let_through()
+    assert value_of(pool, ticket, worker=1) == 3
+
+
+def test_a_request_to_a_dead_worker_is_answered_by_its_death(open_processes: Open) -> None:
+    pool = open_processes(2)
+    key = host(pool, Mortal)
+    death = death_of(pool, pool.call(0, key, "end", "exit"))
+    for ticket in (pool.ring(key, 4), pool.send(dict.fromkeys((0, 1), Call(key, "echo", (4,))))):
+        replies = settled(pool, ticket).replies
+        assert replies[0].death == death
+        assert replies[1].value == 4
+
+
+def test_a_request_to_a_worker_whose_death_nobody_has_seen_yet(open_processes: Open) -> None:
+    pool = open_processes()
+    key = host(pool, Echo)
+    os.kill(pool.pid(0), signal.SIGKILL)
+    by_bell, by_message = pool.ring(key, 1), pool.call(0, key, "echo", bytes(1 << 20))
+    assert death_of(pool, by_bell).exitcode == -signal.SIGKILL
+    assert death_of(pool, by_message) == pool.death(0)
+
+
+def test_what_a_worker_had_said_before_it_ended_counts(open_processes: Open) -> None:
+    pool = open_processes()
+    key = host(pool, Mortal)
+    before = [pool.ring(key, number) for number in range(20)] + [pool.call(0, key, "echo", 20)]
+    last = pool.call(0, key, "end", "exit")
+    assert death_of(pool, last).exitcode == 7
+    assert [value_of(pool, ticket) for ticket in before] == [None, *range(1, 21)]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="engine/process.py `_bury` reads 32 completions and no more: what was said before that is taken for owed",
+)
+def test_much_that_a_worker_had_said_before_it_ended_counts(open_forkserver: Open) -> None:
+    lost = _answers_lost_with_a_worker(open_forkserver())
+    assert lost == 0
+
+
+def _answers_lost_with_a_worker(pool: WorkerPool) -> int:
+    key = host(pool, Mortal)
+    before = [pool.ring(key, 0) for _ in range(500)]
+    pool.ring(key, LAST_WORDS)
+    assert ends_within(pool.pid(0), WAIT_SECONDS)
+    lost = sum(reply_to(pool, ticket) is not None for ticket in before)
+    pool.close()
+    return lost
+
+
+def test_a_worker_that_ends_amid_its_reply(open_processes: Open, gate: Gate, tmp_path: Path) -> None:
+    told = _told_of_a_worker_that_ends_amid_its_reply(open_processes(), gate, tmp_path, with_heir=False)
+    assert told == -signal.SIGKILL
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="engine/process.py `pump` looks up handlers that `_bury`, called for an earlier event, has taken out",
+)
+def test_a_worker_whose_child_holds_its_channel_ends_amid_its_reply(
+    open_processes: Open, gate: Gate, tmp_path: Path
+) -> None:
+    told = _told_of_a_worker_that_ends_amid_its_reply(open_processes(), gate, tmp_path, with_heir=True)
+    assert told == -signal.SIGKILL
+
+
+def _told_of_a_worker_that_ends_amid_its_reply(
+    pool: WorkerPool, gate: Gate, folder: Path, *, with_heir: bool
+) -> int | str | None:
+    key = host(pool, Founder)
+    ending = [pool.pid(0), *([value_of(pool, pool.call(0, key, "fork"))] if with_heir else [])]
+    with Gate(folder / "begun") as begun:
+        settled(pool, pool.call(0, key, "break_off", begun.path, gate.path))
+        ticket = pool.call(0, key, "much", 100)
+        wait_at(begun.path)
+    _read_what_there_is(pool)
+    gate.let_through()
+    for pid in ending:
+        assert ends_within(pid, SOON_SECONDS)
+    try:
+        return death_of(pool, ticket).exitcode
+    except KeyError as error:
+        return repr(error)
+
+
+def _read_what_there_is(pool: WorkerPool) -> None:
+    for _ in range(3):
+        pool.pump(0.0)
+
+
+# ---- last output ---------------------------------------------------------------------------------
+
+
+def test_a_death_tells_the_last_lines_that_were_written(open_processes: Open) -> None:
+    pool = open_processes()
+    key = host(pool, Talker)
+    settled(pool, pool.call(0, key, "complain", "to stderr"))
+    death = death_of(pool, pool.call(0, key, "last_words", "to stdout", "and goodbye"))
+    assert death.last_output == ("to stderr", "to stdout", "and goodbye")
+
+
+def test_of_many_lines_the_last_are_told(open_processes: Open) -> None:
+    pool = open_processes()
+    lines = [f"line {number}" for number in range(1000)]
+    death = death_of(pool, pool.call(0, host(pool, Talker), "last_words", *lines))
+    assert death.last_output == tuple(lines[-20:])
+
+
+def test_a_last_line_without_an_end_is_told(open_processes: Open) -> None:
+    pool = open_processes()
+    key = host(pool, Talker)
+    settled(pool, pool.call(0, key, "write", 1, b"unfini"))
+    settled(pool, pool.call(0, key, "write", 2, b"shed \xff"))
+    assert death_of(pool, pool.call(0, key, "last_words")).last_output == ("unfinished \N{REPLACEMENT CHARACTER}",)
+
+
+def test_a_crash_tells_where_it_happened(open_forkserver: Open) -> None:
+    pool = open_forkserver()
+    death = death_of(pool, pool.call(0, host(pool, Mortal), "end", "SIGSEGV"))
+    assert "Fatal Python error: Segmentation fault" in death.last_output
+    assert any("hosted.py" in line for line in death.last_output)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="engine/keeper.py `_TAIL_LINES`: of a deep stack only the outermost frames, told last, are kept"
+)
+def test_a_crash_deep_inside_tells_where_it_happened(open_processes: Open) -> None:
+    last_output = _last_output_of_a_crash_deep_inside(open_processes())
+    assert "Fatal Python error: Segmentation fault" in last_output
+
+
+def _last_output_of_a_crash_deep_inside(pool: WorkerPool) -> tuple[str, ...]:
+    death = death_of(pool, pool.call(0, host(pool, Mortal), "end_deep_inside", 40, "SIGSEGV"))
+    pool.close()
+    return death.last_output
+
+
+# ---- workers that cannot begin -------------------------------------------------------------------
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="engine/keeper.py `_fork` and worker_process.py `_fork` let errors of `become_child` pass unsaid",
+)
+def test_a_worker_that_cannot_begin_says_why(open_processes: Open) -> None:
+    last_output = _last_output_of_a_worker_on_a_core_that_is_not_there(open_processes)
+    assert "OSError" in last_output
+
+
+def _last_output_of_a_worker_on_a_core_that_is_not_there(open_processes: Open) -> str:
+    pool = open_processes(affinity=[[100_000]])
+    death = death_of(pool, pool.ring(HOST))
+    pool.close()
+    return "\n".join(death.last_output)

@@ -1,0 +1,79 @@
+"""A worker's host: named objects, and a clock."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from parallel_envs.engine import HOST, Call, SharedBlock
+from parallel_envs.engine.host import METERS, Host, Outcome
+from tests.engine.hosted import TOLD, Closing, Echo, FailingAtClose, Raiser
+
+
+def hosting(*objects: object) -> Host:
+    host = Host(0)
+    for key, thing in enumerate(objects, start=1):
+        host.build(key, lambda thing=thing: thing)
+    return host
+
+
+def test_a_host_answers_for_itself_under_its_own_key() -> None:
+    host = Host(0)
+    assert host.execute(Call(HOST, "build", (5, Echo))) == Outcome()
+    assert host.ring(5, 7) == Outcome(7)
+    assert host.execute(Call(HOST, "drop", (5,))) == Outcome()
+    assert 5 not in host.objects
+
+
+def test_arguments_go_to_the_factory() -> None:
+    host = Host(0)
+    host.build(1, dict, [("a", 1)], b=2)
+    assert host.objects[1] == {"a": 1, "b": 2}
+
+
+def test_a_factory_that_raises_leaves_nothing_under_its_key() -> None:
+    host = hosting(Echo())
+    outcome = host.execute(Call(HOST, "build", (1, Raiser, "plain")))
+    assert outcome.failure is not None
+    assert (outcome.failure.type_name, outcome.failure.message) == TOLD["plain"]
+    assert 1 not in host.objects
+
+
+def test_dropping_what_is_not_there_does_nothing() -> None:
+    Host(0).drop(3)
+
+
+def test_an_attribute_named_close_need_not_be_a_method() -> None:
+    thing = Echo()
+    thing.close = "soon"  # type: ignore[attr-defined]
+    hosting(thing).close()
+
+
+def test_all_objects_are_closed_before_the_first_error_is_raised(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    host = hosting(FailingAtClose(notes, "first"), Closing(notes, "second"), FailingAtClose(notes, "third"))
+    with pytest.raises(OSError, match="could not be closed"):
+        host.close()
+    assert notes.read_text().split() == ["first", "second", "third"]
+    assert list(host.objects) == [HOST]
+    host.close()
+
+
+def test_a_bell_without_payload_has_no_outcome() -> None:
+    assert hosting(Echo()).ring(1, 0) is None
+
+
+def test_meters_tell_bells_from_messages_and_work_from_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([100.0, 104.0, 110.0])  # made; then two ends of work
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    block = SharedBlock.create(3 * METERS * 8)
+    host = Host(0)
+    host.meter(block, METERS)
+    host.worked(103.0)
+    host.worked(106.0, on_messages=True)
+    monkeypatch.undo()
+    rows = block.array("f8", (3, METERS)).tolist()
+    assert rows == [[0] * METERS, [1.0, 4.0, 5.0, 2.0], [0] * METERS]
+    block.close()

@@ -1,0 +1,170 @@
+"""Requests and replies between processes: how much fits, what cannot travel, what is dropped."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import pytest
+
+from parallel_envs.engine import HOST, Call, SharedBlock, Unpicklable
+from tests.engine.asking import (
+    failure_of,
+    host,
+    run,
+    settled,
+    value_of,
+)
+from tests.engine.conftest import Open
+from tests.engine.hosted import Echo, Founder, Gated, Runner, refuse
+from tests.vector.gates import Gate
+
+MANY_BELLS = 10_000  # a pipe holds some 4,000
+
+# ---- how much fits -------------------------------------------------------------------------------
+
+
+def test_bells_beyond_what_a_pipe_holds_are_all_rung_in_order(open_processes: Open) -> None:
+    pool = open_processes()
+    key = host(pool, Echo)
+    tickets = [pool.ring(key, 0) for _ in range(MANY_BELLS)]
+    last = pool.ring(key, 7)
+    assert value_of(pool, last) == 7
+    assert all(ticket.done for ticket in tickets)
+    assert value_of(pool, pool.call(0, key, "history")) == [0] * MANY_BELLS + [7]
+
+
+def test_bells_that_wait_keep_their_order_with_messages(open_processes: Open, gate: Gate) -> None:
+    pool = open_processes()
+    gated, key = host(pool, Gated, gate.path), host(pool, Echo)
+    pool.ring(gated)
+    tickets = [pool.ring(key, 1) for _ in range(MANY_BELLS)]
+    message = pool.call(0, key, "echo", "then this")
+    after = pool.ring(key, 2)
+    gate.let_through()
+    assert value_of(pool, message) == "then this"
+    assert value_of(pool, after) == 2
+    assert value_of(pool, pool.call(0, key, "history")) == [1] * MANY_BELLS + ["then this", 2]
+    assert {value_of(pool, ticket) for ticket in tickets} == {1}
+
+
+def test_a_full_bell_pipe_of_one_worker_holds_up_no_other(open_processes: Open, gate: Gate) -> None:
+    pool = open_processes(2)
+    gated, key = host(pool, Gated, gate.path), host(pool, Echo)
+    held_up = pool.ring(gated, 1, workers=(0,))
+    waiting = [pool.ring(key, 0, workers=(0,)) for _ in range(MANY_BELLS)]
+    assert value_of(pool, pool.ring(key, 5, workers=(1,)), worker=1) == 5
+    gate.let_through()
+    assert value_of(pool, held_up) == 1
+    assert settled(pool, waiting[-1]).done
+
+
+def test_a_huge_message_to_a_busy_worker_does_not_block_the_asker(open_processes: Open, gate: Gate) -> None:
+    pool = open_processes(2)
+    gated, key = host(pool, Gated, gate.path), host(pool, Echo)
+    held_up = pool.ring(gated, 1, workers=(0,))
+    huge = pool.call(0, gated, "swallow", bytes(4 << 20))
+    assert value_of(pool, pool.ring(key, 5, workers=(1,)), worker=1) == 5
+    gate.let_through()
+    assert value_of(pool, held_up) == 1
+    assert value_of(pool, huge) == 4 << 20
+
+
+def test_huge_replies_of_all_workers_come_in_side_by_side(open_processes: Open) -> None:
+    pool = open_processes(3)
+    key = host(pool, Founder)
+    tickets = [pool.call_all(key, "much", (2 << 20) + number) for number in range(3)]
+    for number, ticket in reversed(list(enumerate(tickets))):
+        sizes = {worker: len(reply.value) for worker, reply in settled(pool, ticket).replies.items()}
+        assert sizes == dict.fromkeys(range(3), (2 << 20) + number)
+
+
+def test_huge_messages_and_huge_replies_pass_each_other(open_forkserver: Open) -> None:
+    pool = open_forkserver()
+    key = host(pool, Echo)
+    tickets = [pool.call(0, key, "echo", bytes([number]) * (2 << 20)) for number in range(4)]
+    assert [value_of(pool, ticket)[:1] for ticket in tickets] == [b"\0", b"\1", b"\2", b"\3"]
+
+
+def test_bytes_on_the_way_are_counted(open_forkserver: Open) -> None:
+    pool = open_forkserver()
+    key = host(pool, Echo)
+    before = pool.meters(0).num_bytes
+    value_of(pool, pool.call(0, key, "echo", bytes(100_000)))
+    value_of(pool, pool.ring(key, 1))
+    assert 200_000 <= pool.meters(0).num_bytes - before < 210_000
+
+
+# ---- what cannot travel --------------------------------------------------------------------------
+
+
+def test_an_argument_that_cannot_travel_is_named_before_anything_is_sent(open_processes: Open) -> None:
+    pool = open_processes(2)
+    key = host(pool, Echo)
+    calls = {0: Call(key, "echo", (1,)), 1: Call(key, "echo", ({"held": threading.Lock()},))}
+    with pytest.raises(Unpicklable, match=r"args\[0\]\['held'\] \(a _thread\.lock\) cannot be pickled"):
+        pool.send(calls)
+    assert [value_of(pool, pool.call(worker, key, "history"), worker) for worker in (0, 1)] == [[], []]
+
+
+def test_a_factory_that_cannot_travel_is_named(open_forkserver: Open) -> None:
+    pool = open_forkserver()
+    lock = threading.Lock()
+    with pytest.raises(Unpicklable, match="variable 'lock'"):
+        pool.call(0, HOST, "build", pool.new_key(), lambda: lock)
+
+
+def test_a_value_that_cannot_travel_back_is_a_failure_that_names_it(open_processes: Open) -> None:
+    pool = open_processes()
+    ticket = pool.call(0, host(pool, Runner), "run", lambda: [{"made here": threading.Lock()}])
+    failure = failure_of(pool, ticket)
+    assert failure.type_name.endswith("Unpicklable")
+    assert "value[0]['made here'] (a _thread.lock) cannot be pickled" in failure.message
+    assert run(pool, os.getpid) == pool.pid(0)
+
+
+def test_a_value_that_cannot_be_made_again_here_is_a_failure(open_processes: Open) -> None:
+    class OneWay:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (refuse, (os.getpid(),))
+
+    pool = open_processes()
+    failure = failure_of(pool, pool.call(0, host(pool, Runner), "run", OneWay))
+    assert (failure.type_name, failure.message) == ("ValueError", f"made by {pool.pid(0)}")
+    assert run(pool, os.getpid) == pool.pid(0)
+
+
+def test_an_argument_that_cannot_be_made_again_there_is_a_failure(open_processes: Open) -> None:
+    class OneWay:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (refuse, (os.getpid(),))
+
+    pool = open_processes()
+    failure = failure_of(pool, pool.call(0, host(pool, Echo), "echo", OneWay()))
+    assert (failure.type_name, failure.message) == ("ValueError", f"made by {os.getpid()}")
+    assert run(pool, os.getpid) == pool.pid(0)
+
+
+def test_classes_and_functions_made_in_a_function_travel(open_processes: Open) -> None:
+    class Doubling:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __eq__(self, other: object) -> bool:
+            return type(self) is type(other) and vars(self) == vars(other)
+
+        __hash__ = None  # type: ignore[assignment]
+
+    pool = open_processes()
+    assert run(pool, lambda number: Doubling(2 * number), 21) == Doubling(42)
+
+
+def test_many_blocks_travel_with_one_message(open_forkserver: Open) -> None:
+    pool = open_forkserver()
+    blocks = [SharedBlock.create(8) for _ in range(60)]
+    for number, block in enumerate(blocks):
+        block.buffer[0] = number
+    assert run(pool, lambda *given: [block.buffer[0] for block in given], *blocks) == list(range(60))
+    for block in blocks:
+        block.close()
