@@ -16,11 +16,11 @@ from typing import Any, Protocol
 from parallel_envs.engine.memory import SharedBlock
 from parallel_envs.engine.messages import HOST, Call, Failure
 
-BELL_SECONDS, MESSAGE_SECONDS, IDLE_SECONDS, REQUESTS, METERS = 0, 1, 2, 3, 4
-"""Columns of the meters, doubles all: seconds spent on bells, on messages, and without work; how often work came; and
-how many columns there are."""
+BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE, METERS = 0, 1, 2, 8
+"""Columns of the meters, doubles all: seconds spent on bells and on messages; when counting began, by the clock that
+all processes share; and how many columns there are: a cache line, so that no two workers write to the same one."""
 
-_METERS = struct.Struct("=4d")
+_METERS = struct.Struct("=3d")
 
 
 class Ringable(Protocol):
@@ -44,9 +44,8 @@ class Host:
     def __init__(self, index: int) -> None:
         self.index = index
         self.objects: dict[int, Any] = {HOST: self}
-        self._bells = self._messages = self._idle = 0.0
-        self._requests = 0
-        self._last = time.perf_counter()
+        self.seconds = [0.0, 0.0, time.perf_counter()]
+        """The meters' columns."""
         self._meters: mmap.mmap | bytearray = bytearray(METERS * 8)
         self._offset = 0
 
@@ -73,20 +72,14 @@ class Host:
     def meter(self, block: SharedBlock, offset: int) -> None:
         """From now on count on from what stands in `block`, `offset` doubles from its start."""
         self._meters, self._offset = block.buffer, offset * 8
-        self._bells, self._messages, self._idle, requests = _METERS.unpack_from(block.buffer, offset * 8)
-        self._requests = int(requests)
+        bells, messages, since = _METERS.unpack_from(block.buffer, offset * 8)
+        self.seconds = [bells, messages, since or self.seconds[METERED_SINCE]]
 
-    def worked(self, began: float, *, on_messages: bool = False) -> None:
-        """Work that began at `began` has ended. The time before it, since work last ended, was idle."""
-        now = time.perf_counter()
-        if on_messages:
-            self._messages += now - began
-        else:
-            self._bells += now - began
-        self._idle += began - self._last
-        self._requests += 1
-        self._last = now
-        _METERS.pack_into(self._meters, self._offset, self._bells, self._messages, self._idle, self._requests)
+    def worked(self, column: int, began: float) -> None:
+        """Work on bells or on messages, which began at `began`, has ended."""
+        seconds = self.seconds
+        seconds[column] += time.perf_counter() - began
+        _METERS.pack_into(self._meters, self._offset, *seconds)
 
     def execute(self, call: Call) -> Outcome:
         """Answer a message. Whatever it raises is an outcome: the worker goes on."""

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parallel_envs.engine.host import METERS, Host, Outcome
+from parallel_envs.engine.host import BELL_SECONDS, MESSAGE_SECONDS, METERS, Host, Outcome
 from parallel_envs.engine.memory import SharedBlock
 from parallel_envs.engine.messages import Call, Death, Reply
 from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
@@ -43,12 +43,14 @@ class _LocalPool(WorkerPool):
 
     def ring(self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None) -> Ticket:
         ticket = self._open_ticket(self.all_workers if workers is None else workers, label)
+        self._count(workers)
         for worker in self.all_workers if workers is None else workers:
             self._submit(worker, (ticket.number, (key, argument)))
         return ticket
 
     def send(self, calls: Mapping[int, Call], label: Any = None) -> Ticket:
         ticket = self._open_ticket(calls, label)
+        self._count(tuple(calls))
         for worker, call in calls.items():
             self._submit(worker, (ticket.number, call))
         return ticket
@@ -60,7 +62,7 @@ class _LocalPool(WorkerPool):
         host, (_, what) = self._hosts[worker], request
         began = time.perf_counter()
         outcome = host.execute(what) if isinstance(what, Call) else host.ring(*what)
-        host.worked(began, on_messages=isinstance(what, Call))
+        host.worked(MESSAGE_SECONDS if isinstance(what, Call) else BELL_SECONDS, began)
         return _reply(worker, outcome)
 
     def pid(self, worker: int) -> int:
@@ -84,7 +86,7 @@ class _LocalPool(WorkerPool):
         return
 
     def meters(self, worker: int) -> Meters:
-        return Meters.of(self._counts[worker], self._waited[worker], num_bytes=0)
+        return Meters.of(self._counts[worker], self._waited[worker], self._num_asked(worker), num_bytes=0)
 
 
 class SerialPool(_LocalPool):

@@ -25,7 +25,7 @@ def cores_here() -> tuple[int, ...]:
 def plan(meters: Sequence[Meters], cores: Sequence[int]) -> list[int] | None:
     """A core for each worker, or None if they had better be left alone."""
     requests = sum(meter.requests for meter in meters)
-    if not cores or not requests or len(meters) % len(cores):
+    if not cores or not requests or len(meters) <= len(cores) or len(meters) % len(cores):
         return None
     mean_seconds = sum(meter.bell_seconds for meter in meters) / requests
     if mean_seconds > SHORT_SECONDS:

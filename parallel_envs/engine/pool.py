@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parallel_envs.engine.host import BELL_SECONDS, IDLE_SECONDS, MESSAGE_SECONDS, REQUESTS
+from parallel_envs.engine.host import BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE
 from parallel_envs.engine.messages import Call, Death, Reply
 from parallel_envs.errors import ClosedError
 
@@ -54,7 +54,9 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Meters:
-    """What a worker has done so far. `wait_seconds`: how long the asker was blocked until this worker had answered."""
+    """What a worker has done so far. `requests`: how often it was asked; `wait_seconds`: how long the asker was blocked
+    until it had answered.
+    """
 
     bell_seconds: float
     message_seconds: float
@@ -64,16 +66,12 @@ class Meters:
     num_bytes: int
 
     @classmethod
-    def of(cls, counts: npt.NDArray[np.float64], wait_seconds: float, num_bytes: int) -> Meters:
-        """From a worker's columns."""
-        return cls(
-            float(counts[BELL_SECONDS]),
-            float(counts[MESSAGE_SECONDS]),
-            float(counts[IDLE_SECONDS]),
-            wait_seconds,
-            int(counts[REQUESTS]),
-            num_bytes,
-        )
+    def of(cls, columns: npt.NDArray[np.float64], wait_seconds: float, requests: int, num_bytes: int) -> Meters:
+        """From a worker's own columns, and what was counted on this side."""
+        bells, messages = float(columns[BELL_SECONDS]), float(columns[MESSAGE_SECONDS])
+        since = float(columns[METERED_SINCE])
+        idle = time.perf_counter() - since - bells - messages if since else 0.0
+        return cls(bells, messages, max(idle, 0.0), wait_seconds, requests, num_bytes)
 
 
 class WorkerPool(ABC):
@@ -92,6 +90,8 @@ class WorkerPool(ABC):
         self._keys = itertools.count(1)
         self._endings = itertools.count(1)
         self._tickets: dict[int, Ticket] = {}
+        self._asked_all = 0
+        self._asked = [0] * num_workers
 
     # ---- asking ---------------------------------------------------------------------------------------------------
 
@@ -184,6 +184,17 @@ class WorkerPool(ABC):
         ticket = Ticket(next(self._numbers), workers, label)
         self._tickets[ticket.number] = ticket
         return ticket
+
+    def _count(self, workers: Sequence[int] | None) -> None:
+        """Count a request to these workers (None: to all)."""
+        if workers is None:
+            self._asked_all += 1
+        else:
+            for worker in workers:
+                self._asked[worker] += 1
+
+    def _num_asked(self, worker: int) -> int:
+        return self._asked_all + self._asked[worker]
 
     def _settle(self, number: int, worker: int, reply: Reply | None, finished: list[Ticket]) -> None:
         """A worker has answered. A reply that nobody waits for is dropped here, and nowhere else."""

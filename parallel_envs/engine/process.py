@@ -15,6 +15,7 @@ always holds.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import time
@@ -26,13 +27,15 @@ from typing import Any
 from parallel_envs.engine.channel import ChannelClosed, Inbox, Outbox
 from parallel_envs.engine.child import STACK_SIGNAL
 from parallel_envs.engine.descriptors import owned
-from parallel_envs.engine.host import METERS, REQUESTS
+from parallel_envs.engine.host import METERS
 from parallel_envs.engine.memory import SharedBlock
 from parallel_envs.engine.messages import BELL, COMPLETION, FAILED, HOST, MESSAGE, Call, Death, Failure, Reply
 from parallel_envs.engine.pickling import dump_request, load_reply
 from parallel_envs.engine.poller import READ, WRITE, Poller, readable
 from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
 from parallel_envs.engine.worker_process import WorkerProcess
+
+_log = logging.getLogger(__name__)
 
 _MOST_BYTES = COMPLETION.size * 32  # more would only cost: what is left over is read next time
 _NOT_NOW = -1  # in the place of a bell's descriptor: writing to it fails, and `_ring_late` sees why
@@ -168,6 +171,7 @@ class ProcessPool(WorkerPool):
 
     def _new_line(self, worker: int) -> _Line:
         line = _Line(self._start_process(worker, self._fleet.common))
+        _log.info("%s started: pid %d, %s.", line.process.settings.name, line.process.pid, line.process.method)
         self._watch(line.process.sentinel, READ, lambda finished: self._bury(worker, finished))
         self._handlers[line.process.channel.fileno()] = lambda finished: self._exchange(worker, finished)
         with contextlib.suppress(ChannelClosed, OSError):  # should it have ended already, its sentinel tells
@@ -180,6 +184,7 @@ class ProcessPool(WorkerPool):
     def ring(self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None) -> Ticket:
         asked = self.all_workers if workers is None else workers
         ticket = self._open_ticket(asked, label)
+        self._count(workers)
         bell = BELL.pack(key, argument, ticket.number)
         bells, write = self._bells, os.write
         for worker in asked:
@@ -195,6 +200,7 @@ class ProcessPool(WorkerPool):
             if id(call) not in pickled:
                 pickled[id(call)] = dump_request(call)
         ticket = self._open_ticket(calls, label)
+        self._count(tuple(calls))
         bell = BELL.pack(MESSAGE, 0, ticket.number)
         for worker, call in calls.items():
             if not self._put(worker, *pickled[id(call)]):
@@ -322,6 +328,7 @@ class ProcessPool(WorkerPool):
         self._bells[worker] = _NOT_NOW
         obituary = line.process.obituary()
         line.death = Death(worker, line.process.pid, obituary.exitcode, obituary.last_output)
+        _log.info("%s ended: pid %d, exit code %s.", line.process.settings.name, line.process.pid, obituary.exitcode)
         for ticket in [ticket for ticket in self._tickets.values() if worker in ticket.waiting]:
             self._settle(ticket.number, worker, Reply(worker, death=line.death), finished)
 
@@ -357,8 +364,9 @@ class ProcessPool(WorkerPool):
 
     def meters(self, worker: int) -> Meters:
         counts, line = self._counts[worker], self._lines[worker]
-        on_pipes = int(counts[REQUESTS]) * (BELL.size + COMPLETION.size)
-        return Meters.of(counts, self._waited[worker], line.num_bytes + on_pipes)
+        requests = self._num_asked(worker)
+        num_bytes = line.num_bytes + requests * (BELL.size + COMPLETION.size)
+        return Meters.of(counts, self._waited[worker], requests, num_bytes)
 
     def close(self, timeout: float = 5.0) -> None:
         if self.closed:
@@ -368,6 +376,7 @@ class ProcessPool(WorkerPool):
         self._finalizer.detach()
         self._poller.close()
         self._fleet.stop(timeout)
+        _log.info("%d workers stopped.", self.num_workers)
         self._block.close()
 
     # ---- the poller -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 
 from parallel_envs.engine.channel import ChannelClosed, receive_frame, send_frame
-from parallel_envs.engine.host import Host, Outcome
+from parallel_envs.engine.host import BELL_SECONDS, MESSAGE_SECONDS, Host, Outcome
 from parallel_envs.engine.messages import BELL, COMPLETION, DONE, FAILED, MESSAGE, PAYLOAD, Failure
 from parallel_envs.engine.pickling import dump_reply, load_request
 
@@ -73,7 +73,7 @@ class _Worker:
                     write(completion, pack(index, DONE, number))
                 else:
                     self._complete(number, Outcome(value))
-            host.worked(began, on_messages=key == MESSAGE)
+            host.worked(MESSAGE_SECONDS if key == MESSAGE else BELL_SECONDS, began)
 
     def _complete(self, number: int, outcome: Outcome | None) -> None:
         if outcome is None:

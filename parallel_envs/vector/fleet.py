@@ -55,8 +55,8 @@ class EnvFleet:
         self._block: SharedBlock | None = None
         self.crew = Crew(factories, num_workers, settings, autoreset_mode, start_timeout)
         self.pool = self.crew.pool
-        self._sizes = np.array([len(held) for held in self.crew.slices])
-        self._asked = np.zeros(num_workers, np.int64)
+        self._full_steps = 0
+        self._asked = [0] * num_workers
         try:
             told = self.crew.build(self.pool.all_workers)
             self._agree_on_spaces([told[worker] for worker in self.pool.all_workers], observation_mode)
@@ -102,7 +102,7 @@ class EnvFleet:
 
     def step(self, argument: int, loose: Mapping[int, list[Any]] | None) -> Ticket:
         """Step all envs."""
-        self._asked += self._sizes
+        self._full_steps += 1
         if loose is None:
             return self.pool.ring(self.crew.key, argument)
         calls = {
@@ -215,12 +215,12 @@ class EnvFleet:
         return [self._stats_of(worker, restarts[worker]) for worker in self.pool.all_workers]
 
     def _stats_of(self, worker: int, restarts: int) -> dict[str, Any]:
-        counters, meters = self.buffers.counters[worker], self.pool.meters(worker)
+        counters, meters, held = self.buffers.counters[worker], self.pool.meters(worker), self.crew.slices[worker]
         return {
             "worker": worker,
             "pid": self.pool.pid(worker),
-            "env_ids": tuple(self.crew.slices[worker]),
-            "steps": int(self._asked[worker] - counters[NOT_STEPPED]),
+            "env_ids": tuple(held),
+            "steps": self._full_steps * len(held) + self._asked[worker] - int(counters[NOT_STEPPED]),
             "step_seconds": meters.bell_seconds - float(counters[AUTORESET_SECONDS] - counters[MESSAGE_STEP_SECONDS]),
             "reset_seconds": float(counters[RESET_SECONDS] + counters[AUTORESET_SECONDS]),
             "wait_seconds": meters.wait_seconds,

@@ -95,7 +95,7 @@ class Stepper:
         each step: most of all on a busy core, where other workers have just used the caches.
         """
         envs, first, pending, rows = self._envs, self._first, self._pending, self._rows
-        everyone, row_bytes = range(len(self._envs)), ROW.itemsize
+        everyone, row_bytes = tuple(range(len(self._envs))), ROW.itemsize
         views, shaped, compose = self._actions.views, self._actions.shaped, self._actions.compose
         arrays, shape = self._observations.arrays, self._observations.shape
 
