@@ -31,6 +31,7 @@ from parallel_envs.engine.child import ChildEnds, ChildSettings, become_child, d
 from parallel_envs.engine.poller import readable
 
 _TAIL_LINES = 20
+_REAP_SECONDS = 0.5
 _SPAWN_COMMAND = (
     "import sys; sys.path[:] = {path!r}; import pickle; "
     "from parallel_envs.engine.child import ChildEnds, leave, run_child; "
@@ -84,11 +85,11 @@ class _Ward:
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
 
 
-def run(socket_fd: int) -> None:
+def run(socket_fd: int, owner_pid: int) -> None:
     """The keeper's whole life. Called in a fresh interpreter by `keeper_client`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(socket_fd, False)
-    keeper = _Keeper(socket.socket(fileno=socket_fd))
+    keeper = _Keeper(socket.socket(fileno=socket_fd), owner_pid)
     try:
         keeper.serve()
     finally:
@@ -97,8 +98,9 @@ def run(socket_fd: int) -> None:
 
 
 class _Keeper:
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, owner_pid: int) -> None:
         self._channel = channel
+        self._owner_pid = owner_pid
         self._wards: dict[int, _Ward] = {}
         self._poller = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
@@ -107,16 +109,32 @@ class _Keeper:
 
     def serve(self) -> None:
         self._watch(self._channel.fileno(), self._answer)
+        self._watch_owner()
         while self._listening:
             for fd, _ in self._poller.poll():
                 handler = self._handlers.get(fd)
                 if handler is not None:
                     handler()
 
+    def _watch_owner(self) -> None:
+        """See the owner end even while a process forked from it keeps the channel open."""
+        if os.getppid() == self._owner_pid:
+            self._watch(_open_sentinel(self._owner_pid), self._stop)
+        else:  # it has ended already
+            self._stop()
+
+    def _stop(self) -> None:
+        self._listening = False
+
     def kill_all(self) -> None:
-        for ward in self._wards.values():
-            if ward.alive:
-                _kill_group(ward.pid)
+        """End everything, and wait for the children, so that none is left for the system to clear away."""
+        living = [ward for ward in self._wards.values() if ward.alive]
+        for ward in living:
+            _kill_group(ward.pid)
+        for ward in living:
+            if ward.is_child and readable(ward.sentinel, _REAP_SECONDS):
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(ward.pid, os.WNOHANG)
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
@@ -124,7 +142,7 @@ class _Keeper:
         try:
             data, fds = receive_frame(self._channel)
         except (ChannelClosed, ConnectionError):
-            self._listening = False
+            self._stop()
             return
         try:
             answer, answer_fds = self._dispatch(pickle.loads(data), fds)

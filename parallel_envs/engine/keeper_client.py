@@ -21,7 +21,7 @@ from parallel_envs.engine.child import ChildEnds, ChildSettings, thread_environm
 from parallel_envs.engine.keeper import Adopt, Autopsy, Launch, Obituary
 from parallel_envs.errors import WorkerStartError
 
-_COMMAND = "import sys; sys.path[:] = {path!r}; from parallel_envs.engine.keeper import run; run({fd})"
+_COMMAND = "import sys; sys.path[:] = {path!r}; from parallel_envs.engine.keeper import run; run({fd}, {owner})"
 _ANSWER_SECONDS = 60.0
 
 _lock = threading.Lock()
@@ -105,7 +105,7 @@ def _end(owner: int, channel: socket.socket, process: subprocess.Popen[bytes]) -
 
 
 def _start_process(channel: socket.socket) -> subprocess.Popen[bytes]:
-    command = _COMMAND.format(path=list(sys.path), fd=channel.fileno())
+    command = _COMMAND.format(path=list(sys.path), fd=channel.fileno(), owner=os.getpid())
     return subprocess.Popen(
         [sys.executable, "-c", command],
         stdin=subprocess.DEVNULL,
