@@ -6,6 +6,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -15,6 +16,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import cores_here
+from parallel_envs.tasks import TaskSource
+from parallel_envs.vector.tasking import TaskSettings
 
 EnvFactory = Callable[[], "gymnasium.Env[Any, Any]"]
 
@@ -147,18 +150,71 @@ def seeds(seed: Any, num_envs: int) -> list[int | None]:
     return given
 
 
-def reset_options(
-    options: Mapping[str, Any] | None, num_envs: int
-) -> tuple[dict[str, Any] | None, npt.NDArray[np.bool_] | None]:
-    """The options for the envs, and the mask of those to reset (None: all). The caller's dict is left as it is."""
+Options = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
+"""Reset options: for all environments, or one for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetWish:
+    """What a reset is to do: to which envs, with which options each, and with which tasks (None: nothing was said)."""
+
+    envs: list[int]
+    options: list[dict[str, Any] | None]
+    tasks: Any
+
+    def untouched(self, num_envs: int) -> npt.NDArray[np.bool_] | None:
+        """The envs that are left alone, or None if none is."""
+        if len(self.envs) == num_envs:
+            return None
+        untouched = np.ones(num_envs, np.bool_)
+        untouched[self.envs] = False
+        return untouched
+
+
+def reset_wish(options: Any, tasks: Any, env_ids: Any, num_envs: int) -> ResetWish:
+    """Bring what a caller says of a reset into one form. The caller's objects are left as they are."""
+    envs = some_envs(env_ids, num_envs)
     if options is None:
-        return None, None
-    if not isinstance(options, Mapping):
-        raise TypeError(f"options={options!r} is a {type(options).__name__}. Give a dict, or None.")
-    rest = dict(options)
-    if "reset_mask" not in rest:
-        return rest, None
-    return rest, _mask(rest.pop("reset_mask"), num_envs)
+        return ResetWish(envs, [None] * num_envs, tasks)
+    if isinstance(options, Mapping):
+        return _wish_of_dict(dict(options), tasks, env_ids, num_envs)
+    if isinstance(options, str) or not isinstance(options, Sequence):
+        raise TypeError(f"options={options!r} is a {type(options).__name__}. Give a dict, a list of dicts, or None.")
+    for one in options:
+        if one is not None and not isinstance(one, Mapping):
+            raise TypeError(f"options={options!r} holds {one!r}. Give a dict for all, or a list with a dict for each.")
+    if len(options) != len(envs):
+        raise ValueError(f"{len(options)} options were given for {len(envs)} environments. Give one for each.")
+    each: list[dict[str, Any] | None] = [None] * num_envs
+    for env, one in zip(envs, options, strict=True):
+        each[env] = None if one is None else dict(one)
+    return ResetWish(envs, each, tasks)
+
+
+def _wish_of_dict(options: dict[str, Any], tasks: Any, env_ids: Any, num_envs: int) -> ResetWish:
+    envs = some_envs(env_ids, num_envs)
+    if "reset_mask" in options:
+        if env_ids is not None:
+            raise ValueError("Both env_ids and options['reset_mask'] were given. Give one of them.")
+        envs = np.flatnonzero(_mask(options.pop("reset_mask"), num_envs)).tolist()
+    if {"task", "tasks"} & set(options):
+        if tasks is not None or {"task", "tasks"} <= set(options):
+            raise ValueError("Tasks were given twice. Give one of tasks=, options['tasks'] and options['task'].")
+        tasks = options.pop("tasks") if "tasks" in options else [options.pop("task")] * len(envs)
+    return ResetWish(envs, [dict(options) for _ in range(num_envs)], tasks)
+
+
+def task_settings(source: Any, setter: Any, num_envs: int) -> TaskSettings:
+    """How tasks are to reach envs, and where they come from."""
+    if source is not None and not isinstance(source, TaskSource):
+        raise TypeError(
+            f"task_source={source!r} is not a TaskSource. See parallel_envs.tasks for those that are ready."
+        )
+    if setter is not None and not callable(setter):
+        raise TypeError(f"task_setter={setter!r} cannot be called. Give a function of an environment and a task.")
+    if source is not None:
+        source.bind(num_envs)
+    return TaskSettings(setter, source)
 
 
 def _mask(mask: Any, num_envs: int) -> npt.NDArray[np.bool_]:

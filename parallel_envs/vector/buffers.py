@@ -34,16 +34,18 @@ _WIDEST = max(dtype.itemsize for dtype in ACTION_DTYPES)
 
 ROW = np.dtype(
     {
-        "names": ["reward", "info", "terminated", "truncated"],
-        "formats": ["f8", "i8", "?", "?"],
-        "offsets": [0, 8, 16, 17],
+        "names": ["reward", "info", "terminated", "truncated", "task_id", "episode_index"],
+        "formats": ["f8", "i8", "?", "?", "i8", "i8"],
+        "offsets": [0, 8, 16, 17, 24, 32],
         "itemsize": 64,  # a cache line: workers on different cores do not write to the same one
     }
 )
-"""What a step returns besides the observation: see `infos` for what `info` may be."""
+"""What a step returns besides the observation (see `infos` for `info`), and what a reset changes: task and episode."""
+
+TASK_OFFSET = 24
 
 pack_row = struct.Struct("=dq??").pack_into
-"""Write a whole `ROW` in one go: `pack_row(buffer, offset, reward, info, terminated, truncated)`."""
+"""Write what a step changes in one go: `pack_row(buffer, offset, reward, info, terminated, truncated)`."""
 
 NOT_STEPPED, RESET_SECONDS, AUTORESET_SECONDS, MESSAGE_STEP_SECONDS, COUNTERS = 0, 1, 2, 3, 8
 """Columns of a worker's counters: envs that were asked to step but were reset or raised; seconds in resets asked for,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,8 @@ from parallel_envs.vector.failures import env_error, step_timeout, worker_died
 from parallel_envs.vector.layout import slices
 from parallel_envs.vector.registry import Registrations
 from parallel_envs.vector.slice import Description, EnvSlice
-from parallel_envs.vector.stepping import AnyEnv, News
+from parallel_envs.vector.stepping import AnyEnv, News, ResetRequest
+from parallel_envs.vector.tasking import TaskSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,9 @@ class Crew:
         settings: PoolSettings,
         mode: AutoresetMode,
         start_timeout: float | None,
+        tasks: TaskSettings,
     ) -> None:
+        self._tasks = tasks
         self._factories, self._mode, self._start_timeout = factories, mode, start_timeout
         self.slices = slices(len(factories), num_workers)
         self.owner = [worker for worker, held in enumerate(self.slices) for _ in held]
@@ -83,7 +86,7 @@ class Crew:
     def _build_call(self, worker: int, registrations: Registrations | None) -> Call:
         held = self.slices[worker]
         made = [self._factories[env] for env in held]
-        what = (self.key, EnvSlice, held.start, made, self._mode, registrations)
+        what = (self.key, EnvSlice, held.start, made, self._mode, registrations, self._tasks)
         return Call(HOST, "build", what, {"copies": not self._in_process})
 
     def attach(self, attachment: Attachment, workers: Sequence[int]) -> None:
@@ -103,11 +106,11 @@ class Crew:
         """Make one env anew, in the worker that holds it."""
         self._await(self.pool.call(self.owner[env], self.key, "rebuild", env))
 
-    def revive(self, seeds: Mapping[int, int]) -> dict[int, Failure]:
+    def revive(self, requests: Sequence[ResetRequest]) -> dict[int, Failure]:
         """Reset new envs, so that their next step tells that an episode was lost."""
         calls = {
-            worker: Call(self.key, "revive", ({env: seeds[env] for env in held if env in seeds},))
-            for worker, held in self.holders(seeds)
+            worker: Call(self.key, "revive", ([request for request in requests if request.env in held],))
+            for worker, held in self.holders(request.env for request in requests)
         }
         revived = self.pool.send(calls)
         self._await(revived)

@@ -16,6 +16,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import Call, PoolSettings, SharedBlock, Ticket
+from parallel_envs.tasks import Task
 from parallel_envs.vector.actions import ActionWriter
 from parallel_envs.vector.buffers import (
     AUTORESET_SECONDS,
@@ -28,9 +29,10 @@ from parallel_envs.vector.buffers import (
 from parallel_envs.vector.crew import Attachment, Crew
 from parallel_envs.vector.infos import Info, InfoReader
 from parallel_envs.vector.layout import Leaf, assembler, leaves, unknown_parts
-from parallel_envs.vector.slice import Description, ResetRequest
+from parallel_envs.vector.slice import Description
 from parallel_envs.vector.spaces import batched_action_space, batched_observation_space
-from parallel_envs.vector.stepping import AnyEnv, News, bell_argument, snapshot
+from parallel_envs.vector.stepping import AnyEnv, News, ResetRequest, bell_argument, snapshot
+from parallel_envs.vector.tasking import NO_TASK, TaskSettings
 
 ObservationMode = str | Space[Any] | tuple[Space[Any], Space[Any]]
 Rows = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], Info]
@@ -50,10 +52,11 @@ class EnvFleet:
         shared_memory: bool | None,
         num_sets: int,
         start_timeout: float | None,
+        tasks: TaskSettings,
     ) -> None:
         self.num_envs = len(factories)
         self._block: SharedBlock | None = None
-        self.crew = Crew(factories, num_workers, settings, autoreset_mode, start_timeout)
+        self.crew = Crew(factories, num_workers, settings, autoreset_mode, start_timeout, tasks)
         self.pool = self.crew.pool
         self._full_steps = 0
         self._asked = [0] * num_workers
@@ -67,6 +70,7 @@ class EnvFleet:
 
     def _agree_on_spaces(self, told: Sequence[Description], mode: ObservationMode) -> None:
         self.metadata, self.render_mode = told[0].metadata, told[0].render_mode
+        self.task_ways = [way for one in told for way in one.task_ways]
         observation = [space for one in told for space in one.observation_spaces]
         action = [space for one in told for space in one.action_spaces]
         self.observation_spaces = batched_observation_space(observation, mode)
@@ -81,6 +85,8 @@ class EnvFleet:
         plan = Plan.of(piped, action, self.num_envs, self.pool.num_workers, num_sets)
         self._block = SharedBlock.create(plan.num_bytes)
         self.buffers = Buffers(plan, self._block)
+        self.buffers.rows["task_id"] = NO_TASK
+        self.buffers.rows["episode_index"] = -1
         self.actions = ActionWriter(self.buffers)
         self._info_reader = InfoReader(self.buffers.info_schemas, self.buffers.info_rows)
         self._assemble = assembler(single)
@@ -141,6 +147,18 @@ class EnvFleet:
             "set_attr", values, lambda held: (name, {env: values[env] for env in values if env in held})
         )
 
+    def set_tasks(self, tasks: Mapping[int, Task]) -> Ticket:
+        """Give envs tasks from their next episodes on."""
+        return self._ask_holders("set_tasks", tasks, lambda held: ({env: tasks[env] for env in tasks if env in held},))
+
+    def get_tasks(self, envs: Sequence[int]) -> Ticket:
+        """Ask envs for their tasks. Each worker replies with a dict by env."""
+        return self._ask_holders("get_tasks", envs, lambda held: ([env for env in envs if env in held],))
+
+    def tell_all(self, method: str, *args: Any) -> None:
+        """Send every worker a message whose reply nobody needs: it is done before whatever is asked next."""
+        self.pool.forget(self.pool.call_all(self.crew.key, method, *args))
+
     def _ask_holders(self, method: str, envs: Iterable[int], arguments: Callable[[range], tuple[Any, ...]]) -> Ticket:
         """Send the workers that hold these envs a message, each with its own arguments."""
         envs = list(envs)
@@ -177,6 +195,20 @@ class EnvFleet:
             silent[only] = False
             self.buffers.info_schemas[silent] = 0
         return self._info_reader.batch(None, pickled)
+
+    def task_infos(self, envs: npt.NDArray[np.intp] | None, of: Sequence[int] | None = None) -> Info:
+        """Which task and which episode each row belongs to. `of`: rows of other envs say nothing."""
+        rows = self.buffers.rows if envs is None else self.buffers.rows[envs]
+        mask = np.ones(len(rows), np.bool_)
+        if of is not None:
+            mask[:] = False
+            mask[of] = True
+        return {
+            "task_id": np.where(mask, rows["task_id"], 0),
+            "_task_id": mask,
+            "episode_index": np.where(mask, rows["episode_index"], 0),
+            "_episode_index": mask.copy(),
+        }
 
     def rows(self, envs: npt.NDArray[np.intp], which_set: int, pickled: Mapping[int, Info]) -> Rows:
         """What these envs returned from a step, row by row."""

@@ -20,12 +20,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from parallel_envs.engine import BACKENDS, START_METHODS, Failure, PoolSettings, Ticket, settle
 from parallel_envs.errors import ClosedError
 from parallel_envs.seeding import SeedTree
+from parallel_envs.tasks import Task, TaskSource, TaskWay
 from parallel_envs.vector import arguments
 from parallel_envs.vector.failures import env_error, env_names
 from parallel_envs.vector.fleet import EnvFleet
 from parallel_envs.vector.recovery import Recovery
-from parallel_envs.vector.slice import ResetRequest
-from parallel_envs.vector.stepping import bell_argument
+from parallel_envs.vector.stepping import ResetRequest, bell_argument
+from parallel_envs.vector.tasking import TaskBook, TaskSetter
 
 Batch = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]
 
@@ -80,6 +81,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         step_timeout: Seconds that a step may take, unless the call says otherwise. None: as long as it takes.
         reset_timeout: The same for a reset.
         start_timeout: The same for the construction of the environments.
+        task_source: Where tasks come from: a new one for each episode (see `parallel_envs.tasks`).
+        task_setter: A function of an environment and a task, for environments that take tasks in a way of their own.
         max_restarts: With `on_failure="restart"`, how often each worker may be restarted within `restart_window`
             seconds before the failure is raised after all.
         restart_window: See `max_restarts`.
@@ -107,6 +110,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         start_timeout: float | None = None,
         max_restarts: int = 10,
         restart_window: float = 600.0,
+        task_source: TaskSource | None = None,
+        task_setter: TaskSetter | None = None,
     ) -> None:
         self._state = State.IDLE
         self.closed = True  # until there is something to close
@@ -145,9 +150,13 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             shared_memory=shared_memory,
             num_sets=1 if copy else 2,
             start_timeout=arguments.optional_seconds("start_timeout", start_timeout),
+            tasks=arguments.task_settings(task_source, task_setter, self.num_envs),
         )
+        self._tasks = TaskBook(self.num_envs, task_source, fleet.task_ways)
         self.backend = fleet.pool.backend
-        self._recovery = Recovery(fleet.crew, max_restarts, arguments.seconds("restart_window", restart_window))
+        self._recovery = Recovery(
+            fleet.crew, max_restarts, arguments.seconds("restart_window", restart_window), self._tasks
+        )
         self.closed = False
         self.metadata = {**fleet.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = fleet.render_mode
@@ -168,25 +177,46 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self,
         *,
         seed: int | Sequence[int | None] | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: arguments.Options = None,
+        tasks: Sequence[Any] | None = None,
+        env_ids: int | Iterable[int] | None = None,
         timeout: float | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments, or those that `options["reset_mask"]` marks."""
-        self.reset_async(seed=seed, options=options)
+        """Reset all environments, or those that `env_ids` names or `options["reset_mask"]` marks.
+
+        Args:
+            seed: As Gymnasium has it: an int counts up from environment to environment, a list has one for each.
+            options: For `Env.reset`: a dict for all, or a list with one for each. `"tasks"` and `"task"` in a dict are
+                taken as `tasks` (for all in the second case), for wrappers that pass nothing else.
+            tasks: One for each environment that is reset: any value, a `Task`, `KEEP` or `RESAMPLE`. It stays through
+                autoresets until it is changed (or, with a `task_source`, for this episode).
+            env_ids: Which environments to reset.
+            timeout: In the place of `reset_timeout`.
+
+        Returns:
+            The latest observation of every environment, and the infos of those that were reset.
+        """
+        self.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
         return self.reset_wait(timeout)
 
     def reset_async(
-        self, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
+        self,
+        seed: int | Sequence[int | None] | None = None,
+        options: arguments.Options = None,
+        tasks: Sequence[Any] | None = None,
+        env_ids: int | Iterable[int] | None = None,
     ) -> None:
         """Begin a reset. `reset_wait` ends it."""
         self._check_idle("reset_async")
+        wish = arguments.reset_wish(options, tasks, env_ids, self.num_envs)
         seeds = arguments.seeds(seed, self.num_envs)
-        env_options, mask = arguments.reset_options(options, self.num_envs)
-        chosen = range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist()
-        requests = [ResetRequest(env, seeds[env], env_options) for env in chosen]
-        self._turn_set(untouched=None if mask is None else ~mask)
+        chosen = self._tasks.choices(wish.tasks, wish.envs)
+        requests = [ResetRequest(env, seeds[env], wish.options[env], chosen[env]) for env in wish.envs]
+        self._turn_set(untouched=wish.untouched(self.num_envs))
+        self._update_source()
         self._ticket = self._fleet.reset(requests, self._set)
         self._state, self._requests = State.RESET, requests
+        self._use_tasks(chosen)
         if isinstance(seed, int | np.integer) and seed >= 0:
             self._recovery.seeds = SeedTree(int(seed))
 
@@ -194,7 +224,10 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """The observations and infos of the reset that was begun. After a `StepTimeout` it may be called again."""
         tickets = self._finish(State.RESET, "reset", self.reset_timeout if timeout is None else timeout)
         pickled = self._fleet.take_in(tickets, self._set)
-        infos = self._fleet.infos(pickled, only=[request.env for request in self._requests])
+        envs = [request.env for request in self._requests]
+        infos = self._fleet.infos(pickled, only=envs)
+        if self._tasks.active:
+            infos = {**self._fleet.task_infos(None, of=envs), **infos}
         return self._observations(), infos
 
     def step(self, actions: Any, timeout: float | None = None) -> Batch:
@@ -208,6 +241,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             self._check_idle("step_async")
         code, loose = self._fleet.actions.write(actions)
         self._turn_set(untouched=None)
+        self._update_source()
         self._ticket = self._fleet.step(bell_argument(self._set, code), loose)
         self._state = State.STEP
 
@@ -219,6 +253,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             settle(self._fleet.pool)
         fleet = self._fleet
         infos = fleet.infos(fleet.take_in(tickets, self._set))
+        if self._tasks.active:
+            infos = {**fleet.task_infos(None), **infos}
         buffers = fleet.buffers
         return (
             self._observations(),
@@ -257,6 +293,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
                 "send",
             )
         code, loose = self._fleet.actions.write(actions, envs)
+        self._update_source()
         now = time.monotonic()
         for env in envs:
             self._in_flight[env] = self._fleet.step_env(env, self._set, code, loose)
@@ -289,7 +326,11 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         for ticket in landed:
             self._forget_flight(ticket)
         envs = np.array([ticket.label for ticket in landed], np.intp)
-        return (envs, *self._fleet.rows(envs, self._set, self._fleet.take_in(tickets, self._set)))
+        *rows, infos = self._fleet.rows(envs, self._set, self._fleet.take_in(tickets, self._set))
+        if self._tasks.active:
+            infos = {**self._fleet.task_infos(envs), **infos}
+        observations, rewards, terminated, truncated = rows
+        return envs, observations, rewards, terminated, truncated, infos
 
     def _resolve_landed(self, ticket: Ticket) -> list[Ticket]:
         """What an env has answered. If that is an error, the others that have landed stay for the next `recv`."""
@@ -329,6 +370,55 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         if self.step_timeout is None:
             return math.inf
         return min(self._sent_at[env] for env, t in self._in_flight.items() if not t.done) + self.step_timeout + 1e-3
+
+    # ---- tasks ----------------------------------------------------------------------------------------------------
+
+    def set_tasks(self, tasks: Sequence[Any], env_ids: int | Iterable[int] | None = None) -> None:
+        """Give environments tasks, one for each, from their next episodes on. `KEEP` leaves one as it is."""
+        self._check_idle("set_tasks")
+        envs = arguments.some_envs(env_ids, self.num_envs)
+        chosen = self._tasks.choices(tasks, envs)
+        ticket = self._fleet.set_tasks({env: task for env, task in chosen.items() if isinstance(task, Task)})
+        self._ticket, self._state = ticket, State.CALL
+        self._finish(State.CALL, "setting of tasks", None)
+        self._use_tasks(chosen)
+
+    def get_tasks(self, env_ids: int | Iterable[int] | None = None) -> list[Any]:
+        """The tasks that environments have: as they tell themselves where they have `get_task` or `get_current_task`,
+        else as they were given. None where there is none.
+        """
+        self._check_idle("get_tasks")
+        envs = arguments.some_envs(env_ids, self.num_envs)
+        self._ticket, self._state = self._fleet.get_tasks(envs), State.CALL
+        (ticket,) = self._finish(State.CALL, "asking for tasks", None)
+        told = {env: value for reply in ticket.replies.values() for env, value in reply.value.items()}
+        _raise_failures({env: value for env, value in told.items() if isinstance(value, Failure)}, "asking for tasks")
+        return [told[env] for env in envs]
+
+    @property
+    def task_ways(self) -> tuple[TaskWay | str, ...]:
+        """How each environment takes a task, or why it cannot."""
+        return self._tasks.ways
+
+    def reset_all(self, tasks: Sequence[Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset every environment, each with its task."""
+        return self.reset(tasks=tasks)
+
+    def step_all(self, actions: Any) -> Batch:
+        """Step every environment."""
+        return self.step(actions)
+
+    def _use_tasks(self, chosen: Mapping[int, Any]) -> None:
+        before = self._tasks.active
+        self._tasks.note(chosen)
+        if self._tasks.active and not before:
+            self._fleet.tell_all("tell_tasks")
+
+    def _update_source(self) -> None:
+        """Bring the workers' copies of the task source up to date, if the trainer has changed it."""
+        source = self._tasks.source_to_send() if self._tasks.source is not None else None
+        if source is not None:
+            self._fleet.tell_all("set_source", source)
 
     # ---- attributes and methods of the envs -----------------------------------------------------------------------
 
@@ -439,10 +529,12 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def __repr__(self) -> str:
         name = "" if self.spec is None else f"{self.spec.id}, "
+        ways = sorted({way.value for way in self._tasks.ways if isinstance(way, TaskWay)}) if self._tasks.active else []
+        tasks = f"tasks by {', '.join(ways)}, " if ways else ""
         state = "closed" if self.closed else "idle" if self._state is State.IDLE else f"waiting for {self._state.value}"
         return (
             f"{type(self).__name__}({name}num_envs={self.num_envs}, num_workers={self.num_workers}, "
-            f"backend={self.backend!r}, state={state!r})"
+            f"backend={self.backend!r}, {tasks}state={state!r})"
         )
 
     # ---- states ---------------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.seeding import SeedTree
 from parallel_envs.vector.crew import Crew
 from parallel_envs.vector.failures import env_error, env_names, worker_died
+from parallel_envs.vector.stepping import ResetRequest
+from parallel_envs.vector.tasking import TaskBook
 
 _log = logging.getLogger(__name__)
 
@@ -45,8 +47,8 @@ class Budget:
 class Recovery:
     """Replaces what is broken in a crew. `restarts` counts, by worker."""
 
-    def __init__(self, crew: Crew, limit: int, window: float) -> None:
-        self._crew = crew
+    def __init__(self, crew: Crew, limit: int, window: float, book: TaskBook) -> None:
+        self._crew, self._book = crew, book
         self._budget = Budget(limit, window)
         self._counts: dict[int, int] = {}
         self._late: dict[int, StepTimeout] = {}
@@ -114,7 +116,7 @@ class Recovery:
                     envs = self._crew.slices[worker]
                 else:
                     replace()
-                failures = self._crew.revive({env: self._fresh_seed(env) for env in envs})
+                failures = self._crew.revive([self._first_request(env) for env in envs])
                 if not failures:
                     return
                 fault = env_error(failures, "the reset after a restart")
@@ -137,6 +139,8 @@ class Recovery:
             raise fault
         self.restarts[worker] += 1
 
-    def _fresh_seed(self, env: int) -> int:
+    def _first_request(self, env: int) -> ResetRequest:
+        """How a new env begins: with a fresh seed, and with the task that its predecessor would have played next."""
         count = self._counts[env] = self._counts.get(env, 0) + 1
-        return self.seeds.child("restart", env, count).seed()
+        (task,) = self._book.choices(None, (env,)).values()
+        return ResetRequest(env, self.seeds.child("restart", env, count).seed(), task=self._book.named.get(env, task))

@@ -12,9 +12,11 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import Failure, SharedBlock
+from parallel_envs.tasks import Task, TaskSource, TaskWay
 from parallel_envs.vector.buffers import Buffers, Plan
 from parallel_envs.vector.registry import Registrations
-from parallel_envs.vector.stepping import AnyEnv, News, Stepper, snapshot
+from parallel_envs.vector.stepping import AnyEnv, News, ResetRequest, Stepper, snapshot
+from parallel_envs.vector.tasking import TaskSettings, way_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +27,8 @@ class Description:
     action_spaces: tuple[Space[Any], ...]
     metadata: dict[str, Any]
     render_mode: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ResetRequest:
-    """How one env is to be reset."""
-
-    env: int
-    seed: int | None
-    options: dict[str, Any] | None
-    restarted: bool = False
-    """Whether it is done anew, in a new worker or env, because the first attempt failed."""
+    task_ways: tuple[TaskWay | str, ...]
+    """How each env takes a task, or why it cannot."""
 
 
 class EnvSlice:
@@ -50,9 +43,11 @@ class EnvSlice:
         factories: Sequence[Callable[[], AnyEnv]],
         autoreset_mode: AutoresetMode,
         registrations: Registrations | None,
+        tasks: TaskSettings,
         *,
         copies: bool,
     ) -> None:
+        self._tasks = tasks
         self._first, self._factories, self._registrations = first, factories, registrations
         self._mode = autoreset_mode
         self._keep: Callable[[Any], Any] = snapshot if copies else lambda value: value
@@ -78,12 +73,15 @@ class EnvSlice:
             _shared_where_equal([env.action_space for env in self._envs]),
             dict(first.metadata),
             getattr(first, "render_mode", None),
+            tuple(way_of(env, self._tasks.setter) for env in self._envs),
         )
 
     def attach(self, plan: Plan, block: SharedBlock, action_space: Space[Any], worker: int) -> None:
         """Use these arrays from now on."""
         buffers = Buffers(plan, block)
-        self._stepper = Stepper(self._envs, self._first, self._mode, buffers, action_space, worker, self._keep)
+        self._stepper = Stepper(
+            self._envs, self._first, self._mode, buffers, action_space, worker, self._keep, self._tasks
+        )
         self.ring = self._stepper.ring
 
     def step_with(self, argument: int, parts: Mapping[int, Sequence[Any]]) -> News | None:
@@ -93,8 +91,7 @@ class EnvSlice:
     def reset(self, requests: Sequence[ResetRequest], which_set: int) -> News | None:
         """Reset some envs."""
         for request in requests:
-            local = request.env - self._first
-            self._stepper.reset(local, request.seed, request.options, which_set, restarted=request.restarted)
+            self._stepper.reset(request, which_set)
         return self._stepper.take_news()
 
     def rebuild(self, env: int) -> None:
@@ -104,18 +101,50 @@ class EnvSlice:
             self._envs[local].close()
         self._envs[local] = _make(env, self._factories[local], self._registrations)
 
-    def revive(self, seeds: Mapping[int, int]) -> dict[int, Failure]:
-        """Reset new envs with these seeds: their next step tells of a lost episode. Returns those that raised."""
+    def revive(self, requests: Sequence[ResetRequest]) -> dict[int, Failure]:
+        """Reset new envs: their next step tells of a lost episode. Returns those that raised."""
         failures: dict[int, Failure] = {}
-        for env, seed in seeds.items():
-            local = env - self._first
+        for request in requests:
             try:
-                self._stepper.revive(local, self._envs[local], seed)
+                self._stepper.revive(request)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
-                failures[env] = Failure.of(error)
+                failures[request.env] = Failure.of(error)
         return failures
+
+    # ---- tasks ----------------------------------------------------------------------------------------------------
+
+    def set_tasks(self, tasks: Mapping[int, Task]) -> None:
+        """Give envs these tasks from their next episodes on."""
+        self._stepper.tells_tasks = True
+        for env, task in tasks.items():
+            self._stepper.desk.assign(env - self._first, task)
+
+    def set_source(self, source: TaskSource) -> None:
+        """Draw from this source from now on."""
+        self._stepper.desk.source = source
+
+    def tell_tasks(self) -> None:
+        """Tasks are in use: final infos are to say which."""
+        self._stepper.tells_tasks = True
+
+    def get_tasks(self, envs: Sequence[int]) -> dict[int, Any]:
+        """The tasks of envs: as an env itself tells where it can, else as given. A `Failure` where it raised."""
+        return {env: self._task_of(env - self._first) for env in envs}
+
+    def _task_of(self, local: int) -> Any:
+        env = self._envs[local]
+        try:
+            for name in ("get_task", "get_current_task"):
+                if env.has_wrapper_attr(name):
+                    return self._keep(env.get_wrapper_attr(name)())
+        except Exception as error:  # noqa: BLE001  # an error of this call, whatever it is
+            return Failure.of(error)
+        held = self._stepper.desk.held(local)
+        return None if held is None else self._keep(held.value)
+
+    # ---- faults ---------------------------------------------------------------------------------------------------
 
     def report_lost(self, envs: Sequence[int], which_set: int) -> News | None:
         """The rows of revived envs for a step that their predecessors did not live to answer."""

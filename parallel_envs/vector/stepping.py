@@ -18,6 +18,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import Failure
+from parallel_envs.tasks import KEEP, RESAMPLE
 from parallel_envs.vector.buffers import (
     AUTORESET_SECONDS,
     MESSAGE_STEP_SECONDS,
@@ -30,6 +31,7 @@ from parallel_envs.vector.buffers import (
 )
 from parallel_envs.vector.exchange import ActionReader, ObservationWriter, as_float
 from parallel_envs.vector.infos import EMPTY, PICKLED, Info, InfoWriter, Schema
+from parallel_envs.vector.tasking import TaskDesk, TaskSettings
 
 AnyEnv = gymnasium.Env[Any, Any]
 
@@ -56,6 +58,19 @@ _NOTHING, _AUTORESET, _LOST = "nothing", "autoreset", "lost"
 _EVERYONE, _SET_BIT, _DTYPE_BITS = 0, 1, 4
 
 
+@dataclass(frozen=True, slots=True)
+class ResetRequest:
+    """How one env is to be reset."""
+
+    env: int
+    seed: int | None = None
+    options: dict[str, Any] | None = None
+    task: Any = KEEP
+    """A `Task`, `KEEP` or `RESAMPLE`."""
+    restarted: bool = False
+    """Whether it is done anew, in a new worker or env, because the first attempt failed."""
+
+
 def bell_argument(which_set: int, dtype_code: int, local: int | None = None) -> int:
     """What to ring with: the set of observations to write to, what the actions are made of, and the env (None: all)."""
     return which_set | dtype_code << _SET_BIT | (_EVERYONE if local is None else local + 1) << _SET_BIT + _DTYPE_BITS
@@ -76,7 +91,12 @@ class Stepper:
         action_space: Space[Any],
         worker: int,
         keep: Callable[[Any], Any],
+        tasks: TaskSettings,
     ) -> None:
+        self.desk = TaskDesk(envs, first, buffers, tasks)
+        self.tells_tasks = tasks.source is not None
+        """Whether the last words of an episode say which task and episode it was."""
+        self._autoreset_choice = KEEP if tasks.source is None else RESAMPLE
         self._envs, self._first, self._mode, self._keep = envs, first, mode, keep
         self._rows = cells(buffers.rows.view(np.uint8))
         self._counters = cells(buffers.counters[worker])
@@ -141,23 +161,23 @@ class Stepper:
         self._counters[MESSAGE_STEP_SECONDS] += time.perf_counter() - began - resets
         return news
 
-    def reset(
-        self, local: int, seed: int | None, options: dict[str, Any] | None, which_set: int, *, restarted: bool = False
-    ) -> None:
-        """Reset an env. What was pending for it is done with. `restarted` marks the row."""
+    def reset(self, request: ResetRequest, which_set: int) -> None:
+        """Reset an env. What was pending for it is done with."""
         began = time.perf_counter()
+        local = request.env - self._first
         try:
-            self._reset(local, seed, options, which_set, {RESTARTED: True} if restarted else {})
+            self._reset(local, request, which_set)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  # as in ring
-            self._note().failures[self._first + local] = Failure.of(error)
+            self._note().failures[request.env] = Failure.of(error)
         finally:
             self._counters[RESET_SECONDS] += time.perf_counter() - began
 
-    def revive(self, local: int, env: AnyEnv, seed: int) -> None:
+    def revive(self, request: ResetRequest) -> None:
         """Go on with a new env in the place of one that failed. Its next step tells that an episode was lost."""
-        observation, info = reset_env(env, seed, None)
+        local = request.env - self._first
+        observation, info = self._begin_episode(local, request)
         self._lost[local] = snapshot(observation), snapshot(info)
         self._pending[local] = _LOST
 
@@ -185,7 +205,7 @@ class Stepper:
             return
         began = time.perf_counter()
         try:
-            self._reset(local, None, None, which_set, {})
+            self._reset(local, ResetRequest(self._first + local, task=self._autoreset_choice), which_set)
         finally:
             self._counters[AUTORESET_SECONDS] += time.perf_counter() - began
 
@@ -199,13 +219,18 @@ class Stepper:
         number = self._deliver(env, observation, {**info, RESTARTED: True}, which_set)
         pack_row(self._rows, env * ROW.itemsize, 0.0, number, False, True)
 
-    def _reset(self, local: int, seed: int | None, options: dict[str, Any] | None, which_set: int, marks: Info) -> None:
-        env = self._first + local
-        observation, info = reset_env(self._envs[local], seed, options)
+    def _reset(self, local: int, request: ResetRequest, which_set: int) -> None:
+        observation, info = self._begin_episode(local, request)
         self._pending[local] = _NOTHING
         self._lost.pop(local, None)
-        number = self._deliver(env, observation, {**info, **marks} if marks else info, which_set)
-        pack_row(self._rows, env * ROW.itemsize, 0.0, number, False, False)
+        marked = {**info, RESTARTED: True} if request.restarted else info
+        number = self._deliver(request.env, observation, marked, which_set)
+        pack_row(self._rows, request.env * ROW.itemsize, 0.0, number, False, False)
+
+    def _begin_episode(self, local: int, request: ResetRequest) -> tuple[Any, Info]:
+        added = self.desk.begin(local, request.task)
+        options = {**(request.options or {}), **added} if added else request.options
+        return reset_env(self._envs[local], request.seed, options)
 
     def _end_episode(self, local: int, observation: Any, info: Info) -> tuple[Any, Info]:
         """The observation and info to report for a step that ended its episode."""
@@ -215,7 +240,10 @@ class Stepper:
             return observation, info
         began = time.perf_counter()
         final = {"final_info": snapshot(info), "final_obs": snapshot(observation)}
-        observation, info = reset_env(self._envs[local], None, None)
+        if self.tells_tasks:
+            task, episode = self.desk.marks(local)
+            final["final_info"] = {"task_id": task, "episode_index": episode, **final["final_info"]}
+        observation, info = self._begin_episode(local, ResetRequest(self._first + local, task=self._autoreset_choice))
         self._counters[AUTORESET_SECONDS] += time.perf_counter() - began
         return observation, {**final, **info}
 
