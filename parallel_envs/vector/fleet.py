@@ -223,6 +223,13 @@ class EnvFleet:
         buffers = self.buffers
         return observations, buffers.rewards[envs], buffers.terminated[envs], buffers.truncated[envs], infos
 
+    def single(self, env: int, which_set: int, pickled: Mapping[int, Info]) -> tuple[Any, float, bool, bool, Info]:
+        """What one env returned from a step, as the env itself would return it."""
+        observation = self._assemble([snapshot(column[env]) for column in self._sets[which_set]])
+        row = self.buffers.rows[env]
+        info = self._info_reader.single(env, pickled)
+        return observation, float(row["reward"]), bool(row["terminated"]), bool(row["truncated"]), info
+
     def observations(self, which_set: int, *, copied: bool) -> Any:
         """The latest observation of every env."""
         columns = self._sets[which_set]

@@ -197,6 +197,13 @@ class InfoReader:
                 return self._columnwise(int(kinds[0]), indices, present)
         return self._row_by_row(numbers.tolist(), indices, pickled)
 
+    def single(self, env: int, pickled: Mapping[int, Info]) -> Info:
+        """The info of one env, as the env gave it."""
+        number = int(self._numbers[env])
+        if number == EMPTY:
+            return {}
+        return pickled[env] if number == PICKLED else self._schemas[number].unpack(self._rows[env])
+
     def _columnwise(self, number: int, indices: npt.NDArray[np.intp] | None, present: npt.NDArray[np.bool_]) -> Info:
         """All rows that are present have the same schema: one copy an entry."""
         infos: Info = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +25,10 @@ from parallel_envs.tasks import Task, TaskSource, TaskWay
 from parallel_envs.vector import arguments
 from parallel_envs.vector.failures import env_error, env_names
 from parallel_envs.vector.fleet import EnvFleet
+from parallel_envs.vector.flights import Flight, Flights
 from parallel_envs.vector.recovery import Recovery
+from parallel_envs.vector.remotes import Remote
+from parallel_envs.vector.settling import AskAgain, Settler
 from parallel_envs.vector.stepping import ResetRequest, bell_argument
 from parallel_envs.vector.tasking import TaskBook, TaskSetter
 
@@ -167,8 +171,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._requests: list[ResetRequest] = []
         self._call_name = ""
         self._call_envs: list[int] = []
-        self._in_flight: dict[int, Ticket] = {}
-        self._sent_at: dict[int, float] = {}
+        self._flights = Flights(fleet.pool)
+        self._settler = Settler(fleet.crew, self._recovery, restarts=on_failure == "restart")
         self._num_steps = 0
 
     # ---- reset and step -------------------------------------------------------------------------------------------
@@ -222,13 +226,18 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """The observations and infos of the reset that was begun. After a `StepTimeout` it may be called again."""
-        tickets = self._finish(State.RESET, "reset", self.reset_timeout if timeout is None else timeout)
+        seconds = self.reset_timeout if timeout is None else timeout
+        tickets = self._finish(State.RESET, "reset", seconds, self._reset_again)
         pickled = self._fleet.take_in(tickets, self._set)
         envs = [request.env for request in self._requests]
         infos = self._fleet.infos(pickled, only=envs)
         if self._tasks.active:
             infos = {**self._fleet.task_infos(None, of=envs), **infos}
         return self._observations(), infos
+
+    def _reset_again(self, envs: Sequence[int]) -> Ticket:
+        again = [dataclasses.replace(one, restarted=True) for one in self._requests if one.env in envs]
+        return self._fleet.reset(again, self._set)
 
     def step(self, actions: Any, timeout: float | None = None) -> Batch:
         """Step every environment; those whose episode has ended are reset as `autoreset_mode` says."""
@@ -247,7 +256,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def step_wait(self, timeout: float | None = None) -> Batch:
         """The results of the step that was begun. After a `StepTimeout` it may be called again."""
-        tickets = self._finish(State.STEP, "step", self.step_timeout if timeout is None else timeout)
+        seconds = self.step_timeout if timeout is None else timeout
+        tickets = self._finish(State.STEP, f"step {self._num_steps + 1}", seconds, self._report_lost)
         self._num_steps += 1
         if self._num_steps == _STEPS_TO_SETTLE and self._settles:
             settle(self._fleet.pool)
@@ -263,6 +273,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             buffers.truncated.copy(),
             infos,
         )
+
+    def _report_lost(self, envs: Sequence[int]) -> Ticket:
+        return self._fleet.report_lost(envs, self._set)
 
     def _turn_set(self, untouched: npt.NDArray[np.bool_] | None) -> None:
         """With zero-copy reads, write to the other set, so that what the caller holds stays as it is for one more step.
@@ -282,28 +295,51 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def send(self, actions: Any, env_ids: int | Iterable[int] | None = None) -> None:
         """Step some environments, each at its own pace. `actions` has a row for each. `recv` brings the results."""
-        self._check_open("send")
-        if self._state not in (State.IDLE, State.SEND):
-            raise _pending("send", self._state)
-        envs = arguments.some_envs(env_ids, self.num_envs)
-        busy = [env for env in envs if env in self._in_flight]
-        if busy:
-            raise AlreadyPendingCallError(
-                f"`send` was called for {env_names(busy)}, still on the way from an earlier `send`. Call `recv` first.",
-                "send",
-            )
+        envs = self._ready_to_fly("send", env_ids)
         code, loose = self._fleet.actions.write(actions, envs)
         self._update_source()
-        now = time.monotonic()
         for env in envs:
-            self._in_flight[env] = self._fleet.step_env(env, self._set, code, loose)
-            self._sent_at[env] = now
+            ticket = self._fleet.step_env(env, self._set, code, loose)
+            self._flights.start(env, ticket, self.step_timeout)
         self._state = State.SEND
+
+    def send_reset(
+        self,
+        env_ids: int | Iterable[int] | None = None,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: arguments.Options = None,
+        tasks: Sequence[Any] | None = None,
+    ) -> None:
+        """Reset some environments, each at its own pace; arguments as in `reset`. `recv` brings the results."""
+        envs = self._ready_to_fly("send_reset", env_ids)
+        wish = arguments.reset_wish(options, tasks, envs, self.num_envs)
+        seeds = arguments.seeds(seed, self.num_envs)
+        chosen = self._tasks.choices(wish.tasks, wish.envs)
+        self._update_source()
+        for env in wish.envs:
+            request = ResetRequest(env, seeds[env], wish.options[env], chosen[env])
+            self._flights.start(env, self._fleet.reset([request], self._set), self.reset_timeout, request)
+        self._state = State.SEND
+        self._use_tasks(chosen)
+
+    def _ready_to_fly(self, asked: str, env_ids: int | Iterable[int] | None) -> list[int]:
+        self._check_open(asked)
+        if self._state not in (State.IDLE, State.SEND):
+            raise _pending(asked, self._state)
+        envs = arguments.some_envs(env_ids, self.num_envs)
+        if busy := self._flights.among(envs):
+            raise AlreadyPendingCallError(
+                f"`{asked}` was called for {env_names(busy)}, still on the way from an earlier `send`. "
+                "Call `recv` first.",
+                "send",
+            )
+        return envs
 
     def recv(
         self, min_envs: int = 1, timeout: float | None = None
     ) -> tuple[npt.NDArray[np.intp], Any, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], dict[str, Any]]:
-        """What has come back from `send`, once at least `min_envs` environments have answered.
+        """What has come back from `send` and `send_reset`, once at least `min_envs` environments have answered.
 
         Returns:
             `env_ids` in the order in which they answered, and rows for these: observations, rewards, terminations,
@@ -316,60 +352,77 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         arguments.check_count("min_envs", min_envs)
         if self._state is not State.SEND:
             raise NoAsyncCallError("Calling `recv` without any prior call to `send`.", "send")
-        if min_envs > len(self._in_flight):
+        if min_envs > len(self._flights):
             raise ValueError(
-                f"min_envs={min_envs} is more than the {len(self._in_flight)} environments that are on the way. "
+                f"min_envs={min_envs} is more than the {len(self._flights)} environments that are on the way. "
                 "Send to more of them first, or wait for fewer."
             )
-        landed = self._landed(min_envs, timeout)
-        tickets = [one for ticket in landed for one in self._resolve_landed(ticket)]
-        for ticket in landed:
-            self._forget_flight(ticket)
-        envs = np.array([ticket.label for ticket in landed], np.intp)
-        *rows, infos = self._fleet.rows(envs, self._set, self._fleet.take_in(tickets, self._set))
+        landed = self._await_flights(lambda: self._flights.landed(min_envs), timeout)
+        tickets = [ticket for flight in landed for ticket in self._resolve_flight(flight)]
+        for flight in landed:
+            self._end_flight(flight.env)
+        envs = np.array([flight.env for flight in landed], np.intp)
+        observations, rewards, terminated, truncated, infos = self._fleet.rows(
+            envs, self._set, self._fleet.take_in(tickets, self._set)
+        )
         if self._tasks.active:
             infos = {**self._fleet.task_infos(envs), **infos}
-        observations, rewards, terminated, truncated = rows
         return envs, observations, rewards, terminated, truncated, infos
 
-    def _resolve_landed(self, ticket: Ticket) -> list[Ticket]:
+    def recv_env(self, env: int, timeout: float | None = None) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """What one environment has answered to `send` or `send_reset`, as the environment itself would return it."""
+        self._check_open("recv_env")
+        flight = self._flights.of(env)
+        if flight is None:
+            raise NoAsyncCallError(f"Calling `recv_env` for env {env}, to which nothing was sent.", "send")
+        self._await_flights(lambda: [flight] if flight.ticket.done else [], timeout)
+        tickets = self._resolve_flight(flight)
+        self._end_flight(env)
+        return self._fleet.single(env, self._set, self._fleet.take_in(tickets, self._set))
+
+    def _await_flights(self, ready: Callable[[], list[Flight]], timeout: float | None) -> list[Flight]:
+        until = math.inf if timeout is None else time.monotonic() + arguments.seconds("timeout", timeout)
+        while not (landed := ready()):
+            for flight in self._flights.late():
+                if not flight.ticket.done:  # it may have gone with a worker that was ended for another env's sake
+                    self._stop_or_raise_flight(flight)
+            if time.monotonic() >= until:
+                late = [flight.env for flight in self._flights.missing()]
+                raise self._fleet.crew.timeout("recv", timeout, late)
+            self._flights.wait_for_news(until)
+        return landed
+
+    def _stop_or_raise_flight(self, flight: Flight) -> None:
+        doing, limit = self._flight_words(flight)
+        self._settler.stop_or_raise(flight.ticket, [flight.env], doing, limit, self._again_for(flight))
+
+    def _resolve_flight(self, flight: Flight) -> list[Ticket]:
         """What an env has answered. If that is an error, the others that have landed stay for the next `recv`."""
         try:
-            return self._resolve(ticket, State.SEND, "step", self.step_timeout) if ticket.replies else [ticket]
+            return self._settler.resolve(flight.ticket, *self._flight_words(flight), self._again_for(flight))
         except Exception:
-            self._forget_flight(ticket)
+            self._fleet.take_in([flight.ticket], self._set)
+            self._end_flight(flight.env)
             raise
 
-    def _forget_flight(self, ticket: Ticket) -> None:
-        del self._in_flight[ticket.label]
-        if not self._in_flight:
+    def _flight_words(self, flight: Flight) -> tuple[str, float | None]:
+        return ("step", self.step_timeout) if flight.reset is None else ("reset", self.reset_timeout)
+
+    def _again_for(self, flight: Flight) -> AskAgain:
+        if flight.reset is None:
+            return lambda envs: self._fleet.report_lost([flight.env], self._set)
+        again = dataclasses.replace(flight.reset, restarted=True)
+        return lambda envs: self._fleet.reset([again], self._set)
+
+    def _end_flight(self, env: int) -> None:
+        self._flights.end(env)
+        if not self._flights:
             self._state = State.IDLE
 
-    def _landed(self, count: int, timeout: float | None) -> list[Ticket]:
-        """The tickets of the envs that have answered, once there are `count`, in the order in which they did."""
-        deadline = math.inf if timeout is None else time.monotonic() + arguments.seconds("timeout", timeout)
-        while True:
-            landed = [ticket for ticket in self._in_flight.values() if ticket.done]
-            if len(landed) >= count:
-                return sorted(landed, key=lambda ticket: ticket.done_at)
-            now, late = time.monotonic(), self._late(time.monotonic())
-            if late:
-                self._stop_or_raise(late, "step", self.step_timeout)
-            elif now >= deadline:
-                raise self._fleet.crew.timeout("recv", timeout, [e for e, t in self._in_flight.items() if not t.done])
-            else:
-                until = min(deadline, self._next_late())
-                self._fleet.pool.pump(None if until == math.inf else max(until - now, 0.0))
-
-    def _late(self, now: float) -> Ticket | None:
-        """A ticket that is older than `step_timeout` allows."""
-        limit = math.inf if self.step_timeout is None else self.step_timeout
-        return next((t for env, t in self._in_flight.items() if not t.done and now - self._sent_at[env] > limit), None)
-
-    def _next_late(self) -> float:
-        if self.step_timeout is None:
-            return math.inf
-        return min(self._sent_at[env] for env, t in self._in_flight.items() if not t.done) + self.step_timeout + 1e-3
+    @functools.cached_property
+    def remotes(self) -> tuple[Remote, ...]:
+        """The environments one by one, with the wire words of the meta-RL pipeline: see `Remote`."""
+        return tuple(Remote(self, env) for env in range(self.num_envs))
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
@@ -500,7 +553,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """
         self._check_open("restart")
         envs = arguments.some_envs(env_ids, self.num_envs)
-        busy = {worker for ticket in (self._ticket, *self._in_flight.values()) if ticket for worker in ticket.waiting}
+        pending = [ticket for ticket in (self._ticket, *(flight.ticket for flight in self._flights)) if ticket]
+        busy = {worker for ticket in pending for worker in ticket.waiting}
         for worker, held in self._fleet.crew.holders(envs):
             chosen = [env for env in envs if env in held]
             if worker in busy or len(chosen) == len(held) or self._fleet.pool.death(worker) is not None:
@@ -548,7 +602,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         if self._state is not State.IDLE:
             raise _pending(asked, self._state)
 
-    def _finish(self, state: State, doing: str, timeout: float | None) -> list[Ticket]:
+    def _finish(
+        self, state: State, doing: str, timeout: float | None, ask_again: AskAgain | None = None
+    ) -> list[Ticket]:
         """Wait for what was begun, and return the tickets that hold the answers. Still pending if the time was up."""
         asked = f"{state.value}_wait"
         self._check_open(asked)
@@ -557,38 +613,15 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         ticket = self._ticket
         if timeout is not None:
             arguments.seconds("timeout", timeout)
-        if not self._fleet.pool.wait(ticket, timeout):
-            self._stop_or_raise(ticket, doing, timeout)
+        self._settler.wait(ticket, doing, timeout, ask_again)
         self._state, self._ticket = State.IDLE, None
         if not ticket.replies:
             return [ticket]
-        return self._resolve(ticket, state, f"step {self._num_steps + 1}" if state is State.STEP else doing, timeout)
-
-    def _stop_or_raise(self, ticket: Ticket, doing: str, timeout: float | None) -> None:
-        """Envs are late: raise, or end their workers if that is what `on_failure` says."""
-        crew = self._fleet.crew
-        late = [ticket.label] if self._state is State.SEND else crew.late_envs(ticket)
-        fault = crew.timeout(doing, timeout, late)
-        if self.on_failure == "raise" or self._state is State.CALL:
-            raise fault
-        self._recovery.kill_late(ticket, fault)
-
-    def _resolve(self, ticket: Ticket, state: State, doing: str, timeout: float | None) -> list[Ticket]:
-        """A ticket whose replies say something: raise the faults among them, or mend them. Returns all that came."""
-        restarts = self.on_failure == "restart" and state is not State.CALL
-        dead = any(reply.death is not None for reply in ticket.replies.values())
-        if not restarts and (state is State.CALL or not dead or self._fleet.crew.still_broken(ticket)):
+        try:
+            return self._settler.resolve(ticket, doing, timeout, ask_again)
+        except Exception:
             self._fleet.take_in([ticket], self._set)
-            self._fleet.crew.check(ticket, doing)
-            return [ticket]
-        return self._recovery.mend(ticket, doing, timeout, lambda envs: self._ask_again(state, ticket, envs))
-
-    def _ask_again(self, state: State, ticket: Ticket, envs: Sequence[int]) -> Ticket:
-        """Ask envs that have been replaced for what their predecessors did not answer."""
-        if state is State.RESET:
-            again = [dataclasses.replace(one, restarted=True) for one in self._requests if one.env in envs]
-            return self._fleet.reset(again, self._set)
-        return self._fleet.report_lost([ticket.label] if state is State.SEND else envs, self._set)
+            raise
 
 
 def _raise_failures(failures: Mapping[int, Failure], doing: str) -> None:

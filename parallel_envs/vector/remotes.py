@@ -1,0 +1,86 @@
+"""One env at a time, in the words of the meta-RL pipeline that this package grew from.
+
+    envs.remotes[3].send(("reset", {"task": 17}))
+    kind, observation = envs.remotes[3].recv()                        # "obs"
+    envs.remotes[3].send(("step", {"action": action}))
+    kind, (observation, reward, done, info) = envs.remotes[3].recv()  # "transition"
+
+Every `send` wants one `recv`. An unmatched one is an error at once, never a wait without end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
+
+if TYPE_CHECKING:
+    from parallel_envs.vector.manager import ParallelEnvManager
+
+_WORDS = ("reset", "step", "get_attr", "seed", "close")
+
+
+class Remote:
+    """The env `env` of a manager. Requests of different remotes may be on their way at once."""
+
+    def __init__(self, manager: ParallelEnvManager, env: int) -> None:
+        self._manager, self._env = manager, env
+        self._asked: str | None = None
+        self._ready: Any = None
+        self._seed: int | None = None
+
+    def send(self, request: tuple[str, Any]) -> None:
+        """Ask for something: `("reset", {"task": t})`, `("step", {"action": a})`, `("get_attr", {"name": n})`,
+        `("seed", s)` for the next reset, or `("close", None)`, which leaves closing to the manager.
+        """
+        word, data = self._checked(request)
+        if self._asked is not None:
+            raise AlreadyPendingCallError(
+                f"`send` was called on remote {self._env}, whose last request, {self._asked!r}, has yet to be "
+                "received. Call `recv` first.",
+                self._asked,
+            )
+        match word:
+            case "reset":
+                self._send_reset(dict(data or {}))
+            case "step":
+                self._manager.send([data["action"]], env_ids=[self._env])
+            case "get_attr":
+                self._ready = self._manager.get_attr(data["name"], env_ids=[self._env])[0]
+            case "seed":
+                self._ready = self._seed = int(data)
+        self._asked = word
+
+    def recv(self, timeout: float | None = None) -> tuple[str, Any]:
+        """The answer to the last request, waiting for it if it is a reset or a step."""
+        if self._asked is None:
+            raise NoAsyncCallError(
+                f"`recv` was called on remote {self._env} without a `send` before it: there is nothing to wait for.",
+                "send",
+            )
+        if self._asked in ("reset", "step"):
+            row = self._manager.recv_env(self._env, timeout)
+            word, self._asked = self._asked, None
+            return ("obs", row[0]) if word == "reset" else ("transition", (row[0], row[1], row[2] or row[3], row[4]))
+        word, self._asked = self._asked, None
+        answer, self._ready = self._ready, None
+        return word, answer
+
+    def _send_reset(self, data: dict[str, Any]) -> None:
+        tasks = [data.pop("task")] if "task" in data else None
+        seed, self._seed = data.pop("seed", self._seed), None
+        seeds = [seed if env == self._env else None for env in range(self._manager.num_envs)]
+        self._manager.send_reset([self._env], seed=seeds, options=data or None, tasks=tasks)
+
+    def _checked(self, request: Any) -> tuple[str, Any]:
+        if not isinstance(request, tuple) or len(request) != 2 or request[0] not in _WORDS:
+            raise ValueError(
+                f"{request!r} was sent to remote {self._env}. Send a pair of one of {_WORDS} and its data."
+            )
+        word, data = request
+        if word in ("step", "get_attr"):
+            needed = {"step": "action", "get_attr": "name"}[word]
+            if not isinstance(data, Mapping) or needed not in data:
+                raise ValueError(f"{request!r} was sent to remote {self._env}. Its data must be {{{needed!r}: ...}}.")
+        return word, data

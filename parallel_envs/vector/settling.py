@@ -1,0 +1,52 @@
+"""From a request that was made to answers that can be used, or the exception that says why there are none.
+
+This is where deadlines and `on_failure` meet: a late or failed request is raised, or mended by `Recovery`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from parallel_envs.engine import Ticket
+from parallel_envs.vector.crew import Crew
+from parallel_envs.vector.recovery import Recovery
+
+AskAgain = Callable[[Sequence[int]], Ticket]
+"""Asks envs that have been replaced for what their predecessors did not answer."""
+
+
+class Settler:
+    """`restarts`: whether faults are mended where `ask_again` says how; otherwise they are raised."""
+
+    def __init__(self, crew: Crew, recovery: Recovery, *, restarts: bool) -> None:
+        self._crew, self._recovery, self._restarts = crew, recovery, restarts
+
+    def wait(self, ticket: Ticket, doing: str, timeout: float | None, ask_again: AskAgain | None) -> None:
+        """Wait until the ticket is done. Raises `StepTimeout`, after which it may be waited for again."""
+        if not self._crew.pool.wait(ticket, timeout):
+            self.stop_or_raise(ticket, self._crew.late_envs(ticket), doing, timeout, ask_again)
+
+    def stop_or_raise(
+        self, ticket: Ticket, late: Sequence[int], doing: str, timeout: float | None, ask_again: AskAgain | None
+    ) -> None:
+        """Envs are late: raise, or end their workers, so that the ticket reports their deaths."""
+        fault = self._crew.timeout(doing, timeout, late)
+        if not self._restarts or ask_again is None:
+            raise fault
+        self._recovery.kill_late(ticket, fault)
+
+    def resolve(self, ticket: Ticket, doing: str, timeout: float | None, ask_again: AskAgain | None) -> list[Ticket]:
+        """Raise the faults that a ticket reports, or mend them. Returns all tickets with something to say.
+
+        A worker that has been replaced by hand since it died is not a fault any more: its envs are asked again.
+        """
+        if not ticket.replies:
+            return [ticket]
+        if ask_again is not None and (self._restarts or self._replaced(ticket)):
+            return self._recovery.mend(ticket, doing, timeout, ask_again)
+        self._crew.check(ticket, doing)
+        return [ticket]
+
+    def _replaced(self, ticket: Ticket) -> bool:
+        died = any(reply.death is not None for reply in ticket.replies.values())
+        return died and not self._crew.still_broken(ticket)
