@@ -19,6 +19,7 @@ from __future__ import annotations
 import builtins
 import multiprocessing
 from collections.abc import Sequence
+from typing import Any
 
 __all__ = [
     "ClosedError",
@@ -57,6 +58,9 @@ class WorkerDied(ParallelEnvsError):
         self.pid = pid
         self.exitcode = exitcode
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args[0], {"worker": self.worker, "pid": self.pid, "exitcode": self.exitcode})
+
 
 class WorkerTimeout(ParallelEnvsError, TimeoutError, multiprocessing.TimeoutError):
     """An answer did not come in time. `workers` are those that were still silent."""
@@ -84,6 +88,13 @@ class RemoteTraceback(Exception):
 class RemoteError(ParallelEnvsError):
     """Code inside a worker raised. `type_name` and `remote_message` are those of the original."""
 
+    _plain: type[RemoteError]
+    """This class without the builtin type that it may be joined with."""
+
+    def __init_subclass__(cls) -> None:
+        if "_plain" not in cls.__dict__:
+            cls._plain = cls
+
     def __init__(self, text: str, *, type_name: str, remote_message: str) -> None:
         super().__init__(text)
         self.type_name = type_name
@@ -100,6 +111,14 @@ class RemoteError(ParallelEnvsError):
     def __str__(self) -> str:
         return str(self.args[0])
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        details = {"type_name": self.type_name, "remote_message": self.remote_message}
+        state = {key: value for key, value in self.__dict__.items() if key not in details}
+        return _rebuild_named, (self._plain, self.args[0], details), state
+
+
+RemoteError._plain = RemoteError
+
 
 class EnvError(RemoteError):
     """An environment raised. `env_ids` says which."""
@@ -114,7 +133,18 @@ def _join_with_builtin(base: type[RemoteError], type_name: str) -> type[RemoteEr
     original = getattr(builtins, type_name, None)
     if not (isinstance(original, type) and issubclass(original, Exception)) or issubclass(base, original):
         return base
+    details = {"__module__": base.__module__, "__doc__": base.__doc__, "_plain": base}
     try:
-        return type(base.__name__, (base, original), {"__module__": base.__module__, "__doc__": base.__doc__})
-    except TypeError:  # exception groups and the like want arguments of their own
+        joined = type(base.__name__, (base, original), details)
+        joined("", type_name=type_name, remote_message="")
+    except TypeError:  # exception groups, UnicodeDecodeError and the like want arguments of their own
         return base
+    return joined
+
+
+def _rebuild(kind: type[Exception], text: str, details: dict[str, Any]) -> Exception:
+    return kind(text, **details)
+
+
+def _rebuild_named(plain: type[RemoteError], text: str, details: dict[str, Any]) -> RemoteError:
+    return plain.named(details["type_name"])(text, **details)

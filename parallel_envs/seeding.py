@@ -17,6 +17,7 @@ import numpy as np
 
 __all__ = ["SeedTree", "env_seeds"]
 
+_MOST_NUMBER = 1 << 32  # what a spawn key holds in one word; a larger number would be taken for two
 _SEED_BITS = 31  # what every library takes: some environments store seeds in a C int
 
 
@@ -60,9 +61,11 @@ def env_seeds(seed: int, num_envs: int) -> list[int]:
 
 def _key(name: int | str) -> tuple[int, ...]:
     """A name as numbers. Words and numbers never meet: they differ in the first part."""
+    if isinstance(name, bool) or not isinstance(name, str | int | np.integer):
+        raise TypeError(f"{name!r} cannot name a stream. Streams are named by words and by whole numbers.")
     if isinstance(name, str):
         digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
         return 1, int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
-    if name < 0:
-        raise ValueError(f"{name} cannot name a stream. Numbers in a seed path go from 0 up.")
+    if not 0 <= name < _MOST_NUMBER:
+        raise ValueError(f"{name} cannot name a stream. Numbers in a seed path go from 0 to {_MOST_NUMBER - 1}.")
     return 0, int(name)

@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Sequence
 
 _HEADER = struct.Struct("<Q")
-_MOST_FDS = 64
+MOST_FDS = 250
+"""How many descriptors may travel with a frame: the system takes a few more."""
 
 
 class ChannelClosed(ConnectionError):
@@ -34,7 +35,7 @@ def send_frame(channel: socket.socket, data: bytes, fds: Sequence[int] = ()) -> 
 
 def receive_frame(channel: socket.socket) -> tuple[bytearray, list[int]]:
     """Receive a frame and its descriptors, waiting for as long as it takes. Raises `ChannelClosed`."""
-    header, fds, _, _ = socket.recv_fds(channel, _HEADER.size, _MOST_FDS)
+    header, fds, _, _ = socket.recv_fds(channel, _HEADER.size, MOST_FDS)
     for fd in fds:
         os.set_inheritable(fd, False)
     while len(header) < _HEADER.size:

@@ -7,12 +7,14 @@ interpreter. Nothing here needs more than the standard library, so that the keep
 from __future__ import annotations
 
 import faulthandler
+import io
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 
@@ -82,9 +84,11 @@ def become_child(settings: ChildSettings, ends: ChildEnds) -> None:
     """Leave the parent's process group, its terminal's Ctrl-C, its output and its surroundings."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(STACK_SIGNAL, signal.SIG_IGN)  # until `run_child` has something to say to it, also across exec
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _take_output(ends.output)
+    _reopen_output()
     os.environ.clear()
     os.environ.update(settings.environ)
     sys.path[:] = settings.path
@@ -132,7 +136,12 @@ def die_with_parent() -> None:
 
 
 def limit_threads(threads: int | None) -> None:
-    """Limit the libraries that are loaded already; those loaded later read the environment."""
+    """Limit the libraries that are loaded already; those loaded later read the environment.
+
+    None: as many as the environment says. The keeper has loaded them with one.
+    """
+    if threads is None:
+        threads = int(os.environ.get(THREAD_VARIABLES[0]) or os.cpu_count() or 1) if _loaded_with(1) else None
     if threads is None:
         return
     if "numpy" in sys.modules and not _loaded_with(threads):
@@ -162,8 +171,23 @@ def _take_output(output: int) -> None:
 
 def _reopen_output() -> None:
     """Every line leaves at once, so that none is lost with the process; and no stream of the parent's is in between."""
-    sys.stdout = open(1, "w", buffering=1, errors="backslashreplace", closefd=False)
-    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    sys.stdout = _stream(1)
+    sys.stderr = _stream(2)
+
+
+class _Output(io.FileIO):
+    """What a worker writes goes nowhere when nobody is left to read it; that is no reason for its code to fail."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            return len(data)
+
+
+def _stream(fd: int) -> io.TextIOWrapper:
+    buffer = io.BufferedWriter(_Output(fd, "w", closefd=False))
+    return io.TextIOWrapper(buffer, errors="backslashreplace", line_buffering=True)
 
 
 def _cwd() -> str | None:

@@ -42,6 +42,10 @@ class PoolSettings:
         if self.context is not None and self.context not in START_METHODS:
             names = ", ".join(map(repr, START_METHODS))
             raise ValueError(f"context={self.context!r} is not a start method. Choose one of {names}.")
+        if self.affinity is not None and not (self.affinity and all(self.affinity)):
+            raise ValueError(
+                f"affinity={self.affinity!r} leaves a worker without a core. Give each at least one, or None."
+            )
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads={self.threads} is not a number of threads. Give at least 1, or None.")
 

@@ -21,17 +21,28 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from parallel_envs.engine.channel import ChannelClosed, receive_frame, send_frame
-from parallel_envs.engine.child import ChildEnds, ChildSettings, become_child, die_with_parent, leave, run_child
+from parallel_envs.engine.child import (
+    STACK_SIGNAL,
+    ChildEnds,
+    ChildSettings,
+    become_child,
+    die_with_parent,
+    leave,
+    run_child,
+)
 from parallel_envs.engine.poller import readable
 
-_TAIL_LINES = 20
+_TAIL_LINES = 200
 _REAP_SECONDS = 0.5
+_PIECE_BYTES = select.PIPE_BUF  # what a pipe that is writable takes without making the writer wait
+_MOST_WAITING_BYTES = 1 << 20
 _SPAWN_COMMAND = (
     "import sys; sys.path[:] = {path!r}; import pickle; "
     "from parallel_envs.engine.child import ChildEnds, leave, run_child; "
@@ -88,6 +99,7 @@ class _Ward:
 def run(socket_fd: int, owner_pid: int) -> None:
     """The keeper's whole life. Called in a fresh interpreter by `keeper_client`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(STACK_SIGNAL, signal.SIG_IGN)
     os.set_inheritable(socket_fd, False)
     keeper = _Keeper(socket.socket(fileno=socket_fd), owner_pid)
     try:
@@ -105,6 +117,8 @@ class _Keeper:
         self._poller = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._preloaded: set[str] = set()
+        self._printer = _Printer()
+        self._reading = True
         self._listening = True
 
     def serve(self) -> None:
@@ -145,11 +159,12 @@ class _Keeper:
             self._stop()
             return
         try:
-            answer, answer_fds = self._dispatch(pickle.loads(data), fds)
+            number, request = pickle.loads(data)
+            answer, answer_fds = self._dispatch(request, fds)
         except Exception as error:  # no memory, no process left, ...: the asker raises it
             answer, answer_fds = f"{type(error).__name__}: {error}", []
         with contextlib.suppress(ConnectionError):
-            send_frame(self._channel, pickle.dumps(answer), answer_fds)
+            send_frame(self._channel, pickle.dumps((number, answer)), answer_fds)
         for fd in answer_fds:
             os.close(fd)
 
@@ -220,13 +235,15 @@ class _Keeper:
             if request.fresh_interpreter:
                 _exec(request.settings, ends)
             leave(run_child(request.settings, ends))
+        except BaseException:
+            traceback.print_exc()
         finally:
             leave(1)
         raise AssertionError("a child never gets here")
 
     def _release(self) -> None:
         """In a child: let go of everything that belongs to the keeper."""
-        for fd in self._handlers:
+        for fd in self._handlers.keys() - {2}:
             os.close(fd)
 
     # ---- watching -------------------------------------------------------------------------------------------------
@@ -279,9 +296,52 @@ class _Keeper:
 
     def _write(self, ward: _Ward, lines: list[bytes]) -> None:
         ward.tail.extend(line.decode(errors="replace") for line in lines)
-        text = b"".join(b"[%s] %s\n" % (ward.name.encode(), line) for line in lines)
-        with contextlib.suppress(OSError):
-            os.write(2, text)
+        self._printer.put(b"".join(b"[%s] %s\n" % (ward.name.encode(), line) for line in lines))
+        self._mind_printer()
+
+    def _mind_printer(self) -> None:
+        """While nobody reads stderr, print later; and while too much is waiting for that, read no more output."""
+        if self._printer.flush():
+            self._poller.register(2, select.POLLOUT)
+            self._handlers[2] = self._mind_printer
+        elif self._handlers.pop(2, None) is not None:
+            self._poller.unregister(2)
+        listening = self._printer.waiting_bytes < _MOST_WAITING_BYTES
+        if listening is not self._reading:
+            self._reading = listening
+            for ward in self._wards.values():
+                if ward.output in self._handlers:
+                    self._poller.register(ward.output, select.POLLIN if listening else 0)
+
+
+class _Printer:
+    """Writes to stderr without ever waiting for its reader, who may be stopped, slow or gone."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes] = deque()
+        self.waiting_bytes = 0
+
+    def put(self, text: bytes) -> None:
+        self._waiting.append(text)
+        self.waiting_bytes += len(text)
+
+    def flush(self) -> bool:
+        """Write what can be written now. True: something is left."""
+        poll = select.poll()
+        poll.register(2, select.POLLOUT)
+        while self._waiting and any(event & select.POLLOUT for _, event in poll.poll(0)):
+            piece = self._waiting[0][:_PIECE_BYTES]
+            try:
+                count = os.write(2, piece)
+            except OSError:
+                self._waiting.clear()  # nobody will ever read it
+                self.waiting_bytes = 0
+                break
+            self.waiting_bytes -= count
+            rest = self._waiting.popleft()[count:]
+            if rest:
+                self._waiting.appendleft(rest)
+        return bool(self._waiting)
 
 
 def _exec(settings: ChildSettings, ends: ChildEnds) -> None:

@@ -6,6 +6,8 @@ A keeper lives until its process ends. A process forked from the user's gets a k
 from __future__ import annotations
 
 import contextlib
+import gc
+import itertools
 import os
 import pickle
 import socket
@@ -13,18 +15,19 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from parallel_envs.engine.channel import channel_pair, receive_frame, send_frame
 from parallel_envs.engine.child import ChildEnds, ChildSettings, thread_environment
+from parallel_envs.engine.descriptors import owned
 from parallel_envs.engine.keeper import Adopt, Autopsy, Launch, Obituary
 from parallel_envs.errors import WorkerStartError
 
 _COMMAND = "import sys; sys.path[:] = {path!r}; from parallel_envs.engine.keeper import run; run({fd}, {owner})"
 _ANSWER_SECONDS = 60.0
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer may need it while the same thread holds it
 _current: _Keeper | None = None
 
 
@@ -33,6 +36,8 @@ def launch(settings: ChildSettings, ends: ChildEnds, output: int, *, fresh_inter
     answer, fds = _ask(Launch(settings, fresh_interpreter), (*ends.fds, output))
     if not isinstance(answer, int):
         raise WorkerStartError(f"{settings.name} could not be started: {answer}.")
+    if not fds:  # the system drops descriptors for which there is no room
+        raise WorkerStartError(f"{settings.name} could not be started: too many files are open here (`ulimit -n`).")
     return answer, fds[0]
 
 
@@ -74,6 +79,10 @@ class _Keeper:
         finally:
             theirs.close()
         self.channel.settimeout(_ANSWER_SECONDS)
+        owned.add(self.channel.fileno())
+        self._numbers = itertools.count(1)
+        self._awaited: set[int] = set()
+        self._answers: dict[int, tuple[Any, list[int]]] = {}
         # Made before any pool's finalizer, so at interpreter exit it runs after all of them.
         weakref.finalize(self, _end, self.owner, self.channel, self.process)
 
@@ -82,20 +91,55 @@ class _Keeper:
         return self.owner == os.getpid() and self.process.poll() is None
 
     def ask(self, request: Any, fds: Sequence[int]) -> tuple[Any, list[int]]:
-        send_frame(self.channel, pickle.dumps(request), fds)
-        data, answer_fds = receive_frame(self.channel)
-        return pickle.loads(data), answer_fds
+        """The answer to a request, and the descriptors that come with it.
+
+        Answers carry the number of their request, for two reasons: Ctrl-C may end the wait for one, which then comes
+        later; and the garbage collector may run a finalizer that asks something in the midst of another question.
+        """
+        number = next(self._numbers)
+        self._awaited.add(number)
+        try:
+            with _no_collection():
+                send_frame(self.channel, pickle.dumps((number, request)), fds)
+                while number not in self._answers:
+                    self._receive()
+            return self._answers.pop(number)
+        finally:
+            self._awaited.discard(number)
+
+    def _receive(self) -> None:
+        data, fds = receive_frame(self.channel)
+        number, answer = pickle.loads(data)
+        if number in self._awaited:
+            self._answers[number] = answer, fds
+        else:  # nobody waits for it any more; a worker that it tells of ends by itself, since its lines are closed
+            for fd in fds:
+                os.close(fd)
 
     def abandon(self) -> None:
         """Give up a keeper that does not answer. Its workers end with it."""
+        owned.discard(self.channel.fileno())
         self.channel.close()
         with contextlib.suppress(OSError):
             self.process.kill()
             self.process.wait()
 
 
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector, and so the finalizers of pools, out of the midst of a frame."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _end(owner: int, channel: socket.socket, process: subprocess.Popen[bytes]) -> None:
     """The keeper ends when its channel does, and takes with it what is left of its workers."""
+    owned.discard(channel.fileno())
     channel.close()
     if owner != os.getpid():
         process.returncode = 0  # it belongs to the process this one was forked from, which will wait for it

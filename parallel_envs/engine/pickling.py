@@ -14,6 +14,7 @@ from typing import Any
 
 import cloudpickle
 
+from parallel_envs.engine.channel import MOST_FDS
 from parallel_envs.engine.memory import SharedBlock
 
 
@@ -29,6 +30,10 @@ class _RequestPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle
     def persistent_id(self, obj: Any) -> Any:
         if not isinstance(obj, SharedBlock):
             return None
+        if obj.fd < 0:
+            raise ValueError("a SharedBlock that has been closed can be given to nobody any more")
+        if len(self.fds) == MOST_FDS:
+            raise ValueError(f"a message can carry at most {MOST_FDS} SharedBlocks")
         self.fds.append(obj.fd)
         return len(self.fds) - 1, obj.num_bytes
 
@@ -40,7 +45,9 @@ class _RequestUnpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> SharedBlock:
         position, num_bytes = pid
-        return SharedBlock(self._fds[position], num_bytes)
+        block = SharedBlock(self._fds[position], num_bytes)
+        block.close()  # the memory stays mapped; the descriptor has done its work
+        return block
 
 
 def dump_request(request: Any) -> tuple[bytes, list[int]]:
@@ -107,7 +114,7 @@ def _parts(obj: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(obj, types.MethodType):
         yield ".__self__", obj.__self__
     else:
-        slots = (slot for kind in type(obj).__mro__ for slot in getattr(kind, "__slots__", ()))
+        slots = (slot for kind in type(obj).__mro__ for slot in _slots_of(kind))
         yield from ((f".{slot}", getattr(obj, slot)) for slot in slots if hasattr(obj, slot))
         yield from ((f".{key}", value) for key, value in getattr(obj, "__dict__", {}).items())
         if hasattr(obj, "func") and hasattr(obj, "keywords"):  # functools.partial shows its parts by name only
@@ -126,3 +133,10 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]
             yield f" -> global {name!r}", function.__globals__[name]
     for position, default in enumerate(function.__defaults__ or ()):
         yield f" -> default argument {position}", default
+    for name, default in (function.__kwdefaults__ or {}).items():
+        yield f" -> default argument {name!r}", default
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)

@@ -125,6 +125,8 @@ class WorkerPool(ABC):
         """Wait until all have replied. False: the time was up first; the ticket may be waited for again."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while ticket.waiting:
+            if self.closed:
+                raise ClosedError(f"{ticket} was waited for after the pool was closed: nobody is left to answer it.")
             remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             self.pump(remaining)
             if remaining == 0.0:
@@ -182,7 +184,8 @@ class WorkerPool(ABC):
         if self.closed:
             raise ClosedError("A request was made to a pool that has been closed. Open a new one.")
         ticket = Ticket(next(self._numbers), workers, label)
-        self._tickets[ticket.number] = ticket
+        if ticket.waiting:
+            self._tickets[ticket.number] = ticket
         return ticket
 
     def _count(self, workers: Sequence[int] | None) -> None:

@@ -38,6 +38,7 @@ from parallel_envs.engine.worker_process import WorkerProcess
 _log = logging.getLogger(__name__)
 
 _MOST_BYTES = COMPLETION.size * 32  # more would only cost: what is left over is read next time
+_LEAST_KILL_SECONDS = 0.5  # what the system needs to end a process, however little time the caller gave
 _NOT_NOW = -1  # in the place of a bell's descriptor: writing to it fails, and `_ring_late` sees why
 
 
@@ -59,7 +60,12 @@ class CommonLines:
 
     def __init__(self) -> None:
         self.completion_read, self.completion_write = os.pipe()
-        self.stacks_read, self.stacks_write = os.pipe()
+        try:
+            self.stacks_read, self.stacks_write = os.pipe()
+        except OSError:
+            os.close(self.completion_read)
+            os.close(self.completion_write)
+            raise
         os.set_blocking(self.completion_read, False)
         os.set_blocking(self.stacks_read, False)
         owned.update(self._fds())
@@ -76,11 +82,17 @@ class CommonLines:
 class _Fleet:
     """The processes and descriptors of a pool, and how to end them. It outlives the pool by as long as that takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_workers: int) -> None:
         self.owner = os.getpid()
         self.stopped = False
         self.lines: list[_Line] = []
-        self.common = CommonLines()
+        self.block = SharedBlock.create(num_workers * METERS * 8)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.block.close)
+            self.common = CommonLines()
+            undo.callback(self.common.close)
+            self.poller = Poller()
+            undo.pop_all()
 
     def stop(self, timeout: float) -> None:
         """The ladder: ask, wait, terminate, wait, kill, wait."""
@@ -91,15 +103,20 @@ class _Fleet:
         for line in self._living():
             _ask_to_stop(line)
         self._await_ends(deadline - 0.4 * timeout)
-        for number, share in ((signal.SIGTERM, 0.2), (signal.SIGKILL, 0.0)):
-            for line in self._living():
-                line.process.signal(number)
-            self._await_ends(deadline - share * timeout)
+        self._signal(signal.SIGTERM, deadline - 0.2 * timeout)
+        self._signal(signal.SIGKILL, max(deadline, time.monotonic() + _LEAST_KILL_SECONDS))
         for line in self.lines:
             line.outbox.close()
-            if line.death is None and not line.process.is_alive():
-                line.process.obituary()
+            if line.death is None:
+                line.process.give_up()
         self.common.close()
+        self.block.close()
+        self.poller.close()
+
+    def _signal(self, number: int, until: float) -> None:
+        for line in self._living():
+            line.process.signal(number)
+        self._await_ends(until)
 
     def _living(self) -> list[_Line]:
         return [line for line in self.lines if line.death is None and line.process.is_alive()]
@@ -151,23 +168,24 @@ class ProcessPool(WorkerPool):
     def __init__(self, num_workers: int, start: Callable[[int, CommonLines], WorkerProcess]) -> None:
         super().__init__(num_workers)
         self._start_process = start
-        self._fleet = fleet = _Fleet()
-        self._finalizer = weakref.finalize(self, fleet.stop, 2.0)
-        self._completion = fleet.common.completion_read
-        self._poller = Poller()
-        self._poller.watch(self._completion, READ)
         self._handlers: dict[int, Callable[[list[Ticket]], None]] = {}
         self._waited = [0.0] * num_workers
-        self._block = SharedBlock.create(num_workers * METERS * 8)
-        self._counts = self._block.array("f8", (num_workers, METERS))
+        self._fleet = fleet = _Fleet(num_workers)
         self._lines = fleet.lines
+        self._completion = fleet.common.completion_read
+        self._counts = fleet.block.array("f8", (num_workers, METERS))
         try:
+            self._poller = fleet.poller
+            self._poller.watch(self._completion, READ)
             for worker in self.all_workers:
                 fleet.lines.append(self._new_line(worker))
         except BaseException:
-            self.close()
+            self.closed = True
+            fleet.stop(2.0)
             raise
         self._bells = [line.process.bell for line in self._lines]
+        # Made after the keeper, which the first worker has started: at interpreter exit the later ones run first.
+        self._finalizer = weakref.finalize(self, fleet.stop, 2.0)
 
     def _new_line(self, worker: int) -> _Line:
         line = _Line(self._start_process(worker, self._fleet.common))
@@ -175,7 +193,7 @@ class ProcessPool(WorkerPool):
         self._watch(line.process.sentinel, READ, lambda finished: self._bury(worker, finished))
         self._handlers[line.process.channel.fileno()] = lambda finished: self._exchange(worker, finished)
         with contextlib.suppress(ChannelClosed, OSError):  # should it have ended already, its sentinel tells
-            line.outbox.put(*dump_request(Call(HOST, "meter", (self._block, worker * METERS))))
+            line.outbox.put(*dump_request(Call(HOST, "meter", (self._fleet.block, worker * METERS))))
             os.write(line.process.bell, BELL.pack(MESSAGE, 0, 0))  # number 0: nobody waits for the reply
         return line
 
@@ -263,15 +281,16 @@ class ProcessPool(WorkerPool):
         for fd, _ in self._poller.wait(timeout):
             if fd == self._completion:
                 self._read_completions(finished, began)
-            else:
+            elif fd in self._handlers:  # not if an earlier one of these events has ended its worker
                 self._handlers[fd](finished)
         return finished
 
-    def _read_completions(self, finished: list[Ticket], began: float) -> None:
+    def _read_completions(self, finished: list[Ticket], began: float) -> bool:
+        """Take in completions. False: there were none."""
         try:
             data = os.read(self._completion, _MOST_BYTES)
         except BlockingIOError:
-            return
+            return False
         blocked = time.perf_counter() - began
         waited, tickets = self._waited, self._tickets
         for worker, status, number in COMPLETION.iter_unpack(data):
@@ -286,6 +305,7 @@ class ProcessPool(WorkerPool):
                     del tickets[number]
                     ticket.done_at = next(self._endings)
                     finished.append(ticket)
+        return True
 
     def _expect(self, worker: int, status: int, number: int, finished: list[Ticket]) -> None:
         """A payload follows on the worker's channel."""
@@ -318,7 +338,8 @@ class ProcessPool(WorkerPool):
         if line.death is not None:
             return
         readable(line.process.sentinel, 1.0)
-        self._read_completions(finished, time.perf_counter())
+        while self._read_completions(finished, time.perf_counter()):
+            pass  # all that it has said, so that none of it is taken for the words of the one in its place
         self._exchange(worker, finished)
         for fd in (line.process.sentinel, line.process.channel.fileno(), line.process.bell):
             self._unwatch(fd)
@@ -374,10 +395,8 @@ class ProcessPool(WorkerPool):
         self.closed = True
         self._tickets.clear()
         self._finalizer.detach()
-        self._poller.close()
         self._fleet.stop(timeout)
         _log.info("%d workers stopped.", self.num_workers)
-        self._block.close()
 
     # ---- the poller -----------------------------------------------------------------------------------------------
 

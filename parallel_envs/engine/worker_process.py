@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import traceback
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,6 @@ from parallel_envs.engine.child import ChildEnds, ChildSettings, become_child, l
 from parallel_envs.engine.descriptors import close_in_child, owned
 from parallel_envs.engine.keeper import Obituary
 from parallel_envs.engine.poller import readable
-from parallel_envs.errors import WorkerStartError
 
 StartMethod = Literal["forkserver", "spawn", "fork"]
 START_METHODS: tuple[StartMethod, ...] = ("forkserver", "spawn", "fork")
@@ -26,24 +26,21 @@ class WorkerProcess:
     def __init__(self, settings: ChildSettings, method: StartMethod, completion: int, stacks: int) -> None:
         self.settings = settings
         self.method = method
-        bell_read, self.bell = os.pipe()
-        self.channel, channel_theirs = channel_pair()
-        output_read, output_write = os.pipe()
-        ends = ChildEnds(bell_read, completion, channel_theirs.fileno(), stacks, output_write)
-        owned.update((self.bell, self.channel.fileno(), output_read))
-        try:
+        self._obituary: Obituary | None = None
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
+            bell_read, self.bell = _pipe(theirs, undo)
+            output_read, output_write = _pipe(theirs, theirs)
+            self.channel, channel_theirs = channel_pair()
+            undo.callback(self.channel.close)
+            theirs.callback(channel_theirs.close)
+            ends = ChildEnds(bell_read, completion, channel_theirs.fileno(), stacks, output_write)
+            owned.update((self.bell, self.channel.fileno(), output_read))
+            undo.callback(owned.difference_update, (self.bell, self.channel.fileno()))
+            theirs.callback(owned.discard, output_read)
             self.pid, self.sentinel = self._start(ends, output_read)
-        except BaseException:
-            self._close_lines()
-            raise
-        finally:
-            channel_theirs.close()
-            owned.discard(output_read)
-            for fd in (bell_read, output_write, output_read):
-                os.close(fd)
+            undo.pop_all()
         os.set_blocking(self.bell, False)
         self.channel.setblocking(False)
-        self._obituary: Obituary | None = None
         owned.add(self.sentinel)
 
     def _start(self, ends: ChildEnds, output_read: int) -> tuple[int, int]:
@@ -74,15 +71,22 @@ class WorkerProcess:
             exitcode = _reap(self.pid) if self.method == "fork" else None
             told = keeper_client.autopsy(self.pid)
             self._obituary = Obituary(told.exitcode if exitcode is None else exitcode, told.last_output)
-            self._close_lines()
-            owned.discard(self.sentinel)
-            os.close(self.sentinel)
+            self._close()
         return self._obituary
 
-    def _close_lines(self) -> None:
-        owned.difference_update((self.bell, self.channel.fileno()))
+    def give_up(self) -> None:
+        """Let go of it, whether it has ended or not."""
+        if self.is_alive():
+            self._obituary = Obituary(None)
+            self._close()
+        else:
+            self.obituary()
+
+    def _close(self) -> None:
+        owned.difference_update((self.bell, self.channel.fileno(), self.sentinel))
         os.close(self.bell)
         self.channel.close()
+        os.close(self.sentinel)
 
 
 def _fork(settings: ChildSettings, ends: ChildEnds, output_read: int) -> tuple[int, int]:
@@ -93,19 +97,32 @@ def _fork(settings: ChildSettings, ends: ChildEnds, output_read: int) -> tuple[i
             close_in_child(ends.fds)
             become_child(settings, ends)
             leave(run_child(settings, ends))
+        except BaseException:
+            traceback.print_exc()
         finally:
             leave(1)
     with contextlib.suppress(OSError):  # the child does the same; whoever comes first
         os.setpgid(pid, pid)
-    sentinel = os.pidfd_open(pid)
     try:
-        keeper_client.adopt(pid, settings.name, output_read)
-    except WorkerStartError:
+        sentinel = os.pidfd_open(pid)
+        try:
+            keeper_client.adopt(pid, settings.name, output_read)
+        except BaseException:
+            os.close(sentinel)
+            raise
+    except BaseException:
         os.kill(pid, signal.SIGKILL)
         _reap(pid)
-        os.close(sentinel)
         raise
     return pid, sentinel
+
+
+def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe whose ends are closed with these stacks."""
+    read, write = os.pipe()
+    reader.callback(os.close, read)
+    writer.callback(os.close, write)
+    return read, write
 
 
 def _reap(pid: int) -> int | None:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from parallel_envs.engine import Death, Failure
 from parallel_envs.errors import EnvError, RemoteTraceback, StepTimeout, WorkerDied
 
+_MOST_LINES = 20
+
 
 def env_error(failures: Mapping[int, Failure], doing: str) -> EnvError:
     """The error of the first env that raised; the others are told in a note."""
@@ -26,8 +28,8 @@ def env_error(failures: Mapping[int, Failure], doing: str) -> EnvError:
 def worker_died(death: Death, envs: Sequence[int], doing: str) -> WorkerDied:
     text = f"Worker {death.worker} ({env_names(envs)}, pid {death.pid}) {_how(death.exitcode)} during {doing}."
     text += _hint(death.exitcode) + " Call restart(env_ids) to replace it; on_failure='restart' does so by itself."
-    if death.last_output:
-        text += "\nIts last output:\n" + "\n".join(f"  {line}" for line in death.last_output)
+    if lines := _telling(death.last_output):
+        text += "\nIts last output:\n" + "\n".join(f"  {line}" for line in lines)
     return WorkerDied(text, worker=death.worker, pid=death.pid, exitcode=death.exitcode)
 
 
@@ -50,6 +52,13 @@ def env_names(envs: Sequence[int]) -> str:
     if len(envs) > 2 and list(envs) == list(range(envs[0], envs[-1] + 1)):
         return f"envs {envs[0]}-{envs[-1]}"
     return f"envs {', '.join(map(str, envs))}"
+
+
+def _telling(output: Sequence[str]) -> Sequence[str]:
+    """The lines to show: those at which a crash begins, or else the last ones."""
+    crashes = [number for number, line in enumerate(output) if line.startswith("Fatal Python error")]
+    start = crashes[-1] if crashes else max(len(output) - _MOST_LINES, 0)
+    return output[start : start + _MOST_LINES]
 
 
 def _without_our_own(stack: str) -> str:

@@ -53,6 +53,12 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
         yield gate
 
 
+@pytest.fixture
+def open_thread() -> Iterator[Open]:
+    """Opens a pool of threads."""
+    yield from _opening("thread")
+
+
 def _opening(kind: str) -> Iterator[Open]:
     with ExitStack() as pools:
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from parallel_envs.engine import worker
+from parallel_envs.engine import SharedBlock, worker
 from tests.vector.gates import wait_at
 
 
@@ -235,3 +235,22 @@ class Founder:
 def refuse(maker: int) -> None:
     """Stands in a pickle for what cannot be made again."""
     raise ValueError(f"made by {maker}")
+
+
+def links(kind: str) -> set[str]:
+    """What those descriptors of this process lead to that are of this kind, such as "pipe:"."""
+    found = (str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
+    return {target for target in found if target.startswith(kind)}
+
+
+class BlockKeeper:
+    """Reads from and writes to shared memory that it was given."""
+
+    def __init__(self, block: SharedBlock) -> None:
+        self.array = block.array("f8", (10,))
+
+    def read(self, position: int) -> float:
+        return float(self.array[position])
+
+    def write(self, position: int, value: float) -> None:
+        self.array[position] = value

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from parallel_envs.engine import HOST, Call, SharedBlock
-from parallel_envs.engine.host import METERS, Host, Outcome
+from parallel_envs.engine.host import BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE, METERS, Host, Outcome
 from tests.engine.hosted import TOLD, Closing, Echo, FailingAtClose, Raiser
 
 
@@ -65,15 +66,35 @@ def test_a_bell_without_payload_has_no_outcome() -> None:
     assert hosting(Echo()).ring(1, 0) is None
 
 
-def test_meters_tell_bells_from_messages_and_work_from_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([100.0, 104.0, 110.0])  # made; then two ends of work
-    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """The moments at which a clock is read, one after the other."""
+    moments: list[float] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "perf_counter", lambda: moments.pop(0))
+        yield moments
+
+
+def test_meters_tell_bells_from_messages_and_since_when(clock: list[float]) -> None:
+    clock += [100.0, 104.0, 110.0]  # made; then two ends of work
     block = SharedBlock.create(3 * METERS * 8)
     host = Host(0)
     host.meter(block, METERS)
-    host.worked(103.0)
-    host.worked(106.0, on_messages=True)
-    monkeypatch.undo()
-    rows = block.array("f8", (3, METERS)).tolist()
-    assert rows == [[0] * METERS, [1.0, 4.0, 5.0, 2.0], [0] * METERS]
+    host.worked(BELL_SECONDS, 103.0)
+    host.worked(MESSAGE_SECONDS, 106.0)
+    columns = block.array("f8", (3, METERS))
+    assert columns[1, [BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE]].tolist() == [1.0, 4.0, 100.0]
+    assert not columns[[0, 2]].any()
+    block.close()
+
+
+def test_a_worker_in_the_place_of_another_counts_on(clock: list[float]) -> None:
+    clock += [100.0, 104.0, 200.0, 203.0]
+    block = SharedBlock.create(METERS * 8)
+    for began in (103.0, 201.0):
+        host = Host(0)
+        host.meter(block, 0)
+        host.worked(BELL_SECONDS, began)
+    columns = block.array("f8", (METERS,))
+    assert columns[[BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE]].tolist() == [3.0, 0.0, 100.0]
     block.close()

@@ -1,0 +1,209 @@
+"""What a worker sees of the process that asked for it, and what it does not take from it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import threadpoolctl
+
+from parallel_envs.engine import WorkerPool, open_pool
+from parallel_envs.engine.child import THREAD_VARIABLES
+from tests.engine.asking import host, run, settings_of, value_of
+from tests.engine.conftest import Open
+from tests.engine.hosted import Echo, links
+
+CORES = sorted(os.sched_getaffinity(0))
+
+
+@pytest.fixture
+def open_any_file(tmp_path: Path) -> Iterator[int]:
+    """An inheritable descriptor of a file."""
+    fd = os.open(tmp_path / "held_by_the_asker", os.O_CREAT | os.O_RDWR)
+    os.set_inheritable(fd, True)
+    yield fd
+    os.close(fd)
+
+
+# ---- surroundings --------------------------------------------------------------------------------
+
+
+def test_environment_variables_are_those_of_the_moment(open_processes: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SET_AFTER_THE_KEEPER_BEGAN", "yes \N{SNOWMAN}")
+    monkeypatch.delenv("HOME", raising=False)
+    pool = open_processes()
+    seen = run(pool, lambda: dict(os.environ))
+    assert seen["SET_AFTER_THE_KEEPER_BEGAN"] == "yes \N{SNOWMAN}"
+    assert "HOME" not in seen
+    monkeypatch.setenv("SET_LATER", "1")
+    assert "SET_LATER" not in run(pool, lambda: dict(os.environ))
+
+
+def test_programs_started_by_a_worker_see_the_environment_too(
+    open_processes: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SET_AFTER_THE_KEEPER_BEGAN", "yes")
+    seen = run(open_processes(), lambda: os.popen("echo $SET_AFTER_THE_KEEPER_BEGAN").read())
+    assert seen == "yes\n"
+
+
+def test_the_working_folder_is_that_of_the_moment(
+    open_processes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(open_processes(), os.getcwd) == str(tmp_path)
+
+
+def test_a_working_folder_that_is_gone_is_no_obstacle(
+    open_processes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    pool = open_processes()
+    monkeypatch.undo()
+    assert run(pool, os.getpid) == pool.pid(0)
+
+
+def test_the_import_path_is_that_of_the_moment(
+    open_processes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "only_here.py").write_text("import os\ndef whereabouts(): return os.getpid(), __file__\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import only_here  # type: ignore[import-not-found]
+
+    pool = open_processes()
+    assert run(pool, only_here.whereabouts) == (pool.pid(0), str(tmp_path / "only_here.py"))
+    assert run(pool, lambda: __import__("sys").path) == sys.path
+    del sys.modules["only_here"]
+
+
+def test_a_worker_reads_from_nowhere(open_processes: Open) -> None:
+    assert run(open_processes(), lambda: os.read(0, 1)) == b""
+
+
+def test_a_worker_has_a_process_group_of_its_own(open_processes: Open) -> None:
+    pool = open_processes(2)
+    groups = [run(pool, os.getpgrp, worker=worker) for worker in (0, 1)]
+    assert groups == [pool.pid(0), pool.pid(1)]
+    assert os.getpgrp() not in groups
+
+
+def test_ctrl_c_does_not_reach_a_worker(open_processes: Open) -> None:
+    pool = open_processes()
+    key = host(pool, Echo)
+    os.kill(pool.pid(0), signal.SIGINT)
+    assert value_of(pool, pool.ring(key, 7)) == 7
+
+
+def test_a_workers_own_children_can_be_waited_for(open_processes: Open) -> None:
+    assert run(open_processes(), lambda: os.system("exit 3")) == 3 << 8
+
+
+def test_a_worker_may_start_processes_with_multiprocessing(open_processes: Open) -> None:
+    def in_a_child() -> Any:
+        import multiprocessing
+
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            return pool.apply(abs, (-3,))
+
+    assert run(open_processes(), in_a_child) == 3
+
+
+def test_handlers_of_the_asker_are_not_those_of_a_worker(open_processes: Open) -> None:
+    struck: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: struck.append(number))
+    try:
+        pool = open_processes()
+        assert run(pool, lambda: signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert struck == []
+
+
+# ---- descriptors ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pipe:", "socket:"])
+def test_a_worker_holds_no_line_of_its_siblings(open_processes: Open, kind: str) -> None:
+    pool = open_processes(3)
+    holders = Counter(link for worker in (0, 1, 2) for link in run(pool, links, kind, worker=worker))
+    assert holders
+    assert set(holders.values()) <= {1, 3}  # a worker's own, or common to all
+
+
+def test_a_fresh_interpreter_holds_no_file_of_the_askers(open_any_file: int) -> None:
+    pool = open_pool(1, settings_of("spawn"))
+    assert not [link for link in run(pool, links, "/") if "held_by_the_asker" in link]
+    pool.close()
+
+
+# ---- threads and cores ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_numeric_libraries_are_capped(open_processes: Open, threads: int) -> None:
+    pool = open_processes(threads=threads)
+    seen = run(pool, lambda names: [os.environ[name] for name in names], THREAD_VARIABLES)
+    assert seen == [str(threads)] * len(THREAD_VARIABLES)
+    assert blas_threads(pool) == {threads}
+
+
+def blas_threads(pool: WorkerPool) -> set[int]:
+    def in_the_worker() -> set[int]:
+        import numpy as np
+        import threadpoolctl
+
+        np.ones((2, 2)) @ np.ones((2, 2))
+        return {library["num_threads"] for library in threadpoolctl.threadpool_info()}
+
+    found: set[int] = run(pool, in_the_worker)
+    return found
+
+
+def test_without_a_cap_the_variables_are_the_askers(open_processes: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    seen = run(open_processes(threads=None), lambda: dict(os.environ))
+    assert seen["OMP_NUM_THREADS"] == "3"
+    assert "MKL_NUM_THREADS" not in seen
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="one core is one thread in any case")
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_without_a_cap_the_libraries_do_as_they_are_told(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in THREAD_VARIABLES:
+        monkeypatch.setenv(name, "2")
+    found = _threads_without_a_cap(method)
+    assert found == {2}
+
+
+def _threads_without_a_cap(method: str) -> set[int]:
+    pool = open_pool(1, settings_of(method, threads=None))
+    found = blas_threads(pool)
+    pool.close()
+    return found
+
+
+def test_the_cap_is_no_affair_of_the_asker(open_processes: Open) -> None:
+    before = (dict(os.environ), threadpoolctl.threadpool_info())
+    run(open_processes(threads=2), os.getpid)
+    assert (dict(os.environ), threadpoolctl.threadpool_info()) == before
+
+
+def test_cores_are_given_out_in_turn(open_processes: Open) -> None:
+    given = [[CORES[0]], [CORES[-1]], CORES]
+    pool = open_processes(4, affinity=given)
+    cores = [sorted(run(pool, os.sched_getaffinity, 0, worker=worker)) for worker in range(4)]
+    assert cores == [[CORES[0]], [CORES[-1]], CORES, [CORES[0]]]
+
+
+def test_without_cores_given_a_worker_may_use_all(open_processes: Open) -> None:
+    assert sorted(run(open_processes(), os.sched_getaffinity, 0)) == CORES

@@ -1,0 +1,249 @@
+"""The keeper: one process that starts the others. What happens when it is ended, held up, or out of means."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import subprocess
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from parallel_envs.engine import HOST, keeper_pid, open_pool, start_keeper
+from parallel_envs.errors import WorkerStartError
+from tests.engine.asking import SOON_SECONDS, ends_within, host, reply_to, settings_of, value_of
+from tests.engine.conftest import Open
+from tests.engine.hosted import Echo, Talker
+from tests.engine.scripts import running_script
+
+
+def the_keeper() -> int:
+    start_keeper()
+    pid = keeper_pid()
+    assert pid is not None
+    return pid
+
+
+def end_the_keeper() -> int:
+    pid = the_keeper()
+    os.kill(pid, signal.SIGKILL)
+    assert ends_within(pid, SOON_SECONDS)
+    return pid
+
+
+# ---- its own end ---------------------------------------------------------------------------------
+
+
+def test_one_keeper_serves_all_pools(open_processes: Open) -> None:
+    before = the_keeper()
+    for _ in range(3):
+        open_processes().close()
+    assert keeper_pid() == before
+
+
+def test_a_keeper_that_was_killed_is_replaced(open_processes: Open) -> None:
+    before = end_the_keeper()
+    assert keeper_pid() is None
+    pool = open_processes()
+    assert keeper_pid() not in (None, before)
+    assert value_of(pool, pool.ring(host(pool, Echo), 7)) == 7
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_workers_that_end_with_their_keeper_are_seen_to(method: str) -> None:
+    pool = open_pool(2, settings_of(method))
+    key = host(pool, Echo)
+    end_the_keeper()
+    for worker in (0, 1):
+        assert ends_within(pool.pid(worker), SOON_SECONDS)
+    reply = reply_to(pool, pool.ring(key, 7))
+    assert reply is not None
+    assert reply.death is not None
+    assert (reply.death.exitcode, reply.death.last_output) == (None, ())  # nobody is left who could tell
+    pool.close()
+    start_keeper()
+
+
+def test_forked_workers_outlive_a_keeper_that_was_killed() -> None:
+    pool = open_pool(1, settings_of("fork"))
+    key = host(pool, Echo)
+    end_the_keeper()
+    assert value_of(pool, pool.ring(key, 7)) == 7
+    os.kill(pool.pid(0), signal.SIGKILL)
+    reply = reply_to(pool, pool.ring(key, 7))
+    assert reply is not None
+    assert reply.death is not None
+    assert reply.death.exitcode == -signal.SIGKILL
+    pool.close()
+    start_keeper()
+
+
+def test_forked_workers_may_print_when_their_keeper_was_killed() -> None:
+    answered = _answered_to_a_print_without_a_keeper()
+    assert answered == 7
+
+
+def _answered_to_a_print_without_a_keeper() -> int | str:
+    pool = open_pool(1, settings_of("fork"))
+    talker, echo = host(pool, Talker), host(pool, Echo)
+    end_the_keeper()
+    reply = reply_to(pool, pool.call(0, talker, "say", "hello"))
+    answered = reply.failure.type_name if reply and reply.failure else value_of(pool, pool.ring(echo, 7))
+    pool.close()
+    start_keeper()
+    return str(answered) if isinstance(answered, str) else int(answered)
+
+
+# ---- interruptions -------------------------------------------------------------------------------
+
+
+def test_ctrl_c_while_the_keeper_is_asked_mixes_up_no_answers() -> None:
+    with tidied():
+        try:
+            told, true = _pids_after_ctrl_c_amid_a_question()
+        finally:
+            end_the_keeper()  # one that is out of step would be so for the next test as well
+    start_keeper()
+    assert told == true
+
+
+def _pids_after_ctrl_c_amid_a_question() -> tuple[int, int]:
+    """The pid of a worker as the keeper told it, and as the worker does; or 0."""
+    keeper = the_keeper()
+    os.kill(keeper, signal.SIGSTOP)
+    with interrupted_after(0.2), suppress(KeyboardInterrupt):
+        open_pool(1).close()
+    os.kill(keeper, signal.SIGCONT)
+    pool = open_pool(1)
+    reply = reply_to(pool, pool.call(0, HOST, "build", 1, os.getpid))
+    true = value_of(pool, pool.call(0, 1, "__int__")) if reply is None else 0
+    told = pool.pid(0)
+    pool.close()
+    return told, true
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_pool_collected_while_another_starts_does_not_hang(tmp_path: Path) -> None:
+    """The collection is made to happen inside the question, where it may happen at any time."""
+    script = """
+import gc
+
+class Collecting(str):
+    def __reduce__(self):
+        gc.collect()
+        return str, (str(self),)
+
+gc.disable()
+opened(1, dict)  # let go of, but collected only by `gc.collect`
+pool, key = opened(1, dict, preload=(Collecting("json"),))
+pool.close()
+print("closed")
+"""
+    with running_script(tmp_path, script, "forkserver") as process:
+        try:
+            output, _ = process.communicate(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            output = "hangs"
+    assert output == "closed\n"
+
+
+# ---- out of means --------------------------------------------------------------------------------
+
+
+@contextmanager
+def spare_descriptors(count: int) -> Iterator[None]:
+    """Not more than `count` descriptors can be opened inside."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
+    held: list[int] = []
+    with suppress(OSError):
+        while True:
+            held.append(os.dup(0))
+    for _ in range(count):
+        os.close(held.pop())
+    try:
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def open_with(count: int, method: str) -> Exception | None:
+    """What opening a pool raises where only so many descriptors are left."""
+    try:
+        with spare_descriptors(count):
+            open_pool(2, settings_of(method)).close()
+    except Exception as error:  # noqa: BLE001  # the fact is which one it is
+        return error.with_traceback(None)
+    return None
+
+
+@dataclass
+class Left:
+    """What failed starts have left behind."""
+
+    descriptors: set[int]
+    processes: list[int]
+
+
+@contextmanager
+def tidied() -> Iterator[Left]:
+    """What is left at the end of the block; it is given up then, so that the next test begins as this one did."""
+    left, before = Left(set(), []), descriptors()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # a channel that is left open, once its owner has gone
+        try:
+            yield left
+        finally:
+            left.descriptors = descriptors() - before
+    for fd in left.descriptors:
+        os.close(fd)
+    keeper = keeper_pid()  # one that has ended is waited for here
+    for child in psutil.Process().children():
+        if child.status() == psutil.STATUS_ZOMBIE and child.pid != keeper:
+            left.processes.append(child.pid)
+            os.waitpid(child.pid, 0)
+
+
+def descriptors() -> set[int]:
+    gc.collect()
+    return {int(link.name) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+
+
+def errors_when_short_of_descriptors(method: str) -> set[type[Exception]]:
+    errors = [open_with(count, method) for count in range(24)]
+    assert errors[-1] is None, "there was never room enough"
+    return {type(error) for error in errors if error is not None}
+
+
+@pytest.mark.parametrize("method", ["forkserver", "fork"])
+def test_a_start_that_runs_out_of_descriptors_leaves_nothing(method: str) -> None:
+    start_keeper()
+    with tidied() as left:
+        errors_when_short_of_descriptors(method)
+    assert left == Left(set(), [])
+
+
+def test_a_start_that_runs_out_of_descriptors_says_so() -> None:
+    start_keeper()
+    with tidied():
+        errors = errors_when_short_of_descriptors("forkserver")
+    assert errors <= {OSError, WorkerStartError}

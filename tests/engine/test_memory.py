@@ -1,0 +1,191 @@
+"""Shared memory without a name: seen alike by all it was given to, freed with its last user."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallel_envs.engine import SharedBlock, WorkerPool
+from tests.engine.asking import host, run, settled, value_of
+from tests.engine.conftest import Open
+from tests.engine.hosted import BlockKeeper
+
+
+def test_new_memory_is_all_zeros() -> None:
+    block = SharedBlock.create(1000)
+    assert block.num_bytes == 1000
+    assert not block.array(np.uint8, (1000,)).any()
+    block.close()
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1])
+def test_a_block_may_be_tiny_or_empty(num_bytes: int) -> None:
+    block = SharedBlock.create(num_bytes)
+    assert block.array(np.uint8, (num_bytes,)).size == num_bytes
+    block.close()
+
+
+def test_arrays_are_views_from_their_offset_on() -> None:
+    block = SharedBlock.create(64)
+    whole = block.array(np.int32, (16,))
+    part = block.array(np.int32, (2, 3), offset=8)
+    part[:] = [[1, 2, 3], [4, 5, 6]]
+    assert whole.tolist() == [0, 0, 1, 2, 3, 4, 5, 6, *[0] * 8]
+    block.close()
+
+
+def test_an_array_beyond_the_end_is_refused() -> None:
+    block = SharedBlock.create(8)
+    with pytest.raises(TypeError):
+        block.array(np.int64, (2,))
+    block.close()
+
+
+def test_a_block_sent_to_a_worker_is_the_same_memory(open_any: Open) -> None:
+    pool = open_any(2)
+    block = SharedBlock.create(80)
+    ours = block.array("f8", (10,))
+    keys = host(pool, BlockKeeper, block)
+    ours[3] = 1.5
+    assert value_of(pool, pool.call(0, keys, "read", 3)) == 1.5
+    settled(pool, pool.call(1, keys, "write", 4, 2.5))
+    assert ours[4] == 2.5
+    assert value_of(pool, pool.call(0, keys, "read", 4)) == 2.5
+    block.close()
+
+
+def test_a_block_may_be_closed_as_soon_as_it_was_sent(open_any: Open) -> None:
+    pool = open_any()
+    block = SharedBlock.create(80)
+    ours = block.array("f8", (10,))
+    key = pool.new_key()
+    built = pool.call(0, 0, "build", key, BlockKeeper, block)
+    block.close()
+    block.close()
+    assert settled(pool, built).replies == {}
+    settled(pool, pool.call(0, key, "write", 0, 7.5))
+    assert ours[0] == 7.5
+
+
+def test_arrays_outlive_their_block_and_the_worker(open_processes: Open) -> None:
+    pool = open_processes()
+    block = SharedBlock.create(80)
+    ours = block.array("f8", (10,))
+    settled(pool, pool.call(0, host(pool, BlockKeeper, block), "write", 0, 7.5))
+    block.close()
+    del block
+    gc.collect()
+    pool.close()
+    assert ours[0] == 7.5
+    ours[1] = 3.0
+
+
+def test_memory_goes_with_its_last_array() -> None:
+    block = SharedBlock.create(1 << 20)
+    array = block.array("u1", (1 << 20,))
+    inode = os.fstat(block.fd).st_ino
+    block.close()
+    del block
+    assert _is_mapped(inode)
+    del array
+    gc.collect()
+    assert not _is_mapped(inode)
+
+
+def _is_mapped(inode: int) -> bool:
+    return any(line.split()[4] == str(inode) for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def test_memory_has_no_name(open_processes: Open) -> None:
+    before = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()  # noqa: PTH208  # names are the fact
+    pool = open_processes()
+    block = SharedBlock.create(1 << 20)
+    host(pool, BlockKeeper, block)
+    assert (set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()) == before  # noqa: PTH208
+    block.close()
+
+
+def test_descriptors_are_not_inherited_by_programs() -> None:
+    block = SharedBlock.create(8)
+    assert not os.get_inheritable(block.fd)
+    block.close()
+
+
+def test_without_memfd_a_file_without_a_name_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    block = SharedBlock.create(16)
+    array = block.array("i8", (2,))
+    array[:] = [1, 2]
+    assert list(tmp_path.iterdir()) == []
+    again = SharedBlock(os.dup(block.fd), 16)
+    assert again.array("i8", (2,)).tolist() == [1, 2]
+    for one in (block, again):
+        one.close()
+
+
+def test_a_worker_gives_up_the_descriptors_of_blocks(open_processes: Open) -> None:
+    gained = _descriptors_gained_by_a_worker(open_processes())
+    assert gained == 0
+
+
+def _descriptors_gained_by_a_worker(pool: WorkerPool) -> int:
+    def count() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # runs in the worker
+
+    before = run(pool, count)
+    for _ in range(10):
+        block = SharedBlock.create(8)
+        run(pool, lambda block: block.num_bytes, block)
+        block.close()
+    gained = int(run(pool, count)) - int(before)
+    pool.close()
+    return gained
+
+
+def test_a_block_that_was_closed_cannot_be_sent(open_forkserver: Open) -> None:
+    raised = _raised_by_sending_a_closed_block(open_forkserver())
+    assert "closed" in raised
+
+
+def _raised_by_sending_a_closed_block(pool: WorkerPool) -> str:
+    block = SharedBlock.create(8)
+    block.close()
+    try:
+        run(pool, lambda block: block.num_bytes, block)
+    except (OSError, TypeError, ValueError) as error:
+        return str(error)
+    finally:
+        pool.close()
+    return ""
+
+
+@pytest.mark.parametrize("count", [100, 300])
+def test_any_number_of_blocks_travels_or_is_refused(open_forkserver: Open, count: int) -> None:
+    seen = _blocks_seen_by_a_worker(open_forkserver(), count)
+    assert seen in (count, "refused")
+
+
+def _blocks_seen_by_a_worker(pool: WorkerPool, count: int) -> int | str:
+    """How many there were; "refused" where they were not sent at all."""
+    key = pool.new_key()
+    blocks = [SharedBlock.create(8) for _ in range(count)]
+    try:
+        ticket = pool.call(0, 0, "build", key, list, blocks)
+        answered = pool.wait(ticket, 2.0)
+        if not answered:
+            return "no answer"
+        failure = ticket.replies[0].failure if ticket.replies else None
+        return count if failure is None else failure.type_name
+    except (TypeError, ValueError):
+        return "refused"
+    finally:
+        for block in blocks:
+            block.close()
+        pool.close(0.5)

@@ -1,0 +1,209 @@
+"""What travels, how, and how a part that cannot travel is named."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parallel_envs.engine import Call, SharedBlock, Unpicklable, picklable, unpicklable_part
+from parallel_envs.engine.pickling import dump_reply, dump_request, load_reply, load_request
+
+LOCK = threading.Lock()
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(values)
+def test_values_arrive_as_they_left(value: Any) -> None:
+    data, fds = dump_request(value)
+    assert load_request(data, fds) == value
+    assert fds == []
+    assert load_reply(dump_reply(value)) == value
+
+
+def test_functions_and_classes_of_a_function_travel_by_value() -> None:
+    number = 5
+
+    class Local:
+        def double(self) -> int:
+            return 2 * number
+
+    made = load_request(*dump_request(lambda: Local().double()))
+    assert made() == 10
+    assert load_reply(dump_reply(Local())).double() == 10
+
+
+def test_functions_of_a_script_travel_by_value() -> None:
+    """Nothing of the script's own module may be needed to load them."""
+    module = type(sys)("users_script_that_workers_cannot_import")
+    exec("def helper(x): return x + 1\ndef make(x): return helper(x) * 2", vars(module))
+    vars(module)["__name__"] = "__main__"
+    module.make.__module__ = module.helper.__module__ = "__main__"
+    data, fds = dump_request(module.make)
+    del module
+    assert load_request(data, fds)(1) == 4
+
+
+def test_a_reply_that_plain_pickle_takes_is_plain() -> None:
+    assert pickle.loads(dump_reply({"a": (1, 2.0, b"3")})) == {"a": (1, 2.0, b"3")}
+
+
+def test_blocks_travel_as_descriptors_in_their_order() -> None:
+    blocks = [SharedBlock.create(8), SharedBlock.create(16)]
+    data, fds = dump_request({"second": blocks[1], "first": blocks[0]})
+    assert fds == [blocks[1].fd, blocks[0].fd]
+    arrived = load_request(data, [os.dup(fd) for fd in fds])
+    assert (arrived["first"].num_bytes, arrived["second"].num_bytes) == (8, 16)
+    arrived["first"].array("i8", (1,))[0] = 77
+    assert blocks[0].array("i8", (1,))[0] == 77
+    for block in blocks:
+        block.close()
+
+
+def test_a_block_cannot_travel_in_a_reply() -> None:
+    block = SharedBlock.create(8)
+    with pytest.raises(Unpicklable, match=r"value\.buffer \(a mmap\.mmap\) cannot be pickled"):
+        dump_reply(block)
+    block.close()
+
+
+# ---- naming the part -----------------------------------------------------------------------------
+
+
+@dataclass
+class Holder:
+    held: Any
+    name: str = "holder"
+
+
+class Slotted:
+    __slots__ = ("held", "never_set")
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def method(self) -> None:
+        """Nothing, with `self` at hand."""
+
+
+class OneSlot:
+    __slots__ = "held"  # a single name may stand alone
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
+def closing_over(held: Any) -> Callable[[], Any]:
+    return lambda: held
+
+
+def with_default() -> Callable[[], Any]:
+    def function(held: Any = LOCK) -> Any:
+        return held
+
+    return function
+
+
+def with_keyword_default() -> Callable[[], Any]:
+    def function(*, held: Any = LOCK) -> Any:
+        return held
+
+    return function
+
+
+def using_global() -> Callable[[], Any]:
+    return lambda: LOCK.locked()  # noqa: PLW0108  # the function itself is what travels
+
+
+PARTS: list[Any] = [
+    pytest.param(lambda: LOCK, "value", id="itself"),
+    pytest.param(lambda: [0, LOCK], "value[1]", id="in a list"),
+    pytest.param(lambda: (LOCK,), "value[0]", id="in a tuple"),
+    pytest.param(lambda: {LOCK}, "value[0]", id="in a set"),
+    pytest.param(lambda: {"a b": {3: LOCK}}, "value['a b'][3]", id="in dicts"),
+    pytest.param(lambda: Holder(LOCK), "value.held", id="an attribute"),
+    pytest.param(lambda: Holder([Holder(LOCK)]), "value.held[0].held", id="an attribute of an item"),
+    pytest.param(lambda: Slotted(LOCK), "value.held", id="a slot"),
+    pytest.param(lambda: OneSlot(LOCK), "value.held", id="a single slot"),
+    pytest.param(lambda: Slotted(LOCK).method, "value.__self__.held", id="a method's owner"),
+    pytest.param(lambda: closing_over(LOCK), "value -> variable 'held'", id="a closure"),
+    pytest.param(lambda: closing_over({"a": LOCK}), "value -> variable 'held'['a']", id="inside a closure"),
+    pytest.param(with_default, "value -> default argument 0", id="a default"),
+    pytest.param(with_keyword_default, "value -> default argument 'held'", id="a keyword's"),
+    pytest.param(lambda: functools.partial(print, LOCK), "value.args[0]", id="a partial's argument"),
+    pytest.param(lambda: functools.partial(print, end=LOCK), "value.keywords['end']", id="a partial's keyword"),
+    pytest.param(lambda: functools.partial(closing_over(LOCK)), "value.func -> variable 'held'", id="a partial's own"),
+    pytest.param(lambda: Call(1, "m", (0, LOCK)), "value.args[1]", id="a call's argument"),
+    pytest.param(lambda: Call(1, "m", (), {"k": LOCK}), "value.kwargs['k']", id="a call's keyword"),
+]
+
+
+@pytest.mark.parametrize(("make", "name"), PARTS)
+def test_the_part_that_cannot_travel_is_named(make: Callable[[], Any], name: str) -> None:
+    value = make()
+    assert not picklable(value)
+    assert unpicklable_part(value) == f"{name} (a _thread.lock)"
+
+
+def test_a_global_of_a_script_is_named() -> None:
+    function = using_global()
+    function.__module__ = "__main__"
+    assert unpicklable_part(function, "env_fns[3]") == "env_fns[3] -> global 'LOCK' (a _thread.lock)"
+
+
+def test_a_variable_that_was_never_given_a_value_is_no_obstacle() -> None:
+    def outer(*, given: bool) -> Callable[[], Any]:
+        if given:
+            variable = 1
+        return lambda: (variable, LOCK)
+
+    function = outer(given=False)
+    function.__module__ = "__main__"
+    assert unpicklable_part(function) == "value -> global 'LOCK' (a _thread.lock)"
+
+
+def test_what_refers_to_itself_has_an_end() -> None:
+    loop: list[Any] = [LOCK]
+    loop.insert(0, loop)
+    assert "cannot" not in unpicklable_part(loop)
+
+
+def test_an_error_of_a_class_of_its_own_is_told() -> None:
+    class Refusing:
+        def __reduce__(self) -> Any:
+            raise RuntimeError("stays at home")
+
+    words = r"value\[0\] \(a .*Refusing\) cannot be pickled \(RuntimeError: stays"
+    with pytest.raises(Unpicklable, match=words) as caught:
+        dump_request([Refusing()])
+    assert isinstance(caught.value, TypeError)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    with pytest.raises(Unpicklable, match="stays at home"):
+        dump_reply([Refusing()])
+
+
+@dataclass
+class Chain:
+    inner: Any
+    others: list[int] = field(default_factory=list)
+
+
+def test_a_part_deep_inside_is_named_as_far_as_it_helps() -> None:
+    value: Any = LOCK
+    for _ in range(50):
+        value = Chain(value)
+    assert unpicklable_part(value).startswith("value.inner.inner")

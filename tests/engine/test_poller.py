@@ -1,0 +1,151 @@
+"""Waiting for many descriptors, with epoll and where there is none."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import select
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from parallel_envs.engine import open_pool
+from parallel_envs.engine.descriptors import owned
+from parallel_envs.engine.poller import READ, WRITE, Poller, readable
+from tests.engine.asking import SOON_SECONDS, host, reply_to, settings_of, settled, value_of
+from tests.engine.hosted import Echo
+
+
+@pytest.fixture(params=["epoll", "poll"])
+def poller(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Poller]:
+    if request.param == "poll":
+        monkeypatch.delattr(select, "epoll")
+    poller = Poller()
+    yield poller
+    poller.close()
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for fd in ends:
+        try:
+            os.close(fd)
+        except OSError:  # the test has closed it
+            continue
+
+
+def test_what_is_ready_is_told(poller: Poller, pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    poller.watch(reader, READ)
+    assert poller.wait(0.0) == []
+    os.write(writer, b"x")
+    assert [fd for fd, _ in poller.wait(None)] == [reader]
+    os.read(reader, 1)
+    assert poller.wait(0.0) == []
+
+
+def test_several_that_are_ready_are_told_together(poller: Poller, pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    os.write(writer, b"x")
+    poller.watch(reader, READ)
+    poller.watch(writer, WRITE)
+    assert {fd for fd, _ in poller.wait(None)} == {reader, writer}
+
+
+def test_only_what_is_asked_for_counts(poller: Poller, pipe: tuple[int, int]) -> None:
+    _, writer = pipe
+    poller.watch(writer, READ)
+    assert poller.wait(0.0) == []
+    poller.watch(writer, WRITE)
+    assert [fd for fd, _ in poller.wait(0.0)] == [writer]
+    poller.watch(writer, 0)
+    assert poller.wait(0.0) == []
+    poller.watch(writer, WRITE)
+    assert [fd for fd, _ in poller.wait(0.0)] == [writer]
+
+
+def test_an_end_counts_as_readable(poller: Poller, pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    poller.watch(reader, READ)
+    os.close(writer)
+    assert [fd for fd, _ in poller.wait(1.0)] == [reader]
+
+
+def test_what_is_forgotten_is_told_no_more(poller: Poller, pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    os.write(writer, b"x")
+    poller.watch(reader, READ)
+    poller.forget(reader)
+    poller.forget(reader)
+    poller.forget(12345)
+    assert poller.wait(0.0) == []
+
+
+def test_a_number_may_be_used_again(poller: Poller) -> None:
+    for _ in range(3):
+        reader, writer = os.pipe()
+        os.write(writer, b"x")
+        poller.watch(reader, READ)
+        assert [fd for fd, _ in poller.wait(1.0)] == [reader]
+        poller.forget(reader)
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_wait_ends_when_its_time_is_up(poller: Poller, pipe: tuple[int, int]) -> None:
+    poller.watch(pipe[0], READ)
+    began = time.monotonic()
+    assert poller.wait(0.03) == []
+    assert 0.025 <= time.monotonic() - began < SOON_SECONDS
+
+
+def test_closing_twice_does_nothing(poller: Poller) -> None:
+    before = set(owned)
+    poller.close()
+    poller.close()
+    assert owned <= before
+
+
+# ---- one descriptor ------------------------------------------------------------------------------
+
+
+def test_readable_waits_for_one(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    assert not readable(reader)
+    assert not readable(reader, 0.01)
+    os.write(writer, b"x")
+    assert readable(reader)
+
+
+def test_readable_takes_numbers_that_select_does_not(pipe: tuple[int, int]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    try:
+        high = fcntl.fcntl(pipe[0], fcntl.F_DUPFD, 2000)
+        os.write(pipe[1], b"x")
+        assert readable(high)
+        os.close(high)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# ---- a pool without epoll ------------------------------------------------------------------------
+
+
+def test_a_pool_needs_no_epoll(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(select, "epoll")
+    pool = open_pool(2, settings_of(method))
+    key = host(pool, Echo)
+    tickets = [pool.ring(key, 0) for _ in range(5000)]
+    assert value_of(pool, pool.call(1, key, "echo", bytes(1 << 20)), worker=1) == bytes(1 << 20)
+    settled(pool, tickets[-1])
+    os.kill(pool.pid(0), signal.SIGKILL)
+    reply = reply_to(pool, pool.ring(key, 7))
+    assert reply is not None
+    assert reply.death is not None
+    pool.close()
