@@ -237,9 +237,9 @@ class TaskWay(enum.Enum):
         if setter is not None:
             return cls.SETTER
         for way in (cls.RESET_TASK, cls.SET_TASK):
-            if env.has_wrapper_attr(way.value):
+            if offers(env, way.value):
                 return way
-        if "options" in inspect.signature(env.unwrapped.reset).parameters:
+        if _takes_options(getattr(env, "unwrapped", env).reset):
             return cls.OPTIONS
         raise TypeError(
             f"{env!r} has no way to take a task: it has neither reset_task nor set_task, and its reset takes no "
@@ -255,5 +255,27 @@ class TaskWay(enum.Enum):
                 assert setter is not None
                 setter(env, task)
             case _:
-                env.get_wrapper_attr(self.value)(task)
+                part_of(env, self.value)(task)
         return {}
+
+
+def offers(env: Any, name: str) -> bool:
+    """Whether an environment, or one that it wraps, has this attribute."""
+    try:
+        part_of(env, name)
+    except AttributeError:
+        return False
+    return True
+
+
+def part_of(env: Any, name: str) -> Any:
+    """An attribute of an environment, or of one that it wraps."""
+    return env.get_wrapper_attr(name) if hasattr(env, "get_wrapper_attr") else getattr(env, name)
+
+
+def _takes_options(reset: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(reset).parameters
+    except ValueError:  # compiled code does not always tell: let it try
+        return True
+    return "options" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())

@@ -60,11 +60,13 @@ class Host:
 
     def close(self) -> None:
         """Drop every object. The first error is raised after all have been dropped."""
-        errors: list[Exception] = []
+        errors: list[BaseException] = []
         for key in [key for key in self.objects if key != HOST]:
             try:
                 self.drop(key)
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # SystemExit too: the others are to be closed as well
                 errors.append(error)
         if errors:
             raise errors[0]

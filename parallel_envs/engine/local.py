@@ -198,5 +198,7 @@ def _close_hosts(hosts: list[Host]) -> None:
     for host in hosts:
         try:
             host.close()
-        except Exception:  # closing goes on; the error is shown and ends nothing
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # closing goes on; the error is shown and ends nothing
             _log.warning("An object raised while it was closed.", exc_info=True)

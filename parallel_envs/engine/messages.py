@@ -84,6 +84,6 @@ def _type_name(error: BaseException) -> str:
 
 def _message(error: BaseException) -> str:
     try:
-        return str(error)
+        return "\n".join([str(error), *getattr(error, "__notes__", ())])
     except Exception as unprintable:  # an exception's own __str__ may be what is broken
         return f"<message could not be printed: {type(unprintable).__name__}>"

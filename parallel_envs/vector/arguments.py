@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import cores_here
 from parallel_envs.tasks import TaskSource
-from parallel_envs.vector.tasking import TaskSettings
+from parallel_envs.vector.tasking import UNSAID, TaskSettings
 
 EnvFactory = Callable[[], "gymnasium.Env[Any, Any]"]
 
@@ -188,7 +188,12 @@ def reset_wish(options: Any, tasks: Any, env_ids: Any, num_envs: int) -> ResetWi
     each: list[dict[str, Any] | None] = [None] * num_envs
     for env, one in zip(envs, options, strict=True):
         each[env] = None if one is None else dict(one)
-    return ResetWish(envs, each, tasks)
+    named = [UNSAID if one is None else one.pop("task", UNSAID) for one in (each[env] for env in envs)]
+    if all(task is UNSAID for task in named):
+        return ResetWish(envs, each, tasks)
+    if tasks is not None:
+        raise ValueError("Tasks were given twice. Give either tasks= or options with 'task'.")
+    return ResetWish(envs, each, named)
 
 
 def _wish_of_dict(options: dict[str, Any], tasks: Any, env_ids: Any, num_envs: int) -> ResetWish:
@@ -201,6 +206,8 @@ def _wish_of_dict(options: dict[str, Any], tasks: Any, env_ids: Any, num_envs: i
         if tasks is not None or {"task", "tasks"} <= set(options):
             raise ValueError("Tasks were given twice. Give one of tasks=, options['tasks'] and options['task'].")
         tasks = options.pop("tasks") if "tasks" in options else [options.pop("task")] * len(envs)
+        if not options:  # nothing else was said, so an env whose reset takes nothing is content
+            return ResetWish(envs, [None] * num_envs, tasks)
     return ResetWish(envs, [dict(options) for _ in range(num_envs)], tasks)
 
 

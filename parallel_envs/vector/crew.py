@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +70,10 @@ class Crew:
         return [(worker, self.slices[worker]) for worker in sorted({self.owner[env] for env in envs})]
 
     # ---- construction ---------------------------------------------------------------------------------------------
+
+    def use_tasks(self) -> None:
+        """Tasks are in use from now on: workers that are replaced are to know it too."""
+        self._tasks = dataclasses.replace(self._tasks, in_use=True)
 
     def build(self, workers: Sequence[int]) -> dict[int, Description]:
         """Have the workers make their envs. Raises what the first of them that failed reports."""

@@ -16,7 +16,6 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import Call, PoolSettings, SharedBlock, Ticket
-from parallel_envs.tasks import Task
 from parallel_envs.vector.actions import ActionWriter
 from parallel_envs.vector.buffers import (
     AUTORESET_SECONDS,
@@ -30,8 +29,9 @@ from parallel_envs.vector.crew import Attachment, Crew
 from parallel_envs.vector.infos import Info, InfoReader
 from parallel_envs.vector.layout import Leaf, assembler, leaves, unknown_parts
 from parallel_envs.vector.slice import Description
+from parallel_envs.vector.snapshots import snapshot
 from parallel_envs.vector.spaces import batched_action_space, batched_observation_space
-from parallel_envs.vector.stepping import AnyEnv, News, ResetRequest, bell_argument, snapshot
+from parallel_envs.vector.stepping import AnyEnv, News, ResetRequest, bell_argument
 from parallel_envs.vector.tasking import NO_TASK, TaskSettings
 
 ObservationMode = str | Space[Any] | tuple[Space[Any], Space[Any]]
@@ -147,7 +147,7 @@ class EnvFleet:
             "set_attr", values, lambda held: (name, {env: values[env] for env in values if env in held})
         )
 
-    def set_tasks(self, tasks: Mapping[int, Task]) -> Ticket:
+    def set_tasks(self, tasks: Mapping[int, Any]) -> Ticket:
         """Give envs tasks from their next episodes on."""
         return self._ask_holders("set_tasks", tasks, lambda held: ({env: tasks[env] for env in tasks if env in held},))
 

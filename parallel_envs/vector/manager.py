@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from parallel_envs.engine import BACKENDS, START_METHODS, Failure, PoolSettings, Ticket, settle
 from parallel_envs.errors import ClosedError
 from parallel_envs.seeding import SeedTree
-from parallel_envs.tasks import Task, TaskSource, TaskWay
+from parallel_envs.tasks import KEEP, TaskSource, TaskWay
 from parallel_envs.vector import arguments
 from parallel_envs.vector.failures import env_error, env_names
 from parallel_envs.vector.fleet import EnvFleet
@@ -431,7 +431,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._check_idle("set_tasks")
         envs = arguments.some_envs(env_ids, self.num_envs)
         chosen = self._tasks.choices(tasks, envs)
-        ticket = self._fleet.set_tasks({env: task for env, task in chosen.items() if isinstance(task, Task)})
+        ticket = self._fleet.set_tasks({env: task for env, task in chosen.items() if task is not KEEP})
         self._ticket, self._state = ticket, State.CALL
         self._finish(State.CALL, "setting of tasks", None)
         self._use_tasks(chosen)
@@ -465,6 +465,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         before = self._tasks.active
         self._tasks.note(chosen)
         if self._tasks.active and not before:
+            self._fleet.crew.use_tasks()
             self._fleet.tell_all("tell_tasks")
 
     def _update_source(self) -> None:

@@ -142,5 +142,4 @@ class Recovery:
     def _first_request(self, env: int) -> ResetRequest:
         """How a new env begins: with a fresh seed, and with the task that its predecessor would have played next."""
         count = self._counts[env] = self._counts.get(env, 0) + 1
-        (task,) = self._book.choices(None, (env,)).values()
-        return ResetRequest(env, self.seeds.child("restart", env, count).seed(), task=self._book.named.get(env, task))
+        return ResetRequest(env, self.seeds.child("restart", env, count).seed(), task=self._book.next_of(env))

@@ -12,10 +12,11 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import Failure, SharedBlock
-from parallel_envs.tasks import Task, TaskSource, TaskWay
+from parallel_envs.tasks import TaskSource, TaskWay, offers, part_of
 from parallel_envs.vector.buffers import Buffers, Plan
 from parallel_envs.vector.registry import Registrations
-from parallel_envs.vector.stepping import AnyEnv, News, ResetRequest, Stepper, snapshot
+from parallel_envs.vector.snapshots import snapshot
+from parallel_envs.vector.stepping import AnyEnv, News, ResetRequest, Stepper
 from parallel_envs.vector.tasking import TaskSettings, way_of
 
 
@@ -115,15 +116,15 @@ class EnvSlice:
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
-    def set_tasks(self, tasks: Mapping[int, Task]) -> None:
-        """Give envs these tasks from their next episodes on."""
+    def set_tasks(self, tasks: Mapping[int, Any]) -> None:
+        """Give envs these tasks, or `RESAMPLE`, from their next episodes on."""
         self._stepper.tells_tasks = True
         for env, task in tasks.items():
             self._stepper.desk.assign(env - self._first, task)
 
     def set_source(self, source: TaskSource) -> None:
         """Draw from this source from now on."""
-        self._stepper.desk.source = source
+        self._stepper.desk.source = self._keep(source)
 
     def tell_tasks(self) -> None:
         """Tasks are in use: final infos are to say which."""
@@ -137,8 +138,8 @@ class EnvSlice:
         env = self._envs[local]
         try:
             for name in ("get_task", "get_current_task"):
-                if env.has_wrapper_attr(name):
-                    return self._keep(env.get_wrapper_attr(name)())
+                if offers(env, name):
+                    return self._keep(part_of(env, name)())
         except Exception as error:  # noqa: BLE001  # an error of this call, whatever it is
             return Failure.of(error)
         held = self._stepper.desk.held(local)
@@ -178,11 +179,13 @@ class EnvSlice:
 
     def close(self) -> None:
         """Close every env; the first error is raised after all have been closed."""
-        errors: list[Exception] = []
+        errors: list[BaseException] = []
         for env in self._envs:
             try:
                 env.close()
-            except Exception as error:  # noqa: BLE001  # one env's trouble must not keep the others open
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  # one env's trouble must not keep the others open
                 errors.append(error)
         self._envs = []
         if errors:

@@ -6,7 +6,6 @@ Autoreset follows Gymnasium's three modes. An env that raises is noted, and the 
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import Failure
-from parallel_envs.tasks import KEEP, RESAMPLE
 from parallel_envs.vector.buffers import (
     AUTORESET_SECONDS,
     MESSAGE_STEP_SECONDS,
@@ -31,7 +29,8 @@ from parallel_envs.vector.buffers import (
 )
 from parallel_envs.vector.exchange import ActionReader, ObservationWriter, as_float
 from parallel_envs.vector.infos import EMPTY, PICKLED, Info, InfoWriter, Schema
-from parallel_envs.vector.tasking import TaskDesk, TaskSettings
+from parallel_envs.vector.snapshots import snapshot
+from parallel_envs.vector.tasking import UNSAID, TaskDesk, TaskSettings
 
 AnyEnv = gymnasium.Env[Any, Any]
 
@@ -65,8 +64,8 @@ class ResetRequest:
     env: int
     seed: int | None = None
     options: dict[str, Any] | None = None
-    task: Any = KEEP
-    """A `Task`, `KEEP` or `RESAMPLE`."""
+    task: Any = UNSAID
+    """A `Task`, `KEEP`, `RESAMPLE` or `UNSAID`."""
     restarted: bool = False
     """Whether it is done anew, in a new worker or env, because the first attempt failed."""
 
@@ -94,9 +93,8 @@ class Stepper:
         tasks: TaskSettings,
     ) -> None:
         self.desk = TaskDesk(envs, first, buffers, tasks)
-        self.tells_tasks = tasks.source is not None
+        self.tells_tasks = tasks.source is not None or tasks.in_use
         """Whether the last words of an episode say which task and episode it was."""
-        self._autoreset_choice = KEEP if tasks.source is None else RESAMPLE
         self._envs, self._first, self._mode, self._keep = envs, first, mode, keep
         self._rows = cells(buffers.rows.view(np.uint8))
         self._counters = cells(buffers.counters[worker])
@@ -105,6 +103,7 @@ class Stepper:
         self._observations = ObservationWriter(buffers)
         self._pending = [_NOTHING] * len(envs)
         self._lost: dict[int, tuple[Any, Info]] = {}
+        self._before: dict[int, tuple[int, int]] = {}
         self._news: News | None = None
         self.ring = self._make_ring()
 
@@ -177,7 +176,11 @@ class Stepper:
     def revive(self, request: ResetRequest) -> None:
         """Go on with a new env in the place of one that failed. Its next step tells that an episode was lost."""
         local = request.env - self._first
+        before = self.desk.marks(local)
         observation, info = self._begin_episode(local, request)
+        if self._mode is AutoresetMode.NEXT_STEP:  # the reset that follows the report begins the episode that counts
+            self.desk.write_marks(local, *before)
+        self._before[local] = before
         self._lost[local] = snapshot(observation), snapshot(info)
         self._pending[local] = _LOST
 
@@ -205,7 +208,7 @@ class Stepper:
             return
         began = time.perf_counter()
         try:
-            self._reset(local, ResetRequest(self._first + local, task=self._autoreset_choice), which_set)
+            self._reset(local, ResetRequest(self._first + local), which_set)
         finally:
             self._counters[AUTORESET_SECONDS] += time.perf_counter() - began
 
@@ -213,9 +216,10 @@ class Stepper:
         """The episode was lost with an earlier worker or env: it ends here, truncated, and a new one has begun."""
         env = self._first + local
         observation, info = self._lost.pop(local)
+        before = self._before.pop(local)
         self._pending[local] = _AUTORESET if self._mode is AutoresetMode.NEXT_STEP else _NOTHING
         if self._mode is AutoresetMode.SAME_STEP:
-            info = {"final_info": {}, "final_obs": snapshot(observation), **info}
+            info = {"final_info": self._ids(*before), "final_obs": snapshot(observation), **info}
         number = self._deliver(env, observation, {**info, RESTARTED: True}, which_set)
         pack_row(self._rows, env * ROW.itemsize, 0.0, number, False, True)
 
@@ -240,12 +244,13 @@ class Stepper:
             return observation, info
         began = time.perf_counter()
         final = {"final_info": snapshot(info), "final_obs": snapshot(observation)}
-        if self.tells_tasks:
-            task, episode = self.desk.marks(local)
-            final["final_info"] = {"task_id": task, "episode_index": episode, **final["final_info"]}
-        observation, info = self._begin_episode(local, ResetRequest(self._first + local, task=self._autoreset_choice))
+        final["final_info"] = {**self._ids(*self.desk.marks(local)), **final["final_info"]}
+        observation, info = self._begin_episode(local, ResetRequest(self._first + local))
         self._counters[AUTORESET_SECONDS] += time.perf_counter() - began
         return observation, {**final, **info}
+
+    def _ids(self, task: int, episode: int) -> Info:
+        return {"task_id": task, "episode_index": episode} if self.tells_tasks else {}
 
     # ---- delivery -------------------------------------------------------------------------------------------------
 
@@ -274,15 +279,3 @@ class Stepper:
 def reset_env(env: AnyEnv, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, Info]:
     """Reset; an env whose `reset` takes no arguments is content as long as none are given. The options are its own."""
     return env.reset() if seed is None and options is None else env.reset(seed=seed, options=snapshot(options))
-
-
-def snapshot(value: Any) -> Any:
-    """A copy that nothing done to the original can change; the original where it cannot be copied."""
-    if type(value) is np.ndarray and value.dtype != object:
-        return value.copy()
-    if type(value) is dict and not value:
-        return {}
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # noqa: BLE001  # deepcopy runs user code; sharing is what plain Gymnasium does
-        return value

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import enum
+import itertools
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +15,17 @@ import numpy as np
 
 from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource, TaskWay
 from parallel_envs.vector.buffers import ROW, TASK_OFFSET, Buffers, cells
+from parallel_envs.vector.snapshots import snapshot
 
 TaskSetter = Callable[[Any, Any], None]
+
+
+class _Unsaid(enum.Enum):
+    UNSAID = "unsaid"
+
+
+UNSAID = _Unsaid.UNSAID
+"""In the place of a task: nobody said which. A task set before comes next, else the source's, else the same again."""
 
 NO_TASK = -1
 """In the place of a task's number: the env has none."""
@@ -28,6 +39,8 @@ class TaskSettings:
 
     setter: TaskSetter | None = None
     source: TaskSource | None = None
+    in_use: bool = False
+    """Whether tasks have been named already."""
 
 
 class TaskDesk:
@@ -39,30 +52,34 @@ class TaskDesk:
         self.source = copy.deepcopy(settings.source)
         self._rows = cells(buffers.rows.view(np.uint8))
         self._held: list[Task | None] = [None] * len(envs)
-        self._next: dict[int, Task] = {}
+        self._next: dict[int, Any] = {}
 
     def held(self, local: int) -> Task | None:
         """The task that an env has now."""
         return self._held[local]
 
-    def assign(self, local: int, task: Task) -> None:
-        """Give an env this task from its next episode on."""
+    def assign(self, local: int, task: Any) -> None:
+        """Give an env this task, or `RESAMPLE`, from its next episode on."""
         self._next[local] = task
 
     def begin(self, local: int, choice: Any) -> dict[str, Any]:
-        """An env begins an episode with the task of `choice`: a `Task`, `KEEP` or `RESAMPLE`.
+        """An env begins an episode with the task of `choice`: a `Task`, `KEEP`, `RESAMPLE` or `UNSAID`.
 
-        Returns what must be added to the options of its reset.
+        Returns what must be added to the options of its reset. The env gets a copy of the task: whatever it does
+        to it, the next episode begins with the task as it was given.
         """
-        env = self._first + local
         _, before = self.marks(local)
         task = self._chosen(local, choice, before + 1)
         self._held[local] = task
-        number = NO_TASK if task is None else task.id
-        _task_cells.pack_into(self._rows, env * ROW.itemsize + TASK_OFFSET, number, before + 1)
+        self.write_marks(local, NO_TASK if task is None else task.id, before + 1)
         if task is None:
             return {}
-        return TaskWay.of(self._envs[local], self._setter).apply(self._envs[local], task.value, self._setter)
+        env = self._envs[local]
+        try:
+            return TaskWay.of(env, self._setter).apply(env, snapshot(task.value), self._setter)
+        except Exception as error:
+            error.add_note(f"This is what it said to task {task.id}: {task.value!r}")
+            raise
 
     def marks(self, local: int) -> tuple[int, int]:
         """The number of an env's task, and that of its episode."""
@@ -70,15 +87,23 @@ class TaskDesk:
         number, episode = _task_cells.unpack_from(self._rows, row + TASK_OFFSET)
         return number, episode
 
+    def write_marks(self, local: int, task: int, episode: int) -> None:
+        """Show the caller which task and which episode this is."""
+        _task_cells.pack_into(self._rows, (self._first + local) * ROW.itemsize + TASK_OFFSET, task, episode)
+
     def _chosen(self, local: int, choice: Any, episode: int) -> Task | None:
-        assigned = self._next.pop(local, None)
+        assigned = self._next.pop(local, UNSAID)
+        if choice is UNSAID or (choice is KEEP and assigned is not RESAMPLE):
+            choice = assigned if assigned is not UNSAID else self._usual if choice is UNSAID else KEEP
         if isinstance(choice, Task):
-            return choice
-        if assigned is not None:
-            return assigned
+            return Task(snapshot(choice.value), choice.id)
         if choice is RESAMPLE and self.source is not None:
             return self.source.task_for(self._first + local, episode)
         return self._held[local]
+
+    @property
+    def _usual(self) -> Any:
+        return KEEP if self.source is None else RESAMPLE
 
 
 class TaskBook:
@@ -91,6 +116,7 @@ class TaskBook:
         self.active = source is not None
         self.named: dict[int, Task] = {}
         self._numbers: dict[bytes, int] = {}
+        self._taken: set[int] = set()
         self._told_version = None if source is None else source.version
         if source is not None:
             self._check_ways(range(num_envs))
@@ -98,7 +124,7 @@ class TaskBook:
     def choices(self, tasks: Any, envs: Sequence[int]) -> dict[int, Any]:
         """What each of these envs is to play: a `Task`, `KEEP` or `RESAMPLE`. Raises before anything has happened."""
         if tasks is None:
-            return dict.fromkeys(envs, KEEP if self.source is None else RESAMPLE)
+            return dict.fromkeys(envs, UNSAID)
         if isinstance(tasks, str | bytes | Mapping) or not isinstance(tasks, Iterable):
             raise TypeError(f"tasks={tasks!r} is not a list with one task for each environment.")
         given = list(tasks)
@@ -107,8 +133,12 @@ class TaskBook:
         if RESAMPLE in [task for task in given if isinstance(task, type(RESAMPLE))] and self.source is None:
             raise ValueError("RESAMPLE was given as a task, but there is no task_source to draw from.")
         chosen = {env: self.numbered(task) for env, task in zip(envs, given, strict=True)}
-        self._check_ways([env for env, task in chosen.items() if task is not KEEP])
+        self._check_ways([env for env, task in chosen.items() if task is not KEEP and task is not UNSAID])
         return chosen
+
+    def next_of(self, env: int) -> Any:
+        """What a new env in the place of a failed one is to play: the task named last, unless a source draws anew."""
+        return UNSAID if self.source is not None else self.named.get(env, UNSAID)
 
     def note(self, chosen: Mapping[int, Any]) -> None:
         """Remember what has been named."""
@@ -121,15 +151,33 @@ class TaskBook:
 
     def numbered(self, task: Any) -> Any:
         """A plain value as a `Task`. Whole numbers tell themselves; others are counted as they first appear."""
-        if isinstance(task, Task) or task is KEEP or task is RESAMPLE:
+        if task is KEEP or task is RESAMPLE or task is UNSAID:
             return task
+        if isinstance(task, Task):
+            return Task(task.value, _checked_number(task.id, task))
         if isinstance(task, int | np.integer) and not isinstance(task, bool):
-            return Task(task, int(task))
+            return Task(task, self._own_number(_checked_number(task, task)))
+        return Task(task, self._count(task))
+
+    def _own_number(self, number: int) -> int:
+        if number in self._numbers.values():
+            raise ValueError(
+                f"The task {number} would be told by a number that another task, which has none of its own, was given. "
+                "Give numbers yourself, as Task(value, id)."
+            )
+        self._taken.add(number)
+        return number
+
+    def _count(self, task: Any) -> int:
+        """The number of a task that does not tell itself: the first that is free when it first appears."""
         try:
             key = cloudpickle.dumps(task)
         except Exception as error:
             raise TypeError(f"The task {task!r} cannot be pickled, so it cannot travel to a worker: {error}") from error
-        return Task(task, self._numbers.setdefault(key, len(self._numbers)))
+        if key not in self._numbers:
+            used = self._taken | set(self._numbers.values())
+            self._numbers[key] = next(number for number in itertools.count() if number not in used)
+        return self._numbers[key]
 
     def source_to_send(self) -> TaskSource | None:
         """The source, if it has changed since this was last asked."""
@@ -145,9 +193,15 @@ class TaskBook:
                 raise TypeError(f"Env {env} was to be given a task. {way}")
 
 
+def _checked_number(number: Any, task: Any) -> int:
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"The task {task!r} has the number {number!r}, which is not a whole number of 64 bits.")
+    return int(number)
+
+
 def way_of(env: Any, setter: TaskSetter | None) -> TaskWay | str:
     """The way into an env, or what speaks against there being one."""
     try:
         return TaskWay.of(env, setter)
-    except TypeError as error:
+    except Exception as error:  # noqa: BLE001  # whatever the env's own attributes raise when they are looked at
         return str(error)
