@@ -7,6 +7,8 @@ import select
 
 from parallel_envs.engine.descriptors import owned
 
+_LONGEST_SECONDS = 2_000_000.0
+
 READ, WRITE = select.POLLIN, select.POLLOUT
 
 
@@ -41,7 +43,12 @@ class Poller:
                 (self._epoll or self._poll).unregister(fd)  # type: ignore[union-attr]  # one of them is there
 
     def wait(self, timeout: float | None) -> list[tuple[int, int]]:
-        """The descriptors that are ready, once there are any or `timeout` seconds have passed."""
+        """The descriptors that are ready, once there are any or `timeout` seconds have passed.
+
+        It may come back with none a little early, after the longest time that the system can count.
+        """
+        if timeout is not None:
+            timeout = min(timeout, _LONGEST_SECONDS)
         if self._epoll is not None:
             return self._epoll.poll(timeout)
         assert self._poll is not None

@@ -100,6 +100,12 @@ def optional_seconds(name: str, value: Any) -> float | None:
     return float(value)
 
 
+def optional_wait(timeout: Any) -> None:
+    """A time to wait, from 0 up, or None."""
+    if timeout is not None:
+        seconds("timeout", timeout)
+
+
 def choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """One of some words."""
     known = tuple(choices)

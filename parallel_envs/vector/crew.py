@@ -142,11 +142,14 @@ class Crew:
 
     def check(self, ticket: Ticket, doing: str) -> None:
         """Raise what the replies report: a worker's death first, then the envs' errors."""
-        for worker, reply in ticket.replies.items():
-            if reply.death is not None:
-                raise worker_died(reply.death, self.slices[worker], doing)
+        deaths = {worker: reply.death for worker, reply in ticket.replies.items() if reply.death is not None}
+        for worker, death in deaths.items():
+            if self.pool.death(worker) is not None:
+                raise worker_died(death, self.slices[worker], doing)
         if failures := self.failures(ticket):
             raise env_error(failures, doing)
+        for worker, death in deaths.items():  # of workers that have been replaced since
+            raise worker_died(death, self.slices[worker], doing)
 
     def still_broken(self, ticket: Ticket) -> bool:
         """Whether a ticket reports a fault that nobody has mended since."""

@@ -200,6 +200,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         Returns:
             The latest observation of every environment, and the infos of those that were reset.
         """
+        arguments.optional_wait(timeout)
         self.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
         return self.reset_wait(timeout)
 
@@ -241,6 +242,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def step(self, actions: Any, timeout: float | None = None) -> Batch:
         """Step every environment; those whose episode has ended are reset as `autoreset_mode` says."""
+        if timeout is not None:
+            arguments.optional_wait(timeout)
         self.step_async(actions)
         return self.step_wait(timeout)
 
@@ -612,8 +615,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         if self._state is not state or self._ticket is None:
             raise NoAsyncCallError(f"Calling `{asked}` without any prior call to `{state.value}_async`.", state.value)
         ticket = self._ticket
-        if timeout is not None:
-            arguments.seconds("timeout", timeout)
+        arguments.optional_wait(timeout)
         self._settler.wait(ticket, doing, timeout, ask_again)
         self._state, self._ticket = State.IDLE, None
         if not ticket.replies:

@@ -1,0 +1,47 @@
+"""What the README shows is what happens."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+
+
+def shown_with_output() -> list[tuple[str, str]]:
+    """The Python blocks that are followed by what they print."""
+    return [
+        (code, output)
+        for (kind, code), (next_kind, output) in zip(BLOCKS, BLOCKS[1:], strict=False)
+        if kind == "python" and next_kind == ""
+    ]
+
+
+def test_there_is_something_to_run() -> None:
+    assert shown_with_output()
+    assert shown_with_output()[0][0] == BLOCKS[0][1], "the README begins with code that runs as it stands"
+
+
+@pytest.mark.parametrize(("code", "output"), shown_with_output())
+def test_code_prints_what_is_shown_under_it(code: str, output: str, tmp_path: Path) -> None:
+    script = tmp_path / "shown.py"
+    script.write_text(code, encoding="utf-8")
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (ran.stdout, ran.stderr) == (output, "")
+
+
+def test_every_other_python_block_is_at_least_python() -> None:
+    for kind, code in BLOCKS:
+        if kind == "python":
+            compile(code, "README.md", "exec")
+
+
+def test_files_that_are_named_are_there() -> None:
+    root = Path(__file__).parent.parent
+    for name in set(re.findall(r"`((?:tests|examples|parallel_envs)/[\w/.]+)`", README)):
+        assert (root / name).exists(), name
