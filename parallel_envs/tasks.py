@@ -33,7 +33,10 @@ __all__ = [
     "TaskSource",
     "TaskWay",
     "UniformTasks",
+    "offers",
+    "part_of",
     "split_tasks",
+    "takes",
 ]
 
 
@@ -239,7 +242,7 @@ class TaskWay(enum.Enum):
         for way in (cls.RESET_TASK, cls.SET_TASK):
             if offers(env, way.value):
                 return way
-        if _takes_options(getattr(env, "unwrapped", env).reset):
+        if takes(env, "options"):
             return cls.OPTIONS
         raise TypeError(
             f"{env!r} has no way to take a task: it has neither reset_task nor set_task, and its reset takes no "
@@ -273,9 +276,10 @@ def part_of(env: Any, name: str) -> Any:
     return env.get_wrapper_attr(name) if hasattr(env, "get_wrapper_attr") else getattr(env, name)
 
 
-def _takes_options(reset: Callable[..., Any]) -> bool:
+def takes(env: Any, name: str) -> bool:
+    """Whether the innermost environment's `reset` takes this keyword."""
     try:
-        parameters = inspect.signature(reset).parameters
+        parameters = inspect.signature(getattr(env, "unwrapped", env).reset).parameters
     except ValueError:  # compiled code does not always tell: let it try
         return True
-    return "options" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())

@@ -152,7 +152,7 @@ class ThreadPool(_LocalPool):
         finished: list[Ticket] = []
         began = time.perf_counter()
         try:
-            item = self._outbox.get(timeout=timeout)
+            item = self._outbox.get(timeout=None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
         except queue.Empty:
             return finished
         now = time.perf_counter()

@@ -15,7 +15,7 @@ from gymnasium.error import CustomSpaceError
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.engine import Call, PoolSettings, SharedBlock, Ticket
+from parallel_envs.engine import Call, PoolSettings, SharedBlock, Ticket, dump_request
 from parallel_envs.vector.actions import ActionWriter
 from parallel_envs.vector.buffers import (
     AUTORESET_SECONDS,
@@ -195,6 +195,15 @@ class EnvFleet:
             silent[only] = False
             self.buffers.info_schemas[silent] = 0
         return self._info_reader.batch(None, pickled)
+
+    def episode_of(self, env: int) -> int:
+        """Which episode an env is in; -1 before the first."""
+        return int(self.buffers.rows["episode_index"][env])
+
+    def check_can_travel(self, requests: Sequence[ResetRequest]) -> None:
+        """Raise `Unpicklable` if one of these could not be sent to a worker."""
+        if self.pool.backend == "process" and any(request.options is not None for request in requests):
+            dump_request(requests)
 
     def task_infos(self, envs: npt.NDArray[np.intp] | None, of: Sequence[int] | None = None) -> Info:
         """Which task and which episode each row belongs to. `of`: rows of other envs say nothing."""

@@ -43,6 +43,11 @@ class Flights:
         deadline = math.inf if limit is None else time.monotonic() + limit
         self._flights[env] = Flight(env, ticket, deadline, reset)
 
+    def grant(self, env: int, limit: float | None) -> None:
+        """Give a request `limit` more seconds from now."""
+        flight = self._flights[env]
+        self.start(env, flight.ticket, limit, flight.reset)
+
     def end(self, env: int) -> None:
         """Its answer has been handed on."""
         del self._flights[env]

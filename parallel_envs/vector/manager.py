@@ -156,17 +156,21 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             start_timeout=arguments.optional_seconds("start_timeout", start_timeout),
             tasks=arguments.task_settings(task_source, task_setter, self.num_envs),
         )
-        self._tasks = TaskBook(self.num_envs, task_source, fleet.task_ways)
+        try:
+            self._tasks = TaskBook(self.num_envs, task_source, fleet.task_ways, fleet.episode_of)
+            window = arguments.seconds("restart_window", restart_window)
+            self._recovery = Recovery(fleet.crew, max_restarts, window, self._tasks)
+        except BaseException:
+            fleet.close(2.0)
+            raise
         self.backend = fleet.pool.backend
-        self._recovery = Recovery(
-            fleet.crew, max_restarts, arguments.seconds("restart_window", restart_window), self._tasks
-        )
         self.closed = False
         self.metadata = {**fleet.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = fleet.render_mode
         self.single_observation_space, self.observation_space = fleet.observation_spaces
         self.single_action_space, self.action_space = fleet.action_spaces
         self._set = 0
+        self._told_of_tasks = task_source is not None
         self._ticket: Ticket | None = None
         self._requests: list[ResetRequest] = []
         self._call_name = ""
@@ -315,14 +319,16 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         tasks: Sequence[Any] | None = None,
     ) -> None:
         """Reset some environments, each at its own pace; arguments as in `reset`. `recv` brings the results."""
-        envs = self._ready_to_fly("send_reset", env_ids)
-        wish = arguments.reset_wish(options, tasks, envs, self.num_envs)
+        wish = arguments.reset_wish(options, tasks, env_ids, self.num_envs)
+        self._ready_to_fly("send_reset", wish.envs)
         seeds = arguments.seeds(seed, self.num_envs)
         chosen = self._tasks.choices(wish.tasks, wish.envs)
+        requests = [ResetRequest(env, seeds[env], wish.options[env], chosen[env]) for env in wish.envs]
+        self._fleet.check_can_travel(requests)
         self._update_source()
-        for env in wish.envs:
-            request = ResetRequest(env, seeds[env], wish.options[env], chosen[env])
-            self._flights.start(env, self._fleet.reset([request], self._set), self.reset_timeout, request)
+        for request in requests:
+            ticket = self._fleet.reset([request], self._set)
+            self._flights.start(request.env, ticket, self.reset_timeout, request)
         self._state = State.SEND
         self._use_tasks(chosen)
 
@@ -383,8 +389,14 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._end_flight(env)
         return self._fleet.single(env, self._set, self._fleet.take_in(tickets, self._set))
 
+    def is_away(self, env: int) -> bool:
+        """Whether something was sent to an environment that has yet to be received."""
+        return self._flights.of(env) is not None
+
     def _await_flights(self, ready: Callable[[], list[Flight]], timeout: float | None) -> list[Flight]:
         until = math.inf if timeout is None else time.monotonic() + arguments.seconds("timeout", timeout)
+        if not ready():
+            self._fleet.pool.pump(0.0)  # what has come in the meantime is not late
         while not (landed := ready()):
             for flight in self._flights.late():
                 if not flight.ticket.done:  # it may have gone with a worker that was ended for another env's sake
@@ -397,6 +409,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def _stop_or_raise_flight(self, flight: Flight) -> None:
         doing, limit = self._flight_words(flight)
+        self._flights.grant(flight.env, limit)  # should it be waited for again
         self._settler.stop_or_raise(flight.ticket, [flight.env], doing, limit, self._again_for(flight))
 
     def _resolve_flight(self, flight: Flight) -> list[Ticket]:
@@ -437,6 +450,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         ticket = self._fleet.set_tasks({env: task for env, task in chosen.items() if task is not KEEP})
         self._ticket, self._state = ticket, State.CALL
         self._finish(State.CALL, "setting of tasks", None)
+        self._tasks.note_for_later(chosen)
         self._use_tasks(chosen)
 
     def get_tasks(self, env_ids: int | Iterable[int] | None = None) -> list[Any]:
@@ -465,9 +479,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         return self.step(actions)
 
     def _use_tasks(self, chosen: Mapping[int, Any]) -> None:
-        before = self._tasks.active
         self._tasks.note(chosen)
-        if self._tasks.active and not before:
+        if self._tasks.active and not self._told_of_tasks:
+            self._told_of_tasks = True
             self._fleet.crew.use_tasks()
             self._fleet.tell_all("tell_tasks")
 

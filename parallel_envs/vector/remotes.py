@@ -35,11 +35,11 @@ class Remote:
         `("seed", s)` for the next reset, or `("close", None)`, which leaves closing to the manager.
         """
         word, data = self._checked(request)
-        if self._asked is not None:
+        if self._is_waiting():
             raise AlreadyPendingCallError(
                 f"`send` was called on remote {self._env}, whose last request, {self._asked!r}, has yet to be "
                 "received. Call `recv` first.",
-                self._asked,
+                str(self._asked),
             )
         match word:
             case "reset":
@@ -54,24 +54,31 @@ class Remote:
 
     def recv(self, timeout: float | None = None) -> tuple[str, Any]:
         """The answer to the last request, waiting for it if it is a reset or a step."""
-        if self._asked is None:
+        if not self._is_waiting():
             raise NoAsyncCallError(
                 f"`recv` was called on remote {self._env} without a `send` before it: there is nothing to wait for.",
                 "send",
             )
         if self._asked in ("reset", "step"):
-            row = self._manager.recv_env(self._env, timeout)
-            word, self._asked = self._asked, None
-            return ("obs", row[0]) if word == "reset" else ("transition", (row[0], row[1], row[2] or row[3], row[4]))
-        word, self._asked = self._asked, None
+            row = self._manager.recv_env(self._env, timeout)  # should it raise, `_is_waiting` knows what is left
+            asked, self._asked = self._asked, None
+            return ("obs", row[0]) if asked == "reset" else ("transition", (row[0], row[1], row[2] or row[3], row[4]))
+        word, self._asked = str(self._asked), None
         answer, self._ready = self._ready, None
         return word, answer
 
     def _send_reset(self, data: dict[str, Any]) -> None:
         tasks = [data.pop("task")] if "task" in data else None
-        seed, self._seed = data.pop("seed", self._seed), None
+        seed = data.pop("seed", self._seed)
         seeds = [seed if env == self._env else None for env in range(self._manager.num_envs)]
         self._manager.send_reset([self._env], seed=seeds, options=data or None, tasks=tasks)
+        self._seed = None
+
+    def _is_waiting(self) -> bool:
+        """Whether there is something to receive. An env's answer may have been received, or raised, elsewhere."""
+        if self._asked in ("reset", "step"):
+            return self._manager.is_away(self._env) or self._manager.closed
+        return self._asked is not None
 
     def _checked(self, request: Any) -> tuple[str, Any]:
         if not isinstance(request, tuple) or len(request) != 2 or request[0] not in _WORDS:
@@ -79,6 +86,10 @@ class Remote:
                 f"{request!r} was sent to remote {self._env}. Send a pair of one of {_WORDS} and its data."
             )
         word, data = request
+        if word == "reset" and not isinstance(data, Mapping | None):
+            raise ValueError(f"{request!r} was sent to remote {self._env}. Its data must be a dict, or None.")
+        if word == "seed" and (isinstance(data, bool) or not isinstance(data, int)):
+            raise ValueError(f"{request!r} was sent to remote {self._env}. Its data must be a whole number.")
         if word in ("step", "get_attr"):
             needed = {"step": "action", "get_attr": "name"}[word]
             if not isinstance(data, Mapping) or needed not in data:

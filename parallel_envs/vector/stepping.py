@@ -6,6 +6,7 @@ Autoreset follows Gymnasium's three modes. An env that raises is noted, and the 
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import Failure
+from parallel_envs.tasks import Task, takes
 from parallel_envs.vector.buffers import (
     AUTORESET_SECONDS,
     MESSAGE_STEP_SECONDS,
@@ -177,9 +179,13 @@ class Stepper:
         """Go on with a new env in the place of one that failed. Its next step tells that an episode was lost."""
         local = request.env - self._first
         before = self.desk.marks(local)
+        if request.seed is not None and not takes(self._envs[local], "seed"):
+            request = dataclasses.replace(request, seed=None)
         observation, info = self._begin_episode(local, request)
         if self._mode is AutoresetMode.NEXT_STEP:  # the reset that follows the report begins the episode that counts
             self.desk.write_marks(local, *before)
+            if isinstance(request.task, Task):
+                self.desk.assign(local, request.task)
         self._before[local] = before
         self._lost[local] = snapshot(observation), snapshot(info)
         self._pending[local] = _LOST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import enum
-import itertools
+import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,14 +109,23 @@ class TaskDesk:
 class TaskBook:
     """On the caller's side: which tasks were named, by which numbers they are told, and whether any are in use."""
 
-    def __init__(self, num_envs: int, source: TaskSource | None, ways: Sequence[TaskWay | str]) -> None:
-        self._num_envs = num_envs
+    def __init__(
+        self,
+        num_envs: int,
+        source: TaskSource | None,
+        ways: Sequence[TaskWay | str],
+        episode_of: Callable[[int], int] = lambda env: -1,
+    ) -> None:
+        self._num_envs, self._episode_of = num_envs, episode_of
         self.source = source
+        self._waiting: dict[int, tuple[Any, int]] = {}
         self.ways = tuple(ways)
         self.active = source is not None
         self.named: dict[int, Task] = {}
         self._numbers: dict[bytes, int] = {}
+        self._counted: set[int] = set()
         self._taken: set[int] = set()
+        self._next_number = 0
         self._told_version = None if source is None else source.version
         if source is not None:
             self._check_ways(range(num_envs))
@@ -138,7 +147,17 @@ class TaskBook:
 
     def next_of(self, env: int) -> Any:
         """What a new env in the place of a failed one is to play: the task named last, unless a source draws anew."""
+        task, episode = self._waiting.get(env, (UNSAID, -1))
+        if task is not UNSAID and episode == self._episode_of(env):
+            return task
         return UNSAID if self.source is not None else self.named.get(env, UNSAID)
+
+    def note_for_later(self, chosen: Mapping[int, Any]) -> None:
+        """Remember what has been named for the episodes that follow the present ones."""
+        for env, task in chosen.items():
+            if task is not KEEP:
+                self._waiting[env] = task, self._episode_of(env)
+        self.note(chosen)
 
     def note(self, chosen: Mapping[int, Any]) -> None:
         """Remember what has been named."""
@@ -160,7 +179,7 @@ class TaskBook:
         return Task(task, self._count(task))
 
     def _own_number(self, number: int) -> int:
-        if number in self._numbers.values():
+        if number in self._counted:
             raise ValueError(
                 f"The task {number} would be told by a number that another task, which has none of its own, was given. "
                 "Give numbers yourself, as Task(value, id)."
@@ -171,12 +190,15 @@ class TaskBook:
     def _count(self, task: Any) -> int:
         """The number of a task that does not tell itself: the first that is free when it first appears."""
         try:
-            key = cloudpickle.dumps(task)
+            key = hashlib.blake2b(cloudpickle.dumps(task), digest_size=16).digest()
         except Exception as error:
             raise TypeError(f"The task {task!r} cannot be pickled, so it cannot travel to a worker: {error}") from error
         if key not in self._numbers:
-            used = self._taken | set(self._numbers.values())
-            self._numbers[key] = next(number for number in itertools.count() if number not in used)
+            while self._next_number in self._taken:
+                self._next_number += 1
+            self._numbers[key] = self._next_number
+            self._counted.add(self._next_number)
+            self._next_number += 1
         return self._numbers[key]
 
     def source_to_send(self) -> TaskSource | None:
