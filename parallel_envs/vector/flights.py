@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from parallel_envs.engine import Ticket, WorkerPool
+from parallel_envs.engine import Ticket
+from parallel_envs.vector import arguments
+from parallel_envs.vector.fleet import EnvFleet
+from parallel_envs.vector.settling import AskAgain, Settler
 from parallel_envs.vector.stepping import ResetRequest
 
 
@@ -16,16 +21,24 @@ class Flight:
     """One env's request. `reset` is what was asked for if it was a reset; `deadline` is by the monotonic clock."""
 
     env: int
+    which_set: int
     ticket: Ticket
     deadline: float
     reset: ResetRequest | None = None
 
+    @property
+    def doing(self) -> str:
+        return "step" if self.reset is None else "reset"
+
 
 class Flights:
-    """At most one request for each env."""
+    """At most one request for each env, each to be answered within the seconds that a step or a reset may take."""
 
-    def __init__(self, pool: WorkerPool) -> None:
-        self._pool = pool
+    def __init__(
+        self, fleet: EnvFleet, settler: Settler, step_seconds: float | None, reset_seconds: float | None
+    ) -> None:
+        self._fleet, self._settler = fleet, settler
+        self._seconds = {"step": step_seconds, "reset": reset_seconds}
         self._flights: dict[int, Flight] = {}
 
     def __len__(self) -> int:
@@ -34,43 +47,82 @@ class Flights:
     def __iter__(self) -> Iterator[Flight]:
         return iter(self._flights.values())
 
+    def of(self, env: int) -> Flight | None:
+        """The request of an env, if there is one."""
+        return self._flights.get(env)
+
     def among(self, envs: Iterable[int]) -> list[int]:
         """Those of `envs` that are on their way."""
         return [env for env in envs if env in self._flights]
 
-    def start(self, env: int, ticket: Ticket, limit: float | None, reset: ResetRequest | None = None) -> None:
-        """Note a request that must be answered within `limit` seconds."""
-        deadline = math.inf if limit is None else time.monotonic() + limit
-        self._flights[env] = Flight(env, ticket, deadline, reset)
+    # ---- starting -------------------------------------------------------------------------------------------------
 
-    def grant(self, env: int, limit: float | None) -> None:
-        """Give a request `limit` more seconds from now."""
-        flight = self._flights[env]
-        self.start(env, flight.ticket, limit, flight.reset)
+    def start_step(self, env: int, which_set: int, code: int, loose: Mapping[int, list[Any]] | None) -> None:
+        """Step an env whose action has been written."""
+        self._start(Flight(env, which_set, self._fleet.step_env(env, which_set, code, loose), math.inf))
 
-    def end(self, env: int) -> None:
-        """Its answer has been handed on."""
-        del self._flights[env]
+    def start_reset(self, request: ResetRequest, which_set: int) -> None:
+        """Reset an env."""
+        ticket = self._fleet.reset([request], which_set)
+        self._start(Flight(request.env, which_set, ticket, math.inf, request))
 
-    def of(self, env: int) -> Flight | None:
-        """The request of an env, if there is one."""
-        return self._flights.get(env)
+    def _start(self, flight: Flight) -> None:
+        """Note a request, to be answered from now on within the time that it may take."""
+        seconds = self._seconds[flight.doing]
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
+        self._flights[flight.env] = dataclasses.replace(flight, deadline=deadline)
+
+    # ---- landing --------------------------------------------------------------------------------------------------
 
     def landed(self, count: int) -> list[Flight]:
         """Those that have been answered, in the order in which they were; none if they are fewer than `count`."""
         done = [flight for flight in self if flight.ticket.done]
         return sorted(done, key=lambda flight: flight.ticket.done_at) if len(done) >= count else []
 
-    def missing(self) -> list[Flight]:
-        """Those that have not been answered."""
-        return [flight for flight in self if not flight.ticket.done]
+    def wait(self, ready: Callable[[], list[Flight]], timeout: float | None) -> list[Flight]:
+        """Wait until `ready` gives something. Raises `StepTimeout`, for `timeout` or for an env that is late."""
+        until = math.inf if timeout is None else time.monotonic() + arguments.seconds("timeout", timeout)
+        if not ready():
+            self._fleet.pool.pump(0.0)  # what has come in the meantime is not late
+        while not (landed := ready()):
+            self._stop_or_raise_late()
+            if time.monotonic() >= until:
+                missing = [flight.env for flight in self if not flight.ticket.done]
+                raise self._fleet.crew.timeout("recv", timeout, missing)
+            self._wait_for_news(until)
+        return landed
 
-    def late(self) -> Sequence[Flight]:
-        """Those whose deadline has passed."""
+    def bring_home(self, landed: Sequence[Flight]) -> list[Ticket]:
+        """The tickets with what these envs have answered. If one has failed, its error; the others stay landed."""
+        tickets = []
+        for flight in landed:
+            try:
+                tickets += self._settler.resolve(
+                    flight.ticket, flight.doing, self._seconds[flight.doing], self._again_for(flight)
+                )
+            except Exception:
+                self._fleet.take_in([flight.ticket], flight.which_set)
+                del self._flights[flight.env]
+                raise
+        for flight in landed:
+            del self._flights[flight.env]
+        return tickets
+
+    def _stop_or_raise_late(self) -> None:
         now = time.monotonic()
-        return [flight for flight in self.missing() if now > flight.deadline]
+        for flight in [flight for flight in self if now > flight.deadline]:
+            if not flight.ticket.done:  # it may have gone with a worker that was ended for another env's sake
+                self._start(flight)  # should it be waited for again, it has as much time again
+                again, seconds = self._again_for(flight), self._seconds[flight.doing]
+                self._settler.stop_or_raise(flight.ticket, [flight.env], flight.doing, seconds, again)
 
-    def wait_for_news(self, until: float) -> None:
+    def _again_for(self, flight: Flight) -> AskAgain:
+        if flight.reset is None:
+            return lambda envs: self._fleet.report_lost([flight.env], flight.which_set)
+        again = dataclasses.replace(flight.reset, restarted=True)
+        return lambda envs: self._fleet.reset([again], flight.which_set)
+
+    def _wait_for_news(self, until: float) -> None:
         """Wait until something has landed, or is late, or the clock shows `until`."""
-        wake = min([until, *(flight.deadline for flight in self.missing())])
-        self._pool.pump(None if wake == math.inf else max(wake - time.monotonic(), 0.0) + 1e-3)
+        wake = min([until, *(flight.deadline for flight in self if not flight.ticket.done)])
+        self._fleet.pool.pump(None if wake == math.inf else max(wake - time.monotonic(), 0.0) + 1e-3)

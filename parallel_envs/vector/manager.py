@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -26,6 +24,7 @@ from parallel_envs.vector import arguments
 from parallel_envs.vector.failures import env_error, env_names
 from parallel_envs.vector.fleet import EnvFleet
 from parallel_envs.vector.flights import Flight, Flights
+from parallel_envs.vector.infos import Info
 from parallel_envs.vector.recovery import Recovery
 from parallel_envs.vector.remotes import Remote
 from parallel_envs.vector.settling import AskAgain, Settler
@@ -175,8 +174,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._requests: list[ResetRequest] = []
         self._call_name = ""
         self._call_envs: list[int] = []
-        self._flights = Flights(fleet.pool)
         self._settler = Settler(fleet.crew, self._recovery, restarts=on_failure == "restart")
+        self._flights = Flights(fleet, self._settler, self.step_timeout, self.reset_timeout)
         self._num_steps = 0
 
     # ---- reset and step -------------------------------------------------------------------------------------------
@@ -306,8 +305,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         code, loose = self._fleet.actions.write(actions, envs)
         self._update_source()
         for env in envs:
-            ticket = self._fleet.step_env(env, self._set, code, loose)
-            self._flights.start(env, ticket, self.step_timeout)
+            self._flights.start_step(env, self._set, code, loose)
         self._state = State.SEND
 
     def send_reset(
@@ -327,8 +325,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._fleet.check_can_travel(requests)
         self._update_source()
         for request in requests:
-            ticket = self._fleet.reset([request], self._set)
-            self._flights.start(request.env, ticket, self.reset_timeout, request)
+            self._flights.start_reset(request, self._set)
         self._state = State.SEND
         self._use_tasks(chosen)
 
@@ -366,14 +363,10 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
                 f"min_envs={min_envs} is more than the {len(self._flights)} environments that are on the way. "
                 "Send to more of them first, or wait for fewer."
             )
-        landed = self._await_flights(lambda: self._flights.landed(min_envs), timeout)
-        tickets = [ticket for flight in landed for ticket in self._resolve_flight(flight)]
-        for flight in landed:
-            self._end_flight(flight.env)
+        landed = self._flights.wait(lambda: self._flights.landed(min_envs), timeout)
+        pickled = self._receive(landed)
         envs = np.array([flight.env for flight in landed], np.intp)
-        observations, rewards, terminated, truncated, infos = self._fleet.rows(
-            envs, self._set, self._fleet.take_in(tickets, self._set)
-        )
+        observations, rewards, terminated, truncated, infos = self._fleet.rows(envs, self._set, pickled)
         if self._tasks.active:
             infos = {**self._fleet.task_infos(envs), **infos}
         return envs, observations, rewards, terminated, truncated, infos
@@ -384,56 +377,20 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         flight = self._flights.of(env)
         if flight is None:
             raise NoAsyncCallError(f"Calling `recv_env` for env {env}, to which nothing was sent.", "send")
-        self._await_flights(lambda: [flight] if flight.ticket.done else [], timeout)
-        tickets = self._resolve_flight(flight)
-        self._end_flight(env)
-        return self._fleet.single(env, self._set, self._fleet.take_in(tickets, self._set))
+        self._flights.wait(lambda: [flight] if flight.ticket.done else [], timeout)
+        return self._fleet.single(env, self._set, self._receive([flight]))
+
+    def _receive(self, landed: Sequence[Flight]) -> dict[int, Info]:
+        """Bring flights home; returns the infos that came by pipe. After an error the others stay for the next time."""
+        try:
+            return self._fleet.take_in(self._flights.bring_home(landed), self._set)
+        finally:
+            if not self._flights:
+                self._state = State.IDLE
 
     def is_away(self, env: int) -> bool:
         """Whether something was sent to an environment that has yet to be received."""
         return self._flights.of(env) is not None
-
-    def _await_flights(self, ready: Callable[[], list[Flight]], timeout: float | None) -> list[Flight]:
-        until = math.inf if timeout is None else time.monotonic() + arguments.seconds("timeout", timeout)
-        if not ready():
-            self._fleet.pool.pump(0.0)  # what has come in the meantime is not late
-        while not (landed := ready()):
-            for flight in self._flights.late():
-                if not flight.ticket.done:  # it may have gone with a worker that was ended for another env's sake
-                    self._stop_or_raise_flight(flight)
-            if time.monotonic() >= until:
-                late = [flight.env for flight in self._flights.missing()]
-                raise self._fleet.crew.timeout("recv", timeout, late)
-            self._flights.wait_for_news(until)
-        return landed
-
-    def _stop_or_raise_flight(self, flight: Flight) -> None:
-        doing, limit = self._flight_words(flight)
-        self._flights.grant(flight.env, limit)  # should it be waited for again
-        self._settler.stop_or_raise(flight.ticket, [flight.env], doing, limit, self._again_for(flight))
-
-    def _resolve_flight(self, flight: Flight) -> list[Ticket]:
-        """What an env has answered. If that is an error, the others that have landed stay for the next `recv`."""
-        try:
-            return self._settler.resolve(flight.ticket, *self._flight_words(flight), self._again_for(flight))
-        except Exception:
-            self._fleet.take_in([flight.ticket], self._set)
-            self._end_flight(flight.env)
-            raise
-
-    def _flight_words(self, flight: Flight) -> tuple[str, float | None]:
-        return ("step", self.step_timeout) if flight.reset is None else ("reset", self.reset_timeout)
-
-    def _again_for(self, flight: Flight) -> AskAgain:
-        if flight.reset is None:
-            return lambda envs: self._fleet.report_lost([flight.env], self._set)
-        again = dataclasses.replace(flight.reset, restarted=True)
-        return lambda envs: self._fleet.reset([again], self._set)
-
-    def _end_flight(self, env: int) -> None:
-        self._flights.end(env)
-        if not self._flights:
-            self._state = State.IDLE
 
     @functools.cached_property
     def remotes(self) -> tuple[Remote, ...]:
