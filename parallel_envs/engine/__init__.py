@@ -10,7 +10,7 @@ from parallel_envs.engine.host import Ringable
 from parallel_envs.engine.keeper_client import keeper_pid, start_keeper
 from parallel_envs.engine.memory import SharedBlock
 from parallel_envs.engine.messages import HOST, Call, Death, Failure, Reply
-from parallel_envs.engine.pickling import Unpicklable, dump_request, picklable, unpicklable_part
+from parallel_envs.engine.pickling import Unpicklable, dump_reply, dump_request, load_reply, picklable, unpicklable_part
 from parallel_envs.engine.placement import cores_here, settle
 from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
 from parallel_envs.engine.worker_process import START_METHODS
@@ -31,8 +31,10 @@ __all__ = [
     "Unpicklable",
     "WorkerPool",
     "cores_here",
+    "dump_reply",
     "dump_request",
     "keeper_pid",
+    "load_reply",
     "open_pool",
     "picklable",
     "settle",

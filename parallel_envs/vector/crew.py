@@ -83,9 +83,9 @@ class Crew:
             built = self.pool.send(calls)
         except Unpicklable as error:
             raise _unpicklable_factory(self._factories, error) from error
-        self._await(built)
+        self._await(built, _CONSTRUCTION, self._start_timeout)
         described = self.pool.send(dict.fromkeys(workers, Call(self.key, "describe")))
-        self._await(described)
+        self._await(described, _CONSTRUCTION, self._start_timeout)
         return {worker: reply.value for worker, reply in described.replies.items()}
 
     def _build_call(self, worker: int, registrations: Registrations | None) -> Call:
@@ -98,7 +98,8 @@ class Crew:
         """Give the workers' slices their arrays."""
         self._attachment = attachment
         plan, block, space = attachment.plan, attachment.block, attachment.action_space
-        self._await(self.pool.send({w: Call(self.key, "attach", (plan, block, space, w)) for w in workers}))
+        calls = {worker: Call(self.key, "attach", (plan, block, space, worker)) for worker in workers}
+        self._await(self.pool.send(calls), _CONSTRUCTION, self._start_timeout)
 
     def replace(self, worker: int) -> None:
         """Put a fresh worker with fresh envs in the place of one that has died or hangs."""
@@ -109,24 +110,25 @@ class Crew:
 
     def rebuild(self, env: int) -> None:
         """Make one env anew, in the worker that holds it."""
-        self._await(self.pool.call(self.owner[env], self.key, "rebuild", env))
+        rebuilt = self.pool.call(self.owner[env], self.key, "rebuild", env)
+        self._await(rebuilt, _CONSTRUCTION, self._start_timeout)
 
-    def revive(self, requests: Sequence[ResetRequest]) -> dict[int, Failure]:
-        """Reset new envs, so that their next step tells that an episode was lost."""
+    def revive(self, requests: Sequence[ResetRequest], timeout: float | None) -> dict[int, Failure]:
+        """Reset new envs within `timeout` seconds, so that their next step tells that an episode was lost."""
         calls = {
             worker: Call(self.key, "revive", ([request for request in requests if request.env in held],))
             for worker, held in self.holders(request.env for request in requests)
         }
         revived = self.pool.send(calls)
-        self._await(revived)
+        self._await(revived, "the reset after a restart", timeout)
         return {env: failure for reply in revived.replies.values() for env, failure in reply.value.items()}
 
-    def _await(self, ticket: Ticket) -> None:
-        if not self.pool.wait(ticket, self._start_timeout):
-            late = self.timeout("its construction", self._start_timeout, self.late_envs(ticket))
+    def _await(self, ticket: Ticket, doing: str, timeout: float | None) -> None:
+        if not self.pool.wait(ticket, timeout):
+            late = self.timeout(doing, timeout, self.late_envs(ticket))
             self.pool.forget(ticket)
             raise late
-        self.check(ticket, "its construction")
+        self.check(ticket, doing)
 
     # ---- faults ---------------------------------------------------------------------------------------------------
 
@@ -166,6 +168,7 @@ class Crew:
         return step_timeout(doing, seconds, [worker for worker, _ in self.holders(envs)], envs, stacks)
 
 
+_CONSTRUCTION = "its construction"
 _MOST_STACKS = 4  # a message is to be read
 
 

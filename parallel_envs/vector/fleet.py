@@ -29,7 +29,7 @@ from parallel_envs.vector.crew import Attachment, Crew
 from parallel_envs.vector.infos import Info, InfoReader
 from parallel_envs.vector.layout import Leaf, assembler, leaves, unknown_parts
 from parallel_envs.vector.slice import Description
-from parallel_envs.vector.snapshots import snapshot
+from parallel_envs.vector.snapshots import snapshot, unpacked
 from parallel_envs.vector.spaces import batched_action_space, batched_observation_space
 from parallel_envs.vector.stepping import AnyEnv, News, ResetRequest, bell_argument
 from parallel_envs.vector.tasking import NO_TASK, TaskSettings
@@ -172,21 +172,28 @@ class EnvFleet:
         worker has told once it does not tell again.
         """
         pickled: dict[int, Info] = {}
+        tickets = list(tickets)
+        self.learn(tickets)
         for ticket in tickets:
             for reply in ticket.replies.values():
                 if isinstance(reply.value, News):
                     pickled |= self._take_in_one(reply.value, which_set)
         return pickled
 
+    def learn(self, tickets: Iterable[Ticket]) -> None:
+        """Learn the schemas that these tickets announce. Infos that come with other tickets may be written by them."""
+        for ticket in tickets:
+            for reply in ticket.replies.values():
+                for schema in reply.value.schemas if isinstance(reply.value, News) else ():
+                    self._info_reader.learn(schema)
+
     def _take_in_one(self, news: News, which_set: int) -> dict[int, Info]:
-        for schema in news.schemas:
-            self._info_reader.learn(schema)
         for env, values in news.leaves.items():
-            loose = iter(values)
+            loose = iter(unpacked(values))
             for position, array in enumerate(self.buffers.observations[which_set]):
                 if array is None:
                     self._sets[which_set][position][env] = next(loose)
-        return news.infos
+        return {env: unpacked(info) for env, info in news.infos.items()}
 
     def infos(self, pickled: Mapping[int, Info], only: Sequence[int] | None = None) -> Info:
         """The infos of all envs, batched. `only`: those of the others are older, and are left out."""

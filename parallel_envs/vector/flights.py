@@ -40,6 +40,7 @@ class Flights:
         self._fleet, self._settler = fleet, settler
         self._seconds = {"step": step_seconds, "reset": reset_seconds}
         self._flights: dict[int, Flight] = {}
+        self._settled: dict[int, list[Ticket]] = {}
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -82,10 +83,11 @@ class Flights:
     def wait(self, ready: Callable[[], list[Flight]], timeout: float | None) -> list[Flight]:
         """Wait until `ready` gives something. Raises `StepTimeout`, for `timeout` or for an env that is late."""
         until = math.inf if timeout is None else time.monotonic() + arguments.seconds("timeout", timeout)
-        if not ready():
-            self._fleet.pool.pump(0.0)  # what has come in the meantime is not late
+        while not ready() and self._fleet.pool.pump(0.0):
+            pass  # what has come in the meantime is not late
         while not (landed := ready()):
-            self._stop_or_raise_late()
+            if self._stop_or_raise_late():
+                continue
             if time.monotonic() >= until:
                 missing = [flight.env for flight in self if not flight.ticket.done]
                 raise self._fleet.crew.timeout("recv", timeout, missing)
@@ -94,27 +96,34 @@ class Flights:
 
     def bring_home(self, landed: Sequence[Flight]) -> list[Ticket]:
         """The tickets with what these envs have answered. If one has failed, its error; the others stay landed."""
-        tickets = []
+        self._fleet.learn([flight.ticket for flight in self if flight.ticket.done])
         for flight in landed:
-            try:
-                tickets += self._settler.resolve(
-                    flight.ticket, flight.doing, self._seconds[flight.doing], self._again_for(flight)
-                )
-            except Exception:
-                self._fleet.take_in([flight.ticket], flight.which_set)
-                del self._flights[flight.env]
-                raise
+            if flight.env not in self._settled:
+                self._settle(flight)
         for flight in landed:
             del self._flights[flight.env]
-        return tickets
+        return [ticket for flight in landed for ticket in self._settled.pop(flight.env)]
 
-    def _stop_or_raise_late(self) -> None:
-        now = time.monotonic()
+    def _settle(self, flight: Flight) -> None:
+        """Mend what a flight reports, once. If it cannot be mended the flight has ended, with its error."""
+        seconds, again = self._seconds[flight.doing], self._again_for(flight)
+        try:
+            self._settled[flight.env] = self._settler.resolve(flight.ticket, flight.doing, seconds, again)
+        except Exception:
+            self._fleet.take_in([flight.ticket], flight.which_set)
+            del self._flights[flight.env]
+            raise
+
+    def _stop_or_raise_late(self) -> bool:
+        """Deal with what is late. True: something was stopped, and so has landed."""
+        stopped, now = False, time.monotonic()
         for flight in [flight for flight in self if now > flight.deadline]:
             if not flight.ticket.done:  # it may have gone with a worker that was ended for another env's sake
                 self._start(flight)  # should it be waited for again, it has as much time again
                 again, seconds = self._again_for(flight), self._seconds[flight.doing]
                 self._settler.stop_or_raise(flight.ticket, [flight.env], flight.doing, seconds, again)
+                stopped = True
+        return stopped
 
     def _again_for(self, flight: Flight) -> AskAgain:
         if flight.reset is None:

@@ -28,6 +28,7 @@ from parallel_envs.vector.infos import Info
 from parallel_envs.vector.recovery import Recovery
 from parallel_envs.vector.remotes import Remote
 from parallel_envs.vector.settling import AskAgain, Settler
+from parallel_envs.vector.snapshots import unpacked
 from parallel_envs.vector.stepping import ResetRequest, bell_argument
 from parallel_envs.vector.tasking import TaskBook, TaskSetter
 
@@ -131,6 +132,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self.step_timeout = arguments.optional_seconds("step_timeout", step_timeout)
         self.reset_timeout = arguments.optional_seconds("reset_timeout", reset_timeout)
         arguments.check_count("max_restarts", max_restarts)
+        window = arguments.seconds("restart_window", restart_window)
         if context is not None:
             arguments.choice("context", context, START_METHODS)
         self.autoreset_mode = arguments.autoreset(autoreset_mode)
@@ -157,8 +159,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         )
         try:
             self._tasks = TaskBook(self.num_envs, task_source, fleet.task_ways, fleet.episode_of)
-            window = arguments.seconds("restart_window", restart_window)
-            self._recovery = Recovery(fleet.crew, max_restarts, window, self._tasks)
+            self._recovery = Recovery(fleet.crew, max_restarts, window, self._tasks, self.reset_timeout)
         except BaseException:
             fleet.close(2.0)
             raise
@@ -418,7 +419,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         envs = arguments.some_envs(env_ids, self.num_envs)
         self._ticket, self._state = self._fleet.get_tasks(envs), State.CALL
         (ticket,) = self._finish(State.CALL, "asking for tasks", None)
-        told = {env: value for reply in ticket.replies.values() for env, value in reply.value.items()}
+        told = {env: unpacked(value) for reply in ticket.replies.values() for env, value in reply.value.items()}
         _raise_failures({env: value for env, value in told.items() if isinstance(value, Failure)}, "asking for tasks")
         return [told[env] for env in envs]
 
@@ -469,7 +470,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """The results of the call that was begun. After a `StepTimeout` it may be called again."""
         doing = f"call of {self._call_name!r}"
         (ticket,) = self._finish(State.CALL, doing, timeout)
-        results = {env: value for reply in ticket.replies.values() for env, value in reply.value.items()}
+        results = {env: unpacked(value) for reply in ticket.replies.values() for env, value in reply.value.items()}
         _raise_failures({env: value for env, value in results.items() if isinstance(value, Failure)}, doing)
         return tuple(results[env] for env in self._call_envs)
 

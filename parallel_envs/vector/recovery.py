@@ -47,8 +47,8 @@ class Budget:
 class Recovery:
     """Replaces what is broken in a crew. `restarts` counts, by worker."""
 
-    def __init__(self, crew: Crew, limit: int, window: float, book: TaskBook) -> None:
-        self._crew, self._book = crew, book
+    def __init__(self, crew: Crew, limit: int, window: float, book: TaskBook, reset_seconds: float | None) -> None:
+        self._crew, self._book, self._reset_seconds = crew, book, reset_seconds
         self._budget = Budget(limit, window)
         self._counts: dict[int, int] = {}
         self._late: dict[int, StepTimeout] = {}
@@ -116,7 +116,7 @@ class Recovery:
                     envs = self._crew.slices[worker]
                 else:
                     replace()
-                failures = self._crew.revive([self._first_request(env) for env in envs])
+                failures = self._crew.revive([self._first_request(env) for env in envs], self._reset_seconds)
                 if not failures:
                     return
                 fault = env_error(failures, "the reset after a restart")

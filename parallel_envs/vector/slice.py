@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +15,11 @@ from parallel_envs.engine import Failure, SharedBlock
 from parallel_envs.tasks import TaskSource, TaskWay, offers, part_of
 from parallel_envs.vector.buffers import Buffers, Plan
 from parallel_envs.vector.registry import Registrations
-from parallel_envs.vector.snapshots import snapshot
+from parallel_envs.vector.snapshots import Packed, snapshot
 from parallel_envs.vector.stepping import AnyEnv, News, ResetRequest, Stepper
 from parallel_envs.vector.tasking import TaskSettings, way_of
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class Description:
 class EnvSlice:
     """The envs `first, first + 1, ...`, made by `factories`.
 
-    With `copies`, what travels by reference is copied first: for backends where nothing is pickled on the way.
+    With `copies`, what travels by reference is copied first, for backends where nothing is pickled on the way;
+    otherwise it is pickled on the spot.
     """
 
     def __init__(
@@ -51,7 +54,8 @@ class EnvSlice:
         self._tasks = tasks
         self._first, self._factories, self._registrations = first, factories, registrations
         self._mode = autoreset_mode
-        self._keep: Callable[[Any], Any] = snapshot if copies else lambda value: value
+        self._copies = copies
+        self._keep: Callable[[Any], Any] = snapshot if copies else Packed
         self._envs: list[AnyEnv] = []
         self._unmade = News()
         for env, factory in enumerate(factories, first):
@@ -95,12 +99,22 @@ class EnvSlice:
             self._stepper.reset(request, which_set)
         return self._stepper.take_news()
 
-    def rebuild(self, env: int) -> None:
-        """Make an env anew. What becomes of the old one does not matter any more."""
+    def rebuild(self, env: int) -> News | None:
+        """Make an env anew. What becomes of the old one does not matter any more. Returns the news that it failed."""
         local = env - self._first
-        with contextlib.suppress(Exception):
+        try:
             self._envs[local].close()
-        self._envs[local] = _make(env, self._factories[local], self._registrations)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001  # it is broken: that is why it is replaced
+            _log.info("Env %d raised while it was closed to be replaced.", env, exc_info=True)
+        try:
+            self._envs[local] = _make(env, self._factories[local], self._registrations)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
+            return News(failures={env: Failure.of(error)})
+        return None
 
     def revive(self, requests: Sequence[ResetRequest]) -> dict[int, Failure]:
         """Reset new envs: their next step tells of a lost episode. Returns those that raised."""
@@ -124,7 +138,7 @@ class EnvSlice:
 
     def set_source(self, source: TaskSource) -> None:
         """Draw from this source from now on."""
-        self._stepper.desk.source = self._keep(source)
+        self._stepper.desk.source = snapshot(source) if self._copies else source
 
     def tell_tasks(self) -> None:
         """Tasks are in use: final infos are to say which."""

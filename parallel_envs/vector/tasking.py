@@ -70,10 +70,12 @@ class TaskDesk:
         """
         _, before = self.marks(local)
         task = self._chosen(local, choice, before + 1)
+        added = {} if task is None else self._give(local, task)
         self._held[local] = task
         self.write_marks(local, NO_TASK if task is None else task.id, before + 1)
-        if task is None:
-            return {}
+        return added
+
+    def _give(self, local: int, task: Task) -> dict[str, Any]:
         env = self._envs[local]
         try:
             return TaskWay.of(env, self._setter).apply(env, snapshot(task.value), self._setter)
