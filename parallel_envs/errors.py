@@ -49,17 +49,20 @@ class WorkerStartError(ParallelEnvsError):
 class WorkerDied(ParallelEnvsError):
     """A worker process ended on its own.
 
-    `exitcode` is the exit status, or minus the signal's number, or None where nobody could tell.
+    `exitcode` is the exit status, or minus the signal's number, or None where nobody could tell. `env_ids` are the
+    environments that it held.
     """
 
-    def __init__(self, text: str, *, worker: int, pid: int, exitcode: int | None) -> None:
+    def __init__(self, text: str, *, worker: int, pid: int, exitcode: int | None, env_ids: Sequence[int] = ()) -> None:
         super().__init__(text)
+        self.env_ids = tuple(env_ids)
         self.worker = worker
         self.pid = pid
         self.exitcode = exitcode
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args[0], {"worker": self.worker, "pid": self.pid, "exitcode": self.exitcode})
+        known = {"worker": self.worker, "pid": self.pid, "exitcode": self.exitcode, "env_ids": self.env_ids}
+        return _rebuild, (type(self), self.args[0], known)
 
 
 class WorkerTimeout(ParallelEnvsError, TimeoutError, multiprocessing.TimeoutError):

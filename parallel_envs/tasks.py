@@ -194,9 +194,11 @@ class ScoredTasks(_Pool):
     @property
     def chances(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """How likely each task is to be drawn next."""
-        total = self._scores.sum()
         even = np.full(len(self.tasks), 1.0 / len(self.tasks))
-        return even if total == 0.0 else self.uniform_share * even + (1.0 - self.uniform_share) * self._scores / total
+        if not self._scores.any():
+            return even
+        scores = self._scores / self._scores.max()  # first, so that the sum of large ones stays finite
+        return self.uniform_share * even + (1.0 - self.uniform_share) * scores / scores.sum()
 
     def task_for(self, env: int, episode: int) -> Task:
         return self.tasks[int(self._draw(env, episode).choice(len(self.tasks), p=self.chances))]

@@ -70,6 +70,11 @@ class WorkerProcess:
         if self._obituary is None:
             exitcode = _reap(self.pid) if self.method == "fork" else None
             told = keeper_client.autopsy(self.pid)
+            if (
+                told.exitcode is None and self.method != "fork"
+            ):  # the keeper is gone, and cannot end what this one started
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.pid, signal.SIGKILL)
             self._obituary = Obituary(told.exitcode if exitcode is None else exitcode, told.last_output)
             self._close()
         return self._obituary

@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import cores_here
 from parallel_envs.tasks import TaskSource
+from parallel_envs.vector.registry import portable
 from parallel_envs.vector.tasking import UNSAID, TaskSettings
 
 EnvFactory = Callable[[], "gymnasium.Env[Any, Any]"]
@@ -26,6 +27,8 @@ def factories(
     env_fns: Sequence[EnvFactory] | str | EnvSpec, num_envs: int | None, env_kwargs: Mapping[str, Any] | None
 ) -> tuple[list[EnvFactory], EnvSpec | None]:
     """One factory an env, and the spec where an id was given."""
+    if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
+        raise TypeError(f"env_kwargs={env_kwargs!r} is not a dict of keyword arguments.")
     if isinstance(env_fns, str | EnvSpec):
         return _from_id(env_fns, num_envs, dict(env_kwargs or {}))
     if env_kwargs is not None:
@@ -58,7 +61,7 @@ def _from_id(
         raise ValueError(f"num_envs is missing: say how many environments of {env_id!r} to make.")
     check_count("num_envs", num_envs)
     spec = copy.deepcopy(env_id) if isinstance(env_id, EnvSpec) else find_spec(env_id)
-    factory = functools.partial(gymnasium.make, env_id if spec is None else spec, **kwargs)
+    factory = functools.partial(gymnasium.make, env_id if spec is None else portable(spec), **kwargs)
     return [factory] * int(num_envs), spec
 
 
@@ -98,6 +101,12 @@ def optional_seconds(name: str, value: Any) -> float | None:
     if not seconds(name, value):
         raise ValueError(f"{name}={value!r} leaves no time at all. Give a number of seconds above 0, or None.")
     return float(value)
+
+
+def yes_or_no(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}={value!r} is neither True nor False.")
+    return bool(value)
 
 
 def optional_wait(timeout: Any) -> None:
@@ -147,7 +156,11 @@ def seeds(seed: Any, num_envs: int) -> list[int | None]:
         return [int(seed) + index for index in range(num_envs)]
     if isinstance(seed, str) or not isinstance(seed, Iterable):
         raise TypeError(f"seed={seed!r} is neither an integer nor a list of integers.")
-    given = [None if one is None else int(one) for one in seed]
+    given = []
+    for one in seed:
+        if one is not None and (isinstance(one, bool) or not isinstance(one, int | np.integer)):
+            raise TypeError(f"seed={seed!r} holds {one!r}, which is neither an integer nor None.")
+        given.append(None if one is None else int(one))
     if len(given) != num_envs:
         raise ValueError(
             f"{len(given)} seeds were given for {num_envs} environments. If seeds are passed as a list the length must "
@@ -248,6 +261,8 @@ def some_envs(env_ids: Any, num_envs: int) -> list[int]:
     """Env numbers: all by default, none twice."""
     if env_ids is None:
         return list(range(num_envs))
+    if not isinstance(env_ids, int | np.integer | Iterable) or isinstance(env_ids, str):
+        raise TypeError(f"env_ids={env_ids!r} is neither the number of an environment nor a list of such numbers.")
     given = [env_ids] if isinstance(env_ids, int | np.integer) else list(env_ids)
     for env in given:
         if isinstance(env, bool) or not isinstance(env, int | np.integer) or not 0 <= env < num_envs:

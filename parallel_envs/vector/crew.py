@@ -142,12 +142,12 @@ class Crew:
                 failures |= reply.value.failures
         return failures
 
-    def check(self, ticket: Ticket, doing: str) -> None:
+    def check(self, ticket: Ticket, doing: str, *, advice: str = "") -> None:
         """Raise what the replies report: a worker's death first, then the envs' errors."""
         deaths = {worker: reply.death for worker, reply in ticket.replies.items() if reply.death is not None}
         for worker, death in deaths.items():
             if self.pool.death(worker) is not None:
-                raise worker_died(death, self.slices[worker], doing)
+                raise worker_died(death, self.slices[worker], doing, advice=advice)
         if failures := self.failures(ticket):
             raise env_error(failures, doing)
         for worker, death in deaths.items():  # of workers that have been replaced since
@@ -162,10 +162,11 @@ class Crew:
         """The envs whose workers still owe a reply."""
         return [env for worker in sorted(ticket.waiting) for env in self.slices[worker]]
 
-    def timeout(self, doing: str, seconds: float | None, envs: Sequence[int]) -> StepTimeout:
+    def timeout(self, doing: str, seconds: float | None, envs: Sequence[int], *, advice: str = "") -> StepTimeout:
         """The error for envs that did not answer in time, with the stacks of their workers."""
         stacks = {worker: self.pool.stack(worker) for worker, _ in self.holders(envs)[:_MOST_STACKS]}
-        return step_timeout(doing, seconds, [worker for worker, _ in self.holders(envs)], envs, stacks)
+        workers = [worker for worker, _ in self.holders(envs)]
+        return step_timeout(doing, seconds, workers, envs, stacks, advice=advice)
 
 
 _CONSTRUCTION = "its construction"

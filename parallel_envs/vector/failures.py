@@ -10,6 +10,12 @@ from parallel_envs.errors import EnvError, RemoteTraceback, StepTimeout, WorkerD
 
 _MOST_LINES = 20
 
+RESTART_ADVICE = " Call restart(env_ids) to replace it; on_failure='restart' does so by itself."
+WAIT_ADVICE = (
+    " Nothing is lost: wait again (reset_wait, step_wait, call_wait or recv), call restart(env_ids) and then wait, or "
+    "close the manager."
+)
+
 
 def env_error(failures: Mapping[int, Failure], doing: str) -> EnvError:
     """The error of the first env that raised; the others are told in a note."""
@@ -25,21 +31,24 @@ def env_error(failures: Mapping[int, Failure], doing: str) -> EnvError:
     return error
 
 
-def worker_died(death: Death, envs: Sequence[int], doing: str) -> WorkerDied:
+def worker_died(death: Death, envs: Sequence[int], doing: str, *, advice: str = "") -> WorkerDied:
     text = f"Worker {death.worker} ({env_names(envs)}, pid {death.pid}) {_how(death.exitcode)} during {doing}."
-    text += _hint(death.exitcode) + " Call restart(env_ids) to replace it; on_failure='restart' does so by itself."
+    text += _hint(death.exitcode) + advice
     if lines := _telling(death.last_output):
         text += "\nIts last output:\n" + "\n".join(f"  {line}" for line in lines)
-    return WorkerDied(text, worker=death.worker, pid=death.pid, exitcode=death.exitcode)
+    return WorkerDied(text, worker=death.worker, pid=death.pid, exitcode=death.exitcode, env_ids=envs)
 
 
 def step_timeout(
-    doing: str, seconds: float | None, workers: Sequence[int], envs: Sequence[int], stacks: Mapping[int, str]
+    doing: str,
+    seconds: float | None,
+    workers: Sequence[int],
+    envs: Sequence[int],
+    stacks: Mapping[int, str],
+    *,
+    advice: str = "",
 ) -> StepTimeout:
-    text = (
-        f"{env_names(envs).capitalize()} did not answer within {seconds} seconds during {doing}. "
-        "Nothing is lost: wait again, restart these environments, or close the manager."
-    )
+    text = f"{env_names(envs).capitalize()} did not answer within {seconds} seconds during {doing}.{advice}"
     for worker, stack in stacks.items():
         text += f"\nWorker {worker} is here:\n{_without_our_own(stack)}"
     return StepTimeout(text, workers=workers, env_ids=envs)

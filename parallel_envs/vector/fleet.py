@@ -219,12 +219,19 @@ class EnvFleet:
         if of is not None:
             mask[:] = False
             mask[of] = True
+        has_task = mask & (rows["task_id"] != NO_TASK)
         return {
-            "task_id": np.where(mask, rows["task_id"], 0),
-            "_task_id": mask,
+            "task_id": np.where(has_task, rows["task_id"], 0),
+            "_task_id": has_task,
             "episode_index": np.where(mask, rows["episode_index"], 0),
-            "_episode_index": mask.copy(),
+            "_episode_index": mask,
         }
+
+    def task_info(self, env: int) -> Info:
+        """The same for one env, as a part of its own info."""
+        row = self.buffers.rows[env]
+        episode: Info = {"episode_index": int(row["episode_index"])}
+        return episode if row["task_id"] == NO_TASK else {"task_id": int(row["task_id"]), **episode}
 
     def rows(self, envs: npt.NDArray[np.intp], which_set: int, pickled: Mapping[int, Info]) -> Rows:
         """What these envs returned from a step, row by row."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from parallel_envs.engine import Ticket
 from parallel_envs.vector import arguments
+from parallel_envs.vector.failures import WAIT_ADVICE
 from parallel_envs.vector.fleet import EnvFleet
 from parallel_envs.vector.settling import AskAgain, Settler
 from parallel_envs.vector.stepping import ResetRequest
@@ -90,7 +91,7 @@ class Flights:
                 continue
             if time.monotonic() >= until:
                 missing = [flight.env for flight in self if not flight.ticket.done]
-                raise self._fleet.crew.timeout("recv", timeout, missing)
+                raise self._fleet.crew.timeout("recv", timeout, missing, advice=WAIT_ADVICE)
             self._wait_for_news(until)
         return landed
 

@@ -82,7 +82,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         on_failure: What to do when a worker dies or hangs, or an environment raises, during a reset or a step.
             `"raise"`, or `"restart"`: the broken part alone is replaced, and its row says so: truncated, with reward 0,
             the first observation of the new episode, and `infos["worker_restarted"]`.
-        step_timeout: Seconds that a step may take, unless the call says otherwise. None: as long as it takes.
+        step_timeout: Seconds that a step may take, unless the call says otherwise. None: as long as it takes. (With
+            `backend="serial"` nothing can be interrupted, so no deadline holds there.)
         reset_timeout: The same for a reset.
         start_timeout: The same for the construction of the environments.
         task_source: Where tasks come from: a new one for each episode (see `parallel_envs.tasks`).
@@ -91,6 +92,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             seconds before the failure is raised after all.
         restart_window: See `max_restarts`.
     """
+
+    closed = True  # until there is something to close
 
     def __init__(
         self,
@@ -118,7 +121,6 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         task_setter: TaskSetter | None = None,
     ) -> None:
         self._state = State.IDLE
-        self.closed = True  # until there is something to close
         factories, self.spec = arguments.factories(env_fns, num_envs, env_kwargs)
         self.num_envs = len(factories)
         self.num_workers = self.num_envs if num_workers is None else num_workers
@@ -136,7 +138,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         if context is not None:
             arguments.choice("context", context, START_METHODS)
         self.autoreset_mode = arguments.autoreset(autoreset_mode)
-        self.copy = copy
+        self.copy = arguments.yes_or_no("copy", copy)
+        if shared_memory is not None:
+            arguments.yes_or_no("shared_memory", shared_memory)
         self._settles = cpu_affinity == "auto"
         settings = PoolSettings(
             backend=backend,
@@ -227,7 +231,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._state, self._requests = State.RESET, requests
         self._use_tasks(chosen)
         if isinstance(seed, int | np.integer) and seed >= 0:
-            self._recovery.seeds = SeedTree(int(seed))
+            self._recovery.begin(SeedTree(int(seed)))
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """The observations and infos of the reset that was begun. After a `StepTimeout` it may be called again."""
@@ -379,7 +383,11 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         if flight is None:
             raise NoAsyncCallError(f"Calling `recv_env` for env {env}, to which nothing was sent.", "send")
         self._flights.wait(lambda: [flight] if flight.ticket.done else [], timeout)
-        return self._fleet.single(env, self._set, self._receive([flight]))
+        *results, info = self._fleet.single(env, self._set, self._receive([flight]))
+        if self._tasks.active:
+            info = {**self._fleet.task_info(env), **info}
+        observation, reward, terminated, truncated = results
+        return observation, reward, terminated, truncated, info
 
     def _receive(self, landed: Sequence[Flight]) -> dict[int, Info]:
         """Bring flights home; returns the infos that came by pipe. After an error the others stay for the next time."""
@@ -604,9 +612,14 @@ def _raise_failures(failures: Mapping[int, Failure], doing: str) -> None:
         raise env_error(failures, doing)
 
 
+_ENDS = {State.RESET: "reset_wait", State.STEP: "step_wait", State.CALL: "call_wait", State.SEND: "recv"}
+
+
 def _pending(asked: str, state: State) -> AlreadyPendingCallError:
     return AlreadyPendingCallError(
-        f"Calling `{asked}` while waiting for a pending call to `{state.value}` to complete", state.value
+        f"Calling `{asked}` while waiting for a pending call to `{state.value}` to complete. "
+        f"Call `{_ENDS[state]}()` first: it brings the results, also after a timeout or an interrupt.",
+        state.value,
     )
 
 

@@ -56,6 +56,11 @@ class Recovery:
         self.seeds = SeedTree(0)
         """Where fresh seeds come from."""
 
+    def begin(self, seeds: SeedTree) -> None:
+        """A seeded run begins: what happened before it has no say in the seeds that follow."""
+        self.seeds = seeds
+        self._counts.clear()
+
     def mend(
         self, ticket: Ticket, doing: str, timeout: float | None, ask_again: Callable[[Sequence[int]], Ticket]
     ) -> list[Ticket]:
@@ -130,7 +135,8 @@ class Recovery:
         if fault is None:
             _log.info("Worker %d (%s) is restarted on request.", worker, env_names(envs))
         elif self._budget.spend(worker, time.monotonic()):
-            _log.warning("%s\nRestarting %s; all others go on as they were.", fault, env_names(envs))
+            trace = (type(fault), fault, None) if isinstance(fault, EnvError) else None
+            _log.warning("%s\nRestarting %s; all others go on as they were.", fault, env_names(envs), exc_info=trace)
         else:
             fault.add_note(
                 f"Worker {worker} was restarted {self._budget.limit} times within {self._budget.window:g} seconds, "

@@ -30,7 +30,7 @@ class Registrations:
             name: spec for name, spec in gymnasium.registry.items() if not _module(spec).startswith("gymnasium.")
         }
         packages = {_module(spec).partition(".")[0] for spec in foreign.values()} - {"", "__main__"}
-        specs = {name: _portable(spec) for name, spec in foreign.items()}
+        specs = {name: portable(spec) for name, spec in foreign.items()}
         return cls(tuple(sorted(packages)), cloudpickle.dumps(specs) if specs else b"")
 
     def install(self) -> None:
@@ -49,7 +49,7 @@ def _module(spec: EnvSpec) -> str:
     return spec.entry_point.partition(":")[0] if isinstance(spec.entry_point, str) else ""
 
 
-def _portable(spec: EnvSpec) -> EnvSpec:
+def portable(spec: EnvSpec) -> EnvSpec:
     """A spec whose class lives in the user's script names it by value, since workers do not import that script."""
     if _module(spec) != "__main__":
         return spec

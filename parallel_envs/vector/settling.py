@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from parallel_envs.engine import Ticket
 from parallel_envs.vector.crew import Crew
+from parallel_envs.vector.failures import RESTART_ADVICE, WAIT_ADVICE
 from parallel_envs.vector.recovery import Recovery
 
 AskAgain = Callable[[Sequence[int]], Ticket]
@@ -30,9 +31,9 @@ class Settler:
         self, ticket: Ticket, late: Sequence[int], doing: str, timeout: float | None, ask_again: AskAgain | None
     ) -> None:
         """Envs are late: raise, or end their workers, so that the ticket reports their deaths."""
-        fault = self._crew.timeout(doing, timeout, late)
         if not self._restarts or ask_again is None:
-            raise fault
+            raise self._crew.timeout(doing, timeout, late, advice=WAIT_ADVICE)
+        fault = self._crew.timeout(doing, timeout, late)
         self._recovery.kill_late(ticket, fault)
 
     def resolve(self, ticket: Ticket, doing: str, timeout: float | None, ask_again: AskAgain | None) -> list[Ticket]:
@@ -44,7 +45,7 @@ class Settler:
             return [ticket]
         if ask_again is not None and (self._restarts or self._replaced(ticket)):
             return self._recovery.mend(ticket, doing, timeout, ask_again)
-        self._crew.check(ticket, doing)
+        self._crew.check(ticket, doing, advice=RESTART_ADVICE)
         return [ticket]
 
     def _replaced(self, ticket: Ticket) -> bool:

@@ -27,7 +27,7 @@ class _Unsaid(enum.Enum):
 UNSAID = _Unsaid.UNSAID
 """In the place of a task: nobody said which. A task set before comes next, else the source's, else the same again."""
 
-NO_TASK = -1
+NO_TASK = -(1 << 63)
 """In the place of a task's number: the env has none."""
 
 _task_cells = struct.Struct("=qq")
@@ -218,7 +218,7 @@ class TaskBook:
 
 
 def _checked_number(number: Any, task: Any) -> int:
-    if isinstance(number, bool) or not isinstance(number, int | np.integer) or not -(1 << 63) <= number < 1 << 63:
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or not NO_TASK < number < 1 << 63:
         raise ValueError(f"The task {task!r} has the number {number!r}, which is not a whole number of 64 bits.")
     return int(number)
 
