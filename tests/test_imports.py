@@ -175,9 +175,7 @@ def test_imports_of_ours_name_modules_that_exist() -> None:
 
 def test_layers_know_nothing_of_what_is_foreign_to_them() -> None:
     intruders = [
-        str(found)
-        for found in ALL_IMPORTS
-        if found.module.split(".")[0] in FOREIGN_TO.get(importer(found), set())
+        str(found) for found in ALL_IMPORTS if found.module.split(".")[0] in FOREIGN_TO.get(importer(found), set())
     ]
     assert intruders == []
 

@@ -1,6 +1,6 @@
 """`python -m parallel_envs.bench`: our speed beside the peers', and which settings suit your environment.
 
-    cli ──▶ step  suggest  startup  syscalls  memory  bars        one module per command
+    cli ──▶ step  suggest  startup  syscalls  memory  bars  soak        one module per command
                 │
                 ▼
      turns, driver ──socket──▶ a process of its own for each contestant ──▶ that contestant's workers

@@ -5,7 +5,9 @@ Exit codes: 0 done, 1 measured and not good, 2 cannot be measured as asked.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from parallel_envs.bench import machine, report
 from parallel_envs.bench.bars import BARS, judge
@@ -21,6 +25,8 @@ from parallel_envs.bench.envs import UnknownEnv, resolve
 from parallel_envs.bench.measure import MeasurementFailed, Tell
 from parallel_envs.bench.memory import growth, measure_memory
 from parallel_envs.bench.peers import UnknownPeer, chosen_peers
+from parallel_envs.bench.soak import soak as run_soak
+from parallel_envs.bench.soak_leg import Crowd
 from parallel_envs.bench.startup import measure_startup
 from parallel_envs.bench.step import StepPlan, measure_step
 from parallel_envs.bench.suggest import best, try_settings
@@ -29,6 +35,7 @@ from parallel_envs.bench.turns import Pace
 
 _FILE_WIDTH = 132
 _COMPANY_CORES = 0.2  # busy without us: above that, figures are not to be trusted
+_SHOW_EVERY = 0.25
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -152,6 +159,47 @@ def bars(seconds: Seconds = 0.5, rounds: Rounds = 9, json: Json = None) -> None:
     none_missed = all(verdict.outcome != "FAIL" for verdict in verdicts)
     settings = {"seconds": seconds, "rounds": rounds}
     _deliver(report.bars_report(verdicts, settings), json, good=none_missed)
+
+
+@app.command()
+def soak(
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long.")] = 1.0,
+    num_envs: NumEnvs = 8,
+    num_workers: Annotated[int | None, typer.Option(min=1, help="Half as many as environments unless given.")] = None,
+    context: Annotated[Literal["forkserver", "spawn", "fork"], typer.Option(help="How workers are started.")] = (
+        "forkserver"
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Of actions and faults.")] = 0,
+    faults_per_minute: Annotated[float, typer.Option(min=1, help="On average, as far as there is time.")] = 100.0,
+    json: Json = None,
+) -> None:
+    """Workers are killed and hung, envs raise, and every row is checked. Exit code 1 if anything is wrong."""
+    crowd = Crowd(num_envs=num_envs, num_workers=num_workers or max(1, num_envs // 2), context=context)
+    if crowd.num_workers > num_envs:
+        typer.echo(f"{num_workers} workers cannot share {num_envs} environments. Give fewer workers.", err=True)
+        raise typer.Exit(2)
+    with _live_line() as show:
+        tally = run_soak(crowd, minutes * 60, seed, faults_per_minute, lambda tally: show(tally.line(minutes * 60)))
+    settings = {"minutes": minutes, "seed": seed, "faults_per_minute": faults_per_minute, **dataclasses.asdict(crowd)}
+    _deliver(report.soak_report(tally, settings), json, good=tally.good)
+
+
+@contextmanager
+def _live_line() -> Iterator[Tell]:
+    """Gives a way to show a line that is overwritten by the next, a few times a second."""
+    shown_at = 0.0
+
+    def show(text: str) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at > _SHOW_EVERY:
+            shown_at = time.monotonic()
+            live.update(Text(text), refresh=True)
+
+    console = Console(stderr=True)
+    with Live(
+        console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+    ) as live:
+        yield show if console.is_terminal else lambda text: None
 
 
 @contextmanager

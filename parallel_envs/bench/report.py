@@ -20,10 +20,13 @@ from parallel_envs.bench import machine
 from parallel_envs.bench.bars import Verdict
 from parallel_envs.bench.measure import Spread
 from parallel_envs.bench.memory import Point
+from parallel_envs.bench.soak_replay import Where
+from parallel_envs.bench.soak_tally import RSS_BYTES_ALLOWED, Tally
 from parallel_envs.bench.startup import StartRow
 from parallel_envs.bench.step import Row
 from parallel_envs.bench.suggest import Trial
 from parallel_envs.bench.syscalls import CallRow
+from parallel_envs.testing.faults import Fault
 
 SCHEMA = 1
 _LEFT = {"how", "each", "bar"}
@@ -108,6 +111,39 @@ def bars_report(verdicts: Sequence[Verdict], settings: Mapping[str, object]) -> 
         table.add_row(bar.work, _count(verdict.value), f"{bar.sense} {bar.limit:g} {bar.unit}", outcome)
     notes = [f"{verdict.bar.work}: {verdict.note}" for verdict in verdicts if verdict.note]
     return Report("bars", settings, [_verdict_record(verdict) for verdict in verdicts], table, notes)
+
+
+def soak_report(tally: Tally, settings: Mapping[str, object]) -> Report:
+    """The faults by kind and moment, and what came of them."""
+    table = _table("faults injected", "", *(where.value for where in Where), "all")
+    rows = [_fault_record(tally, fault) for fault in Fault if any(tally.injected[where, fault] for where in Where)]
+    for row in rows:
+        table.add_row(*(str(cell or "") for cell in row.values()))
+    return Report("soak", {**settings, "outcome": tally.outcome()}, rows, table, _soak_notes(tally))
+
+
+def _fault_record(tally: Tally, fault: Fault) -> dict[str, Any]:
+    """How often a fault was injected at each moment."""
+    counts = {where.value: tally.injected[where, fault] for where in Where}
+    return {"fault": fault.value, **counts, "all": sum(counts.values())}
+
+
+def _soak_notes(tally: Tally) -> list[str]:
+    slowest, leaked = tally.slowest, ", ".join(f"{count} {name}" for name, count in tally.leaked.items())
+    length = f"{tally.seconds:.0f} s{', then interrupted' if tally.interrupted else ''}"
+    nearest = f"{slowest.name}, {slowest.seconds:.2f} s of {slowest.allowed:.2f} s"
+    return [
+        *tally.complaints,
+        f"{length}: {tally.steps:,} rows in {tally.calls:,} calls of {tally.legs + tally.bad_legs} managers",
+        f"faults injected: {tally.num_injected}, survived: {tally.survived}, restarts: {tally.restarts}",
+        f"wrong rows: {tally.wrong}",
+        f"calls that raised or hung: {tally.errors}",
+        f"calls over their deadline: {tally.overdue} (nearest to it: {nearest})",
+        f"late without a fault, on a busy machine: {tally.stalls} workers",
+        f"left behind: {leaked or 'no process, thread, descriptor or shared memory'}",
+        f"memory gained: {tally.rss_growth / 2**20:+.2f} MiB (allowed: {RSS_BYTES_ALLOWED / 2**20:g} MiB)",
+        f"verdict: {'PASS' if tally.good else 'FAIL'}",
+    ]
 
 
 def _verdict_record(verdict: Verdict) -> dict[str, Any]:

@@ -1,0 +1,163 @@
+"""The environment of the soak. Its whole course is known beforehand, and it breaks when it is told to.
+
+`Course` is what it does: a state machine of plain numbers, which the worker and the checker both run. `SoakEnv` is a
+course that lives in a worker and breaks there. An action is `(value, order)`: the value goes into the digest that all
+that follows depends on, the order says whether and how to break, now or at the next reset.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import struct
+import time
+import zlib
+from typing import Any, Final, Literal, TypeAlias
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from parallel_envs.testing.faults import Fault, FaultyEnv, Moment
+
+Form: TypeAlias = Literal["array", "dict"]
+Info: TypeAlias = dict[str, Any]
+Numbers: TypeAlias = tuple[int, ...]
+
+INSIDE: Final = tuple(fault for fault in Fault if fault is not Fault.HUGE_REPLY)
+"""What can be ordered."""
+
+ENDS_THE_WORKER: Final = frozenset(
+    {Fault.SIGKILL, Fault.SIGSEGV, Fault.SIGSTOP, Fault.OS_EXIT, Fault.INFINITE_LOOP, Fault.SLEEP}
+)
+"""Faults after which the whole worker has to be replaced; the others cost one env only."""
+
+FIRST_FRESH_SEED: Final = 1 << 20
+"""Seeds below are the soak's own, and never cursed. Hardly a seed of a seed tree is so small."""
+
+NUM_VALUES: Final = 1000
+LINGER: Final = 1
+LINGER_SECONDS: Final = 0.02
+_FIRST_FAULT: Final = 2
+_MOMENTS: Final = (Moment.STEP, Moment.RESET)
+_CURSES: Final = (Fault.EXCEPTION, Fault.SIGKILL, Fault.OS_EXIT)
+_ONE_CURSED_IN: Final = 12
+
+
+def order(fault: Fault, moment: Moment) -> int:
+    """What to write into an action so that an env breaks: in this step, or at its next reset of whatever kind."""
+    return _FIRST_FAULT + _MOMENTS.index(moment) * len(INSIDE) + INSIDE.index(fault)
+
+
+NUM_ORDERS: Final = _FIRST_FAULT + len(_MOMENTS) * len(INSIDE)
+
+
+def meaning(number: int) -> tuple[Moment, Fault] | None:
+    """The other way round. None: not to break."""
+    if number < _FIRST_FAULT:
+        return None
+    moment, fault = divmod(number - _FIRST_FAULT, len(INSIDE))
+    return _MOMENTS[moment], INSIDE[fault]
+
+
+def curse(seed: int | None) -> Fault | None:
+    """How a reset with this seed breaks: a few of the fresh seeds do, so that restarts fail, too, now and then."""
+    if seed is None or seed < FIRST_FRESH_SEED or seed % _ONE_CURSED_IN:
+        return None
+    return _CURSES[seed // _ONE_CURSED_IN % len(_CURSES)]
+
+
+class Course:
+    """What env number `env` does, breaking apart. Every number it shows follows from its seed and its actions."""
+
+    def __init__(self, env: int) -> None:
+        self.env, self.seed, self.episode, self.elapsed = env, 0, 0, 0
+        self.ended = True
+        self._digest = self._start = 0
+        self._armed: Fault | None = None
+
+    def fault_of_step(self, action: Numbers) -> Fault | None:
+        """How the env breaks if it is now given this action."""
+        told = meaning(action[1])
+        return told[1] if told is not None and told[0] is Moment.STEP else None
+
+    def fault_of_reset(self, seed: int | None) -> Fault | None:
+        """How the env breaks if it is now reset."""
+        return self._armed or curse(seed)
+
+    def reset(self, seed: int | None) -> Info:
+        """Begin the first episode of a seed, or the next one of the same."""
+        self.seed, self.episode = (self.seed, self.episode + 1) if seed is None else (seed, 0)
+        self.elapsed, self.ended = 0, False
+        self._start = self._digest = zlib.crc32(struct.pack("=3q", self.env, self.seed, self.episode))
+        return {"began": self.episode}
+
+    def step(self, action: Numbers) -> tuple[float, bool, bool, Info]:
+        """Reward, terminated, truncated and info."""
+        if self.ended:
+            raise RuntimeError(f"env {self.env} was stepped after the end of episode {self.episode}")
+        told = meaning(action[1])
+        if told is not None and told[0] is Moment.RESET:
+            self._armed = told[1]
+        self.elapsed += 1
+        self._digest = zlib.crc32(struct.pack("=2q", *action), self._digest)
+        self.ended = self.elapsed > 1 + self._start % 15
+        terminates = bool(self._start & 1024)
+        return self._digest % 1000 / 8, self.ended and terminates, self.ended and not terminates, self._info()
+
+    def numbers(self) -> Numbers:
+        """Where the course stands: what an observation holds."""
+        return self.env, self.seed, self.episode, self.elapsed, self._digest
+
+    def _info(self) -> Info:
+        """Nothing, numbers, or what has to be pickled: each has a way of its own to the caller."""
+        match self.elapsed % 3:
+            case 0:
+                return {}
+            case 1:
+                return {"digest": self._digest, "inner": {"elapsed": self.elapsed}}
+            case _:
+                return {"note": caption(self.numbers())}
+
+
+def caption(numbers: Numbers) -> str:
+    """The same as text, which travels by pipe."""
+    return "n".join(map(str, numbers))
+
+
+class SoakEnv(gymnasium.Env[Any, Any]):
+    """A course in a worker. `form`: observations are an array, or a dict of an array and a text."""
+
+    def __init__(self, env: int, form: Form) -> None:
+        # The dumps of deaths that were asked for would bury everything else that is written during a soak.
+        faulthandler.disable()
+        numbers = spaces.Box(0, np.iinfo(np.int64).max, (5,), np.int64)
+        text = spaces.Text(120)
+        self.observation_space = numbers if form == "array" else spaces.Dict(numbers=numbers, text=text)
+        self.action_space = spaces.MultiDiscrete([NUM_VALUES, NUM_ORDERS])
+        self._course, self._form = Course(env), form
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Info]:
+        _break(self._course.fault_of_reset(seed))
+        if options and self._course.env in options.get("linger", ()):
+            time.sleep(LINGER_SECONDS)
+        info = self._course.reset(seed)
+        return observation(self._course.numbers(), self._form), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+        numbers = tuple(action.tolist())
+        _break(self._course.fault_of_step(numbers))
+        if numbers[1] == LINGER:
+            time.sleep(LINGER_SECONDS)
+        result = self._course.step(numbers)
+        return observation(self._course.numbers(), self._form), *result
+
+
+def observation(numbers: Numbers, form: Form) -> Any:
+    """What an env shows of where it stands."""
+    array = np.array(numbers, np.int64)
+    return array if form == "array" else {"numbers": array, "text": caption(numbers)}
+
+
+def _break(fault: Fault | None) -> None:
+    if fault is not None:
+        FaultyEnv(fault, Moment.CALL).poke()
