@@ -53,7 +53,15 @@ BackendName = Annotated[Literal["process", "thread", "serial"], typer.Option(hel
 Context = Annotated[Literal["forkserver", "spawn", "fork"] | None, typer.Option(help="How our workers are started.")]
 Seconds = Annotated[float, typer.Option(min=0.001, help="Length of one slice.")]
 Rounds = Annotated[int, typer.Option(min=1, help="How many slices each contestant gets.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Write everything to this file, too.")]
+
+
+def _writable(path: Path | None) -> Path | None:
+    if path is not None and not path.parent.is_dir():
+        raise typer.BadParameter(f"{path} cannot be written: there is no folder {path.parent}.")
+    return path
+
+
+Json = Annotated[Path | None, typer.Option("--json", callback=_writable, help="Write everything to this file, too.")]
 
 
 @app.command()
@@ -69,6 +77,10 @@ def step(
     json: Json = None,
 ) -> None:
     """Environment steps per second: ours, the in-process loop and the peers, in turns."""
+    if num_workers is not None and num_workers > num_envs:
+        raise typer.BadParameter(
+            f"{num_workers} workers cannot share {num_envs} environments. Give at most {num_envs}."
+        )
     with _asking() as tell:
         plan = StepPlan(
             env=resolve(env),

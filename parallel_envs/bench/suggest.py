@@ -42,7 +42,10 @@ class Setting:
         """The line to write into one's own program."""
         if self.backend is None:
             return _in_process_code(env, num_envs)
-        envs = f'"{env.name}", num_envs={num_envs}' if env.is_id else f"[make_env] * {num_envs}"
+        name = (
+            f"ale_py:{env.name}" if env.name.startswith("ALE/") else env.name
+        )  # its package registers it when imported
+        envs = f'"{name}", num_envs={num_envs}' if env.is_id else f"[make_env] * {num_envs}"
         workers = "" if self.backend == "serial" else f", num_workers={self.num_workers}"
         backend = "" if self.backend == "process" else f', backend="{self.backend}"'
         return f"envs = ParallelEnvManager({envs}{workers}{backend})"
