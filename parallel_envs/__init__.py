@@ -6,6 +6,7 @@ Names are resolved on first use: importing this package loads nothing else.
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     )
     from parallel_envs.seeding import SeedTree, env_seeds
     from parallel_envs.vector import ParallelEnvManager, vector_entry_point
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # quiet unless the program asks for a log
 
 __version__ = "0.1.0"
 

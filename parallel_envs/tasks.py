@@ -198,7 +198,7 @@ class ScoredTasks(_Pool):
         if not self._scores.any():
             return even
         scores = self._scores / self._scores.max()  # first, so that the sum of large ones stays finite
-        return self.uniform_share * even + (1.0 - self.uniform_share) * scores / scores.sum()
+        return np.asarray(self.uniform_share * even + (1.0 - self.uniform_share) * scores / scores.sum(), np.float64)
 
     def task_for(self, env: int, episode: int) -> Task:
         return self.tasks[int(self._draw(env, episode).choice(len(self.tasks), p=self.chances))]

@@ -1,4 +1,4 @@
-"""`python -m parallel_envs.bench`: our speed beside the peers', and which settings suit your environment.
+"""`python -m parallel_envs.bench`: our speed beside the peers', which settings suit your environment, and a soak.
 
     cli ──▶ step  suggest  startup  syscalls  memory  bars  soak        one module per command
                 │
@@ -14,6 +14,9 @@ quartiles and ratios of one run are reported.
 
 One environment step is one call of an environment's `step`. A row of a vector step in which the environment
 was only reset is not counted (`contestants`, `peers`: each library has its own way of resetting).
+
+`soak` compares with nobody: it breaks workers and environments for as long as it is told to, and says whether every
+row was right all the same. Its parts are `soak_*` and `holdings`; `soak` draws how they fit together.
 
 Nothing is imported here: workers that build an environment of `bench.envs` stay free of typer and rich.
 """

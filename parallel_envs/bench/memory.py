@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from parallel_envs.bench.contestants import Contestant, Ours
 from parallel_envs.bench.envs import EnvChoice
+from parallel_envs.bench.holdings import num_descriptors, rss_bytes
 from parallel_envs.bench.measure import MeasurementFailed, Tell, run_steps
 from parallel_envs.bench.turns import make_workload
 from parallel_envs.errors import ParallelEnvsError
@@ -76,5 +76,4 @@ def _usage() -> tuple[int, int]:
     """Resident bytes and open descriptors, as Linux tells them."""
     if not Path("/proc/self/statm").exists():
         raise MeasurementFailed("Memory is read from /proc, which is not here. Run this on Linux.")
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGESIZE"), len(list(Path("/proc/self/fd").iterdir()))
+    return rss_bytes(), num_descriptors()

@@ -24,22 +24,28 @@ _SHARES: Final = {Where.STEP: 0.3, Where.RESET: 0.15, Where.AUTORESET: 0.15, Whe
 class Planner:
     """Draws faults at random moments, so many a minute on average. The clock is an argument.
 
-    What could not be done when it was due is done soon after, with others at the same time: but no more than
-    `at_once`, so that there is always something between faults that they may disturb.
+    What could not be done when it was due is done later, together with others: at most `at_once` in one call.
     """
 
     def __init__(self, generator: np.random.Generator, per_minute: float, at_once: int, now: float) -> None:
         self._generator, self._pause, self._at_once = generator, 60.0 / per_minute, at_once
         self._next = now + generator.exponential(self._pause)
+        self._num_owed = 0
         self._due: list[Injection] = []
 
     def due(self, now: float) -> list[Injection]:
         """The faults that are to happen now. Take out of the list what was done; the rest stays due."""
         while self._next <= now:
-            if len(self._due) < self._at_once:
-                self._due.append(self.draw())
+            self._num_owed += 1
             self._next += self._generator.exponential(self._pause)
+        while self._num_owed and len(self._due) < self._at_once:
+            self._num_owed -= 1
+            self._due.append(self.draw())
         return self._due
+
+    def make_up(self) -> None:
+        """One that was due has come to nothing: another is to take its place."""
+        self._num_owed += 1
 
     def draw(self) -> Injection:
         """A fault, whether one is due or not."""

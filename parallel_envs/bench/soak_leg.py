@@ -39,8 +39,10 @@ AGAIN_SECONDS = 1.5
 
 CLOSE_SECONDS = 5.0
 
+TROUBLED_CLOSES = 0.3
+"""How many of the closes come in the midst of a fault."""
+
 _LONGEST_STRETCH = 30
-_TROUBLED_CLOSES = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +129,7 @@ class Leg:
 
     def close(self) -> None:
         """Close the manager, sometimes in the midst of something that no call will answer."""
-        if self._happens(_TROUBLED_CLOSES):
+        if self._happens(TROUBLED_CLOSES):
             attack = self._attack(range(self._num_envs), [self._planner.draw()])
             self._send(range(self._num_envs), attack)
             for strike in attack.strikes:
@@ -263,6 +265,8 @@ class Leg:
         finally:
             for strike in strikes:
                 self._judge.settle(strike)
+                if not strike.has_landed:
+                    self._planner.make_up()
 
     def _happens(self, chance: float) -> bool:
         return bool(self._generator.random() < chance)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -75,7 +76,7 @@ def _open_first_that_starts(num_workers: int, settings: PoolSettings) -> WorkerP
                 f"{num_workers} workers of backend {backend!r} could not be started ({error}); their work is done in "
                 f"{instead} instead. Say backend={backend!r} to have this as an error.",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=_line_outside(),
             )
     return _open("serial", num_workers, settings)
 
@@ -85,7 +86,19 @@ def _open(backend: str, num_workers: int, settings: PoolSettings) -> WorkerPool:
         return SerialPool(num_workers)
     if backend == "thread":
         return ThreadPool(num_workers, settings.name)
+    if not hasattr(os, "pidfd_open"):
+        raise WorkerStartError(
+            "Worker processes need a system that tells when a process ends (Linux 5.3 or later). Use backend='thread'."
+        )
     return ProcessPool(num_workers, lambda worker, lines: _start(worker, lines, settings))
+
+
+def _line_outside() -> int:
+    """How far up the stack the line is that led here from outside this package: what a warning should point at."""
+    package, frame, level = __name__.partition(".")[0], sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _start(worker: int, lines: CommonLines, settings: PoolSettings) -> WorkerProcess:

@@ -40,6 +40,7 @@ class _LocalPool(WorkerPool):
         self._waited = [0.0] * num_workers
         for index in self.all_workers:
             self._hosts[index].meter(self._block, index * METERS)
+        _log.info("%d workers started: %s.", num_workers, self.backend)
 
     def ring(self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None) -> Ticket:
         ticket = self._open_ticket(self.all_workers if workers is None else workers, label)
@@ -119,6 +120,7 @@ class SerialPool(_LocalPool):
             self._queue.clear()
             _close_hosts(self._hosts)
             self._block.close()
+            _log.info("%d workers stopped.", self.num_workers)
 
     def stack(self, worker: int, timeout: float = 0.5) -> str:
         return "".join(traceback.format_stack())
@@ -137,8 +139,14 @@ class ThreadPool(_LocalPool):
             threading.Thread(target=self._serve, args=(index,), name=f"{name} {index}", daemon=True)
             for index in self.all_workers
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # the system has no room for another: those that run are to end
+            for inbox in self._inboxes:
+                inbox.put(None)
+            self._block.close()
+            raise
 
     def _serve(self, worker: int) -> None:
         while (request := self._inboxes[worker].get()) is not None:
@@ -180,6 +188,7 @@ class ThreadPool(_LocalPool):
         for thread in self._threads:
             thread.join(max(deadline - time.monotonic(), 0.0))
         self._block.close()
+        _log.info("%d workers stopped.", self.num_workers)
 
 
 def _reply(worker: int, outcome: Outcome | None) -> Reply | None:

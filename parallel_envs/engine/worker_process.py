@@ -15,6 +15,7 @@ from parallel_envs.engine.child import ChildEnds, ChildSettings, become_child, l
 from parallel_envs.engine.descriptors import close_in_child, owned
 from parallel_envs.engine.keeper import Obituary
 from parallel_envs.engine.poller import readable
+from parallel_envs.errors import WorkerStartError
 
 StartMethod = Literal["forkserver", "spawn", "fork"]
 START_METHODS: tuple[StartMethod, ...] = ("forkserver", "spawn", "fork")
@@ -96,7 +97,10 @@ class WorkerProcess:
 
 def _fork(settings: ChildSettings, ends: ChildEnds, output_read: int) -> tuple[int, int]:
     keeper_client.start_keeper()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        raise WorkerStartError(f"{settings.name} could not be started: {error}.") from error
     if pid == 0:
         try:
             close_in_child(ends.fds)
@@ -115,9 +119,11 @@ def _fork(settings: ChildSettings, ends: ChildEnds, output_read: int) -> tuple[i
         except BaseException:
             os.close(sentinel)
             raise
-    except BaseException:
+    except BaseException as error:
         os.kill(pid, signal.SIGKILL)
         _reap(pid)
+        if isinstance(error, OSError):
+            raise WorkerStartError(f"{settings.name} could not be watched: {error}.") from error
         raise
     return pid, sentinel
 

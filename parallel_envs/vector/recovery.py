@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -135,8 +136,7 @@ class Recovery:
         if fault is None:
             _log.info("Worker %d (%s) is restarted on request.", worker, env_names(envs))
         elif self._budget.spend(worker, time.monotonic()):
-            trace = (type(fault), fault, None) if isinstance(fault, EnvError) else None
-            _log.warning("%s\nRestarting %s; all others go on as they were.", fault, env_names(envs), exc_info=trace)
+            _log.warning("%s\nRestarting %s; all others go on as they were.", _told(fault), env_names(envs))
         else:
             fault.add_note(
                 f"Worker {worker} was restarted {self._budget.limit} times within {self._budget.window:g} seconds, "
@@ -149,3 +149,10 @@ class Recovery:
         """How a new env begins: with a fresh seed, and with the task that its predecessor would have played next."""
         count = self._counts[env] = self._counts.get(env, 0) + 1
         return ResetRequest(env, self.seeds.child("restart", env, count).seed(), task=self._book.next_of(env))
+
+
+def _told(fault: Fault) -> str:
+    """A fault as text, with the env's own traceback. A record of the log may outlive the env, so it holds text only."""
+    if not isinstance(fault, EnvError) or fault.__cause__ is None:
+        return str(fault)
+    return f"{fault}\n{''.join(traceback.format_exception(fault.__cause__)).strip()}"

@@ -28,13 +28,19 @@ def test_so_many_faults_a_minute_come_due() -> None:
     assert 850 < len(planner(per_minute=100.0).due(100.0 + 600.0)) < 1150
 
 
-def test_what_was_not_done_stays_due_but_does_not_pile_up() -> None:
-    plan = planner(at_once=3)
-    first = plan.due(1000.0)[0]
-    assert len(plan.due(1000.0)) == 3
-    plan.due(1000.0).remove(first)
-    assert len(plan.due(1000.0)) == 2
-    assert len(plan.due(2000.0)) == 3
+def test_what_was_not_done_stays_due_and_comes_in_small_lots() -> None:
+    all_due, plan, done = len(planner().due(700.0)), planner(at_once=3), 0
+    while due := plan.due(700.0):
+        assert len(due) <= 3
+        done += len(due)
+        due.clear()
+    assert done == all_due
+
+
+def test_what_has_come_to_nothing_is_made_up_for() -> None:
+    plan = planner()
+    plan.make_up()
+    assert len(plan.due(100.0)) == 1
 
 
 def test_signals_come_from_outside_and_every_kind_of_fault_comes_everywhere() -> None:

@@ -1,0 +1,168 @@
+"""What can go wrong when, and what the caller is to be told of it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parallel_envs import ParallelEnvManager
+from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
+from parallel_envs.testing import FAULTS_AT, Fault, FaultyEnv, Moment, ScriptedEnv
+from tests.engine.asking import ends_within
+from tests.faults.processes import stops_within
+
+Make = Callable[..., ParallelEnvManager]
+Act = Callable[[ParallelEnvManager], Any]
+
+SHORT = 0.2
+"""A deadline that a hanging env is to miss, and no other."""
+
+DEADLINES = {"step_timeout": SHORT, "reset_timeout": SHORT, "start_timeout": 20.0}
+CLOSE_SECONDS = 0.5
+SLACK = 2.0
+"""What a busy machine may add to a deadline."""
+
+HUGE = 4 << 20
+
+EXIT_CODES = {Fault.SIGKILL: -9, Fault.SIGSEGV: -11, Fault.OS_EXIT: 17}
+ENDINGS = {
+    Fault.SIGKILL: "was killed by signal 9 (SIGKILL)",
+    Fault.SIGSEGV: "was killed by signal 11 (SIGSEGV)",
+    Fault.OS_EXIT: "ended with exit code 17",
+}
+HANGING = {Fault.SIGSTOP, Fault.INFINITE_LOOP, Fault.SLEEP}
+RAISED = {
+    Fault.EXCEPTION: "ValueError",
+    Fault.UNPICKLABLE_EXCEPTION: "parallel_envs.testing.faults.UnpicklableError",
+    Fault.TWO_ARGUMENT_EXCEPTION: "parallel_envs.testing.faults.TwoArgumentError",
+    Fault.SYSTEM_EXIT: "SystemExit",
+}
+HARMLESS = {(Fault.HUGE_REPLY, moment) for moment in Moment} | {(Fault.INFINITE_LOOP, Moment.IDLE)}
+"""These break nothing: a reply is only large; an env whose own thread goes round in circles still answers."""
+
+ALL = [(fault, moment) for moment in Moment for fault in Fault if fault in FAULTS_AT[moment]]
+OF_A_PROCESS = [(fault, moment) for fault, moment in ALL if fault in EXIT_CODES or fault is Fault.SIGSTOP]
+
+LENGTHS = {Moment.AUTORESET: (1,)}
+"""Episode lengths, where the fault wants an episode to end."""
+
+
+def name(value: object) -> str | None:
+    """Name a test after its fault and moment."""
+    return value.value if isinstance(value, Fault | Moment) else None
+
+
+def scripted(moment: Moment) -> dict[str, Any]:
+    """Settings of the env, faulty or sound."""
+    return {"episode_lengths": LENGTHS.get(moment, (100,))}
+
+
+def faulty(fault: Fault, moment: Moment, once: Path) -> Callable[[], FaultyEnv]:
+    """An env that breaks at the first such moment of its first life."""
+    return partial(FaultyEnv, fault, moment, num_bytes=HUGE, once=once, **scripted(moment))
+
+
+def sound(moment: Moment) -> Callable[[], ScriptedEnv]:
+    return partial(ScriptedEnv, **scripted(moment))
+
+
+# ---- getting there -------------------------------------------------------------------------------
+
+
+def actions(envs: ParallelEnvManager) -> Any:
+    return np.arange(envs.num_envs) % 3
+
+
+def reset(envs: ParallelEnvManager) -> Any:
+    return envs.reset(seed=0)
+
+
+def step(envs: ParallelEnvManager) -> Any:
+    return envs.step(actions(envs))
+
+
+def poke(envs: ParallelEnvManager) -> Any:
+    envs.call_async("poke", env_ids=1)
+    return envs.call_wait(timeout=SHORT)
+
+
+def after(*earlier: Act) -> Act:
+    def act(envs: ParallelEnvManager) -> None:
+        for one in earlier:
+            one(envs)
+
+    return act
+
+
+APPROACHES: dict[Moment, Act] = {
+    Moment.RESET: after(),
+    Moment.STEP: after(reset),
+    Moment.AUTORESET: after(reset, step),
+    Moment.CALL: after(reset),
+    Moment.IDLE: after(reset, step),
+}
+"""What leads up to the moment."""
+
+ASKING: dict[Moment, Act] = {
+    Moment.RESET: reset,
+    Moment.STEP: step,
+    Moment.AUTORESET: step,
+    Moment.CALL: poke,
+    Moment.IDLE: step,
+}
+"""What is asked when it goes wrong."""
+
+DOING = {
+    Moment.CONSTRUCTOR: "its construction",
+    Moment.RESET: "reset",
+    Moment.STEP: "step 1",
+    Moment.AUTORESET: "step 2",
+    Moment.CALL: "call of 'poke'",
+    Moment.IDLE: "step 2",
+}
+
+
+def await_idle_fault(envs: ParallelEnvManager, fault: Fault, env: int = 1) -> None:
+    """Wait until what is to happen to an idle env has happened."""
+    pid = envs.stats()[worker_of(envs, env)]["pid"]
+    if fault in EXIT_CODES:
+        assert ends_within(pid, 20.0)
+    elif fault is Fault.SIGSTOP:
+        assert stops_within(pid, 20.0)
+
+
+def worker_of(envs: ParallelEnvManager, env: int) -> int:
+    return next(int(row["worker"]) for row in envs.stats() if env in row["env_ids"])
+
+
+# ---- what is told --------------------------------------------------------------------------------
+
+
+def error_of(fault: Fault) -> type[Exception]:
+    return WorkerDied if fault in EXIT_CODES else StepTimeout if fault in HANGING else EnvError
+
+
+def text_of(fault: Fault, moment: Moment, env: int = 1) -> str:
+    """A pattern for the first sentence."""
+    doing = DOING[moment]
+    if fault in EXIT_CODES:
+        return rf"^Worker {env} \(env {env}, pid \d+\) {re.escape(ENDINGS[fault])} during {re.escape(doing)}\."
+    if fault in HANGING:
+        return rf"^Envs? .*{env}.* did not answer within [\d.]+ seconds during {doing}\."
+    return rf"^Env {env} raised {re.escape(RAISED[fault])} during {re.escape(doing)}: "
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """The block is over in this time."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert took < seconds, f"took {took:.2f} s, not {seconds} s"

@@ -1,0 +1,58 @@
+"""What the system says of processes, whoever's they are."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from parallel_envs.engine.poller import readable
+
+
+def stops_within(pid: int, seconds: float) -> bool:
+    """Whether a process is stopped by then."""
+    return any(state_of(pid) == "T" for _ in until(time.monotonic() + seconds))
+
+
+def until(deadline: float) -> Iterator[None]:
+    """Look again and again, giving way to others in between."""
+    while time.monotonic() < deadline:
+        yield
+        os.sched_yield()
+
+
+def state_of(pid: int) -> str:
+    """The letter of its state; empty if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def marked(mark: str) -> set[int]:
+    """The living processes that have this in their environment."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes() and state_of(int(folder.name)) != "Z":
+                found.add(int(folder.name))
+        except OSError:  # it has just ended, or belongs to someone else
+            continue
+    return found
+
+
+def all_end_within(pids: set[int], seconds: float) -> bool:
+    """Whether all of them have ended by then."""
+    deadline = time.monotonic() + seconds
+    sentinels = []
+    try:
+        for pid in pids:
+            try:
+                sentinels.append(os.pidfd_open(pid))
+            except ProcessLookupError:
+                continue
+        return all(readable(sentinel, max(deadline - time.monotonic(), 0.0)) for sentinel in sentinels)
+    finally:
+        for sentinel in sentinels:
+            os.close(sentinel)

@@ -1,0 +1,225 @@
+"""However its process ends, and at whatever moment: no worker, no keeper and no memory outlives a manager."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from parallel_envs.engine import keeper_pid, start_keeper
+from parallel_envs.errors import WorkerDied
+from parallel_envs.testing import ScriptedEnv
+from tests.engine.asking import WAIT_SECONDS, ends_within
+from tests.engine.scripts import environment, written
+from tests.faults.broken_envs import LONG, FoundingEnv
+from tests.faults.courses import Witness
+from tests.faults.matrix import Make, reset
+from tests.faults.processes import all_end_within, marked
+
+GONE_SECONDS = 2.0
+
+SmallEnv = partial(ScriptedEnv, **LONG)
+
+SCRIPT = """
+from functools import partial
+from pathlib import Path
+import numpy as np
+from parallel_envs import ParallelEnvManager
+from parallel_envs.testing import ScriptedEnv
+
+MOMENT = sys.argv[2]
+
+class PausingEnv(ScriptedEnv):
+    '''Tells when its moment has come, and is not done with it until the end of its days.'''
+
+    def __init__(self):
+        super().__init__()
+        born = Path("born").exists()
+        Path("born").touch()
+        self.pause("construction")
+        if born:
+            self.pause("restart")
+
+    def reset(self, **arguments):
+        self.pause("reset")
+        return super().reset(**arguments)
+
+    def step(self, action):
+        self.pause("step")
+        return super().step(action)
+
+    def close(self):
+        self.pause("close")
+
+    def pause(self, moment):
+        if moment == MOMENT:
+            Path("come").write_bytes(b".")
+            while MOMENT == "step":
+                pass
+            threading.Event().wait()
+
+envs = ParallelEnvManager([PausingEnv, ScriptedEnv], context=sys.argv[1])
+envs.reset(seed=0)
+if MOMENT == "idle":
+    Path("come").write_bytes(b".")
+    time.sleep(1000)
+if MOMENT == "restart":
+    envs.restart(0)
+envs.step(np.zeros(2, int))
+envs.close(timeout=1000)
+"""
+MOMENTS = ["construction", "reset", "idle", "step", "restart", "close"]
+
+
+@contextmanager
+def running(folder: Path, script: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A script, and the mark that it and all its processes bear."""
+    mark = f"PARALLEL_ENVS_ORPHAN={uuid.uuid4().hex}"
+    variables = {**environment(), **dict([mark.split("=")])}
+    command = [sys.executable, str(written(folder, script)), *arguments]
+    with subprocess.Popen(command, text=True, cwd=folder, env=variables, stdout=subprocess.PIPE) as process:
+        try:
+            yield process, mark
+        finally:
+            process.kill()
+            for pid in marked(mark):
+                os.kill(pid, signal.SIGKILL)
+
+
+def shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm"))  # noqa: PTH208  # names are all that is wanted
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_nothing_outlives_a_process_that_is_killed(method: str, tmp_path: Path, moment: str) -> None:
+    os.mkfifo(tmp_path / "come")
+    before = shared_memory()
+    with running(tmp_path, SCRIPT, method, moment) as (process, mark):
+        with (tmp_path / "come").open("rb") as come:
+            assert come.read(1)
+        pids = marked(mark)
+        assert len(pids) >= 3
+        process.kill()
+        assert all_end_within(pids, GONE_SECONDS)
+        assert marked(mark) == set()
+    assert shared_memory() == before
+
+
+LIFE = """
+import numpy as np
+from parallel_envs import ParallelEnvManager
+from parallel_envs.testing import ScriptedEnv
+
+print("alive", flush=True)
+while True:
+    envs = ParallelEnvManager([ScriptedEnv] * 2, context=sys.argv[1], on_failure="restart")
+    envs.reset(seed=0)
+    for _ in range(3):
+        envs.step(np.zeros(2, int))
+        envs.restart(1)
+    os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
+    envs.step(np.zeros(2, int))
+    envs.close()
+"""
+
+
+INSTANTS = [("forkserver", milliseconds) for milliseconds in (0, 11, 29, 53, 97, 151)]
+INSTANTS += [(method, milliseconds) for method in ("fork", "spawn") for milliseconds in (0, 43, 127)]
+
+
+@pytest.mark.parametrize(("method", "milliseconds"), INSTANTS)
+def test_nothing_outlives_a_process_that_is_killed_at_any_moment(
+    tmp_path: Path, method: str, milliseconds: int
+) -> None:
+    with running(tmp_path, LIFE, method) as (process, mark):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "alive\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=milliseconds / 1000)
+        process.kill()
+        process.wait()
+        assert all_end_within(marked(mark), GONE_SECONDS)
+        assert marked(mark) == set()
+
+
+# ---- the keeper ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _a_keeper_again() -> Iterator[None]:
+    """One is expected to be there before and after each test."""
+    yield
+    start_keeper()
+
+
+def kill_the_keeper() -> None:
+    pid = keeper_pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert ends_within(pid, WAIT_SECONDS)
+
+
+@pytest.mark.usefixtures("_a_keeper_again")
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+def test_workers_end_with_their_keeper_and_the_manager_says_so(make: Make, context: str) -> None:
+    envs = make([SmallEnv] * 2, context=context)
+    reset(envs)
+    pids = {row["pid"] for row in envs.stats()}
+    kill_the_keeper()
+    assert all_end_within(pids, GONE_SECONDS)
+    with pytest.raises(WorkerDied, match=r"^Worker 0 \(env 0, pid \d+\) ended during step 1\."):
+        envs.step([0, 0])
+
+
+@pytest.mark.usefixtures("_a_keeper_again")
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+def test_workers_that_ended_with_their_keeper_are_restarted_with_a_new_one(make: Make, context: str) -> None:
+    witness = Witness(make([SmallEnv] * 2, context=context, on_failure="restart"), **LONG)
+    witness.reset()
+    witness.step()
+    before = {row["pid"] for row in witness.envs.stats()}
+    kill_the_keeper()
+    assert all_end_within(before, GONE_SECONDS)
+    witness.step(lost={0, 1})
+    witness.step()
+    assert keeper_pid() is not None
+
+
+@pytest.mark.usefixtures("_a_keeper_again")
+def test_forked_workers_go_on_without_their_keeper(make: Make) -> None:
+    witness = Witness(make([SmallEnv] * 2, context="fork", on_failure="restart"), **LONG)
+    witness.reset()
+    kill_the_keeper()
+    witness.step()
+    witness.envs.restart(0)
+    witness.step(lost={0})
+
+
+@pytest.mark.usefixtures("_a_keeper_again")
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+def test_what_envs_started_ends_when_the_keeper_was_killed(make: Make, context: str) -> None:
+    assert left_by_envs_whose_keeper_was_killed(make, context) == set()
+
+
+def left_by_envs_whose_keeper_was_killed(make: Make, context: str) -> set[int]:
+    envs = make([FoundingEnv], context=context)
+    (pids,) = envs.call("found")
+    workers = {row["pid"] for row in envs.stats()}
+    kill_the_keeper()
+    assert all_end_within(workers, GONE_SECONDS)
+    with pytest.raises(WorkerDied):
+        reset(envs)
+    envs.close()
+    left = {pid for pid in pids if not ends_within(pid, 0.5)}
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+        ends_within(pid, WAIT_SECONDS)
+    return left

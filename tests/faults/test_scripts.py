@@ -1,0 +1,177 @@
+"""A user's script: what stands on its stderr when it is interrupted, when workers write, and when they break."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.engine.asking import WAIT_SECONDS
+from tests.engine.scripts import run_script, running_script
+from tests.faults.matrix import within
+from tests.faults.processes import all_end_within
+
+LOOP = """
+import numpy as np
+from parallel_envs import ParallelEnvManager
+from parallel_envs.testing import FaultyEnv, ScriptedEnv
+
+class SlowEnv(ScriptedEnv):
+    def step(self, action):
+        time.sleep(1000)
+
+envs = ParallelEnvManager([{env}] * 3, context=sys.argv[1], {settings})
+envs.reset(seed=0)
+print(*[row["pid"] for row in envs.stats()], keeper_pid(), flush=True)
+{loop}
+"""
+LOOPS = {
+    "quick steps": ("ScriptedEnv", "while True: envs.step([0, 0, 0])", ""),
+    "a step that hangs": ("SlowEnv", "envs.step([0, 0, 0])", ""),
+    "a step that hangs, with a deadline": ("SlowEnv", "envs.step([0, 0, 0])", "step_timeout=1000"),
+    "flights": ("ScriptedEnv", "while True: envs.send([0, 0, 0]); envs.recv(3)", ""),
+    "with restarts": ("ScriptedEnv", "while True: envs.step([0, 0, 0])", "on_failure='restart'"),
+    "a block": ("ScriptedEnv", "with envs:\n    while True: envs.step([0, 0, 0])", ""),
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "loop"), [("forkserver", loop) for loop in LOOPS] + [("fork", "quick steps"), ("spawn", "quick steps")]
+)
+def test_ctrl_c_is_one_traceback_and_no_worker_noise(method: str, tmp_path: Path, loop: str) -> None:
+    env, line, settings = LOOPS[loop]
+    with running_script(tmp_path, LOOP.format(env=env, settings=settings, loop=line), method) as process:
+        assert process.stdout is not None
+        pids = {int(pid) for pid in process.stdout.readline().split()}
+        os.killpg(process.pid, signal.SIGINT)
+        with within(5.0):
+            _, told = process.communicate(timeout=WAIT_SECONDS)
+    assert all_end_within(pids, 2.0)
+    assert process.returncode == -signal.SIGINT
+    assert (told.count("Traceback"), told.count("KeyboardInterrupt")) == (1, 1)
+    assert "[env worker" not in told
+
+
+CTRL_C_CAUGHT = """
+import numpy as np
+from parallel_envs import ParallelEnvManager
+from parallel_envs.testing import ScriptedEnv
+
+class SlowOnceEnv(ScriptedEnv):
+    def step(self, action):
+        if self.elapsed == 0:
+            time.sleep(0.5)
+        return super().step(action)
+
+envs = ParallelEnvManager([lambda: SlowOnceEnv(episode_lengths=[100])] * 2, context=sys.argv[1])
+envs.reset(seed=0)
+print("ready", flush=True)
+try:
+    envs.step([0, 0])
+except KeyboardInterrupt:
+    envs.step_wait()
+    for _ in range(3):
+        envs.step([0, 0])
+print(*envs.get_attr("elapsed"), flush=True)
+"""
+
+
+def test_after_ctrl_c_a_script_may_wait_again(tmp_path: Path) -> None:
+    with running_script(tmp_path, CTRL_C_CAUGHT, "forkserver") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.1)
+        os.killpg(process.pid, signal.SIGINT)
+        told, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert (told, errors) == ("4 4\n", "")
+
+
+# ---- what workers write --------------------------------------------------------------------------
+
+TALKING = """
+from parallel_envs import ParallelEnvManager
+from tests.faults.broken_envs import TalkingEnv
+
+envs = ParallelEnvManager([TalkingEnv] * 2, context=sys.argv[1])
+envs.call("say", env_ids=1)
+try:
+    envs.call("last_words", env_ids=0)
+except Exception as error:
+    print(error)
+envs.close()
+"""
+
+
+def test_every_line_comes_with_the_name_of_its_worker(method: str, tmp_path: Path) -> None:
+    done = run_script(tmp_path, TALKING, method)
+    told = done.stderr.splitlines()
+    assert [line for line in told if "worker 1" in line] == [
+        f"[env worker 1] by {way}" for way in ("print", "stderr", "C")
+    ]
+    assert [line for line in told if "worker 0" in line] == ["[env worker 0] the last line, without an end"]
+    assert "Its last output:\n  the last line, without an end" in done.stdout
+
+
+BREAKING = """
+from functools import partial
+from pathlib import Path
+from parallel_envs import ParallelEnvManager
+from parallel_envs.testing import FaultyEnv
+
+broken = partial(FaultyEnv, "os_exit", "step", once=Path("broken"), episode_lengths=[100])
+envs = ParallelEnvManager([broken] * 2, on_failure="restart", context=sys.argv[1])
+envs.reset(seed=0)
+for _ in range(3):
+    envs.step([0, 0])
+envs.close()
+"""
+
+
+def test_nothing_is_written_by_default(tmp_path: Path) -> None:
+    assert run_script(tmp_path, BREAKING, "forkserver").stderr == ""
+
+
+def test_a_log_that_is_asked_for_is_written(tmp_path: Path) -> None:
+    script = "import logging\nlogging.basicConfig(level=logging.INFO, format='%(levelname)s %(name)s')\n" + BREAKING
+    told = run_script(tmp_path, script, "forkserver").stderr
+    assert "WARNING parallel_envs.vector.recovery" in told
+    assert "INFO parallel_envs.engine.process" in told
+
+
+# ---- stderr that nobody reads --------------------------------------------------------------------
+
+FLOODING = """
+from parallel_envs import ParallelEnvManager
+from parallel_envs.testing import ScriptedEnv
+
+class FloodingEnv(ScriptedEnv):
+    def flood(self):
+        for _ in range(5000):
+            os.write(2, b"x" * 999 + b"\\n")
+
+envs = ParallelEnvManager([FloodingEnv, ScriptedEnv], context=sys.argv[1])
+envs.call_async("flood", env_ids=0)
+try:
+    envs.call_wait(timeout=0.3)
+except TimeoutError:
+    pass
+began = time.monotonic()
+envs.close(timeout=0.5)
+print(time.monotonic() - began, flush=True)
+time.sleep(1000)
+"""
+
+
+def test_close_is_over_in_time_though_nobody_reads_what_workers_write(method: str, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    try:
+        with running_script(tmp_path, FLOODING, method, stderr=writer) as process:
+            assert process.stdout is not None
+            assert float(process.stdout.readline()) < 2.0
+    finally:
+        os.close(writer)
+        os.close(reader)
