@@ -62,10 +62,10 @@ def test_step_measures_everyone_and_names_who_is_missing_and_who_broke(
     assert rows["broken"]["error"] == "RuntimeError: this space is not supported"
 
 
-def test_step_exits_with_1_if_ours_cannot_be_measured(bench: Bench) -> None:
+def test_more_workers_than_environments_are_refused_before_anything_is_measured(bench: Bench) -> None:
     done = bench("step", "--env", "spin:0", "--num-envs", 1, "--num-workers", 2, "--peers", "none", "--rounds", 1)
-    assert done.exit_code == 1
-    assert "parallel_envs failed: ValueError" in done.output
+    assert done.exit_code == 2
+    assert "2 workers cannot share 1 environments" in done.output
 
 
 @pytest.mark.parametrize("command", [("step", "--env"), ("suggest",), ("startup", "--env"), ("memory", "--env")])

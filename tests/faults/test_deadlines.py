@@ -126,6 +126,17 @@ def test_waiting_again_gives_the_right_result(make: Make, gate: Gate, backend: s
         assert envs.step_wait(timeout=20.0)[1][0] == number
 
 
+def test_a_stopped_process_that_goes_on_answers(make: Make, tmp_path: Path) -> None:
+    envs = make([faulty(Fault.SIGSTOP, Moment.STEP, tmp_path / "broken"), sound(Moment.STEP)])
+    witness = Witness(envs, **LONG)
+    witness.reset()
+    with pytest.raises(StepTimeout):
+        step(envs)
+    os.kill(envs.stats()[0]["pid"], signal.SIGCONT)
+    witness.check(envs.step_wait(timeout=20.0), witness.rows(actions(envs)))
+    witness.step()
+
+
 def test_waiting_again_for_a_reset_gives_the_right_result(make: Make, gate: Gate) -> None:
     envs = make([partial(SlowResetEnv, gate.path)])
     with pytest.raises(StepTimeout, match=r"during reset\."):

@@ -43,7 +43,7 @@ def test_a_step_is_answered_with_a_transition(make: Make) -> None:
         word, (observation, *rest) = asked(remote, "step", {"action": 1})
         assert word == "transition"
         assert_same_batch(observation, np.array([7, 0, 1]))
-        assert rest == [1.0, done, {"elapsed": 1}]
+        assert rest == [1.0, done, {"task_id": 7, "episode_index": 0, "elapsed": 1}]
         assert [type(value) for value in rest] == [float, bool, dict]
 
 

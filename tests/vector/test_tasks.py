@@ -525,7 +525,8 @@ def test_received_rows_say_it_in_the_order_of_arrival(make: Make) -> None:
 def test_an_env_without_a_task_says_so(make: Make) -> None:
     envs = make([ByResetTask, Playing])
     _, infos = envs.reset(tasks=[5, KEEP])
-    assert (infos["task_id"].tolist(), infos["episode_index"].tolist()) == ([5, -1], [0, 0])
+    assert (infos["task_id"].tolist(), infos["_task_id"].tolist()) == ([5, 0], [True, False])
+    assert infos["episode_index"].tolist() == [0, 0]
 
 
 def test_an_envs_own_words_go_before_ours(make: Make) -> None:
