@@ -33,7 +33,7 @@ MARKS = {"worker_restarted", "final_obs", "final_info"}
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-@pytest.mark.parametrize("num_workers", [1, 2, 3])
+@pytest.mark.parametrize("num_workers", [2, 3])
 @pytest.mark.parametrize("fault", [Fault.SIGKILL, Fault.EXCEPTION], ids=name)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_is_right_before_and_after(

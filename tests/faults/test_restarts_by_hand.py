@@ -23,9 +23,10 @@ SCRIPTED: dict[str, Any] = {"episode_lengths": (2, 3)}
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-@pytest.mark.parametrize("num_workers", [1, 2, 4])
-@pytest.mark.parametrize("backend", ["serial", "thread", "process"])
-@pytest.mark.parametrize("chosen", [[2], [0, 3], [0, 1, 2, 3]], ids=str)
+@pytest.mark.parametrize(
+    ("backend", "num_workers"), [("process", 1), ("process", 2), ("process", 4), ("serial", 2), ("thread", 2)]
+)
+@pytest.mark.parametrize("chosen", [[2], [0, 1, 3]], ids=str)
 def test_idle_envs_that_are_restarted_say_so_in_the_next_step(
     make: Make, backend: str, num_workers: int, mode: str, chosen: list[int]
 ) -> None:
