@@ -141,6 +141,8 @@ def _helpers_that_live_as_long_as_python() -> None:
     resource_tracker.ensure_running()
     forkserver.ensure_running()
     start_keeper()
+    gc.collect()
+    gc.freeze()  # what is here by now need not be looked through after every test
 
 
 @pytest.hookimpl(wrapper=True)
