@@ -31,6 +31,7 @@ from parallel_envs.engine.host import METERS
 from parallel_envs.engine.memory import SharedBlock
 from parallel_envs.engine.messages import BELL, COMPLETION, FAILED, HOST, MESSAGE, Call, Death, Failure, Reply
 from parallel_envs.engine.pickling import dump_request, load_reply
+from parallel_envs.engine.placement import current_core, far_first
 from parallel_envs.engine.poller import READ, WRITE, Poller, readable
 from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
 from parallel_envs.engine.worker_process import WorkerProcess
@@ -184,6 +185,8 @@ class ProcessPool(WorkerPool):
             fleet.stop(2.0)
             raise
         self._bells = [line.process.bell for line in self._lines]
+        self._places: dict[int, tuple[int, ...]] = {}
+        self._orders: dict[int, tuple[int, ...]] = {}
         # Made after the keeper, which the first worker has started: at interpreter exit the later ones run first.
         self._finalizer = weakref.finalize(self, fleet.stop, 2.0)
 
@@ -200,7 +203,9 @@ class ProcessPool(WorkerPool):
     # ---- asking ---------------------------------------------------------------------------------------------------
 
     def ring(self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None) -> Ticket:
-        asked = self.all_workers if workers is None else workers
+        asked = workers
+        if asked is None:
+            asked = self._orders.get(current_core(), self.all_workers) if self._orders else self.all_workers
         ticket = self._open_ticket(asked, label)
         self._count(workers)
         bell = BELL.pack(key, argument, ticket.number)
@@ -362,6 +367,7 @@ class ProcessPool(WorkerPool):
         self.kill(worker)
         self._lines[worker] = line = self._new_line(worker)
         self._bells[worker] = line.process.bell
+        self._place(worker)
 
     def stack(self, worker: int, timeout: float = 0.5) -> str:
         process, pipe = self._lines[worker].process, self._fleet.common.stacks_read
@@ -380,8 +386,14 @@ class ProcessPool(WorkerPool):
         return self._lines[worker].death
 
     def keep_on(self, worker: int, cores: Sequence[int]) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError, OSError):  # a wish, not a need
-            os.sched_setaffinity(self.pid(worker), cores)
+        self._places[worker] = tuple(cores)
+        self._orders = far_first(self._places, self.num_workers)
+        self._place(worker)
+
+    def _place(self, worker: int) -> None:
+        if worker in self._places:
+            with contextlib.suppress(OSError):  # a wish, not a need
+                os.sched_setaffinity(self.pid(worker), self._places[worker])
 
     def meters(self, worker: int) -> Meters:
         counts, line = self._counts[worker], self._lines[worker]

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from parallel_envs.engine import Meters, cores_here, settle
-from parallel_envs.engine.placement import SHORT_SECONDS, plan
+from parallel_envs.engine.placement import SHORT_SECONDS, current_core, far_first, plan
 from tests.engine.asking import host, run, settled
 from tests.engine.conftest import Open
 from tests.engine.hosted import Echo
@@ -38,6 +38,41 @@ def test_many_workers_with_short_work_are_given_cores_in_turn() -> None:
 )
 def test_others_are_left_alone(num_workers: int, seconds: float, requests: int, cores: list[int]) -> None:
     assert plan(meters(num_workers, seconds, requests), cores) is None
+
+
+def test_workers_of_other_cores_are_woken_first() -> None:
+    places = {0: (3,), 1: (7,), 2: (3,), 3: (7,)}
+    assert far_first(places, 4) == {3: (1, 3, 0, 2), 7: (0, 2, 1, 3)}
+
+
+def test_workers_without_a_place_may_be_here() -> None:
+    assert far_first({0: (3,), 2: (7,)}, 3) == {3: (2, 0, 1), 7: (0, 1, 2)}
+
+
+def test_nobody_is_placed_at_first() -> None:
+    assert far_first({}, 4) == {}
+
+
+def test_the_core_of_the_caller_is_one_it_may_use() -> None:
+    assert current_core() in CORES
+
+
+def test_all_are_woken_wherever_they_are(open_forkserver: Open) -> None:
+    pool = open_forkserver(3)
+    key = host(pool, Echo)
+    for worker, core in enumerate((CORES[-1], CORES[0])):
+        pool.keep_on(worker, [core])
+    ticket = pool.ring(key)
+    assert ticket.waiting == {0, 1, 2}
+    settled(pool, ticket)
+
+
+def test_a_restarted_worker_is_kept_where_the_earlier_one_was(open_forkserver: Open) -> None:
+    pool = open_forkserver(2)
+    pool.keep_on(1, CORES[:1])
+    pool.restart(1)
+    held = [sorted(run(pool, os.sched_getaffinity, 0, worker=worker)) for worker in pool.all_workers]
+    assert held == [list(CORES), list(CORES[:1])]
 
 
 def test_a_pool_is_settled_on_the_cores_there_are(open_forkserver: Open) -> None:
