@@ -40,6 +40,7 @@ from parallel_envs.engine.child import (
 from parallel_envs.engine.poller import readable
 
 _TAIL_LINES = 200
+_LONGEST_LINE = 64 << 10  # output without line ends is passed on in pieces of about this size
 _REAP_SECONDS = 0.5
 _PIECE_BYTES = select.PIPE_BUF  # what a pipe that is writable takes without making the writer wait
 _MOST_WAITING_BYTES = 1 << 20
@@ -285,12 +286,14 @@ class _Keeper:
             if not data:
                 self._end_output(ward)
                 return
-            *lines, ward.unfinished = (ward.unfinished + data).split(b"\n")
-            self._write(ward, lines)
+            lines = (ward.unfinished + data).splitlines(keepends=True)  # a progress bar ends its lines with "\r"
+            ends = lines[-1].endswith(b"\n") or len(lines[-1]) > _LONGEST_LINE
+            ward.unfinished = b"" if ends else lines.pop()
+            self._write(ward, [line.rstrip(b"\r\n") for line in lines if line != b"\r"])
 
     def _end_output(self, ward: _Ward) -> None:
         if ward.unfinished:
-            self._write(ward, [ward.unfinished])
+            self._write(ward, [ward.unfinished.rstrip(b"\r")])
             ward.unfinished = b""
         self._forget(ward.output)
 

@@ -374,6 +374,8 @@ class ProcessPool(WorkerPool):
         with contextlib.suppress(BlockingIOError):  # what an earlier, slower answer left there
             os.read(pipe, 65536)
         process.signal(STACK_SIGNAL)
+        if process.state().startswith(("T", "t")):
+            timeout = 0.0  # stopped: it will not answer
         text = b""
         while readable(pipe, timeout if not text else 0.02):
             text += os.read(pipe, 65536)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from parallel_envs.engine import (
     picklable,
     unpicklable_part,
 )
-from parallel_envs.errors import StepTimeout
+from parallel_envs.errors import StepTimeout, WorkerStartError
 from parallel_envs.vector.buffers import Plan
 from parallel_envs.vector.failures import env_error, step_timeout, worker_died
 from parallel_envs.vector.layout import slices
@@ -126,6 +127,9 @@ class Crew:
     def _await(self, ticket: Ticket, doing: str, timeout: float | None) -> None:
         if not self.pool.wait(ticket, timeout):
             late = self.timeout(doing, timeout, self.late_envs(ticket))
+            for worker in sorted(ticket.waiting):  # it has nothing that anybody could still want
+                with contextlib.suppress(WorkerStartError):
+                    self.pool.kill(worker)
             self.pool.forget(ticket)
             raise late
         self.check(ticket, doing)

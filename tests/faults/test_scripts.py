@@ -197,11 +197,5 @@ print(kept() - before)
 """
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="engine/keeper.py `_pass_on` keeps what has no line end, without limit, and splits all of it "
-    "again for each piece that comes: a progress bar fills the keeper, slows its worker and is never shown",
-)
 def test_a_progress_bar_is_not_hoarded(tmp_path: Path) -> None:
     assert int(run_script(tmp_path, HOARDING, "forkserver").stdout) < 4 << 20
