@@ -118,7 +118,10 @@ def test_without_threads_too_everything_is_done_by_the_caller(make: Make, monkey
         before = set(threading.enumerate())
         with pytest.warns(RuntimeWarning) as told:
             envs = make([ScriptedEnv] * 3, backend="auto")
-        left = set(threading.enumerate()) - before
+        begun = set(threading.enumerate()) - before
+    for thread in begun:
+        thread.join(1.0)
+    left = {thread for thread in begun if thread.is_alive()}
     assert envs.backend == "serial"
     assert [str(warning.message).partition(" could")[0] for warning in told] == [
         "3 workers of backend 'process'",
