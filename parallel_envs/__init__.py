@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         WorkerStartError,
         WorkerTimeout,
     )
+    from parallel_envs.meta import MultiEpisodeWrapper, VariBadWrapper, make_env, make_parallel_env
     from parallel_envs.seeding import SeedTree, env_seeds
     from parallel_envs.vector import ParallelEnvManager, vector_entry_point
 
@@ -30,30 +31,38 @@ __version__ = "0.1.0"
 _HOMES = {
     "ClosedError": "errors",
     "EnvError": "errors",
+    "MultiEpisodeWrapper": "meta",
     "ParallelEnvManager": "vector",
     "ParallelEnvsError": "errors",
     "RemoteError": "errors",
     "SeedTree": "seeding",
     "StepTimeout": "errors",
+    "VariBadWrapper": "meta",
     "WorkerDied": "errors",
     "WorkerStartError": "errors",
     "WorkerTimeout": "errors",
     "env_seeds": "seeding",
+    "make_env": "meta",
+    "make_parallel_env": "meta",
     "vector_entry_point": "vector",
 }
 
 __all__ = [
     "ClosedError",
     "EnvError",
+    "MultiEpisodeWrapper",
     "ParallelEnvManager",
     "ParallelEnvsError",
     "RemoteError",
     "SeedTree",
     "StepTimeout",
+    "VariBadWrapper",
     "WorkerDied",
     "WorkerStartError",
     "WorkerTimeout",
     "env_seeds",
+    "make_env",
+    "make_parallel_env",
     "vector_entry_point",
 ]
 

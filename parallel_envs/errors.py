@@ -12,6 +12,8 @@
 Catch `ParallelEnvsError` to catch them all. A `RemoteError` whose remote type is one of Python's own exceptions
 (`ValueError`, `AttributeError`, ...) is an instance of that type too, so `except ValueError` keeps working when an
 environment moves into a worker.
+
+`CollectionInterrupted` stands apart: it is the KeyboardInterrupt of a Ctrl-C, with what was complete by then.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 
 __all__ = [
     "ClosedError",
+    "CollectionInterrupted",
     "EnvError",
     "ParallelEnvsError",
     "RemoteError",
@@ -151,3 +154,14 @@ def _rebuild(kind: type[Exception], text: str, details: dict[str, Any]) -> Excep
 
 def _rebuild_named(plain: type[RemoteError], text: str, details: dict[str, Any]) -> RemoteError:
     return plain.named(details["type_name"])(text, **details)
+
+
+class CollectionInterrupted(KeyboardInterrupt):
+    """Ctrl-C came while rollouts were being collected. `rollouts` holds those that were complete.
+
+    A KeyboardInterrupt and nothing else: it ends a program that does not ask for it.
+    """
+
+    def __init__(self, rollouts: Any) -> None:
+        super().__init__(f"{len(rollouts)} rollouts were complete")
+        self.rollouts = rollouts

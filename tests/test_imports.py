@@ -33,7 +33,7 @@ LAYERS: list[list[str]] = [
     ["testing"],
     [FACADE],
     ["evaluation", "learners", "groups"],
-    ["wrappers", "rollouts"],
+    ["wrappers", "rollouts", "meta"],
     ["multiagent", "vector", "policies"],
     ["tasks"],
     ["engine"],
@@ -51,15 +51,19 @@ FOREIGN_TO: dict[str, set[str]] = {
 PUBLIC_NAMES = {
     "ClosedError",
     "EnvError",
+    "MultiEpisodeWrapper",
     "ParallelEnvManager",
     "ParallelEnvsError",
     "RemoteError",
     "SeedTree",
     "StepTimeout",
+    "VariBadWrapper",
     "WorkerDied",
     "WorkerStartError",
     "WorkerTimeout",
     "env_seeds",
+    "make_env",
+    "make_parallel_env",
     "vector_entry_point",
 }
 

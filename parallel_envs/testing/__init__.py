@@ -4,6 +4,8 @@
 - `FaultyEnv`: a `ScriptedEnv` that breaks in one chosen way at one chosen moment.
 - `check_vector_env`: a vector env against Gymnasium's in-process one, step by step, to the bit.
 - `assert_same_batch`: deep equality that minds dtype, shape, NaN and nesting.
+- `BanditEnv`, `TabularMDPEnv`, `GridNaviEnv`, `PointRobotEnv`: small families of tasks for meta-RL.
+- `AntDirection`: Gymnasium's Ant with a direction as its task; needs MuJoCo, so it is loaded when it is asked for.
 
 A test of your own environment is then three lines:
 
@@ -11,21 +13,43 @@ A test of your own environment is then three lines:
         check_vector_env(MyEnv, seed=0, num_steps=200, num_envs=4, num_workers=2)
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from parallel_envs.testing.conformance import check_vector_env
 from parallel_envs.testing.equality import Difference, assert_same_batch, first_difference
+from parallel_envs.testing.families import BanditEnv, GridNaviEnv, PointRobotEnv, TabularMDP, TabularMDPEnv
 from parallel_envs.testing.faults import FAULTS_AT, Fault, FaultyEnv, Moment
 from parallel_envs.testing.scripted import InfoKind, RewardKind, ScriptedEnv
 
+if TYPE_CHECKING:
+    from parallel_envs.testing.ant_direction import AntDirection
+
 __all__ = [
     "FAULTS_AT",
+    "AntDirection",
+    "BanditEnv",
     "Difference",
     "Fault",
     "FaultyEnv",
+    "GridNaviEnv",
     "InfoKind",
     "Moment",
+    "PointRobotEnv",
     "RewardKind",
     "ScriptedEnv",
+    "TabularMDP",
+    "TabularMDPEnv",
     "assert_same_batch",
     "check_vector_env",
     "first_difference",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "AntDirection":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from parallel_envs.testing.ant_direction import AntDirection
+
+    return AntDirection

@@ -432,6 +432,11 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         return [told[env] for env in envs]
 
     @property
+    def task_source(self) -> TaskSource | None:
+        """Where the tasks of new episodes come from."""
+        return self._tasks.source
+
+    @property
     def task_ways(self) -> tuple[TaskWay | str, ...]:
         """How each environment takes a task, or why it cannot."""
         return self._tasks.ways

@@ -1,0 +1,132 @@
+"""Meta-RL environments made by their ids: `make_env` for one, `make_parallel_env` for many in workers."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from parallel_envs.meta.config import MultiEpisodeConfig
+from parallel_envs.meta.inner_task import AnyEnv
+from parallel_envs.meta.multi_episode import MultiEpisodeWrapper
+from parallel_envs.seeding import SeedTree, env_seeds
+from parallel_envs.vector import ParallelEnvManager
+from parallel_envs.vector.arguments import check_count, find_spec
+from parallel_envs.vector.registry import portable
+
+EnvId = str | EnvSpec | Callable[..., AnyEnv]
+
+_WRAPPER_KEYWORDS = {field.name for field in dataclasses.fields(MultiEpisodeConfig)}
+_OWN_KEYWORDS = {"env_fns", "num_envs", "num_workers", "env_kwargs"}
+
+
+def make_env(
+    env_id: EnvId, episodes_per_task: int, seed: int | None = None, oracle: bool = False, **kwargs: Any
+) -> MultiEpisodeWrapper:
+    """An env on which `episodes_per_task` episodes on one task are one.
+
+    Args:
+        env_id: A registered id, a spec, or a callable that returns an env.
+        episodes_per_task: See `MultiEpisodeWrapper`, as for `oracle`.
+        seed: For the env's first reset, and for the action space, which draws from a stream of its own.
+        oracle: Show the task in every observation.
+        **kwargs: The keywords of `MultiEpisodeWrapper` go there, all others to `gymnasium.make` or the callable. An env
+            whose own keyword has the name of one of the wrapper's is to be given as a `functools.partial`.
+    """
+    settings, env_kwargs = _settings(kwargs, episodes_per_task, seed, oracle)
+    env = _bare_env(env_id, env_kwargs)
+    try:
+        wrapped = MultiEpisodeWrapper(env, **settings)
+    except BaseException:
+        env.close()
+        raise
+    if seed is not None:
+        wrapped.action_space.seed(SeedTree(seed).child("actions").seed())
+    return wrapped
+
+
+def make_parallel_env(
+    env_id: EnvId,
+    episodes_per_task: int,
+    num_workers: int,
+    seed: int | None = None,
+    oracle: bool = False,
+    *,
+    num_envs: int | None = None,
+    manager_options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> ParallelEnvManager:
+    """Many of `make_env`'s envs in workers, each on a task of its own.
+
+    Env `i` has the seed `SeedTree(seed).child("env", i).seed()`: the same for any number of workers, and a stream
+    independent of those of `make_env(seed=seed)` and of an evaluation env with `seed + 1` (`seed + i` would be the
+    same one). `reset(seed=...)` of the manager takes its place.
+
+    Args:
+        env_id: As for `make_env`; an id that only this process has registered is known to the workers too.
+        episodes_per_task: See `MultiEpisodeWrapper`, as for `oracle`.
+        num_workers: How many workers.
+        seed: Where the seeds of the envs come from.
+        oracle: Show the task in every observation.
+        num_envs: How many envs; by default one for each worker.
+        manager_options: Keywords for `ParallelEnvManager`: `backend`, `task_source`, `on_failure` and so on.
+        **kwargs: As for `make_env`.
+    """
+    check_count("num_workers", num_workers)
+    num_envs = num_workers if num_envs is None else num_envs
+    check_count("num_envs", num_envs)
+    _settings(kwargs, episodes_per_task, seed, oracle)
+    options = _checked_options(manager_options)
+    travelling = _travelling(env_id)
+    seeds = [None] * num_envs if seed is None else env_seeds(seed, num_envs)
+    factories = [functools.partial(make_env, travelling, episodes_per_task, one, oracle, **kwargs) for one in seeds]
+    return ParallelEnvManager(factories, num_workers=num_workers, **options)
+
+
+def _settings(
+    kwargs: Mapping[str, Any], episodes_per_task: int, seed: int | None, oracle: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is meant for the wrapper, checked, and what is meant for the env."""
+    settings = {name: value for name, value in kwargs.items() if name in _WRAPPER_KEYWORDS}
+    settings |= {"episodes_per_task": episodes_per_task, "seed": seed, "oracle": oracle}
+    MultiEpisodeConfig(**settings)  # raises, before there is anything to close
+    return settings, {name: value for name, value in kwargs.items() if name not in _WRAPPER_KEYWORDS}
+
+
+def _bare_env(env_id: EnvId, kwargs: dict[str, Any]) -> AnyEnv:
+    if isinstance(env_id, str | EnvSpec):
+        return gymnasium.make(env_id, **kwargs)
+    _check_callable(env_id)
+    return env_id(**kwargs)
+
+
+def _travelling(env_id: EnvId) -> EnvId:
+    """What a worker can make the env from. Raises if that is not known here already."""
+    if not isinstance(env_id, str | EnvSpec):
+        _check_callable(env_id)
+        return env_id
+    spec = copy.deepcopy(env_id) if isinstance(env_id, EnvSpec) else find_spec(env_id)
+    return env_id if spec is None else portable(spec)
+
+
+def _check_callable(env_id: Any) -> None:
+    if isinstance(env_id, gymnasium.Env) or not callable(env_id):
+        raise TypeError(f"env_id={env_id!r} is neither an id, nor a spec, nor a callable that returns an environment.")
+
+
+def _checked_options(manager_options: Any) -> dict[str, Any]:
+    if manager_options is None:
+        return {}
+    if not isinstance(manager_options, Mapping):
+        raise TypeError(f"manager_options={manager_options!r} is not a dict of keywords for ParallelEnvManager.")
+    if taken := sorted(_OWN_KEYWORDS & set(manager_options)):
+        raise ValueError(
+            f"manager_options has {', '.join(taken)}, which make_parallel_env says itself. "
+            "Give num_envs= and num_workers= as arguments of their own, and the env's keywords beside them."
+        )
+    return dict(manager_options)

@@ -1,0 +1,285 @@
+"""Collecting rollouts: many environments, one batched policy, exactly so many whole episodes.
+
+    rollouts = collect(envs, policy, 16, tasks=tasks, seed=7)      # `envs`: a ParallelEnvManager, or one environment
+
+What is played is decided beforehand (`orders`): each rollout has its id, task, seed and random generator. Environments
+take the next order as they become free, and a policy acts for all that wait in one call. So the rollouts are the same
+however many workers play them, and in whatever order they end. One condition is the environments' own: after
+`reset(seed=...)` an episode may depend on nothing that happened in earlier ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from parallel_envs.errors import CollectionInterrupted
+from parallel_envs.policies import BatchPolicy, RandomPolicy, Rows, as_batch_policy
+from parallel_envs.rollouts import trees
+from parallel_envs.rollouts.columns import Columns
+from parallel_envs.rollouts.orders import Order, orders
+from parallel_envs.rollouts.progress import Bar, bar
+from parallel_envs.rollouts.rollout import Rollout, Rollouts
+from parallel_envs.rollouts.takes import Take
+from parallel_envs.tasks import TaskSource
+from parallel_envs.vector import ParallelEnvManager
+from parallel_envs.vector.arguments import check_count, yes_or_no
+
+_DRAIN_SECONDS = 5.0
+
+
+def collect(
+    envs: ParallelEnvManager | gymnasium.Env[Any, Any],
+    policy: Any,
+    num_rollouts: int,
+    tasks: Sequence[Any] | TaskSource | None = None,
+    random_actions: bool = False,
+    *,
+    seed: int = 0,
+    first_id: int = 0,
+    max_steps: int | None = None,
+    exact: bool = False,
+    info_keys: Sequence[str] = (),
+    progress: bool = False,
+) -> Rollouts:
+    """Play `num_rollouts` whole episodes and return them in the order of their ids.
+
+    Args:
+        envs: A `ParallelEnvManager`, or one environment, which then plays them one after another.
+        policy: A `BatchPolicy`, an `AgentPolicy`, or a function from an observation to an action. None is enough with
+            `random_actions`.
+        num_rollouts: How many.
+        tasks: One for each rollout, or a task source. None: the source that `envs` has, or no tasks.
+        random_actions: Sample the action space in the place of the policy.
+        seed: Where all seeds and draws come from. Rollout `id` of a seed is always the same.
+        first_id: The id of the first rollout. Go on from the last to collect more of the same run.
+        max_steps: Cut rollouts off (truncated) after so many steps. None: they end where their environment says.
+        exact: Compute the actions of each row by itself. Networks round differently in batches of different sizes: so
+            results agree to about 1e-5 for different numbers of workers, and with `exact` to the bit.
+        info_keys: Infos to keep, by name, in `Rollout.infos`.
+        progress: Show a progress bar.
+
+    Raises:
+        CollectionInterrupted: Ctrl-C; a KeyboardInterrupt that carries the rollouts that were complete.
+    """
+    check_count("num_rollouts", num_rollouts)
+    if max_steps is not None:
+        check_count("max_steps", max_steps)
+    for name, value in {"random_actions": random_actions, "exact": exact, "progress": progress}.items():
+        yes_or_no(name, value)
+    with _vectorised(envs) as manager:
+        acting = RandomPolicy(manager.single_action_space) if random_actions else as_batch_policy(policy)
+        wanted = orders(num_rollouts, manager.task_source if tasks is None else tasks, seed, first_id)
+        with bar(num_rollouts, progress) as shown:
+            collection = _Collection(manager, acting, wanted, max_steps, exact, tuple(info_keys), shown)
+            return collection.run()
+
+
+@contextlib.contextmanager
+def _vectorised(envs: Any) -> Iterator[ParallelEnvManager]:
+    if isinstance(envs, ParallelEnvManager):
+        yield envs
+    elif isinstance(envs, gymnasium.Env):
+        with contextlib.closing(ParallelEnvManager([lambda: _Lent(envs)], backend="serial")) as manager:
+            yield manager
+    else:
+        raise TypeError(f"{envs!r} is neither a ParallelEnvManager nor a gymnasium.Env.")
+
+
+class _Lent(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that goes back to its owner afterwards."""
+
+    def close(self) -> None:
+        pass
+
+
+class _Collection:
+    """One call of `collect`: which environment plays what, and what the policy remembers of it."""
+
+    def __init__(
+        self,
+        envs: ParallelEnvManager,
+        policy: BatchPolicy,
+        wanted: Sequence[Order],
+        max_steps: int | None,
+        exact: bool,
+        info_keys: tuple[str, ...],
+        shown: Bar,
+    ) -> None:
+        self._envs, self._policy, self._exact = envs, policy, exact
+        self._max_steps, self._info_keys, self._shown = max_steps, info_keys, shown
+        self._waiting = deque(wanted)
+        self._takes: dict[int, Take] = {}
+        self._away = 0
+        self._done: list[Rollout] = []
+        self._num_steps = 0
+        self._columns = Columns(envs.single_observation_space)
+        self._action_columns = actions = Columns(envs.single_action_space)
+        num_rows = min(envs.num_envs, len(wanted))
+        self._free = list(range(num_rows))[::-1]
+        self._state = policy.initial_state(num_rows)
+        self._has_state = not trees.is_empty(self._state)
+        self._previous_rewards = np.zeros(num_rows)
+        self._previous_actions = np.zeros((num_rows, *actions.shape), actions.dtype) if actions.is_array else None
+
+    def run(self) -> Rollouts:
+        try:
+            self._begin()
+            while self._takes:
+                self._act(*self._land())
+                self._begin()
+        except KeyboardInterrupt:
+            raise CollectionInterrupted(Rollouts(self._done)) from None
+        finally:
+            self._drain()
+        return Rollouts(self._done)
+
+    # ---- environments -----------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Give the next orders to the environments that are free."""
+        begun = []
+        while self._free and self._waiting:
+            env, order = self._free.pop(), self._waiting.popleft()
+            self._takes[env] = Take(order, self._info_keys)
+            begun.append(env)
+        if not begun:
+            return
+        seeds: list[int | None] = [None] * self._envs.num_envs
+        for env in begun:
+            seeds[env] = self._takes[env].order.seed
+        tasks = [self._takes[env].order.task for env in begun]
+        self._envs.send_reset(begun, seed=seeds, tasks=None if tasks[0] is None else tasks)
+        self._away += len(begun)
+
+    def _land(self) -> tuple[list[int], list[int], Any]:
+        """Take in what has come back. Returns the environments that want an action, their rows, and the batch."""
+        envs, observations, rewards, terminated, truncated, infos = self._envs.recv(max(1, self._away // 2))
+        self._away -= len(envs)
+        lost = infos.get("worker_restarted")
+        wanting, rows = [], []
+        for row, env in enumerate(envs.tolist()):
+            take = self._takes[env]
+            if not take.begun:
+                take.chain.append(self._columns.row(observations, row))
+            elif lost is not None and lost[row]:
+                self._give_back(env, take)
+                continue
+            elif self._note(take, env, row, observations, rewards, terminated, truncated, infos):
+                self._finish(env, take)
+                continue
+            wanting.append(env)
+            rows.append(row)
+        self._num_steps += len(envs)
+        self._shown.show(len(self._done), self._num_steps, len(self._takes))
+        return wanting, rows, observations
+
+    def _note(
+        self,
+        take: Take,
+        env: int,
+        row: int,
+        observations: Any,
+        rewards: npt.NDArray[Any],
+        terminated: npt.NDArray[Any],
+        truncated: npt.NDArray[Any],
+        infos: dict[str, Any],
+    ) -> bool:
+        """Note a step. True: it was the last."""
+        over, cut = bool(terminated[row]), bool(truncated[row])
+        ended = over or cut
+        if not ended and len(take) + 1 == self._max_steps:
+            cut = True
+        own = infos
+        if ended and "final_obs" in infos:  # SAME_STEP: the row is the next episode's already
+            take.chain.append(infos["final_obs"][row])
+            own = infos.get("final_info", {})
+        else:
+            take.chain.append(self._columns.row(observations, row))
+        reward = float(rewards[row])
+        take.rewards.append(reward)
+        take.terminated.append(over)
+        take.truncated.append(cut)
+        self._previous_rewards[env] = reward
+        for key, kept in take.infos.items():
+            kept.append(own[key][row] if key in own and own[f"_{key}"][row] else None)
+        return over or cut
+
+    def _finish(self, env: int, take: Take) -> None:
+        self._done.append(take.rollout(self._columns, self._action_columns))
+        del self._takes[env]
+        self._free.append(env)
+
+    def _give_back(self, env: int, take: Take) -> None:
+        """The episode was lost with its worker: it is played again from its beginning."""
+        self._waiting.appendleft(take.order)
+        del self._takes[env]
+        self._free.append(env)
+
+    def _drain(self) -> None:
+        """After an error: what is still on the way is not for whoever uses the environments next."""
+        away = sum(self._envs.is_away(env) for env in range(self._envs.num_envs)) if not self._envs.closed else 0
+        if away:
+            with contextlib.suppress(Exception):
+                self._envs.recv(away, timeout=_DRAIN_SECONDS)
+
+    # ---- the policy -------------------------------------------------------------------------------------------------
+
+    def _act(self, envs: list[int], rows: list[int], observations: Any) -> None:
+        """Have the policy act for these rows, and send the actions."""
+        if not envs:
+            return
+        everyone = len(rows) == self._columns.count(observations)
+        batch = observations if everyone else self._columns.take(observations, rows)
+        if self._exact:
+            parts = [
+                self._decide(np.array([env]), self._columns.take(batch, [place])) for place, env in enumerate(envs)
+            ]
+            actions = self._action_columns.join([part[0] for part in parts])
+            records = {name: np.concatenate([part[1][name] for part in parts]) for name in parts[0][1]}
+        else:
+            actions, records = self._decide(np.array(envs), batch)
+        for place, env in enumerate(envs):
+            take = self._takes[env]
+            take.actions.append(self._action_columns.row(actions, place))
+            if records:
+                take.records.append({name: column[place] for name, column in records.items()})
+        self._envs.send(actions, envs)
+        self._away += len(envs)
+
+    def _decide(self, envs: npt.NDArray[np.intp], batch: Any) -> tuple[Any, dict[str, npt.NDArray[Any]]]:
+        """One call of the policy."""
+        takes = [self._takes[env] for env in envs.tolist()]
+        resets = np.array([not take.rewards for take in takes])
+        self._start_rows(envs[resets])
+        rows = Rows(
+            [take.generator for take in takes],
+            lambda: [take.chain[-1] for take in takes],
+            None if self._previous_actions is None else self._previous_actions[envs],
+            self._previous_rewards[envs],
+        )
+        state = trees.take(self._state, envs) if self._has_state else self._state
+        actions, state = self._policy.act(batch, state, resets, rows)
+        if isinstance(actions, list):
+            actions = self._action_columns.stack(actions)
+        if self._has_state:
+            self._state = trees.put(self._state, envs, state)
+        if self._previous_actions is not None:
+            self._previous_actions[envs] = actions
+        return actions, {name: np.asarray(column) for name, column in rows.records.items()}
+
+    def _start_rows(self, envs: npt.NDArray[np.intp]) -> None:
+        """Forget the episodes that these environments played before."""
+        if not len(envs):
+            return
+        self._previous_rewards[envs] = 0.0
+        if self._previous_actions is not None:
+            self._previous_actions[envs] = 0
+        if self._has_state:
+            self._state = trees.put(self._state, envs, self._policy.initial_state(len(envs)))

@@ -1,0 +1,214 @@
+"""Torch networks that act in collections: Markov, Memory and Memory-Markov.
+
+    markov_policy(...)           actor and critic see one observation at a time
+    memory_policy(...)           actor and critic remember: recurrent, fed with the previous action and reward too
+    memory_markov_policy(...)    the actor sees one observation, the critic remembers
+
+Each is a `NetworkPolicy` over two networks; give it networks of your own where these are too small. Draws come from the
+rows' own generators, so what is sampled does not depend on who shares a batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium.spaces import Box, Discrete, Space
+from torch import Tensor, nn
+
+from parallel_envs.policies import BatchPolicy, Rows
+
+__all__ = ["Mlp", "NetworkPolicy", "Recurrent", "markov_policy", "memory_markov_policy", "memory_policy"]
+
+
+class Mlp(nn.Module):
+    """A feed-forward network. `forward(features)`."""
+
+    def __init__(self, num_in: int, num_out: int, hidden: Sequence[int] = (64, 64)) -> None:
+        super().__init__()
+        sizes = [num_in, *hidden]
+        layers = [layer for pair in itertools.pairwise(sizes) for layer in (nn.Linear(*pair), nn.Tanh())]
+        self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], num_out))
+
+    def forward(self, features: Tensor) -> Tensor:
+        out: Tensor = self.layers(features)
+        return out
+
+
+class Recurrent(nn.Module):
+    """A recurrent network. `forward(features, state)` gives the output and the next state: arrays with rows first."""
+
+    def __init__(self, num_in: int, num_out: int, hidden: int = 64, cell: str = "gru") -> None:
+        super().__init__()
+        if cell not in ("gru", "lstm"):
+            raise ValueError(f"cell={cell!r} is unknown. Use 'gru' or 'lstm'.")
+        self.cell = (nn.GRUCell if cell == "gru" else nn.LSTMCell)(num_in, hidden)
+        self.head = nn.Linear(hidden, num_out)
+        self.hidden, self.num_parts = hidden, 1 if cell == "gru" else 2
+
+    def initial_state(self, num_rows: int) -> tuple[Tensor, ...]:
+        return tuple(torch.zeros(num_rows, self.hidden) for _ in range(self.num_parts))
+
+    def forward(self, features: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        state = (self.cell(features, state[0]),) if self.num_parts == 1 else self.cell(features, state)
+        return self.head(state[0]), state
+
+
+class NetworkPolicy(BatchPolicy):
+    """Samples from what the actor says, and records `log_prob` and, if there is a critic, `value`.
+
+    For Discrete actions the actor's outputs are logits; for Box they are the mean of a normal distribution, whose
+    `log_std` is a parameter of this policy. Box actions are clipped to their bounds; `raw_action` is what was drawn.
+    A network with `initial_state` is taken for recurrent and sees observation, previous action and previous reward.
+    """
+
+    def __init__(
+        self, action_space: Space[Any], actor: nn.Module, critic: nn.Module | None = None, deterministic: bool = False
+    ) -> None:
+        if not isinstance(action_space, Box | Discrete):
+            raise TypeError(f"{action_space} was given: this policy acts in Box and Discrete spaces only.")
+        self.action_space, self.actor, self.critic, self.deterministic = action_space, actor, critic, deterministic
+        self.log_std = nn.Parameter(torch.zeros(num_actions(action_space)))
+
+    def initial_state(self, num_rows: int) -> Any:
+        return _memory(self.actor, num_rows), _memory(self.critic, num_rows)
+
+    def act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
+        with torch.inference_mode(), _one_thread():
+            return self._act(observations, state, resets, rows)
+
+    def _act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
+        seen = torch.as_tensor(observations, dtype=torch.float32).reshape(len(rows), -1)
+        remembered = None
+        if _remembers(self.actor) or _remembers(self.critic):
+            remembered = torch.cat([seen, self._previous(rows, resets)], 1)
+        out, actor_state = _forward(self.actor, seen, remembered, state[0])
+        critic_state = state[1]
+        if self.critic is not None:
+            value, critic_state = _forward(self.critic, seen, remembered, state[1])
+            rows.record(value=value[:, 0].numpy())
+        return self._choose(out, rows), (actor_state, critic_state)
+
+    def _previous(self, rows: Rows, resets: npt.NDArray[np.bool_]) -> Tensor:
+        """The previous actions and rewards as numbers; all zeros where an episode begins."""
+        rewards = torch.as_tensor(rows.previous_rewards, dtype=torch.float32)[:, None]
+        if isinstance(self.action_space, Discrete):
+            actions = np.zeros((len(rows), num_actions(self.action_space)), np.float32)
+            chosen = np.asarray(rows.previous_actions) - self.action_space.start
+            actions[np.flatnonzero(~resets), chosen[~resets]] = 1.0
+        else:
+            actions = np.asarray(rows.previous_actions, np.float32).reshape(len(rows), -1)
+        return torch.cat([torch.as_tensor(actions), rewards], 1)
+
+    def _choose(self, out: Tensor, rows: Rows) -> npt.NDArray[Any]:
+        space = self.action_space
+        return self._choose_one(out, rows, space) if isinstance(space, Discrete) else self._choose_box(out, rows, space)
+
+    def _choose_box(self, out: Tensor, rows: Rows, space: Box) -> npt.NDArray[Any]:
+        mean, log_std = out.numpy(), self.log_std.numpy()
+        noise = np.zeros_like(mean) if self.deterministic else rows.normal(mean.shape[1]).astype(np.float32)
+        raw = mean + np.exp(log_std) * noise
+        log_prob = (-0.5 * noise**2 - log_std - 0.5 * np.log(2 * np.pi)).sum(1)
+        rows.record(raw_action=raw, log_prob=log_prob)
+        return np.asarray(np.clip(raw.reshape(len(rows), *space.shape), space.low, space.high))
+
+    def _choose_one(self, logits: Tensor, rows: Rows, space: Discrete[Any]) -> npt.NDArray[Any]:
+        log_probs = torch.log_softmax(logits, 1).numpy()
+        if self.deterministic:
+            chosen = log_probs.argmax(1)
+        else:
+            sums = np.exp(log_probs.astype(np.float64)).cumsum(1)
+            chosen = np.minimum((sums < rows.uniform(1) * sums[:, -1:]).sum(1), log_probs.shape[1] - 1)
+        rows.record(log_prob=log_probs[np.arange(len(rows)), chosen])
+        return np.asarray(chosen + space.start)
+
+
+def markov_policy(
+    observation_space: Space[Any], action_space: Space[Any], hidden: Sequence[int] = (64, 64), seed: int = 0
+) -> NetworkPolicy:
+    """A feed-forward actor and critic."""
+    num_in = _num_seen(observation_space)
+    with _seeded(seed):
+        return NetworkPolicy(action_space, Mlp(num_in, num_actions(action_space), hidden), Mlp(num_in, 1, hidden))
+
+
+def memory_policy(
+    observation_space: Space[Any], action_space: Space[Any], hidden: int = 64, cell: str = "gru", seed: int = 0
+) -> NetworkPolicy:
+    """A recurrent actor and a recurrent critic."""
+    num_in = _num_remembered(observation_space, action_space)
+    with _seeded(seed):
+        actor = Recurrent(num_in, num_actions(action_space), hidden, cell)
+        return NetworkPolicy(action_space, actor, Recurrent(num_in, 1, hidden, cell))
+
+
+def memory_markov_policy(
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    hidden: Sequence[int] = (64, 64),
+    memory: int = 64,
+    cell: str = "gru",
+    seed: int = 0,
+) -> NetworkPolicy:
+    """A feed-forward actor and a recurrent critic."""
+    with _seeded(seed):
+        actor = Mlp(_num_seen(observation_space), num_actions(action_space), hidden)
+        critic = Recurrent(_num_remembered(observation_space, action_space), 1, memory, cell)
+        return NetworkPolicy(action_space, actor, critic)
+
+
+def num_actions(space: Space[Any]) -> int:
+    """How many numbers stand for an action."""
+    return int(space.n) if isinstance(space, Discrete) else int(np.prod(space.shape or ()))
+
+
+def _num_seen(space: Space[Any]) -> int:
+    if not isinstance(space, Box):
+        raise TypeError(
+            f"These networks see Box observations only, and {space} was given. Flatten it with "
+            "gymnasium.wrappers.FlattenObservation."
+        )
+    return int(np.prod(space.shape))
+
+
+def _num_remembered(observation_space: Space[Any], action_space: Space[Any]) -> int:
+    return _num_seen(observation_space) + num_actions(action_space) + 1
+
+
+def _memory(network: Any, num_rows: int) -> Any:
+    return network.initial_state(num_rows) if _remembers(network) else ()
+
+
+def _remembers(network: nn.Module | None) -> bool:
+    return hasattr(network, "initial_state")
+
+
+def _forward(network: nn.Module, seen: Tensor, remembered: Tensor | None, state: Any) -> tuple[Tensor, Any]:
+    if _remembers(network):
+        out, state = network(remembered, state)
+        return out, state
+    return network(seen), state
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Torch on one thread: for few rows others only spin, on cores that the environments need."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Torch's random numbers from this seed within the context, and as they were afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

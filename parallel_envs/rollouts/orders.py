@@ -1,0 +1,94 @@
+"""Which rollouts are to be collected: decided before the first begins, whoever will play them."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parallel_envs.seeding import SeedTree
+from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A rollout to be played: what is known of it beforehand. `task` None: whatever task the environment has."""
+
+    id: int
+    task: Task | None
+    seed: int
+    episode_index: int
+    stream: SeedTree
+
+    def generator(self) -> np.random.Generator:
+        """Where the policy's draws in this rollout come from."""
+        return self.stream.generator()
+
+
+def orders(num_rollouts: int, tasks: Sequence[Any] | TaskSource | None, seed: int, first_id: int) -> list[Order]:
+    """The rollouts `first_id`, `first_id + 1`, ... of the run with this seed.
+
+    A list of tasks has one for each. A source is asked for the task of environment `id` in its first episode.
+    """
+    tree = SeedTree(seed).child("rollout")
+    chosen = _tasks(num_rollouts, tasks, first_id)
+    played: Counter[int | None] = Counter()
+    made = []
+    for place, task in enumerate(chosen):
+        number = None if task is None else task.id
+        node = tree.child(first_id + place)
+        made.append(Order(first_id + place, task, node.seed(), played[number], node.child("policy")))
+        played[number] += 1
+    return made
+
+
+def _tasks(num_rollouts: int, tasks: Sequence[Any] | TaskSource | None, first_id: int) -> Sequence[Task | None]:
+    if tasks is None:
+        return [None] * num_rollouts
+    if isinstance(tasks, TaskSource):
+        source = copy.deepcopy(tasks)  # binding it must not change what a manager draws from it
+        source.bind(1)
+        return [source.task_for(first_id + place, 0) for place in range(num_rollouts)]
+    if isinstance(tasks, str | bytes) or not isinstance(tasks, Sequence):
+        raise TypeError(f"tasks={tasks!r} is neither a list of tasks nor a task source.")
+    if len(tasks) != num_rollouts:
+        raise ValueError(
+            f"{len(tasks)} tasks were given for num_rollouts={num_rollouts}. Give one for each rollout, or a task "
+            "source such as CycleTasks(tasks)."
+        )
+    if any(task is KEEP or task is RESAMPLE for task in tasks):
+        raise ValueError("KEEP and RESAMPLE are no tasks for a rollout: any environment may play it. Give a value.")
+    return _numbered(tasks)
+
+
+def _numbered(tasks: Sequence[Any]) -> list[Task]:
+    """Tasks with numbers: their own, or the place of the first that is the same."""
+    seen: list[Task] = []
+    numbered = []
+    for place, task in enumerate(tasks):
+        if isinstance(task, Task):
+            numbered.append(task)
+            continue
+        known = next((one for one in seen if _same(one.value, task)), None)
+        if known is None:
+            known = Task(task, place)
+            seen.append(known)
+        numbered.append(known)
+    return numbered
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001  # user code: what cannot be compared is not the same
+        return False

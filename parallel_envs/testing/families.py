@@ -1,0 +1,330 @@
+"""Small families of tasks for meta-RL: bandits, tabular MDPs, a grid and a point to navigate.
+
+    tasks = GridNaviEnv.sample_tasks(8, seed=7)
+    envs = ParallelEnvManager([GridNaviEnv] * 8)
+    envs.reset(seed=0, tasks=tasks)
+
+What each env offers beside Gymnasium's interface:
+
+- `reset_task(task)` gives it a task, to be followed by `reset`; `get_task()` tells the one it has. A task that is
+  not of the family is a ValueError. Until it is given one, an env plays the first of `sample_tasks(1)`.
+- `sample_tasks(num_tasks, seed=0)` draws tasks. They depend on the seed alone, and task `i` of a seed is the same
+  however many are drawn. What the shape of a task depends on is a keyword, with the default of the constructor.
+- `horizon` is the number of steps after which an episode is over.
+
+What happens within episodes is drawn from `np_random`, that is from the seed of `reset`; nothing is drawn by a task.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from parallel_envs.seeding import SeedTree
+
+Floats = NDArray[np.float64]
+Observation = NDArray[np.float32]
+Info = dict[str, Any]
+Step = tuple[Observation, float, bool, bool, Info]
+Options = dict[str, Any] | None
+
+Cell = tuple[int, int]
+Point = tuple[float, float]
+
+
+class BanditEnv(gym.Env[Observation, Any]):
+    """Bernoulli arms. An episode is one pull, after which it is terminated.
+
+    Task: the arms' success probabilities, a tuple of floats; drawn uniformly from 0 to 1.
+    Reward: 1.0 with the probability of the arm that `action` names, else 0.0.
+    Observation: a zero. What was pulled and won before is for the agent to remember.
+    """
+
+    horizon = 1
+
+    def __init__(self, num_arms: int = 5) -> None:
+        _check_at_least(1, num_arms=num_arms)
+        self.num_arms = num_arms
+        self.observation_space = spaces.Box(0.0, 0.0, (1,), np.float32)
+        self.action_space = spaces.Discrete(num_arms)
+        self.reset_task(self.sample_tasks(1, num_arms=num_arms)[0])
+
+    @staticmethod
+    def sample_tasks(num_tasks: int, seed: int = 0, *, num_arms: int = 5) -> list[tuple[float, ...]]:
+        return [tuple(stream.random(num_arms).tolist()) for stream in task_streams("bandit", num_tasks, seed)]
+
+    def reset_task(self, task: Any) -> None:
+        chances = _floats(task, (self.num_arms,))
+        if chances is None or not ((chances >= 0.0) & (chances <= 1.0)).all():
+            raise ValueError(
+                f"task={task!r} is not the success probabilities of {self.num_arms} arms. Give {self.num_arms} numbers "
+                f"from 0 to 1, such as one of BanditEnv.sample_tasks(1, num_arms={self.num_arms})."
+            )
+        self._chances = tuple(chances.tolist())
+
+    def get_task(self) -> tuple[float, ...]:
+        return self._chances
+
+    def reset(self, *, seed: int | None = None, options: Options = None) -> tuple[Observation, Info]:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Step:
+        reward = float(self.np_random.random() < self._chances[action])
+        return np.zeros(1, np.float32), reward, True, False, {}
+
+
+@dataclass(frozen=True, eq=False)
+class TabularMDP:
+    """A task of `TabularMDPEnv`: what follows from each action (second axis) in each state (first axis)."""
+
+    transitions: Floats
+    """The probability of each next state (third axis)."""
+
+    rewards: Floats
+    """The mean reward."""
+
+    def __eq__(self, other: object) -> bool:
+        """Equal in all numbers: arrays have no truth value of their own for a dataclass to compare by."""
+        if not isinstance(other, TabularMDP):
+            return NotImplemented
+        return np.array_equal(self.transitions, other.transitions) and np.array_equal(self.rewards, other.rewards)
+
+    def __hash__(self) -> int:
+        return hash(tuple(np.ravel(self.rewards).tolist()))
+
+
+class TabularMDPEnv(gym.Env[Observation, Any]):
+    """Random MDPs as in Duan et al. 2016, "RL^2". An episode starts in state 0 and is truncated at the horizon.
+
+    Task: a `TabularMDP`; its transitions are drawn from Dirichlet(1), its mean rewards from Normal(1, 1).
+    Reward: drawn from Normal(mean, 1), the mean that of the state acted in and of the action.
+    Observation: the state, one-hot.
+    """
+
+    def __init__(self, num_states: int = 10, num_actions: int = 5, horizon: int = 10) -> None:
+        _check_at_least(1, num_states=num_states, num_actions=num_actions, horizon=horizon)
+        self.num_states, self.num_actions, self.horizon = num_states, num_actions, horizon
+        self.observation_space = spaces.Box(0.0, 1.0, (num_states,), np.float32)
+        self.action_space = spaces.Discrete(num_actions)
+        self._state = 0
+        self._elapsed = 0
+        self.reset_task(self.sample_tasks(1, num_states=num_states, num_actions=num_actions)[0])
+
+    @staticmethod
+    def sample_tasks(num_tasks: int, seed: int = 0, *, num_states: int = 10, num_actions: int = 5) -> list[TabularMDP]:
+        def task(stream: np.random.Generator) -> TabularMDP:
+            transitions = stream.dirichlet(np.ones(num_states), (num_states, num_actions))
+            return TabularMDP(transitions, stream.normal(1.0, 1.0, (num_states, num_actions)))
+
+        return [task(stream) for stream in task_streams("tabular MDP", num_tasks, seed)]
+
+    def reset_task(self, task: Any) -> None:
+        self._task = self._checked(task)
+        summed = self._task.transitions.cumsum(axis=-1)
+        self._summed = summed / summed[..., -1:]  # ends with 1.0 to the bit, so that every draw finds its state
+
+    def get_task(self) -> TabularMDP:
+        return self._task
+
+    def reset(self, *, seed: int | None = None, options: Options = None) -> tuple[Observation, Info]:
+        super().reset(seed=seed)
+        self._state = 0
+        self._elapsed = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Step:
+        reward = float(self.np_random.normal(self._task.rewards[self._state, action], 1.0))
+        chances = self._summed[self._state, action]
+        self._state = int(chances.searchsorted(self.np_random.random(), side="right"))
+        self._elapsed += 1
+        return self._observation(), reward, False, self._elapsed >= self.horizon, {}
+
+    def _observation(self) -> Observation:
+        observation = np.zeros(self.num_states, np.float32)
+        observation[self._state] = 1.0
+        return observation
+
+    def _checked(self, task: Any) -> TabularMDP:
+        """The task in arrays of our own that nobody can write to."""
+        advice = f"TabularMDPEnv.sample_tasks(1, num_states={self.num_states}, num_actions={self.num_actions})"
+        if not isinstance(task, TabularMDP):
+            raise ValueError(f"task={task!r} is not a TabularMDP. Give one, such as of {advice}.")
+        shape = (self.num_states, self.num_actions)
+        transitions, rewards = _floats(task.transitions, (*shape, self.num_states)), _floats(task.rewards, shape)
+        if transitions is None or rewards is None:
+            raise ValueError(
+                f"The task's transitions and rewards are not finite numbers of the shapes {(*shape, self.num_states)} "
+                f"and {shape}: {task!r}. Give a task of this size, such as of {advice}."
+            )
+        _check_chances(transitions)
+        transitions.flags.writeable = rewards.flags.writeable = False
+        return TabularMDP(transitions, rewards)
+
+
+class GridNaviEnv(gym.Env[Observation, Any]):
+    """A grid with a hidden goal, as in Zintgraf et al. 2020, "VariBAD". Starts at (0, 0); truncated at the horizon.
+
+    Task: the goal, a cell (x, y) other than the start and its 3 neighbours; drawn uniformly.
+    Reward: 1.0 for each step that ends on the goal, else -0.1. The goal does not end the episode.
+    Observation: (x, y).
+    Actions: stay, up (y grows), right (x grows), down, left; none leads out of the grid.
+    """
+
+    _MOVES = ((0, 0), (0, 1), (1, 0), (0, -1), (-1, 0))
+
+    def __init__(self, size: int = 5, horizon: int = 15) -> None:
+        _check_at_least(1, horizon=horizon)
+        self.size, self.horizon = size, horizon
+        self.observation_space = spaces.Box(0.0, size - 1.0, (2,), np.float32)
+        self.action_space = spaces.Discrete(len(self._MOVES))
+        self._cell: Cell = (0, 0)
+        self._elapsed = 0
+        self.reset_task(self.sample_tasks(1, size=size)[0])
+
+    @classmethod
+    def all_tasks(cls, size: int = 5) -> list[Cell]:
+        """Every goal there is: 21 on the grid of 5 by 5."""
+        _check_at_least(3, size=size)
+        return [(x, y) for x in range(size) for y in range(size) if max(x, y) > 1]
+
+    @classmethod
+    def sample_tasks(cls, num_tasks: int, seed: int = 0, *, size: int = 5) -> list[Cell]:
+        goals = cls.all_tasks(size)
+        return [goals[int(stream.integers(len(goals)))] for stream in task_streams("grid", num_tasks, seed)]
+
+    def reset_task(self, task: Any) -> None:
+        goal = _floats(task, (2,))
+        if goal is None or tuple(goal.tolist()) not in self.all_tasks(self.size):
+            raise ValueError(
+                f"task={task!r} is not a goal on this grid. Give one of GridNaviEnv.all_tasks({self.size}): whole "
+                f"numbers (x, y) from 0 to {self.size - 1}, but not the start (0, 0) or a cell next to it."
+            )
+        self._goal: Cell = (int(goal[0]), int(goal[1]))
+
+    def get_task(self) -> Cell:
+        return self._goal
+
+    def is_goal_state(self) -> bool:
+        """Whether it stands on the goal now."""
+        return self._cell == self._goal
+
+    def reset(self, *, seed: int | None = None, options: Options = None) -> tuple[Observation, Info]:
+        super().reset(seed=seed)
+        self._cell = (0, 0)
+        self._elapsed = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Step:
+        (x, y), (right, up), last = self._cell, self._MOVES[action], self.size - 1
+        self._cell = (min(max(x + right, 0), last), min(max(y + up, 0), last))
+        self._elapsed += 1
+        reward = 1.0 if self.is_goal_state() else -0.1
+        return self._observation(), reward, False, self._elapsed >= self.horizon, {}
+
+    def _observation(self) -> Observation:
+        return np.array(self._cell, np.float32)
+
+
+class PointRobotEnv(gym.Env[Observation, Any]):
+    """A point in the plane that looks for a hidden goal. Starts at (0, 0); truncated at the horizon.
+
+    Task: the goal (x, y), any point; drawn uniformly from the half of the unit circle with y from 0 up.
+    Reward: 1 - distance to the goal within `goal_radius` of it, else 0; minus the distance anywhere if not `sparse`.
+    Observation: (x, y).
+    Actions: what to add to (x, y), from -0.1 to 0.1 each; more is cut off.
+    """
+
+    _MOST_MOVE = 0.1
+
+    def __init__(self, horizon: int = 20, sparse: bool = True, goal_radius: float = 0.2) -> None:
+        _check_at_least(1, horizon=horizon)
+        if not 0.0 < goal_radius < np.inf:
+            raise ValueError(f"goal_radius={goal_radius} is not the radius of a goal. Give a number above 0.")
+        self.horizon, self.sparse, self.goal_radius = horizon, sparse, goal_radius
+        self._reach = horizon * self._MOST_MOVE  # no episode gets further
+        self.observation_space = spaces.Box(-self._reach, self._reach, (2,), np.float32)
+        self.action_space = spaces.Box(-self._MOST_MOVE, self._MOST_MOVE, (2,), np.float32)
+        self._position = np.zeros(2)
+        self._elapsed = 0
+        self.reset_task(self.sample_tasks(1)[0])
+
+    @staticmethod
+    def sample_tasks(num_tasks: int, seed: int = 0) -> list[Point]:
+        angles = [stream.uniform(0.0, np.pi) for stream in task_streams("point robot", num_tasks, seed)]
+        return [(float(np.cos(angle)), float(np.sin(angle))) for angle in angles]
+
+    def reset_task(self, task: Any) -> None:
+        goal = _floats(task, (2,))
+        if goal is None:
+            raise ValueError(f"task={task!r} is not a goal in the plane. Give two finite numbers, (x, y).")
+        self._goal = goal
+
+    def get_task(self) -> Point:
+        return float(self._goal[0]), float(self._goal[1])
+
+    def is_goal_state(self) -> bool:
+        """Whether it is within the goal's radius now."""
+        return self._distance() <= self.goal_radius
+
+    def reset(self, *, seed: int | None = None, options: Options = None) -> tuple[Observation, Info]:
+        super().reset(seed=seed)
+        self._position = np.zeros(2)
+        self._elapsed = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Step:
+        move = np.clip(np.asarray(action, np.float64), -self._MOST_MOVE, self._MOST_MOVE)
+        self._position = np.clip(self._position + move, -self._reach, self._reach)  # else a rounding may lead beyond
+        self._elapsed += 1
+        return self._observation(), self._reward(), False, self._elapsed >= self.horizon, {}
+
+    def _reward(self) -> float:
+        distance = self._distance()
+        if not self.sparse:
+            return -distance
+        return 1.0 - distance if distance <= self.goal_radius else 0.0
+
+    def _distance(self) -> float:
+        return float(np.hypot(*(self._position - self._goal)))
+
+    def _observation(self) -> Observation:
+        return self._position.astype(np.float32)
+
+
+def task_streams(family: str, num_tasks: int, seed: int) -> list[np.random.Generator]:
+    """A stream for each task to be drawn from, each its own."""
+    _check_at_least(0, num_tasks=num_tasks)
+    tree = SeedTree(seed).child("family", family)
+    return [tree.child(index).generator() for index in range(num_tasks)]
+
+
+def _check_at_least(least: int, **numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < least:
+            raise ValueError(f"{name}={number} is too few. Give a whole number from {least} up.")
+
+
+def _floats(value: Any, shape: tuple[int, ...]) -> Floats | None:
+    """A copy of `value` if it is finite numbers of this shape."""
+    try:
+        array = np.array(value, np.float64)
+    except (TypeError, ValueError):  # text, or rows of several lengths
+        return None
+    return array if array.shape == shape and np.isfinite(array).all() else None
+
+
+def _check_chances(transitions: Floats) -> None:
+    """Refuse rows that are not probabilities. Their sums may be off by what single precision loses."""
+    right = (transitions >= 0.0).all(axis=-1) & np.isclose(transitions.sum(axis=-1), 1.0, atol=1e-5)
+    if not right.all():
+        state, action = (int(index) for index in np.argwhere(~right)[0])
+        raise ValueError(
+            f"The task's transitions[{state}, {action}] are {transitions[state, action].tolist()}, which are not "
+            "probabilities. Give numbers from 0 to 1 whose sum is 1."
+        )

@@ -1,0 +1,74 @@
+"""Three episodes of `Counting` on task 5 as one, written out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parallel_envs.meta import MultiEpisodeWrapper
+from tests.meta.counting_envs import Counting
+
+SHOWING = {"oracle": True, "add_time": True, "add_previous_action": True, "add_previous_reward": True}
+
+
+def wrapped(env: type[Counting] = Counting) -> MultiEpisodeWrapper:
+    return MultiEpisodeWrapper(env(), 3, **SHOWING)  # type: ignore[arg-type]  # all of them are flags
+
+
+@dataclass(frozen=True)
+class Row:
+    """A step. `observed` is what it returns; `final`, where an inner episode ended, that episode's last observation."""
+
+    action: int
+    observed: tuple[float, ...]
+    reward: float
+    inner: int
+    goal: bool = False
+    terminated: bool = False
+    truncated: bool = False
+    inner_terminated: bool = False
+    inner_truncated: bool = False
+    final: tuple[float, ...] | None = None
+
+
+# episode, step | task | done | time | previous action, one-hot | previous reward
+START = (0, 0, 5, 0, 0 / 12, 0, 0, 0, 0)
+ROWS = [
+    Row(1, (0, 1, 5, 0, 1 / 12, 0, 1, 0, 1), 1.0, inner=0),
+    Row(
+        2,
+        (1, 0, 5, 1, 2 / 12, 0, 0, 1, 2),
+        2.0,
+        inner=0,
+        goal=True,
+        inner_terminated=True,
+        final=(0, 2, 5, 1, 2 / 12, 0, 0, 1, 2),
+    ),
+    Row(0, (1, 1, 5, 0, 3 / 12, 1, 0, 0, 11), 11.0, inner=1),
+    Row(1, (1, 2, 5, 0, 4 / 12, 0, 1, 0, 12), 12.0, inner=1),
+    Row(
+        2,
+        (2, 0, 5, 1, 5 / 12, 0, 0, 1, 13),
+        13.0,
+        inner=1,
+        inner_truncated=True,
+        final=(1, 3, 5, 1, 5 / 12, 0, 0, 1, 13),
+    ),
+    Row(
+        0,
+        (2, 1, 5, 1, 6 / 12, 1, 0, 0, 21),
+        21.0,
+        inner=2,
+        goal=True,
+        terminated=True,
+        inner_terminated=True,
+        final=(2, 1, 5, 1, 6 / 12, 1, 0, 0, 21),
+    ),
+]
+
+
+def shown(numbers: tuple[float, ...] | None) -> Any:
+    """An observation as the env gives it."""
+    return np.array(numbers, np.float32)

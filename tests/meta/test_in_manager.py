@@ -1,0 +1,175 @@
+"""Wrapped envs in `ParallelEnvManager`: the same rows in every autoreset mode, and tasks that hold."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from parallel_envs import ParallelEnvManager, make_parallel_env
+from parallel_envs.meta import MultiEpisodeWrapper
+from parallel_envs.tasks import KEEP, CycleTasks
+from parallel_envs.testing import assert_same_batch
+from tests.meta.golden import ROWS, START, Row, shown, wrapped
+from tests.vector.task_envs import ByOptions, ByResetTask, BySetTask, Playing, Telling, put_task
+
+NUM_ENVS = 2
+EACH_WAY = [ByResetTask, BySetTask, ByOptions]
+
+backends = pytest.mark.parametrize("backend", ["serial", "process"])
+modes = pytest.mark.parametrize("mode", list(AutoresetMode))
+
+Batch = tuple[Any, Any, Any, Any, dict[str, Any]]
+
+
+def both(value: Any) -> Any:
+    """A value in the rows of both envs."""
+    return np.stack([value] * NUM_ENVS)
+
+
+# ---- the golden trajectory -----------------------------------------------------------------------
+
+
+@modes
+@backends
+def test_the_golden_trajectory(backend: str, mode: AutoresetMode) -> None:
+    with ParallelEnvManager([wrapped] * NUM_ENVS, backend=backend, autoreset_mode=mode) as envs:
+        assert_same_batch(envs.reset()[0], both(shown(START)))
+        for _ in range(2):
+            for row in ROWS[:-1]:
+                assert_row(row, envs.step(both(row.action)))
+            assert_last_row(ROWS[-1], envs.step(both(ROWS[-1].action)), mode)
+            begin_again(envs)
+
+
+def assert_row(row: Row, batch: Batch) -> None:
+    observations, rewards, terminated, truncated, infos = batch
+    assert_same_batch(observations, both(shown(row.observed)))
+    assert_same_batch((rewards, terminated, truncated), tuple(map(both, (row.reward, row.terminated, row.truncated))))
+    assert_infos(row, infos)
+
+
+def assert_infos(row: Row, infos: dict[str, Any]) -> None:
+    assert infos["done_mdp"].tolist() == [row.final is not None] * NUM_ENVS
+    assert infos["inner_episode"].tolist() == [row.inner] * NUM_ENVS
+    assert infos["is_goal_state"].tolist() == [row.goal] * NUM_ENVS
+    if row.final is None:
+        assert "inner_final_obs" not in infos
+        return
+    assert_same_batch(infos["inner_final_obs"], both(shown(row.final)))
+    assert infos["inner_terminated"].tolist() == [row.inner_terminated] * NUM_ENVS
+    assert infos["inner_truncated"].tolist() == [row.inner_truncated] * NUM_ENVS
+    if row.inner < 2:
+        assert_same_batch(infos["start_state"], both(shown(row.observed)))
+        assert infos["inner_reset_info"]["began"].tolist() == [row.inner + 1] * NUM_ENVS
+
+
+def assert_last_row(row: Row, batch: Batch, mode: AutoresetMode) -> None:
+    if mode is not AutoresetMode.SAME_STEP:
+        assert_row(row, batch)
+        return
+    observations, rewards, terminated, truncated, infos = batch
+    assert_same_batch(observations, both(shown(START)))
+    assert_same_batch(np.stack(infos["final_obs"]), both(shown(row.observed)))
+    assert_same_batch((rewards, terminated, truncated), tuple(map(both, (row.reward, row.terminated, row.truncated))))
+    assert_infos(row, infos["final_info"])
+
+
+def begin_again(envs: ParallelEnvManager) -> None:
+    """From the end of an outer episode to the start of the next."""
+    match envs.autoreset_mode:
+        case AutoresetMode.NEXT_STEP:
+            observations, rewards, terminated, truncated, _ = envs.step(both(1))
+            assert not np.any([rewards, terminated, truncated])
+        case AutoresetMode.DISABLED:
+            observations, _ = envs.reset(options={"reset_mask": both(True)})
+        case _:
+            return
+    assert_same_batch(observations, both(shown(START)))
+
+
+# ---- tasks ---------------------------------------------------------------------------------------
+
+
+def wrap(lineage: type[Playing], **settings: Any) -> MultiEpisodeWrapper:
+    return MultiEpisodeWrapper(lineage(), 3, horizon=2, **settings)
+
+
+def tasks_seen(envs: ParallelEnvManager, num_steps: int = 20) -> list[list[int]]:
+    """The distinct tasks that each env's observations show over some steps: three outer episodes."""
+    seen = []
+    for _ in range(num_steps):
+        observations, _, terminated, truncated, _ = envs.step(both(0))
+        if envs.autoreset_mode is AutoresetMode.DISABLED and (terminated | truncated).any():
+            observations, _ = envs.reset(options={"reset_mask": terminated | truncated})
+        seen.append(observations[:, 0])
+    return [np.unique(column).astype(int).tolist() for column in np.stack(seen, axis=1)]
+
+
+@modes
+@pytest.mark.parametrize("lineage", EACH_WAY)
+def test_a_task_holds_through_inner_resets_and_autoresets(lineage: type[Playing], mode: AutoresetMode) -> None:
+    with ParallelEnvManager([partial(wrap, lineage)] * NUM_ENVS, backend="serial", autoreset_mode=mode) as envs:
+        envs.reset(tasks=[7, 8])
+        assert tasks_seen(envs) == [[7], [8]]
+        assert envs.get_tasks() == [7, 8]
+        envs.reset(tasks=[KEEP, 9])
+        assert tasks_seen(envs) == [[7], [9]]
+
+
+def test_tasks_hold_in_worker_processes() -> None:
+    with ParallelEnvManager([partial(wrap, ByOptions), partial(wrap, ByResetTask)]) as envs:
+        envs.reset(tasks=[7, 8])
+        assert tasks_seen(envs) == [[7], [8]]
+
+
+def test_one_task_for_all_by_options() -> None:
+    with ParallelEnvManager([partial(wrap, lineage) for lineage in (ByOptions, ByResetTask)], backend="serial") as envs:
+        envs.reset(options={"task": 7})
+        assert tasks_seen(envs) == [[7], [7]]
+
+
+def test_a_source_gives_a_task_to_each_outer_episode() -> None:
+    settings: dict[str, Any] = {"task_source": CycleTasks(list(range(6)), seed=1), "backend": "serial"}
+    with make_parallel_env(ByOptions, 3, NUM_ENVS, horizon=2, manager_options=settings) as envs:
+        drawn = [envs.reset()[0][:, 0].astype(int).tolist()]
+        for _ in range(2):
+            rows = [envs.step(both(0))[0][:, 0].astype(int).tolist() for _ in range(7)]
+            assert rows[:6] == [drawn[-1]] * 6
+            drawn.append(rows[6])
+        assert sorted(np.ravel(drawn)) == list(range(6))
+
+
+def test_a_task_setter_gets_the_wrapped_env() -> None:
+    with ParallelEnvManager([partial(wrap, Playing)] * NUM_ENVS, backend="serial", task_setter=put_task) as envs:
+        envs.reset(tasks=[7, 8])
+        for _ in range(7):
+            envs.step(both(0))
+        assert envs.call("played") == (("set", 7), ("set", 8))
+
+
+def test_get_tasks_asks_the_inner_env() -> None:
+    with ParallelEnvManager([partial(wrap, Telling)] * NUM_ENVS, backend="serial") as envs:
+        envs.reset(tasks=[7, 8])
+        assert envs.get_tasks() == ["my 7", "my 8"]
+
+
+def test_an_env_that_takes_no_task_is_told() -> None:
+    envs = ParallelEnvManager([partial(wrap, Playing)] * NUM_ENVS, backend="serial")
+    with envs, pytest.raises(TypeError, match="no way to take a task"):
+        envs.reset(tasks=[7, 8])
+
+
+@backends
+@pytest.mark.parametrize("lineage", EACH_WAY)
+def test_the_oracle_shows_the_task_of_its_env(lineage: type[Playing], backend: str) -> None:
+    make = partial(wrap, lineage, oracle=True, task_vector=lambda task: [-1 if task is None else task])
+    with ParallelEnvManager([make] * NUM_ENVS, backend=backend) as envs:
+        assert envs.reset()[0][:, 3].tolist() == [-1, -1]
+        assert envs.reset(tasks=[7, 8])[0][:, 3].tolist() == [7, 8]
+        envs.set_tasks([9, 10])
+        shown_tasks = [envs.step(both(0))[0][:, 3].tolist() for _ in range(8)]
+        assert shown_tasks == [[7, 8]] * 6 + [[9, 10]] * 2

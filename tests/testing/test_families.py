@@ -1,0 +1,479 @@
+"""Families of tasks: what an env plays follows from its task and its seed, and what is not a task is refused."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from parallel_envs import ParallelEnvManager
+from parallel_envs.tasks import UniformTasks
+from parallel_envs.testing import (
+    BanditEnv,
+    GridNaviEnv,
+    PointRobotEnv,
+    TabularMDP,
+    TabularMDPEnv,
+    assert_same_batch,
+    check_vector_env,
+)
+
+FAMILIES: list[Any] = [BanditEnv, TabularMDPEnv, GridNaviEnv, PointRobotEnv]
+SMALL: list[tuple[Any, dict[str, int]]] = [
+    (BanditEnv, {"num_arms": 3}),
+    (TabularMDPEnv, {"num_states": 4, "num_actions": 2}),
+    (GridNaviEnv, {"size": 3}),
+    (PointRobotEnv, {}),
+]
+
+# The bandit's observation, which says nothing, is a zero and can be nothing else.
+says_nothing = pytest.mark.filterwarnings("ignore:.*maximum and minimum values are equal")
+every_family = pytest.mark.parametrize("family", FAMILIES)
+every_size = pytest.mark.parametrize(("family", "size"), SMALL)
+
+
+def episode(env: gym.Env[Any, Any], actions: list[Any], seed: int | None = None) -> list[Any]:
+    """Everything from a reset to the end; the actions are taken in turn."""
+    results: list[Any] = [env.reset(seed=seed)]
+    while len(results) == 1 or not (results[-1][2] or results[-1][3]):
+        results.append(env.step(actions[(len(results) - 1) % len(actions)]))
+    return results
+
+
+def with_task(make: Callable[[], Any], task: Any) -> Any:
+    env = make()
+    env.reset_task(task)
+    return env
+
+
+def sampled_actions(env: gym.Env[Any, Any], count: int) -> list[Any]:
+    env.action_space.seed(1)
+    return [env.action_space.sample() for _ in range(count)]
+
+
+def returned(results: list[Any]) -> float:
+    return float(sum(result[1] for result in results[1:]))
+
+
+# ---- every family --------------------------------------------------------------------------------
+
+
+@says_nothing
+@pytest.mark.parametrize("make", [*FAMILIES, partial(PointRobotEnv, sparse=False)])
+def test_gymnasium_finds_nothing_wrong(make: Callable[[], Any]) -> None:
+    check_env(make(), skip_render_check=True)
+
+
+@says_nothing
+@every_size
+def test_gymnasium_finds_nothing_wrong_with_other_sizes(family: Any, size: dict[str, int]) -> None:
+    check_env(family(**size), skip_render_check=True)
+
+
+@every_family
+def test_same_seed_and_task_same_episode(family: Any) -> None:
+    task, actions = family.sample_tasks(3, seed=5)[2], sampled_actions(family(), 20)
+    one, other = (episode(with_task(family, task), actions, seed=11) for _ in range(2))
+    assert_same_batch(one, other)
+
+
+@every_family
+def test_what_was_played_before_does_not_matter(family: Any) -> None:
+    first, second = family.sample_tasks(2, seed=5)
+    actions = sampled_actions(family(), 20)
+    env = with_task(family, first)
+    episode(env, actions, seed=3)
+    env.reset_task(second)
+    assert_same_batch(episode(env, actions, seed=11), episode(with_task(family, second), actions, seed=11))
+
+
+@every_family
+def test_a_task_draws_nothing_of_the_episodes(family: Any) -> None:
+    task, actions = family.sample_tasks(1, seed=5)[0], sampled_actions(family(), 20)
+    courses = []
+    for times in (1, 3):
+        env = with_task(family, task)
+        env.reset(seed=11)
+        for _ in range(times):
+            env.reset_task(task)
+        courses.append(episode(env, actions))
+    assert_same_batch(courses[0], courses[1])
+
+
+@pytest.mark.parametrize("family", [BanditEnv, TabularMDPEnv])
+def test_another_seed_another_episode(family: Any) -> None:
+    env = family()
+    returns = [
+        [returned(episode(env, [0], seed=seed)), *(returned(episode(env, [0])) for _ in range(30))] for seed in (0, 1)
+    ]
+    assert returns[0] != returns[1]
+
+
+@every_family
+def test_an_episode_lasts_for_the_horizon(family: Any) -> None:
+    results = episode(family(), sampled_actions(family(), 20), seed=0)
+    assert len(results) - 1 == family().horizon
+    assert results[-1][2:4] == ((True, False) if family is BanditEnv else (False, True))
+
+
+@pytest.mark.parametrize("family", [TabularMDPEnv, GridNaviEnv, PointRobotEnv])
+def test_the_horizon_can_be_set(family: Any) -> None:
+    env = family(horizon=3)
+    for _ in range(2):  # each episode counts anew
+        assert len(episode(env, sampled_actions(env, 3))) - 1 == 3
+
+
+@every_family
+def test_tasks_follow_from_the_seed_alone(family: Any) -> None:
+    np.random.seed(0)
+    one = family.sample_tasks(5, seed=3)
+    np.random.seed(1)
+    assert family.sample_tasks(5, seed=3) == one
+
+
+@every_family
+def test_drawing_tasks_leaves_numpys_global_state_alone(family: Any) -> None:
+    np.random.seed(0)
+    expected = np.random.random()
+    np.random.seed(0)
+    family.sample_tasks(5, seed=3)
+    episode(family(), sampled_actions(family(), 20), seed=0)
+    assert np.random.random() == expected
+
+
+@every_family
+def test_tasks_of_other_seeds_differ(family: Any) -> None:
+    assert family.sample_tasks(5, seed=0) != family.sample_tasks(5, seed=1)
+
+
+@every_family
+def test_a_task_is_the_same_however_many_are_drawn(family: Any) -> None:
+    assert family.sample_tasks(9, seed=3)[:4] == family.sample_tasks(4, seed=3)
+    assert family.sample_tasks(0) == []
+
+
+@every_family
+def test_an_env_without_a_task_plays_the_first(family: Any) -> None:
+    assert family().get_task() == family.sample_tasks(1)[0]
+
+
+@every_size
+def test_drawn_tasks_are_accepted_and_told(family: Any, size: dict[str, int]) -> None:
+    env = family(**size)
+    for task in env.sample_tasks(20, seed=3, **size):
+        env.reset_task(task)
+        assert env.get_task() == task
+
+
+@every_family
+def test_a_task_comes_through_pickling_as_itself(family: Any) -> None:
+    (task,) = family.sample_tasks(1)
+    assert pickle.loads(pickle.dumps(task)) == task
+
+
+def test_none_but_a_number_of_tasks_can_be_drawn() -> None:
+    with pytest.raises(ValueError, match="num_tasks=-1 is too few"):
+        GridNaviEnv.sample_tasks(-1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(BanditEnv, num_arms=0),
+        partial(TabularMDPEnv, num_states=0),
+        partial(TabularMDPEnv, num_actions=0),
+        partial(TabularMDPEnv, horizon=0),
+        partial(GridNaviEnv, size=2),
+        partial(GridNaviEnv, horizon=0),
+        partial(PointRobotEnv, horizon=0),
+        partial(PointRobotEnv, goal_radius=0.0),
+    ],
+)
+def test_sizes_without_an_env_are_refused(make: partial[Any]) -> None:
+    ((name, value),) = make.keywords.items()
+    with pytest.raises(ValueError, match=rf"{name}={value} .*\. Give "):
+        make()
+
+
+# ---- what is not a task --------------------------------------------------------------------------
+
+ROWS = np.full((10, 5, 10), 0.1)
+MEANS = np.ones((10, 5))
+
+
+def spoilt(array: Any, value: float) -> Any:
+    copy = array.copy()
+    copy[(3, 1, 2)[: copy.ndim]] = value
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("family", "task", "text"),
+    [
+        (BanditEnv, [0.5] * 4, r"task=\[0.5, 0.5, 0.5, 0.5\] .* 5 arms"),
+        (BanditEnv, [0.1, 0.2, 1.5, 0.2, 0.1], "1.5.* from 0 to 1"),
+        (BanditEnv, [0.1, 0.2, -0.5, 0.2, 0.1], "-0.5.* from 0 to 1"),
+        (BanditEnv, [0.1, 0.2, float("nan"), 0.2, 0.1], "nan"),
+        (BanditEnv, None, "task=None"),
+        (TabularMDPEnv, (ROWS, MEANS), "not a TabularMDP"),
+        (TabularMDPEnv, TabularMDP(ROWS[:4], MEANS), r"\(10, 5, 10\)"),
+        (TabularMDPEnv, TabularMDP(ROWS, MEANS[:4]), r"\(10, 5\)"),
+        (TabularMDPEnv, TabularMDP(ROWS, spoilt(MEANS, np.inf)), "finite"),
+        (TabularMDPEnv, TabularMDP(spoilt(ROWS, 0.2), MEANS), r"transitions\[3, 1\].* sum is 1"),
+        (TabularMDPEnv, TabularMDP(spoilt(spoilt(ROWS, -0.1).cumsum(-1), 0.0), MEANS), r"transitions\[0, 0\]"),
+        (GridNaviEnv, (5, 1), r"task=\(5, 1\) .* from 0 to 4"),
+        (GridNaviEnv, (-1, 3), r"task=\(-1, 3\)"),
+        (GridNaviEnv, (0, 0), "not the start"),
+        (GridNaviEnv, (1, 1), "not the start"),
+        (GridNaviEnv, (2.5, 1), "whole"),
+        (GridNaviEnv, 7, "task=7"),
+        (PointRobotEnv, (1.0, 0.0, 0.0), r"task=\(1.0, 0.0, 0.0\) .* two finite numbers"),
+        (PointRobotEnv, (1.0, float("inf")), "two finite numbers"),
+        (PointRobotEnv, "north", "task='north'"),
+    ],
+)
+def test_what_is_not_a_task_is_refused(family: Any, task: Any, text: str) -> None:
+    env = family()
+    before = env.get_task()
+    with pytest.raises(ValueError, match=rf"(?s){text}") as caught:
+        env.reset_task(task)
+    assert ". Give " in str(caught.value)
+    assert env.get_task() == before
+
+
+# ---- bandits -------------------------------------------------------------------------------------
+
+
+def test_an_arm_pays_as_often_as_it_says() -> None:
+    env = with_task(partial(BanditEnv, 3), (0.0, 0.3, 1.0))
+    env.reset(seed=0)
+    means = [np.mean([returned(episode(env, [arm])) for _ in range(2000)]) for arm in range(3)]
+    assert means[0] == 0.0
+    assert means[1] == pytest.approx(0.3, abs=0.04)
+    assert means[2] == 1.0
+
+
+def test_random_pulls_win_half_of_the_time() -> None:
+    env, random = BanditEnv(), np.random.default_rng(0)
+    env.reset(seed=0)
+    rewards = []
+    for task in BanditEnv.sample_tasks(300, seed=0):
+        env.reset_task(task)
+        rewards += [returned(episode(env, [arm])) for arm in random.integers(5, size=10)]
+    assert np.mean(rewards) == pytest.approx(0.5, abs=0.04)
+
+
+# ---- tabular MDPs --------------------------------------------------------------------------------
+
+
+def chain() -> TabularMDP:
+    """Action 0 goes round through three states, action 1 stays; each pair has a mean of its own."""
+    transitions = np.zeros((3, 2, 3))
+    for state in range(3):
+        transitions[state, 0, (state + 1) % 3] = transitions[state, 1, state] = 1.0
+    return TabularMDP(transitions, np.arange(6.0).reshape(3, 2) * 100)
+
+
+def test_certain_transitions_are_followed() -> None:
+    env = with_task(partial(TabularMDPEnv, 3, 2, horizon=6), chain())
+    results = episode(env, [0, 0, 1, 0, 0, 1], seed=0)
+    assert [int(result[0].argmax()) for result in results] == [0, 1, 2, 2, 0, 1, 1]
+    assert all(result[0].sum() == 1.0 for result in results)
+
+
+def test_rewards_are_of_the_state_acted_in() -> None:
+    env = with_task(partial(TabularMDPEnv, 3, 2, horizon=6), chain())
+    rewards = [result[1] for result in episode(env, [0, 0, 1, 0, 0, 1], seed=0)[1:]]
+    assert rewards == pytest.approx([0, 200, 500, 400, 0, 300], abs=6.0)
+
+
+def test_rewards_vary_around_their_mean_with_deviation_1() -> None:
+    env = with_task(partial(TabularMDPEnv, 1, 1, horizon=4000), TabularMDP(np.ones((1, 1, 1)), np.full((1, 1), 2.5)))
+    rewards = [result[1] for result in episode(env, [0], seed=0)[1:]]
+    assert np.mean(rewards) == pytest.approx(2.5, abs=0.08)
+    assert np.std(rewards) == pytest.approx(1.0, abs=0.06)
+
+
+def test_next_states_come_as_often_as_the_task_says() -> None:
+    transitions = np.broadcast_to([0.2, 0.0, 0.5, 0.3], (4, 1, 4))
+    env = with_task(partial(TabularMDPEnv, 4, 1, horizon=4000), TabularMDP(transitions, np.zeros((4, 1))))
+    visits = np.sum([result[0] for result in episode(env, [0], seed=0)[1:]], axis=0) / 4000
+    assert visits == pytest.approx([0.2, 0.0, 0.5, 0.3], abs=0.04)
+    assert visits[1] == 0.0
+
+
+def test_random_play_earns_100_in_ten_episodes() -> None:
+    # The figure of Duan et al. 2016 for a random agent: mean rewards are 1 on average, over 10 x 10 steps.
+    totals, random = [], np.random.default_rng(0)
+    for seed, task in enumerate(TabularMDPEnv.sample_tasks(60, seed=0)):
+        env = with_task(TabularMDPEnv, task)
+        env.reset(seed=seed)
+        totals.append(sum(returned(episode(env, list(random.integers(5, size=10)))) for _ in range(10)))
+    assert np.mean(totals) == pytest.approx(100.0, abs=8.0)
+
+
+def test_a_task_changed_by_its_giver_is_not_changed_in_the_env() -> None:
+    task = chain()
+    env = with_task(partial(TabularMDPEnv, 3, 2), task)
+    task.rewards[:] = 0.0
+    task.transitions[:] = 0.0
+    assert env.get_task() == chain()
+
+
+def test_a_told_task_cannot_be_written_to() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        TabularMDPEnv().get_task().rewards[0] = 1.0
+
+
+def test_mdps_are_equal_in_all_numbers_or_not_at_all() -> None:
+    one, other = TabularMDPEnv.sample_tasks(2)
+    copy = TabularMDP(one.transitions.copy(), one.rewards.copy())
+    assert (copy, hash(copy)) == (one, hash(one))
+    assert one not in (other, TabularMDP(one.transitions, other.rewards), TabularMDP(other.transitions, one.rewards), 1)
+
+
+# ---- the grid ------------------------------------------------------------------------------------
+
+STAY, UP, RIGHT, DOWN, LEFT = range(5)
+
+
+def shortest_path(goal: tuple[int, int]) -> list[int]:
+    """To the goal, and then staying there."""
+    return [RIGHT] * goal[0] + [UP] * goal[1] + [STAY] * 15
+
+
+def oracle_return(goal: tuple[int, int]) -> float:
+    return returned(episode(with_task(GridNaviEnv, goal), shortest_path(goal), seed=0))
+
+
+def test_the_oracle_earns_11_07_on_average() -> None:
+    returns = [oracle_return(goal) for goal in GridNaviEnv.all_tasks()]
+    assert len(returns) == 21
+    assert np.mean(returns) == pytest.approx(11.07, abs=0.005)
+    assert (min(returns), max(returns)) == pytest.approx((7.3, 13.9))
+
+
+def test_goals_are_all_cells_but_the_start_and_its_neighbours() -> None:
+    cells = {(x, y) for x in range(5) for y in range(5)}
+    assert cells - set(GridNaviEnv.all_tasks()) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
+def test_every_goal_is_drawn() -> None:
+    assert set(GridNaviEnv.sample_tasks(300)) == set(GridNaviEnv.all_tasks())
+
+
+@pytest.mark.parametrize(
+    ("actions", "cells"),
+    [
+        ([STAY, UP, RIGHT, DOWN, LEFT], [(0, 0), (0, 1), (1, 1), (1, 0), (0, 0)]),
+        ([DOWN, LEFT], [(0, 0), (0, 0)]),
+        ([UP, UP, UP, RIGHT, RIGHT, RIGHT], [(0, 1), (0, 2), (0, 2), (1, 2), (2, 2), (2, 2)]),
+    ],
+)
+def test_moves_end_at_the_walls(actions: list[int], cells: list[tuple[int, int]]) -> None:
+    env = GridNaviEnv(size=3)
+    env.reset(seed=0)
+    assert [tuple(env.step(action)[0]) for action in actions] == cells
+
+
+def test_the_goal_pays_as_long_as_it_is_stood_on() -> None:
+    env = with_task(GridNaviEnv, (2, 0))
+    env.reset(seed=0)
+    seen = [(env.step(action)[1], env.is_goal_state()) for action in (RIGHT, RIGHT, STAY, LEFT, RIGHT)]
+    assert seen == [(-0.1, False), (1.0, True), (1.0, True), (-0.1, False), (1.0, True)]
+
+
+@pytest.mark.parametrize("task", [[3, 2], np.array([3, 2]), (np.int64(3), np.int32(2)), (3.0, 2.0)])
+def test_a_goal_may_come_in_any_form_of_whole_numbers(task: Any) -> None:
+    told = with_task(GridNaviEnv, task).get_task()
+    assert told == (3, 2)
+    assert [type(number) for number in told] == [int, int]
+
+
+# ---- the point -----------------------------------------------------------------------------------
+
+
+def test_point_goals_are_on_the_upper_half_of_the_unit_circle() -> None:
+    goals = np.array(PointRobotEnv.sample_tasks(200))
+    assert np.hypot(*goals.T) == pytest.approx(1.0)
+    assert goals[:, 1].min() >= 0.0
+    assert goals[:, 0].min() < -0.9
+    assert goals[:, 0].max() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("sparse", "rewards"), [(True, [0.0, 0.85, 0.95, 0.95]), (False, [-0.25, -0.15, -0.05, -0.05])]
+)
+def test_rewards_follow_from_the_distance(sparse: bool, rewards: list[float]) -> None:
+    env = with_task(partial(PointRobotEnv, sparse=sparse), (0.35, 0.0))
+    env.reset(seed=0)
+    seen = [(env.step(np.array([0.1, 0.0], np.float32))[1], env.is_goal_state()) for _ in range(4)]
+    assert [reward for reward, _ in seen] == pytest.approx(rewards)
+    assert [there for _, there in seen] == [False, True, True, True]
+
+
+def test_moves_that_are_too_long_are_cut_off() -> None:
+    env = PointRobotEnv()
+    env.reset(seed=0)
+    assert env.step(np.array([5.0, -0.05]))[0] == pytest.approx([0.1, -0.05])
+
+
+@pytest.mark.parametrize("horizon", [1, 3, 7, 20, 33])
+def test_the_furthest_point_is_in_the_observation_space(horizon: int) -> None:
+    env = PointRobotEnv(horizon)
+    results = episode(env, [np.full(2, 0.1, np.float32)])
+    assert results[-1][0] == pytest.approx([horizon / 10] * 2)
+    assert all(env.observation_space.contains(result[0]) for result in results)
+
+
+# ---- in a manager --------------------------------------------------------------------------------
+
+
+@every_family
+def test_every_env_of_a_manager_plays_its_own_task(family: Any) -> None:
+    tasks = family.sample_tasks(3, seed=4)
+    with ParallelEnvManager([family] * 3, num_workers=2, backend="serial") as envs:
+        envs.reset(seed=0, tasks=tasks)
+        assert envs.get_tasks() == tasks
+        for _ in range(family().horizon + 2):
+            envs.step(envs.action_space.sample())
+        assert envs.get_tasks() == tasks
+
+
+def test_every_env_in_a_process_plays_its_own_task() -> None:
+    tasks = [family.sample_tasks(2, seed=4)[1] for family in FAMILIES]
+    for family, task in zip(FAMILIES, tasks, strict=True):
+        with ParallelEnvManager([family] * 2, num_workers=1) as envs:
+            envs.reset(seed=0, tasks=[task, family.sample_tasks(1)[0]])
+            envs.step(envs.action_space.sample())
+            assert envs.get_tasks() == [task, family.sample_tasks(1)[0]]
+
+
+@every_family
+def test_a_family_is_the_same_in_a_manager_as_in_gymnasium(family: Any) -> None:
+    check_vector_env(family, 0, 40, backend="serial")
+
+
+def test_a_task_source_draws_goals_for_episodes() -> None:
+    source = UniformTasks(GridNaviEnv.all_tasks(), seed=2)
+    with ParallelEnvManager([GridNaviEnv] * 2, backend="serial", task_source=source) as envs:
+        envs.reset(seed=0)
+        assert envs.get_tasks() == [source.task_for(env, 0).value for env in range(2)]
+
+
+# ---- imports -------------------------------------------------------------------------------------
+
+
+def test_the_families_bring_in_no_simulator() -> None:
+    script = "import sys, parallel_envs.testing; sys.exit(bool({'mujoco', 'torch'} & set(sys.modules)))"
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", script], env=environ, check=False).returncode == 0
