@@ -34,7 +34,8 @@ LAYERS: list[list[str]] = [
     [FACADE],
     ["evaluation", "learners", "groups"],
     ["wrappers", "rollouts", "meta"],
-    ["multiagent", "vector", "policies"],
+    ["multiagent"],
+    ["vector", "policies"],
     ["tasks"],
     ["engine"],
     ["seeding", "errors"],
@@ -50,6 +51,7 @@ FOREIGN_TO: dict[str, set[str]] = {
 
 PUBLIC_NAMES = {
     "ClosedError",
+    "CollectionInterrupted",
     "EnvError",
     "MultiEpisodeWrapper",
     "ParallelEnvManager",
@@ -61,6 +63,7 @@ PUBLIC_NAMES = {
     "WorkerDied",
     "WorkerStartError",
     "WorkerTimeout",
+    "collect",
     "env_seeds",
     "make_env",
     "make_parallel_env",
@@ -306,6 +309,12 @@ def test_the_manager_brings_in_no_heavy_library() -> None:
     program = "import parallel_envs; parallel_envs.ParallelEnvManager\nanswer = sorted(sys.modules)"
     loaded = set(in_fresh_interpreter(program))
     assert f"{PACKAGE}.vector" in loaded
+    assert loaded & (HEAVY | {"pettingzoo"}) == set()
+
+
+@pytest.mark.parametrize("module", ["rollouts", "policies"])
+def test_collecting_brings_in_no_heavy_library(module: str) -> None:
+    loaded = set(in_fresh_interpreter(f"import {PACKAGE}.{module}\nanswer = sorted(sys.modules)"))
     assert loaded & (HEAVY | {"pettingzoo"}) == set()
 
 

@@ -1,0 +1,102 @@
+"""From what the caller gives to callables that make joint envs in workers."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from parallel_envs.multiagent.joint_env import JointEnv, OpenJointEnv
+from parallel_envs.multiagent.turns import TurnEnv
+
+TURNS = ("simultaneous", "sequential")
+
+
+@dataclass(frozen=True)
+class JointFactory:
+    """Makes an env with `make` and puts it behind the joint interface. `turns` says how an AEC env is played."""
+
+    make: Callable[[], Any]
+    turns: str
+
+    def __call__(self) -> JointEnv | OpenJointEnv:
+        env = self.make()
+        try:
+            playable = _playable(env, self.turns)
+            return JointEnv(playable) if hasattr(playable, "possible_agents") else OpenJointEnv(playable)
+        except BaseException:
+            close = getattr(env, "close", None)
+            if close is not None:
+                close()
+            raise
+
+
+@dataclass(frozen=True)
+class ModuleFactory:
+    """Makes the env of a PettingZoo module, such as `mpe2.simple_spread_v3`."""
+
+    path: str
+    turns: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> Any:
+        module = importlib.import_module(self.path)
+        made_by = "parallel_env" if self.turns == "simultaneous" and hasattr(module, "parallel_env") else "env"
+        if not hasattr(module, made_by):
+            raise AttributeError(
+                f"The module {self.path!r} has neither parallel_env nor env: it is no PettingZoo module."
+            )
+        return getattr(module, made_by)(**self.kwargs)
+
+
+def joint_factories(
+    env_fns: Any, num_envs: Any, turns: str, env_kwargs: Mapping[str, Any] | None
+) -> list[JointFactory]:
+    """One factory for each env. Raises what is wrong with the arguments."""
+    if turns not in TURNS:
+        raise ValueError(f"turns={turns!r} is unknown. Choose 'simultaneous' or 'sequential'.")
+    if isinstance(env_fns, str):
+        if num_envs is None:
+            raise ValueError(f"The module {env_fns!r} was given without num_envs. Say how many environments to make.")
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+            raise ValueError(f"num_envs={num_envs!r} is not a number of environments. Give a whole number from 1 up.")
+        return [JointFactory(ModuleFactory(env_fns, turns, dict(env_kwargs or {})), turns)] * num_envs
+    if num_envs is not None or env_kwargs is not None:
+        raise ValueError(
+            "num_envs and env_kwargs go with a module path. With callables, give one for each environment."
+        )
+    if not isinstance(env_fns, Sequence):
+        raise TypeError(f"env_fns={env_fns!r} is neither a sequence of callables nor the path of a PettingZoo module.")
+    for env, make in enumerate(env_fns):
+        if not callable(make):
+            raise TypeError(
+                f"env_fns[{env}]={make!r} is not callable. Give functions that make environments, not environments."
+            )
+    return [JointFactory(make, turns) for make in env_fns]
+
+
+def _playable(env: Any, turns: str) -> Any:
+    """The env with a parallel interface."""
+    if hasattr(env, "agent_selection") or _is_aec(env):
+        if turns == "sequential":
+            return TurnEnv(env)
+        if not getattr(env, "metadata", {}).get("is_parallelizable", False):
+            raise ValueError(
+                f"{env} is an AEC environment whose agents cannot act all at once (its metadata does not say "
+                "is_parallelizable). Give turns='sequential'."
+            )
+        from pettingzoo.utils.conversions import aec_to_parallel
+
+        return aec_to_parallel(env)
+    if not callable(getattr(env, "step", None)) or not callable(getattr(env, "observation_space", None)):
+        raise TypeError(f"The factory returned {env!r}, which is not a PettingZoo environment.")
+    if turns == "sequential":
+        raise ValueError(f"{env} is a parallel environment: all its agents act at once. Give turns='simultaneous'.")
+    return env
+
+
+def _is_aec(env: Any) -> bool:
+    from pettingzoo import AECEnv
+
+    return isinstance(env, AECEnv)

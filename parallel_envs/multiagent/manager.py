@@ -1,0 +1,331 @@
+"""`MultiAgentEnvManager`: PettingZoo environments in worker processes, as arrays by agent."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Space
+from gymnasium.vector.utils import batch_space
+
+from parallel_envs.multiagent.last_words import LastWords
+from parallel_envs.multiagent.loading import joint_factories
+from parallel_envs.multiagent.roster import Agent, JointObservations
+from parallel_envs.multiagent.rows import FixedRows, Flags, Joint, OpenRows
+from parallel_envs.vector import ParallelEnvManager
+from parallel_envs.vector.arguments import Options, some_envs
+
+Named = dict[Agent, Any]
+Step = tuple[Named, Named, Named, Named, "Infos"]
+
+
+class Infos(dict[Agent, dict[str, Any]]):
+    """Infos by agent, each in Gymnasium's vector layout. `common` holds what is about environments as a whole."""
+
+    def __init__(self, infos: Mapping[Agent, dict[str, Any]], common: dict[str, Any]) -> None:
+        super().__init__(infos)
+        self.common = common
+
+
+class MultiAgentEnvManager:
+    """Many PettingZoo environments at once, in worker processes.
+
+        envs = MultiAgentEnvManager("mpe2.simple_spread_v3", num_envs=8, num_workers=2)
+        observations, infos = envs.reset(seed=7)                    # observations[agent]: (8, ...)
+        actions = {agent: envs.action_space(agent).sample() for agent in envs.agents_now}
+        observations, rewards, terminations, truncations, infos = envs.step(actions)
+
+    Every dict is keyed by agent, every array has one row for each environment. `alive[agent]` says in which rows the
+    agent will act next, `present[agent]` in which its observation is one: other rows hold zeros, and their actions are
+    ignored. In the step that ends an agent its last observation is present and it is not alive.
+
+    An environment's episode ends when no agent is left; it is then reset as `autoreset_mode` says. There the infos of
+    each agent hold `final_obs`, `final_reward` and `final_info`, what it was last told at its own end, with masks.
+
+    Agents of environments without `possible_agents` come and go: the dicts then hold those that are there in some
+    environment, `infos.common["new_agents"]` names those not met before, and an agent whose spaces differ between
+    environments has a list with one item a row in the place of an array.
+
+    Args:
+        env_fns: Callables that make PettingZoo environments (parallel or AEC), or the path of a module, such as
+            `"mpe2.simple_spread_v3"`, with `num_envs` and `env_kwargs`.
+        num_envs: With a path: how many environments to make.
+        env_kwargs: With a path: keyword arguments for the module's `parallel_env` or `env`.
+        turns: How AEC environments are played. `"simultaneous"`: all observe, then all act (PettingZoo's own
+            conversion, for those that are parallelizable). `"sequential"`: agents act one after another on the world as
+            it changes; a step is one turn in each environment, and only the agent to move is present.
+        **options: As for `ParallelEnvManager`: `num_workers`, `backend`, `context`, `copy`, `shared_memory`,
+            `autoreset_mode`, `on_failure`, `step_timeout`, `task_source` and so on.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]] | str,
+        *,
+        num_envs: int | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        turns: str = "simultaneous",
+        **options: Any,
+    ) -> None:
+        _check_options(options)
+        factories = joint_factories(env_fns, num_envs, turns, env_kwargs)
+        self.turns = turns
+        self.envs = ParallelEnvManager(factories, **options)
+        """The manager underneath: each environment with all its agents is one of its environments."""
+        space = self.envs.single_observation_space
+        self._rows = FixedRows(space.roster) if isinstance(space, JointObservations) else OpenRows()
+        self.num_envs, self.num_workers = self.envs.num_envs, self.envs.num_workers
+        self.metadata, self.render_mode = self.envs.metadata, self.envs.render_mode
+        self.alive: dict[Agent, Flags] = {}
+        self.present: dict[Agent, Flags] = {}
+        self._last_words = LastWords(self._rows.observation_space)
+
+    # ---- agents and spaces ------------------------------------------------------------------------------------------
+
+    @property
+    def possible_agents(self) -> tuple[Agent, ...]:
+        """All agents that may come; of environments that do not say, all that have come so far."""
+        return self._rows.agents
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the environments do not say beforehand which agents may come."""
+        return isinstance(self._rows, OpenRows)
+
+    @property
+    def agents_now(self) -> tuple[Agent, ...]:
+        """The agents that are alive in some environment."""
+        return tuple(agent for agent, there in self.alive.items() if there.any())
+
+    def agents(self, env_id: int) -> list[Agent]:
+        """The agents that are alive in an environment, in its own order."""
+        (agents,) = self.envs.get_attr("agents", env_ids=env_id)
+        return list(agents)
+
+    def single_observation_space(self, agent: Agent) -> Space[Any]:
+        """What an agent observes in one environment."""
+        return self._rows.observation_space(agent)
+
+    def single_action_space(self, agent: Agent) -> Space[Any]:
+        """What an agent does in one environment."""
+        return self._rows.action_space(agent)
+
+    def observation_space(self, agent: Agent) -> Space[Any]:
+        """What an agent observes in all environments."""
+        return batch_space(self.single_observation_space(agent), self.num_envs)
+
+    def action_space(self, agent: Agent) -> Space[Any]:
+        """What an agent does in all environments."""
+        return batch_space(self.single_action_space(agent), self.num_envs)
+
+    # ---- reset and step ---------------------------------------------------------------------------------------------
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: Options = None,
+        tasks: Sequence[Any] | None = None,
+        env_ids: int | Iterable[int] | None = None,
+        timeout: float | None = None,
+    ) -> tuple[Named, Infos]:
+        """Reset all environments, or those of `env_ids`. Arguments as in `ParallelEnvManager.reset`."""
+        self.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
+        return self.reset_wait(timeout)
+
+    def reset_async(self, **arguments: Any) -> None:
+        """Begin a reset. `reset_wait` ends it."""
+        self.envs.reset_async(**arguments)
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Named, Infos]:
+        """The observations and infos of the reset that was begun."""
+        observations, infos = self.envs.reset_wait(timeout)
+        joint = self._rows.joint(observations, infos, self.num_envs)
+        self.alive, self.present = joint.alive, joint.present
+        return joint.observations, Infos(joint.infos, joint.common)
+
+    def step(self, actions: Mapping[Agent, Any]) -> Step:
+        """Step all environments. `actions[agent]` has a row for each; those where it is not alive are ignored."""
+        self.step_async(actions)
+        return self.step_wait()
+
+    def step_async(self, actions: Mapping[Agent, Any]) -> None:
+        """Begin a step. `step_wait` ends it."""
+        self._check_actions(actions, self.alive)
+        self.envs.step_async(self._rows.join_actions(actions, self.num_envs, self.alive))
+
+    def step_wait(self, timeout: float | None = None) -> Step:
+        """The results of the step that was begun."""
+        observations, _, terminated, truncated, infos = self.envs.step_wait(timeout)
+        return self._results(None, observations, terminated | truncated, infos)
+
+    # ---- each environment at its own pace ---------------------------------------------------------------------------
+
+    def send(self, actions: Mapping[Agent, Any], env_ids: int | Iterable[int] | None = None) -> None:
+        """Step some environments, each at its own pace. `actions[agent]` has a row for each. `recv` has the results."""
+        envs = some_envs(env_ids, self.num_envs)
+        alive = {agent: there[envs] for agent, there in self.alive.items()}
+        self._check_actions(actions, alive)
+        self.envs.send(self._rows.join_actions(actions, len(envs), alive), envs)
+
+    def send_reset(self, env_ids: int | Iterable[int] | None = None, **arguments: Any) -> None:
+        """Reset some environments, each at its own pace; arguments as in `reset`. `recv` brings the results."""
+        self.envs.send_reset(env_ids, **arguments)
+
+    def recv(
+        self, min_envs: int = 1, timeout: float | None = None
+    ) -> tuple[npt.NDArray[np.intp], Named, Named, Named, Named, Infos]:
+        """What has come back from `send` and `send_reset`: the environments' numbers, and rows for these."""
+        envs, observations, _, terminated, truncated, infos = self.envs.recv(min_envs, timeout)
+        return envs, *self._results(envs, observations, terminated | truncated, infos)
+
+    # ---- what else ParallelEnvManager has ---------------------------------------------------------------------------
+
+    def set_tasks(self, tasks: Sequence[Any], env_ids: int | Iterable[int] | None = None) -> None:
+        """Give environments tasks, one for each, from their next episodes on."""
+        self.envs.set_tasks(tasks, env_ids)
+
+    def get_tasks(self, env_ids: int | Iterable[int] | None = None) -> list[Any]:
+        """The tasks that environments have."""
+        return self.envs.get_tasks(env_ids)
+
+    def call(self, name: str, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of the environments (or read an attribute): all, or those of `env_ids`."""
+        return self.envs.call(name, *args, env_ids=env_ids, **kwargs)
+
+    def get_attr(self, name: str, env_ids: int | Iterable[int] | None = None) -> tuple[Any, ...]:
+        """An attribute of each environment."""
+        return self.envs.get_attr(name, env_ids)
+
+    def set_attr(self, name: str, values: Any, env_ids: int | Iterable[int] | None = None) -> None:
+        """Set an attribute of each environment."""
+        self.envs.set_attr(name, values, env_ids)
+
+    def state(self) -> npt.NDArray[Any]:
+        """The global state of each environment, for those that have one."""
+        return np.stack(self.envs.call("state"))
+
+    def render(self) -> tuple[Any, ...] | None:
+        """What each environment renders."""
+        return self.envs.render()
+
+    def restart(self, env_ids: int | Iterable[int] | None = None) -> None:
+        """Replace the workers of these environments by fresh ones."""
+        self.envs.restart(env_ids)
+
+    def stats(self) -> list[dict[str, Any]]:
+        """What each worker has done so far."""
+        return self.envs.stats()
+
+    @property
+    def closed(self) -> bool:
+        return self.envs.closed
+
+    def close(self, timeout: float = 5.0) -> None:
+        """End all workers."""
+        self.envs.close(timeout=timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        agents = len(self.possible_agents)
+        known = f"{agents} agents so far" if self.is_open else f"{agents} agents"
+        return f"MultiAgentEnvManager({known}, {self.envs!r})"
+
+    # ---- views ------------------------------------------------------------------------------------------------------
+
+    def as_vector_env(self, agents: Sequence[Agent] | None = None) -> Any:
+        """Agents of equal spaces as rows of one `gymnasium.vector.VectorEnv`: see `AgentRows`."""
+        from parallel_envs.multiagent.agent_rows import AgentRows
+
+        return AgentRows(self, agents)
+
+    def single_env(self, env_id: int) -> Any:
+        """One environment as a PettingZoo `ParallelEnv`: see `SingleEnv`."""
+        from parallel_envs.multiagent.single import SingleEnv
+
+        return SingleEnv(self, env_id)
+
+    # ---- inside -----------------------------------------------------------------------------------------------------
+
+    def _check_actions(self, actions: Mapping[Agent, Any], alive: Mapping[Agent, Flags]) -> None:
+        if not isinstance(actions, Mapping):
+            raise TypeError(f"actions={actions!r} is not a dict. Give a batch of actions for each agent, by its id.")
+        if actions.keys() == alive.keys():
+            return
+        for agent in actions:
+            if agent not in alive and agent not in self._rows.agents:
+                raise KeyError(f"Actions were given for {agent!r}, who is no agent here: {list(self._rows.agents)}.")
+        for agent, there in alive.items():
+            if agent not in actions and there.any():
+                envs = np.flatnonzero(there).tolist()
+                raise ValueError(
+                    f"No actions were given for {agent!r}, who is alive in envs {envs}. Give actions for every agent "
+                    "of agents_now."
+                )
+
+    def _results(self, envs: npt.NDArray[np.intp] | None, observations: Any, ended: Flags, infos: Any) -> Step:
+        """The five dicts, with what belongs to an episode that has just ended in its place."""
+        num_rows = len(ended)
+        rows = np.arange(num_rows) if envs is None else envs
+        if "final_obs" in infos:  # SAME_STEP: rewards and ends are those of the last step, not of the reset after it
+            final, own = infos.pop("final_obs"), infos.pop("final_info", {})
+            finals = np.flatnonzero(infos.pop("_final_obs")).tolist()
+            infos.pop("_final_info", None)
+            before = self._rows.substituted(observations, {row: final[row] for row in finals})
+            last = self._rows.joint(before, own, num_rows, observations)
+            joint = self._rows.joint(observations, infos, num_rows, before)
+        else:
+            finals = []
+            last = joint = self._rows.joint(observations, infos, num_rows)
+        lost = np.asarray(joint.common.get("worker_restarted", np.zeros(num_rows)), np.bool_)
+        if lost.any():
+            self._end_lost(last, rows, lost)
+        if last.someone_ended:
+            self._last_words.hear(last, rows, lost, {row: joint.infos for row in range(num_rows) if row not in finals})
+        if ended.any():
+            self._last_words.tell(joint.infos, rows, ended)
+        self._note(envs, joint)
+        return joint.observations, last.rewards, last.terminations, last.truncations, Infos(joint.infos, joint.common)
+
+    def _end_lost(self, joint: Joint, rows: npt.NDArray[np.intp], lost: Flags) -> None:
+        """Episodes that were lost with their worker: whoever was alive in one is truncated, without last words."""
+        self._last_words.forget(rows[lost])
+        for agent, before in self.alive.items():
+            if agent in joint.truncations:
+                joint.truncations[agent] = joint.truncations[agent] | (lost & before[rows])
+
+    def _note(self, envs: npt.NDArray[np.intp] | None, joint: Joint) -> None:
+        """Who is there now."""
+        if envs is None:
+            self.alive, self.present = joint.alive, joint.present
+            return
+        for kept, news in ((self.alive, joint.alive), (self.present, joint.present)):
+            for agent in {**kept, **news}:
+                there = kept.get(agent, np.zeros(self.num_envs, np.bool_)).copy()
+                there[envs] = news.get(agent, False)
+                kept[agent] = there
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    known = set(inspect.signature(ParallelEnvManager).parameters) - {
+        "env_fns",
+        "num_envs",
+        "env_kwargs",
+        "observation_mode",
+    }
+    for name in options:
+        if name not in known:
+            raise TypeError(
+                f"{name}={options[name]!r} is no option of MultiAgentEnvManager. Those are {sorted(known)}."
+            )

@@ -1,0 +1,253 @@
+"""From what the workers report to PettingZoo's five dicts, for all envs at once; and from dicts of actions back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Space
+
+from parallel_envs.multiagent.joint_env import AGENTS, COMMON
+from parallel_envs.multiagent.roster import (
+    ALIVE,
+    FLAGS,
+    GROUPS,
+    PRESENT,
+    REWARDS,
+    TERMINATED,
+    TRUNCATED,
+    Agent,
+    JointObservations,
+    Roster,
+    name,
+)
+from parallel_envs.vector.infos import add_info
+from parallel_envs.vector.layout import Leaf, assembler, leaves
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Joint:
+    """What some envs returned, agent by agent, each array with a row for each of them."""
+
+    observations: dict[Agent, Any]
+    rewards: dict[Agent, npt.NDArray[np.float64]]
+    terminations: dict[Agent, Flags]
+    truncations: dict[Agent, Flags]
+    infos: dict[Agent, dict[str, Any]]
+    present: dict[Agent, Flags]
+    alive: dict[Agent, Flags]
+    common: dict[str, Any]
+    someone_ended: bool
+
+
+class FixedRows:
+    """For envs that know their agents: everything lies in arrays already, and is only cut up."""
+
+    def __init__(self, roster: Roster) -> None:
+        self.agents = roster.agents
+        space = JointObservations(roster)
+        self._leaves, self._assemble = leaves(space), assembler(space)
+        spaces = zip(roster.observation_spaces, roster.action_spaces, strict=True)
+        self._spaces = dict(zip(roster.agents, spaces, strict=True))
+        self._cuts = [
+            (agent, (name(number), row, leaves(group.space), assembler(group.space)))
+            for number, group in enumerate(roster.observation_groups)
+            for row, agent in enumerate(roster.agents[place] for place in group.places)
+        ]
+        self._action_parts = [
+            (
+                name(number),
+                [roster.agents[place] for place in group.places],
+                leaves(group.space),
+                assembler(group.space),
+            )
+            for number, group in enumerate(roster.action_groups)
+        ]
+
+    def observation_space(self, agent: Agent) -> Space[Any]:
+        return self._space(agent, 0)
+
+    def action_space(self, agent: Agent) -> Space[Any]:
+        return self._space(agent, 1)
+
+    def _space(self, agent: Agent, which: int) -> Space[Any]:
+        if agent not in self._spaces:
+            raise KeyError(f"{agent!r} is no agent of these environments. They have {list(self._spaces)}.")
+        return self._spaces[agent][which]
+
+    def joint(self, observations: Any, infos: Mapping[str, Any], num_rows: int, others: Any = None) -> Joint:
+        flags = observations[FLAGS]
+        told = infos.get(AGENTS, {})
+        common = {key: value for key, value in infos.items() if key not in (AGENTS, f"_{AGENTS}", COMMON, f"_{COMMON}")}
+        common |= infos.get(COMMON, {})
+        return Joint(
+            {agent: _cut(observations[GROUPS], *cut) for agent, cut in self._cuts},
+            self._columns(observations[REWARDS]),
+            self._columns(flags & TERMINATED != 0),
+            self._columns(flags & TRUNCATED != 0),
+            {agent: told.get(str(place), {}) for place, agent in enumerate(self.agents)},
+            self._columns(flags & PRESENT != 0),
+            self._columns(flags & ALIVE != 0),
+            common,
+            bool((flags & (TERMINATED | TRUNCATED)).any()),
+        )
+
+    def substituted(self, observations: Any, rows: Mapping[int, Any]) -> Any:
+        """A copy of a batch of joint observations with some rows replaced."""
+        columns = []
+        for leaf in self._leaves:
+            column = leaf.of(observations)
+            column = column.copy() if leaf.fixed else list(column)
+            for row, value in rows.items():
+                column[row] = leaf.of(value)
+            columns.append(column)
+        return self._assemble(columns)
+
+    def _columns(self, table: npt.NDArray[Any]) -> dict[Agent, npt.NDArray[Any]]:
+        return dict(zip(self.agents, table.T, strict=True))
+
+    def join_actions(self, actions: Mapping[Agent, Any], num_rows: int, alive: Mapping[Agent, Flags]) -> Any:
+        """The actions of all agents in the order of the action space; anything for those who have none."""
+        return {
+            GROUPS: {
+                key: assemble(
+                    [_column(leaf, [actions.get(agent) for agent in agents], num_rows, agents) for leaf in parts]
+                )
+                for key, agents, parts, assemble in self._action_parts
+            }
+        }
+
+
+def _cut(groups: Mapping[str, Any], key: str, row: int, parts: Sequence[Leaf], assemble: Callable[..., Any]) -> Any:
+    """One agent's rows out of its group."""
+    group = groups[key]
+    return assemble([leaf.of(group)[:, row] if leaf.fixed else leaf.of(group)[row] for leaf in parts])
+
+
+def _column(leaf: Leaf, actions: Sequence[Any], num_rows: int, agents: Sequence[Agent]) -> Any:
+    values = [None if one is None else leaf.of(one) for one in actions]
+    if not leaf.fixed:
+        return tuple([None] * num_rows if value is None else list(value) for value in values)
+    arrays = [None if value is None else np.asarray(value) for value in values]
+    for agent, array in zip(agents, arrays, strict=True):
+        if array is not None and array.shape != (num_rows, *leaf.shape):
+            raise ValueError(
+                f"Actions{leaf.name} of shape {array.shape} were given for {agent!r} in {num_rows} environments, whose "
+                f"actions have shape {leaf.shape}. Give an array of shape {(num_rows, *leaf.shape)}."
+            )
+    kinds = [array.dtype for array in arrays if array is not None]
+    dtype = np.result_type(*kinds) if kinds else leaf.dtype
+    table = np.zeros((num_rows, len(values), *leaf.shape), dtype)
+    for row, array in enumerate(arrays):
+        if array is not None:
+            table[:, row] = array
+    return table
+
+
+class OpenRows:
+    """For envs whose agents are not known beforehand: tables are made for those who are there.
+
+    An agent that has different spaces in different envs has a list with one item a row in the place of an array.
+    """
+
+    def __init__(self) -> None:
+        self._spaces: dict[Agent, tuple[Space[Any], Space[Any]]] = {}
+        self._ragged: set[Agent] = set()
+
+    @property
+    def agents(self) -> tuple[Agent, ...]:
+        """All that have been met so far."""
+        return tuple(self._spaces)
+
+    def observation_space(self, agent: Agent) -> Space[Any]:
+        return self._space(agent, 0)
+
+    def action_space(self, agent: Agent) -> Space[Any]:
+        return self._space(agent, 1)
+
+    def _space(self, agent: Agent, which: int) -> Space[Any]:
+        if agent not in self._spaces:
+            raise KeyError(f"{agent!r} has not been met yet. So far there were {list(self._spaces)}.")
+        return self._spaces[agent][which]
+
+    def joint(
+        self, observations: Sequence[Any], infos: Mapping[str, Any], num_rows: int, others: Sequence[Any] | None = None
+    ) -> Joint:
+        """`others` are rows whose agents are to have entries too."""
+        new = self._meet([*(others or ()), *observations])
+        there = dict.fromkeys(agent for told in (*(others or ()), *observations) for agent in (*told[0], *told[5]))
+        joint = Joint({}, {}, {}, {}, {agent: {} for agent in there}, {}, {}, dict(infos), False)
+        if new:
+            joint.common["new_agents"] = new
+        for agent in there:
+            rows = [row for row, told in enumerate(observations) if agent in told[0]]
+            joint.observations[agent] = self._table(agent, {row: observations[row][0][agent] for row in rows}, num_rows)
+            joint.rewards[agent] = np.array([float(told[1].get(agent, 0.0)) for told in observations])
+            joint.terminations[agent] = np.array([bool(told[2].get(agent, False)) for told in observations])
+            joint.truncations[agent] = np.array([bool(told[3].get(agent, False)) for told in observations])
+            joint.present[agent] = np.array([agent in told[0] for told in observations])
+            joint.alive[agent] = np.array([agent in told[5] for told in observations])
+        for row, told in enumerate(observations):
+            for agent, info in told[4].items():
+                if agent in there:
+                    add_info(joint.infos[agent], info, row, num_rows)
+                else:  # what is about no agent
+                    add_info(joint.common, {str(agent): info}, row, num_rows)
+        joint.someone_ended = any(map(np.any, (*joint.terminations.values(), *joint.truncations.values())))
+        return joint
+
+    def substituted(self, observations: Sequence[Any], rows: Mapping[int, Any]) -> list[Any]:
+        """A copy of a batch of joint observations with some rows replaced."""
+        return [rows.get(row, told) for row, told in enumerate(observations)]
+
+    def _meet(self, observations: Sequence[Any]) -> list[Agent]:
+        """Learn the spaces that these rows announce. Returns the agents that are new."""
+        new = []
+        for told in observations:
+            for agent, spaces in told[6].items():
+                if agent not in self._spaces:
+                    new.append(agent)
+                elif self._spaces[agent] != spaces:
+                    self._ragged.add(agent)
+                self._spaces[agent] = spaces
+        return new
+
+    def _table(self, agent: Agent, values: Mapping[int, Any], num_rows: int) -> Any:
+        if agent in self._ragged:
+            return [values.get(row) for row in range(num_rows)]
+        return table(self._spaces[agent][0], values, num_rows)
+
+    def join_actions(
+        self, actions: Mapping[Agent, Any], num_rows: int, alive: Mapping[Agent, Flags]
+    ) -> list[dict[Agent, Any]]:
+        """For each row the actions of those who are alive in it."""
+        joined: list[dict[Agent, Any]] = [{} for _ in range(num_rows)]
+        for agent, batch in actions.items():
+            space = self._spaces[agent][1]
+            parts, assemble = leaves(space), assembler(space)
+            for row in np.flatnonzero(alive[agent]).tolist() if agent in alive else ():
+                joined[row][agent] = assemble([leaf.of(batch)[row] for leaf in parts])
+        return joined
+
+
+def table(space: Space[Any], values: Mapping[int, Any], num_rows: int) -> Any:
+    """Values of a space as a batch, by row; zeros (or None) in the rows that have none."""
+    columns: list[Any] = []
+    for leaf in leaves(space):
+        column: Any = np.zeros((num_rows, *leaf.shape), leaf.dtype) if leaf.fixed else [None] * num_rows
+        for row, value in values.items():
+            column[row] = leaf.of(value)
+        columns.append(column if leaf.fixed else tuple(column))
+    return assembler(space)(columns)
+
+
+def row_of(space: Space[Any], batch: Any, row: int) -> Any:
+    """One row of a batch of values of a space."""
+    if isinstance(batch, list):
+        return batch[row]
+    return assembler(space)([leaf.of(batch)[row] for leaf in leaves(space)])
