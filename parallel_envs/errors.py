@@ -7,7 +7,8 @@
     ├── WorkerTimeout      an answer did not come in time (also the TimeoutError of Python and of multiprocessing)
     │   └── StepTimeout    the answer that did not come was an environment's
     └── RemoteError        code inside a worker raised: its type, message and traceback travel as text
-        └── EnvError       the code that raised was an environment's
+        ├── EnvError       the code that raised was an environment's
+        └── PolicyError    the code that raised was a policy's
 
 Catch `ParallelEnvsError` to catch them all. A `RemoteError` whose remote type is one of Python's own exceptions
 (`ValueError`, `AttributeError`, ...) is an instance of that type too, so `except ValueError` keeps working when an
@@ -28,6 +29,7 @@ __all__ = [
     "CollectionInterrupted",
     "EnvError",
     "ParallelEnvsError",
+    "PolicyError",
     "RemoteError",
     "RemoteTraceback",
     "StepTimeout",
@@ -130,6 +132,13 @@ class EnvError(RemoteError):
     """An environment raised. `env_ids` says which."""
 
     env_ids: tuple[int, ...] = ()
+
+
+class PolicyError(RemoteError):
+    """A policy raised. `agents` says whose; `actions` holds what the policies of the other agents said."""
+
+    agents: tuple[Any, ...] = ()
+    actions: dict[Any, Any]
 
 
 _joined: dict[tuple[type[RemoteError], str], type[RemoteError]] = {}

@@ -38,7 +38,7 @@ LAYERS: list[list[str]] = [
     ["vector", "policies"],
     ["tasks"],
     ["engine"],
-    ["seeding", "errors"],
+    ["seeding", "errors", "torch_threads"],
 ]
 
 # What a layer must never hear of, at whatever depth of a function the import stands.
@@ -53,6 +53,7 @@ PUBLIC_NAMES = {
     "ClosedError",
     "CollectionInterrupted",
     "EnvError",
+    "MultiAgentEnvManager",
     "MultiEpisodeWrapper",
     "ParallelEnvManager",
     "ParallelEnvsError",
@@ -309,6 +310,13 @@ def test_the_manager_brings_in_no_heavy_library() -> None:
     program = "import parallel_envs; parallel_envs.ParallelEnvManager\nanswer = sorted(sys.modules)"
     loaded = set(in_fresh_interpreter(program))
     assert f"{PACKAGE}.vector" in loaded
+    assert loaded & (HEAVY | {"pettingzoo"}) == set()
+
+
+def test_multiagent_brings_in_no_heavy_library() -> None:
+    program = "import parallel_envs; parallel_envs.MultiAgentEnvManager\nanswer = sorted(sys.modules)"
+    loaded = set(in_fresh_interpreter(program))
+    assert f"{PACKAGE}.multiagent" in loaded
     assert loaded & (HEAVY | {"pettingzoo"}) == set()
 
 

@@ -22,6 +22,7 @@ from gymnasium.spaces import Box, Discrete, Space
 from torch import Tensor, nn
 
 from parallel_envs.policies import BatchPolicy, Rows
+from parallel_envs.torch_threads import one_torch_thread
 
 __all__ = ["Mlp", "NetworkPolicy", "Recurrent", "markov_policy", "memory_markov_policy", "memory_policy"]
 
@@ -79,7 +80,7 @@ class NetworkPolicy(BatchPolicy):
         return _memory(self.actor, num_rows), _memory(self.critic, num_rows)
 
     def act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
-        with torch.inference_mode(), _one_thread():
+        with torch.inference_mode(), one_torch_thread():
             return self._act(observations, state, resets, rows)
 
     def _act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
@@ -96,6 +97,8 @@ class NetworkPolicy(BatchPolicy):
 
     def _previous(self, rows: Rows, resets: npt.NDArray[np.bool_]) -> Tensor:
         """The previous actions and rewards as numbers; all zeros where an episode begins."""
+        if rows.previous_actions is None:
+            raise ValueError(f"{self!r} remembers previous actions and rewards, and was called without them.")
         rewards = torch.as_tensor(rows.previous_rewards, dtype=torch.float32)[:, None]
         if isinstance(self.action_space, Discrete):
             actions = np.zeros((len(rows), num_actions(self.action_space)), np.float32)
@@ -193,17 +196,6 @@ def _forward(network: nn.Module, seen: Tensor, remembered: Tensor | None, state:
         out, state = network(remembered, state)
         return out, state
     return network(seen), state
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Torch on one thread: for few rows others only spin, on cores that the environments need."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,38 @@
-"""The home of the per-agent dispatch strategies: sequential, thread, process, batch and device.
+"""Every agent's policy computed at once, by the strategy that suits it.
 
-It is reserved and still empty: nothing is exported yet. The import name is `parallel_envs.wrappers`; the link
-`wrappers` at the top of the repository leads here for people who browse, and is not installed.
+    sequential   one by one, in the caller: the reference
+    thread       for policies that let go of the interpreter's lock
+    process      for policies that compute in Python
+    batch        for policies that act for many at once, and for networks of equal shape
+    gpu          the same on a device
+    auto         measures these, and keeps the fastest
+
+Start with `multi.py` (`WrappedMultiAgentPolicy`). To add a strategy, subclass `PerAgentWrapper` (`base.py`) and add a
+line to `STRATEGIES`. The import name is `parallel_envs.wrappers`; the link `wrappers` at the top of the repository
+leads here for people who browse, and is not installed.
 """
 
-__all__: list[str] = []
+from parallel_envs.wrappers.auto import PerAgentAutoWrapper
+from parallel_envs.wrappers.base import PerAgentWrapper, Rules
+from parallel_envs.wrappers.batch import PerAgentBatchWrapper
+from parallel_envs.wrappers.gpu import PerAgentGPUWrapper
+from parallel_envs.wrappers.multi import STRATEGIES, WrappedMultiAgentPolicy
+from parallel_envs.wrappers.pool import PolicyPool
+from parallel_envs.wrappers.process import PerAgentProcessWrapper, PerAgentSubprocessWrapper
+from parallel_envs.wrappers.sequential import PerAgentSequentialWrapper
+from parallel_envs.wrappers.thread import PerAgentThreadWrapper
+
+__all__ = [
+    "STRATEGIES",
+    "PerAgentAutoWrapper",
+    "PerAgentBatchWrapper",
+    "PerAgentGPUWrapper",
+    "PerAgentProcessWrapper",
+    "PerAgentSequentialWrapper",
+    "PerAgentSubprocessWrapper",
+    "PerAgentThreadWrapper",
+    "PerAgentWrapper",
+    "PolicyPool",
+    "Rules",
+    "WrappedMultiAgentPolicy",
+]

@@ -1,0 +1,143 @@
+"""An agent's policy in the place where it runs, whether that is here, in a thread or in a worker process."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Seat:
+    """A policy, and its memory for each row.
+
+    A policy is asked with one observation, or with a batch and a mask that says which rows want an action. With rows,
+    every row is an episode of its own: a policy whose `step_batch` takes `rows` (the numbers of the rows) remembers by
+    row itself; one whose `step_batch` does not is taken to remember nothing; any other is copied for each row.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+        self.batches = callable(getattr(policy, "step_batch", None))
+        self.remembers_rows = self.batches and "rows" in inspect.signature(policy.step_batch).parameters
+        self._copies: list[Any] = []
+
+    def answer(self, observation: Any, wanted: Mask | None) -> Any:
+        """The action for an observation, or actions for the rows of a batch: zeros where none is wanted."""
+        if wanted is None:
+            return self.policy.step(observation)
+        rows = np.flatnonzero(wanted)
+        if not len(rows):
+            return None
+        return spread(self.answer_rows(take_rows(observation, rows), rows), rows, len(wanted))
+
+    def answer_rows(self, observations: Any, rows: npt.NDArray[np.intp]) -> Any:
+        """The actions for these rows."""
+        if self.remembers_rows:
+            return self.policy.step_batch(observations, rows=rows)
+        if self.batches:
+            return self.policy.step_batch(observations)
+        self._grow(int(rows[-1]) + 1)
+        return [self._copies[row].step(take_rows(observations, place)) for place, row in enumerate(rows.tolist())]
+
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """Episodes begin: all, or those of some rows."""
+        if rows is None:
+            reset_policy(self.policy)
+            self._copies.clear()
+        elif self.remembers_rows:
+            self.policy.reset(rows=np.asarray(rows, np.intp))
+        elif not self.batches:
+            self._grow(max(rows, default=-1) + 1)
+            for row in rows:
+                reset_policy(self._copies[row])
+
+    def _grow(self, num_rows: int) -> None:
+        """Copies for new rows. Each draws its own random numbers: a copy's generators go on from its row's number."""
+        while len(self._copies) < num_rows:
+            twin = copy.deepcopy(self.policy)
+            _part_generators(twin, len(self._copies))
+            reset_policy(twin)
+            self._copies.append(twin)
+
+    # ---- state ------------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> Any:
+        """What the policy remembers, as it tells itself or else all its attributes; with the copies of its rows."""
+        return _state_of(self.policy), [_state_of(twin) for twin in self._copies]
+
+    def set_state(self, state: Any) -> None:
+        """Put back what `get_state` has told."""
+        own, rows = state
+        _restore(self.policy, own)
+        del self._copies[len(rows) :]
+        self._grow(len(rows))
+        for twin, told in zip(self._copies, rows, strict=True):
+            _restore(twin, told)
+
+    def load_state_dict(self, weights: Any) -> None:
+        """New weights, for the copies too."""
+        for policy in (self.policy, *self._copies):
+            policy.load_state_dict(weights)
+
+
+def reset_policy(policy: Any) -> None:
+    """Tell a policy that an episode begins, if it wants to know."""
+    reset = getattr(policy, "reset", None)
+    if reset is not None:
+        reset()
+
+
+def take_rows(batch: Any, rows: Any) -> Any:
+    """Some rows (or one) of a batch: of dicts and tuples of arrays too."""
+    if isinstance(batch, dict):
+        return {key: take_rows(part, rows) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(take_rows(part, rows) for part in batch)
+    return batch[rows]
+
+
+def spread(actions: Any, rows: npt.NDArray[np.intp], num_rows: int) -> Any:
+    """Actions of some rows in the places of all, zeros elsewhere."""
+    if isinstance(actions, dict):
+        return {key: spread(part, rows, num_rows) for key, part in actions.items()}
+    if isinstance(actions, tuple):
+        return tuple(spread(part, rows, num_rows) for part in actions)
+    if len(actions) != len(rows):
+        raise ValueError(f"{len(actions)} actions were returned for {len(rows)} observations. Return one for each.")
+    if isinstance(actions, list) and isinstance(actions[0], dict | tuple):
+        kind = actions[0]
+        keys = kind if isinstance(kind, dict) else range(len(kind))
+        parts = {key: spread([action[key] for action in actions], rows, num_rows) for key in keys}
+        return parts if isinstance(kind, dict) else tuple(parts.values())
+    values = np.asarray(actions)
+    if len(rows) == num_rows:
+        return values
+    full = np.zeros((num_rows, *values.shape[1:]), values.dtype)
+    full[rows] = values
+    return full
+
+
+def _state_of(policy: Any) -> Any:
+    return policy.get_state() if hasattr(policy, "get_state") else copy.deepcopy(vars(policy))
+
+
+def _restore(policy: Any, state: Any) -> None:
+    if hasattr(policy, "set_state"):
+        policy.set_state(state)
+    else:
+        vars(policy).clear()
+        vars(policy).update(copy.deepcopy(state))
+
+
+def _part_generators(policy: Any, row: int) -> None:
+    """Give the NumPy generators among a copy's attributes streams of their own."""
+    for name, value in list(getattr(policy, "__dict__", {}).items()):
+        if isinstance(value, np.random.Generator):
+            seed = int(copy.deepcopy(value).integers(1 << 62))
+            setattr(policy, name, np.random.default_rng([seed, row]))

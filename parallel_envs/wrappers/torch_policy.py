@@ -1,0 +1,203 @@
+"""A torch network as an agent's policy."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium.spaces import Box, Discrete, Space
+from torch import Tensor, nn
+
+from parallel_envs.policies import AgentPolicy
+from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.wrappers.stacked import signature
+
+Array = npt.NDArray[Any]
+Rows = npt.NDArray[np.intp]
+
+
+class TorchPolicy(AgentPolicy):
+    """Samples the action that a network suggests; draws come from a generator of its own.
+
+    For Discrete actions the network gives logits, for Box the mean of a normal distribution, whose logarithmic standard
+    deviation is `log_std` (a number, or the module's attribute of this name). A network with `initial_state(num_rows)`
+    is recurrent: `forward(features, state)` gives outputs and the next state. An observation that is a dict has
+    `"observation"`, and `"action_mask"` where actions are masked.
+
+    Args:
+        module: The network.
+        action_space: Discrete or Box.
+        seed: Where draws begin.
+        deterministic: Take the best action, or the mean, and draw nothing.
+        log_std: For Box. None: the module's own, else 0.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        action_space: Space[Any],
+        *,
+        seed: int = 0,
+        deterministic: bool = False,
+        log_std: float | None = None,
+    ) -> None:
+        if not isinstance(action_space, Discrete | Box):
+            raise TypeError(f"{action_space} was given: a TorchPolicy acts in Discrete and Box spaces only.")
+        self.module, self.action_space, self.deterministic = module, action_space, deterministic
+        self.version = 0
+        """Grows with every `load_state_dict`."""
+        self._generator = np.random.default_rng(seed)
+        self._log_std = log_std
+        self._memory: Any = None
+
+    # ---- acting -----------------------------------------------------------------------------------------------------
+
+    def step(self, observation: Any) -> Any:
+        action = self.step_batch(_as_batch(observation), np.zeros(1, np.intp))[0]
+        return action if action.ndim else action.item()
+
+    def step_batch(self, observations: Any, rows: Rows | None = None) -> Array:
+        """Actions for the rows of a batch. `rows` numbers the episodes that they belong to, for recurrent networks."""
+        features, mask = _features(observations)
+        rows = np.arange(len(features)) if rows is None else rows
+        with torch.inference_mode(), one_torch_thread():
+            outputs = self._forward(torch.as_tensor(features, dtype=torch.float32), rows).numpy()
+        return _chosen(outputs[None], mask, [np.arange(len(outputs))], [self])[0]
+
+    def _forward(self, features: Tensor, rows: Rows) -> Tensor:
+        if not self.is_recurrent:
+            out: Tensor = self.module(features)
+            return out
+        self._remember(int(rows.max()) + 1)
+        out, state = self.module(features, tuple(part[rows] for part in self._memory))
+        for part, new in zip(self._memory, state, strict=True):
+            part[rows] = new
+        return out
+
+    @property
+    def is_recurrent(self) -> bool:
+        return hasattr(self.module, "initial_state")
+
+    def _remember(self, num_rows: int) -> None:
+        """Have memory for so many rows."""
+        have = 0 if self._memory is None else len(self._memory[0])
+        if have < num_rows:
+            fresh = self.module.initial_state(num_rows - have)  # type: ignore[operator]  # an nn.Module's attribute
+            self._memory = (
+                fresh if not have else tuple(torch.cat(pair) for pair in zip(self._memory, fresh, strict=True))
+            )
+
+    def reset(self, rows: Rows | None = None) -> None:
+        if rows is None:
+            self._memory = None
+        elif self.is_recurrent and self._memory is not None and len(rows):
+            self._remember(int(rows.max()) + 1)
+            for part, fresh in zip(self._memory, self.module.initial_state(len(rows)), strict=True):  # type: ignore[operator]  # as above
+                part[rows] = fresh
+
+    # ---- state and weights ------------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """The generator's state and what a recurrent network remembers. Not the weights."""
+        memory = None if self._memory is None else [part.numpy().copy() for part in self._memory]
+        return {"generator": copy.deepcopy(self._generator.bit_generator.state), "memory": memory}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._generator.bit_generator.state = state["generator"]
+        memory = state["memory"]
+        self._memory = None if memory is None else tuple(torch.tensor(part) for part in memory)
+
+    def load_state_dict(self, weights: Any) -> None:
+        """New weights for the network. All or none: what does not fit raises before anything has changed."""
+        own = self.module.state_dict()
+        odd = {name for name in {*own, *weights} if name not in own or name not in weights}
+        odd |= {name for name in own if name not in odd and tuple(own[name].shape) != tuple(weights[name].shape)}
+        if odd:
+            raise ValueError(
+                f"The weights do not fit the network: {sorted(odd)} are missing, unknown or of another shape."
+            )
+        self.module.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
+        self.version += 1
+
+    # ---- many at once -----------------------------------------------------------------------------------------------
+
+    def stack_signature(self) -> Any:
+        """Equal for policies that may be computed in one pass; None if this one may not."""
+        if self.is_recurrent:
+            return None
+        return signature(self.module), repr(self.action_space), self.deterministic
+
+    @staticmethod
+    def compute_stacked(stack: Callable[[Tensor], Tensor], batches: Sequence[Any]) -> tuple[Array, Array | None]:
+        """The outputs of all policies, and their masks, each for its own batch."""
+        parts = [_features(batch) for batch in batches]
+        features = torch.as_tensor(np.stack([part[0] for part in parts]), dtype=torch.float32)
+        masks = None if parts[0][1] is None else np.concatenate([part[1] for part in parts])
+        return stack(features).numpy(), masks
+
+    @staticmethod
+    def choose_stacked(
+        outputs: Array, mask: Array | None, rows: Sequence[Rows], policies: Sequence[TorchPolicy]
+    ) -> list[Array]:
+        """An action for each of these rows of each policy, drawn from its own generator."""
+        return _chosen(outputs, mask, rows, policies)
+
+    def _noise(self, num_rows: int, size: int) -> Array:
+        """What this policy draws for so many rows."""
+        if isinstance(self.action_space, Discrete):
+            return self._generator.random((num_rows, 1))
+        return self._generator.standard_normal((num_rows, size))
+
+    @property
+    def log_std(self) -> Array:
+        if self._log_std is not None:
+            return np.asarray(self._log_std)
+        own = getattr(self.module, "log_std", None)
+        return np.zeros(()) if own is None else own.detach().numpy()
+
+
+def _chosen(outputs: Array, mask: Array | None, rows: Sequence[Rows], policies: Sequence[TorchPolicy]) -> list[Array]:
+    """Actions of policies of one kind: outputs are (policies, rows, numbers). Each gets those of its `rows`."""
+    first = policies[0]
+    if not first.deterministic:
+        noise = np.zeros((*outputs.shape[:2], 1 if isinstance(first.action_space, Discrete) else outputs.shape[2]))
+        for own, wanted, policy in zip(noise, rows, policies, strict=True):
+            own[wanted] = policy._noise(len(wanted), outputs.shape[2])
+    if isinstance(first.action_space, Discrete):
+        logits = outputs.astype(np.float64)
+        if mask is not None:
+            logits[~mask.reshape(logits.shape).astype(bool)] = -np.inf
+        if first.deterministic:
+            actions = logits.argmax(-1)
+        else:
+            sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
+            actions = np.minimum((sums <= noise * sums[..., -1:]).sum(-1), logits.shape[-1] - 1)
+        actions = actions + first.action_space.start
+    else:
+        space = first.action_space
+        assert isinstance(space, Box)
+        if not first.deterministic:
+            widths = np.stack([np.broadcast_to(np.exp(policy.log_std), outputs.shape[2:]) for policy in policies])
+            outputs = outputs + widths[:, None] * noise
+        actions = outputs.reshape(*outputs.shape[:2], *space.shape)
+        actions = np.clip(actions, space.low, space.high).astype(space.dtype)
+    return [own[wanted] for own, wanted in zip(actions, rows, strict=True)]
+
+
+def _features(observations: Any) -> tuple[Array, Array | None]:
+    """A batch of observations as flat numbers, and the masks of its actions."""
+    mask = None
+    if isinstance(observations, dict):
+        mask, observations = observations.get("action_mask"), observations["observation"]
+    array = np.asarray(observations)
+    return array.reshape(len(array), -1), mask
+
+
+def _as_batch(observation: Any) -> Any:
+    if isinstance(observation, dict):
+        return {key: np.asarray(part)[None] for key, part in observation.items()}
+    return np.asarray(observation)[None]
