@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from parallel_envs.errors import (
         ClosedError,
+        CollectionInterrupted,
         EnvError,
         ParallelEnvsError,
+        PolicyError,
         RemoteError,
         StepTimeout,
         WorkerDied,
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
         WorkerTimeout,
     )
     from parallel_envs.meta import MultiEpisodeWrapper, VariBadWrapper, make_env, make_parallel_env
+    from parallel_envs.multiagent import MultiAgentEnvManager
+    from parallel_envs.rollouts import collect
     from parallel_envs.seeding import SeedTree, env_seeds
     from parallel_envs.vector import ParallelEnvManager, vector_entry_point
 
@@ -30,10 +34,13 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ClosedError": "errors",
+    "CollectionInterrupted": "errors",
     "EnvError": "errors",
+    "MultiAgentEnvManager": "multiagent",
     "MultiEpisodeWrapper": "meta",
     "ParallelEnvManager": "vector",
     "ParallelEnvsError": "errors",
+    "PolicyError": "errors",
     "RemoteError": "errors",
     "SeedTree": "seeding",
     "StepTimeout": "errors",
@@ -41,6 +48,7 @@ _HOMES = {
     "WorkerDied": "errors",
     "WorkerStartError": "errors",
     "WorkerTimeout": "errors",
+    "collect": "rollouts",
     "env_seeds": "seeding",
     "make_env": "meta",
     "make_parallel_env": "meta",
@@ -49,10 +57,13 @@ _HOMES = {
 
 __all__ = [
     "ClosedError",
+    "CollectionInterrupted",
     "EnvError",
+    "MultiAgentEnvManager",
     "MultiEpisodeWrapper",
     "ParallelEnvManager",
     "ParallelEnvsError",
+    "PolicyError",
     "RemoteError",
     "SeedTree",
     "StepTimeout",
@@ -60,6 +71,7 @@ __all__ = [
     "WorkerDied",
     "WorkerStartError",
     "WorkerTimeout",
+    "collect",
     "env_seeds",
     "make_env",
     "make_parallel_env",

@@ -144,6 +144,9 @@ class FunctionPolicy(BatchPolicy):
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.function!r})"
+
     def act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
         return [self.function(observation) for observation in rows.singles()], state
 
@@ -153,6 +156,9 @@ class LiftedPolicy(BatchPolicy):
 
     def __init__(self, policy: AgentPolicy) -> None:
         self.policy = policy
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.policy!r})"
 
     def initial_state(self, num_rows: int) -> Array:
         copies = np.full(num_rows, None, object)
@@ -190,9 +196,10 @@ def as_batch_policy(policy: Any) -> BatchPolicy:
     """A `BatchPolicy` of anything that acts: one of these, an `AgentPolicy`, a function from observation to action."""
     if isinstance(policy, BatchPolicy):
         return policy
-    if callable(getattr(policy, "step", None)) and callable(getattr(policy, "reset", None)):
+    is_class = isinstance(policy, type)  # has step and reset too, but nothing to call them on
+    if not is_class and callable(getattr(policy, "step", None)) and callable(getattr(policy, "reset", None)):
         return LiftedPolicy(policy)
-    if isinstance(policy, type) or not callable(policy):
+    if is_class or not callable(policy):
         raise TypeError(
             f"{policy!r} is not a policy. Give a BatchPolicy, an AgentPolicy (with step and reset), or a function from "
             "an observation to an action."

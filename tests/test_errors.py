@@ -19,6 +19,7 @@ import parallel_envs
 from parallel_envs import errors
 from parallel_envs.errors import (
     ClosedError,
+    CollectionInterrupted,
     EnvError,
     ParallelEnvsError,
     RemoteError,
@@ -58,8 +59,15 @@ def test_the_tree_is_as_it_is_drawn() -> None:
 
 
 def test_every_error_can_be_caught_from_the_top_level() -> None:
-    assert set(drawn()) <= set(parallel_envs.__all__)
-    assert {*drawn(), "RemoteTraceback"} == set(errors.__all__)
+    assert {*drawn(), "CollectionInterrupted"} <= set(parallel_envs.__all__)
+    assert {*drawn(), "CollectionInterrupted", "RemoteTraceback"} == set(errors.__all__)
+
+
+def test_an_interrupted_collection_is_a_ctrl_c_and_no_error() -> None:
+    assert "CollectionInterrupted" not in drawn()
+    assert CollectionInterrupted.__bases__ == (KeyboardInterrupt,)
+    interrupted = CollectionInterrupted([1, 2])
+    assert (interrupted.rollouts, str(interrupted)) == ([1, 2], "2 rollouts were complete")
 
 
 def test_a_timeout_is_the_timeout_of_python_and_of_multiprocessing() -> None:

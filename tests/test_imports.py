@@ -57,6 +57,7 @@ PUBLIC_NAMES = {
     "MultiEpisodeWrapper",
     "ParallelEnvManager",
     "ParallelEnvsError",
+    "PolicyError",
     "RemoteError",
     "SeedTree",
     "StepTimeout",

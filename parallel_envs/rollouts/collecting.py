@@ -11,19 +11,23 @@ however many workers play them, and in whatever order they end. One condition is
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.error import AlreadyPendingCallError
+from gymnasium.vector import AutoresetMode
 
-from parallel_envs.errors import CollectionInterrupted
+from parallel_envs.errors import CollectionInterrupted, StepTimeout
 from parallel_envs.policies import BatchPolicy, RandomPolicy, Rows, as_batch_policy
-from parallel_envs.rollouts import trees
+from parallel_envs.rollouts import answers, trees
 from parallel_envs.rollouts.columns import Columns
-from parallel_envs.rollouts.orders import Order, orders
+from parallel_envs.rollouts.interrupts import Interrupts
+from parallel_envs.rollouts.orders import Order, check_first_id, orders
 from parallel_envs.rollouts.progress import Bar, bar
 from parallel_envs.rollouts.rollout import Rollout, Rollouts
 from parallel_envs.rollouts.takes import Take
@@ -32,6 +36,7 @@ from parallel_envs.vector import ParallelEnvManager
 from parallel_envs.vector.arguments import check_count, yes_or_no
 
 _DRAIN_SECONDS = 5.0
+_LOOK_UP_SECONDS = 0.2
 
 
 def collect(
@@ -71,6 +76,9 @@ def collect(
     check_count("num_rollouts", num_rollouts)
     if max_steps is not None:
         check_count("max_steps", max_steps)
+    check_first_id(first_id)
+    if isinstance(info_keys, str):
+        raise TypeError(f"info_keys={info_keys!r} is a string. Give a list of names: [{info_keys!r}].")
     for name, value in {"random_actions": random_actions, "exact": exact, "progress": progress}.items():
         yes_or_no(name, value)
     with _vectorised(envs) as manager:
@@ -118,29 +126,46 @@ class _Collection:
         self._takes: dict[int, Take] = {}
         self._away = 0
         self._done: list[Rollout] = []
+        self._interrupts = Interrupts()
         self._num_steps = 0
         self._columns = Columns(envs.single_observation_space)
         self._action_columns = actions = Columns(envs.single_action_space)
         num_rows = min(envs.num_envs, len(wanted))
         self._free = list(range(num_rows))[::-1]
-        self._state = policy.initial_state(num_rows)
+        self._state = answers.initial_state(policy, num_rows)
         self._has_state = not trees.is_empty(self._state)
+        self._recorded: dict[str, npt.NDArray[Any]] | None = None
         self._previous_rewards = np.zeros(num_rows)
         self._previous_actions = np.zeros((num_rows, *actions.shape), actions.dtype) if actions.is_array else None
 
     def run(self) -> Rollouts:
+        self._check_idle()
         try:
-            self._begin()
-            while self._takes:
-                self._act(*self._land())
+            with self._interrupts:
                 self._begin()
+                while self._takes:
+                    self._act(*self._land())
+                    self._begin()
         except KeyboardInterrupt:
+            with contextlib.suppress(KeyboardInterrupt):  # who cannot wait leaves requests on the way
+                self._drain()
             raise CollectionInterrupted(Rollouts(self._done)) from None
-        finally:
+        except BaseException:
             self._drain()
+            raise
         return Rollouts(self._done)
 
     # ---- environments -----------------------------------------------------------------------------------------------
+
+    def _check_idle(self) -> None:
+        """Whatever is still on the way is someone else's."""
+        away = [env for env in range(self._envs.num_envs) if self._envs.is_away(env)]
+        if away:
+            raise AlreadyPendingCallError(
+                f"`collect` was called while envs {away} are still on the way from an earlier `send`. "
+                "Call `recv` first.",
+                "send",
+            )
 
     def _begin(self) -> None:
         """Give the next orders to the environments that are free."""
@@ -160,7 +185,7 @@ class _Collection:
 
     def _land(self) -> tuple[list[int], list[int], Any]:
         """Take in what has come back. Returns the environments that want an action, their rows, and the batch."""
-        envs, observations, rewards, terminated, truncated, infos = self._envs.recv(max(1, self._away // 2))
+        envs, observations, rewards, terminated, truncated, infos = self._receive(max(1, self._away // 2))
         self._away -= len(envs)
         lost = infos.get("worker_restarted")
         wanting, rows = [], []
@@ -176,9 +201,19 @@ class _Collection:
                 continue
             wanting.append(env)
             rows.append(row)
-        self._num_steps += len(envs)
         self._shown.show(len(self._done), self._num_steps, len(self._takes))
         return wanting, rows, observations
+
+    def _receive(self, least: int) -> Any:
+        """What `recv` gives, looking up now and then whether there was a Ctrl-C."""
+        has_deadlines = self._envs.step_timeout is not None or self._envs.reset_timeout is not None
+        while True:
+            self._interrupts.check()
+            try:
+                return self._envs.recv(least, timeout=None if has_deadlines else _LOOK_UP_SECONDS)
+            except StepTimeout:
+                if has_deadlines:
+                    raise
 
     def _note(
         self,
@@ -192,13 +227,14 @@ class _Collection:
         infos: dict[str, Any],
     ) -> bool:
         """Note a step. True: it was the last."""
+        self._num_steps += 1
         over, cut = bool(terminated[row]), bool(truncated[row])
         ended = over or cut
         if not ended and len(take) + 1 == self._max_steps:
             cut = True
         own = infos
-        if ended and "final_obs" in infos:  # SAME_STEP: the row is the next episode's already
-            take.chain.append(infos["final_obs"][row])
+        if ended and self._envs.autoreset_mode is AutoresetMode.SAME_STEP:  # the row is the next episode's already
+            take.chain.append(self._columns.fitted(infos["final_obs"][row]))
             own = infos.get("final_info", {})
         else:
             take.chain.append(self._columns.row(observations, row))
@@ -208,7 +244,7 @@ class _Collection:
         take.truncated.append(cut)
         self._previous_rewards[env] = reward
         for key, kept in take.infos.items():
-            kept.append(own[key][row] if key in own and own[f"_{key}"][row] else None)
+            kept.append(_entry(own, key, row))
         return over or cut
 
     def _finish(self, env: int, take: Take) -> None:
@@ -223,11 +259,17 @@ class _Collection:
         self._free.append(env)
 
     def _drain(self) -> None:
-        """After an error: what is still on the way is not for whoever uses the environments next."""
-        away = sum(self._envs.is_away(env) for env in range(self._envs.num_envs)) if not self._envs.closed else 0
-        if away:
-            with contextlib.suppress(Exception):
-                self._envs.recv(away, timeout=_DRAIN_SECONDS)
+        """After an error: what is still on the way is not for whoever uses the environments next.
+
+        What does not come in time stays on the way, for `recv` to bring.
+        """
+        until = time.monotonic() + _DRAIN_SECONDS
+        while not self._envs.closed and time.monotonic() < until:
+            away = sum(self._envs.is_away(env) for env in range(self._envs.num_envs))
+            if not away:
+                return
+            with contextlib.suppress(Exception):  # each failure is told alone: the others are still to be received
+                self._envs.recv(away, timeout=max(until - time.monotonic(), 0.0))
 
     # ---- the policy -------------------------------------------------------------------------------------------------
 
@@ -242,7 +284,7 @@ class _Collection:
                 self._decide(np.array([env]), self._columns.take(batch, [place])) for place, env in enumerate(envs)
             ]
             actions = self._action_columns.join([part[0] for part in parts])
-            records = {name: np.concatenate([part[1][name] for part in parts]) for name in parts[0][1]}
+            records = _joined([part[1] for part in parts])
         else:
             actions, records = self._decide(np.array(envs), batch)
         for place, env in enumerate(envs):
@@ -260,19 +302,20 @@ class _Collection:
         self._start_rows(envs[resets])
         rows = Rows(
             [take.generator for take in takes],
-            lambda: [take.chain[-1] for take in takes],
+            lambda: [self._columns.row(batch, row) for row in range(len(takes))],
             None if self._previous_actions is None else self._previous_actions[envs],
             self._previous_rewards[envs],
         )
         state = trees.take(self._state, envs) if self._has_state else self._state
-        actions, state = self._policy.act(batch, state, resets, rows)
-        if isinstance(actions, list):
-            actions = self._action_columns.stack(actions)
-        if self._has_state:
-            self._state = trees.put(self._state, envs, state)
+        with self._interrupts.let_through():
+            answer = self._policy.act(batch, state, resets, rows)
+        given, state = answers.parted(self._policy, answer)
+        actions = answers.actions(self._policy, given, self._action_columns, len(takes))
+        self._state = answers.put_state(self._policy, self._state, envs, state)
         if self._previous_actions is not None:
             self._previous_actions[envs] = actions
-        return actions, {name: np.asarray(column) for name, column in rows.records.items()}
+        self._recorded = answers.records(self._policy, rows.records, len(takes), self._recorded)
+        return actions, self._recorded
 
     def _start_rows(self, envs: npt.NDArray[np.intp]) -> None:
         """Forget the episodes that these environments played before."""
@@ -282,4 +325,19 @@ class _Collection:
         if self._previous_actions is not None:
             self._previous_actions[envs] = 0
         if self._has_state:
-            self._state = trees.put(self._state, envs, self._policy.initial_state(len(envs)))
+            fresh = answers.initial_state(self._policy, len(envs))
+            self._state = answers.put_state(self._policy, self._state, envs, fresh)
+
+
+def _entry(infos: Mapping[str, Any], key: str, row: int) -> Any:
+    """An env's own entry in batched infos, None where it has none. Dicts are batched entry by entry."""
+    if key not in infos or not infos[f"_{key}"][row]:
+        return None
+    column = infos[key]
+    if not isinstance(column, dict):
+        return column[row]
+    return {name: _entry(column, name, row) for name in column if f"_{name}" in column and column[f"_{name}"][row]}
+
+
+def _joined(parts: Sequence[Mapping[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -9,22 +9,41 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Space
 
-from parallel_envs.vector.layout import assembler, leaves
+from parallel_envs.vector.layout import Leaf, assembler, leaves
+from parallel_envs.vector.snapshots import snapshot
 
 
 class Columns:
     """How values of a space are batched. What has no fixed shape is a tuple with one item a row."""
 
     def __init__(self, space: Space[Any]) -> None:
-        self._leaves, self._assemble = leaves(space), assembler(space)
+        self._space, self._leaves, self._assemble = space, leaves(space), assembler(space)
         first = self._leaves[0]
         self.is_array = len(self._leaves) == 1 and first.fixed and not first.path
         """Whether a batch is a single array."""
         self.dtype, self.shape = first.dtype, first.shape
 
+    def __reduce__(self) -> tuple[type[Columns], tuple[Space[Any]]]:
+        """Rollouts can be pickled, so this can: the assembler is made anew."""
+        return Columns, (self._space,)
+
     def row(self, batch: Any, row: int) -> Any:
-        """One value out of a batch."""
-        return batch[row] if self.is_array else self._assemble([leaf.of(batch)[row] for leaf in self._leaves])
+        """One value out of a batch: a copy, since a policy may write into the batches it gets and gives."""
+        if self.is_array:
+            return batch[row].copy()
+        return self._assemble([snapshot(leaf.of(batch)[row]) for leaf in self._leaves])
+
+    def fitted(self, value: Any) -> Any:
+        """One value as it would come out of a batch: in the types of the space, whatever the environment returned."""
+        return self._assemble([_fitted(leaf, leaf.of(value)) for leaf in self._leaves])
+
+    def checked(self, batch: Any, num_rows: int) -> Any:
+        """A batch of so many rows, as arrays. Raises ValueError for anything else."""
+        return self._assemble([_checked(leaf, _part(leaf, batch), num_rows) for leaf in self._leaves])
+
+    def shifted(self, batch: Any) -> Any:
+        """For each row the one before it, zeros (or None) for the first."""
+        return self._assemble([_shifted(leaf.of(batch)) for leaf in self._leaves])
 
     def count(self, batch: Any) -> int:
         """How many rows a batch has."""
@@ -61,6 +80,38 @@ class Columns:
     def cut(self, batch: Any, start: int, stop: int | None) -> Any:
         """Some rows of a batch."""
         return self._assemble([leaf.of(batch)[start:stop] for leaf in self._leaves])
+
+
+def _fitted(leaf: Leaf, value: Any) -> Any:
+    return np.asarray(value).astype(leaf.dtype)[()] if leaf.fixed else snapshot(value)
+
+
+def _part(leaf: Leaf, batch: Any) -> Any:
+    try:
+        return leaf.of(batch)
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError(f"there is no part{leaf.name}") from error
+
+
+def _checked(leaf: Leaf, values: Any, num_rows: int) -> Any:
+    if not leaf.fixed:
+        if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
+            raise ValueError(f"{values!r} is not a sequence of {num_rows} items")
+        if len(values) != num_rows:
+            raise ValueError(f"there are {len(values)} items{leaf.name} for {num_rows} rows")
+        return tuple(values)
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"the values{leaf.name} are of type {array.dtype} where numbers are wanted")
+    if array.shape != (num_rows, *leaf.shape):
+        raise ValueError(f"the shape{leaf.name} is {array.shape} where {(num_rows, *leaf.shape)} is wanted")
+    return array
+
+
+def _shifted(part: Any) -> Any:
+    if not isinstance(part, np.ndarray):
+        return (None, *part[:-1])
+    return np.concatenate([np.zeros_like(part[:1]), part[:-1]])
 
 
 def _joined(parts: Sequence[Any]) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_envs.engine import Unpicklable, dump_request
 from parallel_envs.seeding import SeedTree
 from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource
 
@@ -29,6 +30,13 @@ class Order:
         return self.stream.generator()
 
 
+def check_first_id(first_id: Any) -> None:
+    if isinstance(first_id, bool) or not isinstance(first_id, int | np.integer):
+        raise TypeError(f"first_id={first_id!r} is not a whole number.")
+    if first_id < 0:
+        raise ValueError(f"first_id={first_id} is negative. Give a whole number from 0 up.")
+
+
 def orders(num_rollouts: int, tasks: Sequence[Any] | TaskSource | None, seed: int, first_id: int) -> list[Order]:
     """The rollouts `first_id`, `first_id + 1`, ... of the run with this seed.
 
@@ -36,6 +44,7 @@ def orders(num_rollouts: int, tasks: Sequence[Any] | TaskSource | None, seed: in
     """
     tree = SeedTree(seed).child("rollout")
     chosen = _tasks(num_rollouts, tasks, first_id)
+    _check_tasks(chosen)
     played: Counter[int | None] = Counter()
     made = []
     for place, task in enumerate(chosen):
@@ -50,7 +59,7 @@ def _tasks(num_rollouts: int, tasks: Sequence[Any] | TaskSource | None, first_id
     if tasks is None:
         return [None] * num_rollouts
     if isinstance(tasks, TaskSource):
-        source = copy.deepcopy(tasks)  # binding it must not change what a manager draws from it
+        source = _copied(tasks)  # binding it must not change what a manager draws from it
         source.bind(1)
         return [source.task_for(first_id + place, 0) for place in range(num_rollouts)]
     if isinstance(tasks, str | bytes) or not isinstance(tasks, Sequence):
@@ -65,8 +74,29 @@ def _tasks(num_rollouts: int, tasks: Sequence[Any] | TaskSource | None, first_id
     return _numbered(tasks)
 
 
+def _copied(source: TaskSource) -> TaskSource:
+    try:
+        return copy.deepcopy(source)
+    except Exception as error:
+        raise TypeError(f"The task source {source!r} cannot be copied, so neither can its tasks: {error}") from error
+
+
+def _check_tasks(tasks: Sequence[Task | None]) -> None:
+    """All of them now, so that none fails when much has been played."""
+    for task in {id(task): task for task in tasks if task is not None}.values():
+        if isinstance(task.id, bool) or not isinstance(task.id, int | np.integer):
+            raise ValueError(f"{task!r} has the number {task.id!r}, which is not a whole number.")
+        try:
+            dump_request(task.value)
+        except Unpicklable as error:
+            raise TypeError(
+                f"The task {task.value!r} cannot be pickled, so it cannot travel to a worker: {error}"
+            ) from error
+
+
 def _numbered(tasks: Sequence[Any]) -> list[Task]:
     """Tasks with numbers: their own, or the place of the first that is the same."""
+    taken = {task.id for task in tasks if isinstance(task, Task)}
     seen: list[Task] = []
     numbered = []
     for place, task in enumerate(tasks):
@@ -75,6 +105,11 @@ def _numbered(tasks: Sequence[Any]) -> list[Task]:
             continue
         known = next((one for one in seen if _same(one.value, task)), None)
         if known is None:
+            if place in taken:
+                raise ValueError(
+                    f"The task {task!r} would be told by the number {place}, which a Task of the same list has. Give "
+                    "all of them numbers, as Task(value, id)."
+                )
             known = Task(task, place)
             seen.append(known)
         numbered.append(known)
@@ -90,5 +125,5 @@ def _same(one: Any, other: Any) -> bool:
         return one.dtype == other.dtype and np.array_equal(one, other)
     try:
         return bool(one == other)
-    except Exception:  # noqa: BLE001  # user code: what cannot be compared is not the same
-        return False
+    except Exception:  # noqa: BLE001  # user code: tuples of arrays, for one, cannot be compared
+        return dump_request(one)[0] == dump_request(other)[0]

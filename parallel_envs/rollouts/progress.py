@@ -38,10 +38,11 @@ class _RichBar:
 
 @contextlib.contextmanager
 def bar(num_rollouts: int, wanted: bool) -> Iterator[Bar]:
-    """A bar for as long as the context lasts, or one that shows nothing."""
+    """A bar on stderr for as long as the context lasts, or one that shows nothing."""
     if not wanted:
         yield _NoBar()
         return
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
@@ -51,5 +52,5 @@ def bar(num_rollouts: int, wanted: bool) -> Iterator[Bar]:
         TextColumn("{task.fields[speed]:,.0f} steps/s, {task.fields[busy]} busy"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns) as progress:
+    with Progress(*columns, console=Console(stderr=True)) as progress:
         yield _RichBar(progress, num_rollouts)

@@ -63,8 +63,8 @@ class Rollout:
 
     @property
     def previous_actions(self) -> Any:
-        """The action before each step, zeros at the first. For actions of a fixed shape."""
-        return np.concatenate([np.zeros_like(self.actions[:1]), self.actions[:-1]])
+        """The action before each step; at the first zeros, or None where an action has no fixed shape."""
+        return self._action_columns.shifted(self.actions)
 
     @property
     def previous_rewards(self) -> Floats:
@@ -95,15 +95,15 @@ class Transitions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sequences:
-    """Whole episodes, one a row, filled up with zeros behind their ends: what Memory agents learn from.
+    """Whole episodes, one a row, filled up with zeros (or None) behind their ends: what Memory agents learn from.
 
     Shapes are (rollouts, longest, ...). `mask` says which entries are steps.
     """
 
     observations: Any
-    previous_actions: npt.NDArray[Any]
+    previous_actions: Any
     previous_rewards: Floats
-    actions: npt.NDArray[Any]
+    actions: Any
     rewards: Floats
     terminated: Flags
     truncated: Flags
@@ -166,14 +166,14 @@ class Rollouts(Sequence[Rollout]):
 
     def sequences(self) -> Sequences:
         """Every rollout as a row, filled up to the longest."""
-        columns, _ = self._columns()
+        columns, action_columns = self._columns()
         lengths = np.array([len(one) for one in self], np.int64)
         longest = int(lengths.max())
         return Sequences(
             columns.pad([one.observations for one in self], longest),
-            padded([one.previous_actions for one in self], longest),
+            action_columns.pad([one.previous_actions for one in self], longest),
             padded([one.previous_rewards for one in self], longest),
-            padded([one.actions for one in self], longest),
+            action_columns.pad([one.actions for one in self], longest),
             padded([one.rewards for one in self], longest),
             padded([one.terminated for one in self], longest),
             padded([one.truncated for one in self], longest),

@@ -9,19 +9,25 @@ import numpy as np
 import numpy.typing as npt
 
 
-def take(tree: Any, rows: npt.NDArray[np.intp] | slice) -> Any:
-    """These rows of every leaf."""
+def take(tree: Any, rows: npt.NDArray[np.intp]) -> Any:
+    """A copy of these rows of every leaf."""
     return _mapped(lambda leaf: leaf[rows], tree)
 
 
 def put(tree: Any, rows: npt.NDArray[np.intp], values: Any) -> Any:
-    """The tree with these rows replaced, in place where that can be."""
+    """The tree with these rows replaced, in place. Raises ValueError if `values` is not such a tree of as many rows."""
 
     def write(leaf: Any, value: Any) -> Any:
+        _check_same_kind(leaf, value, len(rows))
         leaf[rows] = value
         return leaf
 
     return _mapped(write, tree, values)
+
+
+def check(tree: Any, num_rows: int) -> None:
+    """Raise ValueError unless every leaf is an array of so many rows."""
+    _mapped(lambda leaf: _check_rows(leaf, num_rows), tree)
 
 
 def is_empty(tree: Any) -> bool:
@@ -30,10 +36,40 @@ def is_empty(tree: Any) -> bool:
     return tree is None or (isinstance(tree, dict | tuple | list) and all(is_empty(part) for part in parts))
 
 
+def _check_rows(leaf: Any, num_rows: int) -> None:
+    shape = getattr(leaf, "shape", None)
+    if not shape or shape[0] != num_rows:
+        raise ValueError(f"there is {_told(leaf)} where an array of {num_rows} rows is wanted")
+
+
+def _check_same_kind(leaf: Any, value: Any, num_rows: int) -> None:
+    """Neither broadcast nor rounded: a value that does not fit is a mistake of the policy."""
+    _check_rows(value, num_rows)
+    if tuple(value.shape[1:]) != tuple(leaf.shape[1:]):
+        raise ValueError(f"there is {_told(value)} where rows of the shape {tuple(leaf.shape[1:])} are wanted")
+    kinds = (leaf.dtype, value.dtype)
+    if all(isinstance(kind, np.dtype) for kind in kinds) and not np.can_cast(value.dtype, leaf.dtype, "same_kind"):
+        raise ValueError(f"there is {_told(value)} where {leaf.dtype} is wanted")
+
+
+def _told(leaf: Any) -> str:
+    shape = getattr(leaf, "shape", None)
+    return repr(leaf) if shape is None else f"an array of {leaf.dtype} with the shape {tuple(shape)}"
+
+
 def _mapped(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    if tree is None:
+        if any(other is not None for other in others):
+            raise ValueError(f"there is {others[0]!r} where None is wanted")
+        return None
+    if not isinstance(tree, dict | tuple | list):
+        return function(tree, *others)
+    for other in others:
+        if not isinstance(other, dict if isinstance(tree, dict) else tuple | list) or len(other) != len(tree):
+            raise ValueError(f"there is {other!r} where a {type(tree).__name__} of {len(tree)} parts is wanted")
     if isinstance(tree, dict):
+        if any(other.keys() != tree.keys() for other in others):
+            raise ValueError(f"the keys are {list(others[0])} where {list(tree)} are wanted")
         return {key: _mapped(function, part, *(other[key] for other in others)) for key, part in tree.items()}
-    if isinstance(tree, tuple | list):
-        parts = [_mapped(function, *group) for group in zip(tree, *others, strict=True)]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-    return None if tree is None else function(tree, *others)
+    parts = [_mapped(function, *group) for group in zip(tree, *others, strict=True)]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)

@@ -1,0 +1,237 @@
+"""Which rollouts are played: ids, seeds, episode numbers, and tasks from wherever they come."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from parallel_envs import collect
+from parallel_envs.rollouts import Rollouts
+from parallel_envs.rollouts.orders import orders
+from parallel_envs.seeding import SeedTree
+from parallel_envs.tasks import CurriculumTasks, CycleTasks, FixedTasks, ScoredTasks, Task, TaskSource, UniformTasks
+from parallel_envs.testing import assert_same_batch
+from tests.rollouts.players import Acting, content, zeros
+from tests.vector.conftest import Make
+from tests.vector.task_envs import ByOptions, ByResetTask, BySetTask, Modern, Telling, put_task
+
+GOALS = [10, 20, 30, 40, 50]
+
+modes = pytest.mark.parametrize("mode", list(AutoresetMode))
+
+
+def played(envs: Any, num_rollouts: int, **settings: Any) -> Rollouts:
+    return collect(envs, Acting(zeros), num_rollouts, **settings)
+
+
+def numbers(tasks: Any) -> list[int]:
+    return [order.task.id for order in orders(len(tasks), tasks, 0, 0) if order.task is not None]
+
+
+def told(rollouts: Rollouts) -> list[Any]:
+    """The tasks that the envs themselves observed, which must not change within a rollout."""
+    for rollout in rollouts:
+        assert (rollout.chain[:, 0] == rollout.chain[0, 0]).all()
+    return [rollout.chain[0, 0] for rollout in rollouts]
+
+
+# ---- ids, seeds and draws ------------------------------------------------------------------------
+
+
+def test_seeds_and_draws_come_from_the_tree() -> None:
+    node = SeedTree(7).child("rollout", 3)
+    (order,) = orders(1, None, 7, 3)
+    assert (order.id, order.seed) == (3, node.seed())
+    assert order.generator().random() == node.child("policy").generator().random()
+    assert order.generator().random() == order.generator().random()
+
+
+def test_draws_of_rollouts_differ_and_are_their_own() -> None:
+    assert len({order.generator().random() for order in orders(50, None, 7, 0)}) == 50
+    later = orders(10, None, 7, 40)
+    assert [one.seed for one in later] == [one.seed for one in orders(50, None, 7, 0)[40:]]
+
+
+def test_envs_are_reset_with_the_seed_that_is_told(make: Make) -> None:
+    envs = make([Modern] * 2)
+    rollouts = played(envs, 2, seed=5)
+    assert sorted(envs.get_attr("seed")) == sorted(rollout.seed for rollout in rollouts)
+
+
+# ---- numbers of tasks ----------------------------------------------------------------------------
+
+
+def test_equal_tasks_share_a_number() -> None:
+    assert numbers(["a", "b", "a", "c", "b"]) == [0, 1, 0, 3, 1]
+    assert numbers([(1, 2), [1, 2], (1, 2), [1, 2]]) == [0, 1, 0, 1]
+    assert numbers([1, 1.0, True, 1]) == [0, 1, 2, 0]
+    assert numbers([None, 0, None]) == [0, 1, 0]
+
+
+def test_equal_arrays_share_a_number() -> None:
+    ones = np.ones(2)
+    assert numbers([ones, np.ones(2), np.zeros(2), np.ones(2, np.float32), np.ones((2, 1)), ones]) == [0, 0, 2, 3, 4, 0]
+
+
+def test_arrays_within_tasks_are_compared_too() -> None:
+    assert numbers([("a", np.ones(2)), ("a", np.ones(2)), ("a", np.zeros(2)), {"goal": np.ones(2)}]) == [0, 0, 2, 3]
+
+
+def test_task_objects_keep_their_numbers() -> None:
+    assert numbers([Task("a", 7), Task("b", 3), Task("a", 7)]) == [7, 3, 7]
+    assert numbers(["x", Task("a", 7), "x"]) == [0, 7, 0]
+
+
+def test_a_number_that_would_mean_two_tasks_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'x'.*number 0"):
+        numbers(["x", Task("a", 0)])
+
+
+def test_the_numbers_of_episodes_count_the_rollouts_on_the_same_task(make: Make) -> None:
+    rollouts = played(make([ByResetTask] * 3), 6, tasks=[10, 20, 10, 10, 20, 30])
+    assert [rollout.episode_index for rollout in rollouts] == [0, 0, 1, 2, 1, 0]
+    assert [rollout.task_id for rollout in rollouts] == [0, 1, 0, 0, 1, 5]
+
+
+def test_without_tasks_all_rollouts_count_together(make: Make) -> None:
+    rollouts = played(make([Modern] * 2), 3)
+    assert [(one.task, one.task_id, one.episode_index) for one in rollouts] == [(None, -1, place) for place in range(3)]
+
+
+# ---- on their way to envs ------------------------------------------------------------------------
+
+
+@modes
+def test_each_env_plays_the_task_that_is_told(make: Make, mode: AutoresetMode) -> None:
+    tasks = [GOALS[place % 5] for place in range(12)]
+    kinds = [ByResetTask, BySetTask, ByOptions]
+    rollouts = played(make(kinds, num_workers=2, autoreset_mode=mode), 12, tasks=tasks)
+    assert told(rollouts) == tasks == [rollout.task for rollout in rollouts]
+
+
+@modes
+def test_infos_tell_the_same_number_as_the_rollout(make: Make, mode: AutoresetMode) -> None:
+    envs = make([ByResetTask] * 2, autoreset_mode=mode)
+    tasks = [Task(goal, goal * 100) for goal in GOALS]
+    for rollout in played(envs, 5, tasks=tasks, info_keys=["task_id"]):
+        assert rollout.infos["task_id"] == [rollout.task_id] * 3 == [rollout.task * 100] * 3
+
+
+def test_arrays_travel_as_tasks(make: Make) -> None:
+    tasks = [np.array([place, 2.0]) for place in range(4)]
+    envs = make([Telling] * 4)
+    rollouts = played(envs, 4, tasks=tasks)
+    assert sorted(envs.get_tasks()) == sorted(f"my {task}" for task in tasks)
+    for rollout, task in zip(rollouts, tasks, strict=True):
+        assert rollout.task is task
+
+
+def test_a_task_setter_is_used(make: Make) -> None:
+    envs = make([Modern] * 2, task_setter=put_task)
+    played(envs, 2, tasks=["one", "two"])
+    assert sorted(envs.call("played")) == [("set", "one"), ("set", "two")]
+
+
+def test_one_env_takes_tasks_too() -> None:
+    env = BySetTask()
+    assert told(played(env, 3, tasks=[3, 1, 2])) == [3, 1, 2]
+    assert env.task == 2
+
+
+def test_tasks_are_not_touched() -> None:
+    class Scribbling(ByResetTask):
+        def reset_task(self, task: Any) -> None:
+            task += 1
+            super().reset_task(int(task[0]))
+
+    tasks = [np.zeros(1), np.zeros(1)]
+    played(Scribbling(), 2, tasks=tasks)
+    assert [task.tolist() for task in tasks] == [[0.0], [0.0]]
+
+
+# ---- sources -------------------------------------------------------------------------------------
+
+
+def sources() -> dict[str, TaskSource]:
+    scored = ScoredTasks(GOALS, seed=3)
+    scored.score(2, 50.0)
+    curriculum = CurriculumTasks(lambda progress: GOALS[: 2 + int(progress * 3)], seed=3)
+    curriculum.progress = 0.5
+    return {
+        "fixed": FixedTasks(GOALS),
+        "uniform": UniformTasks(GOALS, seed=3),
+        "cycle": CycleTasks(GOALS, seed=3),
+        "scored": scored,
+        "curriculum": curriculum,
+    }
+
+
+@pytest.mark.parametrize("name", sources())
+def test_a_source_is_asked_for_each_rollout(make: Make, name: str) -> None:
+    source = sources()[name]
+    rollouts = played(make([ByResetTask] * 3, num_workers=2), 12, tasks=source)
+    assert told(rollouts) == [source.task_for(place, 0).value for place in range(12)]
+    assert [rollout.task_id for rollout in rollouts] == [source.task_for(place, 0).id for place in range(12)]
+
+
+@modes
+def test_the_managers_own_source_is_the_default(make: Make, mode: AutoresetMode) -> None:
+    source = UniformTasks(GOALS, seed=3)
+    envs = make([ByResetTask] * 3, num_workers=2, task_source=source, autoreset_mode=mode)
+    assert told(played(envs, 8)) == told(played(ByResetTask(), 8, tasks=source))
+    assert told(played(envs, 2, tasks=[1, 2])) == [1, 2]
+
+
+def test_a_cycle_plays_every_task_once_before_any_comes_again() -> None:
+    for first_id in (0, 5, 10):
+        rollouts = played(ByResetTask(), 5, tasks=CycleTasks(GOALS, seed=1), first_id=first_id)
+        assert sorted(told(rollouts)) == GOALS
+
+
+def test_sources_go_on_with_the_ids() -> None:
+    source = UniformTasks(GOALS, seed=3)
+    together = told(played(ByResetTask(), 12, tasks=source))
+    assert together == [
+        *told(played(ByResetTask(), 5, tasks=source)),
+        *told(played(ByResetTask(), 7, tasks=source, first_id=5)),
+    ]
+
+
+@pytest.mark.parametrize("name", sources())
+def test_a_source_is_left_as_it_was(name: str) -> None:
+    source = sources()[name]
+    source.bind(4)
+    before = copy.deepcopy([source.task_for(env, episode) for env in range(4) for episode in range(3)])
+    version, state = source.version, source.state_dict()
+    played(ByResetTask(), 3, tasks=source)
+    assert [source.task_for(env, episode) for env in range(4) for episode in range(3)] == before
+    assert (source.version, source.state_dict()) == (version, state)
+
+
+def test_a_source_that_learns_has_its_say_in_the_next_collection(make: Make) -> None:
+    source = ScoredTasks(GOALS, seed=1, uniform_share=0.0)
+    envs = make([ByResetTask] * 2, task_source=source)
+    for task_id in range(4):
+        source.score(task_id, 0.0)
+    assert told(played(envs, 4)) == [50] * 4
+
+
+def test_the_manager_may_be_used_for_other_things_afterwards(make: Make) -> None:
+    envs = make([partial(ByResetTask, 2)] * 2)
+    played(envs, 3, tasks=[1, 2, 3])
+    assert envs.reset(tasks=[7, 8])[0][:, 0].tolist() == [7, 8]
+    assert envs.step(np.zeros(2, np.int64))[0][:, 2].tolist() == [1, 1]
+    assert told(played(envs, 2, tasks=[5, 6])) == [5, 6]
+
+
+def test_rollouts_can_be_pickled(make: Make) -> None:
+    rollouts = played(make([ByResetTask] * 2), 3, tasks=[1, 2, 3])
+    again = pickle.loads(pickle.dumps(rollouts))
+    assert_same_batch(content(again), content(rollouts))
+    assert_same_batch(again.transitions().next_observations, rollouts.transitions().next_observations)

@@ -1,0 +1,193 @@
+"""The same rollouts, to the bit, whoever plays them: one env, or any backend, worker count and autoreset mode."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parallel_envs import ParallelEnvManager, collect
+from parallel_envs.rollouts import Rollouts
+from parallel_envs.testing import ScriptedEnv, assert_same_batch
+from tests.rollouts.players import LENGTHS, Counting, Loose, Remembering, by_observation, content, scripted
+from tests.vector.conftest import Make
+
+NUM_ROLLOUTS = 11
+INFO_KEYS = ("int", "float32", "bool", "not there")
+POLICIES: dict[str, Callable[[], Any]] = {
+    "function": lambda: by_observation,
+    "agent": Remembering,
+    "batch": Counting,
+    "random": lambda: None,
+}
+
+modes = pytest.mark.parametrize("mode", list(AutoresetMode))
+policies = pytest.mark.parametrize("name", POLICIES)
+
+
+def collected(envs: Any, name: str, num_rollouts: int = NUM_ROLLOUTS, **settings: Any) -> Rollouts:
+    settings = {"seed": 7, "info_keys": INFO_KEYS, "tasks": tasks_of(num_rollouts), **settings}
+    return collect(envs, POLICIES[name](), num_rollouts, random_actions=name == "random", **settings)
+
+
+def tasks_of(num_rollouts: int) -> list[str]:
+    return [f"task {place % 4}" for place in range(num_rollouts)]
+
+
+@cache
+def reference(name: str) -> Rollouts:
+    """What one env plays, one rollout after another."""
+    return collected(scripted(), name)
+
+
+def assert_same(rollouts: Rollouts, expected: Rollouts) -> None:
+    assert_same_batch(content(rollouts), content(expected))
+
+
+# ---- what is right -------------------------------------------------------------------------------
+
+
+def test_a_rollout_is_what_the_env_plays_by_itself() -> None:
+    rollouts, env = reference("function"), scripted()
+    for rollout in rollouts:
+        observation, _ = env.reset(seed=rollout.seed, options={"task": rollout.task})
+        for step in range(len(rollout)):
+            assert_same_batch(rollout.observations[step], observation)
+            action = by_observation(observation)
+            observation, reward, terminated, truncated, info = env.step(np.int64(action))
+            assert (rollout.actions[step], rollout.rewards[step]) == (action, reward)
+            assert (rollout.terminated[step], rollout.truncated[step]) == (terminated, truncated)
+            assert_same_batch(rollout.next_observations[step], observation)
+            assert [rollout.infos[key][step] for key in INFO_KEYS] == [info.get(key) for key in INFO_KEYS]
+        assert env.ended
+    assert len({len(rollout) for rollout in rollouts}) > 2
+
+
+def test_exactly_so_many_rollouts_in_the_order_of_their_ids() -> None:
+    for num_rollouts in (1, 2, 5, 6):
+        with ParallelEnvManager([scripted] * 5, backend="serial") as envs:
+            assert [one.id for one in collected(envs, "function", num_rollouts)] == list(range(num_rollouts))
+
+
+# ---- the same ------------------------------------------------------------------------------------
+
+
+@policies
+@pytest.mark.parametrize(("num_envs", "num_workers"), [(1, 1), (2, 2), (5, 5), (5, 2), (13, 3)])
+def test_local_backends_play_what_one_env_plays(name: str, num_envs: int, num_workers: int) -> None:
+    for backend in ("serial", "thread"):
+        with ParallelEnvManager([scripted] * num_envs, num_workers=num_workers, backend=backend) as envs:
+            assert_same(collected(envs, name), reference(name))
+
+
+@pytest.mark.parametrize(("num_envs", "num_workers"), [(1, 1), (2, 2), (5, 5), (13, 2)])
+def test_processes_play_what_one_env_plays(make_process: Make, num_envs: int, num_workers: int) -> None:
+    envs = make_process([scripted] * num_envs, num_workers=num_workers)
+    for name in POLICIES:
+        assert_same(collected(envs, name), reference(name))
+
+
+@modes
+def test_every_autoreset_mode_plays_the_same(make: Make, mode: AutoresetMode) -> None:
+    envs = make([scripted] * 3, num_workers=2, autoreset_mode=mode)
+    for name in POLICIES:
+        assert_same(collected(envs, name), reference(name))
+
+
+@modes
+def test_observations_come_in_the_types_of_the_space_in_every_mode(make: Make, mode: AutoresetMode) -> None:
+    loose = partial(Loose, reuse_buffers=True)
+    rollouts = collect(make([loose] * 2, autoreset_mode=mode), by_observation, 4, seed=1)
+    assert_same(rollouts, collect(ScriptedAsFloat32(), by_observation, 4, seed=1))
+    assert {rollout.chain.dtype.name for rollout in rollouts} == {"float32"}
+
+
+class ScriptedAsFloat32(Loose):
+    """What `Loose` observes, in the type that its space says."""
+
+    def _observe(self) -> Any:
+        return np.asarray(super()._observe(), np.float32)
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_envs_that_reuse_their_buffers_play_the_same(make: Make, copy: bool) -> None:
+    envs = make([partial(scripted, reuse_buffers=True)] * 3, num_workers=2, copy=copy)
+    for name in POLICIES:
+        assert_same(collected(envs, name), reference(name))
+
+
+@policies
+def test_exact_changes_nothing_where_rows_are_computed_alone(name: str) -> None:
+    with ParallelEnvManager([scripted] * 4, backend="serial") as envs:
+        assert_same(collected(envs, name, exact=True), reference(name))
+
+
+def test_a_registered_env_plays_the_same_by_its_name(make: Make) -> None:
+    def balance(observation: Any) -> int:
+        return int(observation[2] > 0)
+
+    with contextlib.closing(gymnasium.make("CartPole-v1")) as env:
+        expected = collect(env, balance, 4, seed=3)
+    assert_same(collect(make("CartPole-v1", num_envs=3, num_workers=2), balance, 4, seed=3), expected)
+
+
+def test_what_was_played_before_has_no_say() -> None:
+    with ParallelEnvManager([scripted] * 3, backend="serial") as envs:
+        envs.reset(seed=99)
+        envs.step(np.zeros(3, np.int64))
+        for _ in range(2):
+            assert_same(collected(envs, "batch"), reference("batch"))
+
+
+@policies
+def test_twenty_are_ten_and_ten_more(name: str) -> None:
+    envs = scripted()
+    together = collected(envs, name, 20, tasks=None)
+    first, second = (collected(envs, name, 10, tasks=None, first_id=first_id) for first_id in (0, 10))
+    counted_anew = [(*one[:4], *one[5:]) for one in content([*first, *second])]
+    assert_same_batch(counted_anew, [(*one[:4], *one[5:]) for one in content(together)])
+
+
+@settings(max_examples=30)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    num_rollouts=st.integers(1, 9),
+    num_envs=st.integers(1, 6),
+    share=st.floats(0, 1),
+    mode=st.sampled_from(AutoresetMode),
+    max_steps=st.none() | st.integers(1, 6),
+    name=st.sampled_from(sorted(POLICIES)),
+)
+def test_no_lengths_and_numbers_make_a_difference(
+    lengths: list[int],
+    num_rollouts: int,
+    num_envs: int,
+    share: float,
+    mode: AutoresetMode,
+    max_steps: int | None,
+    name: str,
+) -> None:
+    factory = partial(ScriptedEnv, episode_lengths=lengths)
+    expected = collected(factory(), name, num_rollouts, max_steps=max_steps)
+    num_workers = 1 + round(share * (num_envs - 1))
+    for backend in ("serial", "thread"):
+        with ParallelEnvManager(
+            [factory] * num_envs, num_workers=num_workers, backend=backend, autoreset_mode=mode
+        ) as envs:
+            assert_same(collected(envs, name, num_rollouts, max_steps=max_steps), expected)
+
+
+def test_seeds_make_all_the_difference() -> None:
+    assert {one.seed for one in reference("function")}.isdisjoint(
+        {one.seed for one in collected(scripted(), "function", seed=8)}
+    )
+    assert len({one.seed for one in reference("function")}) == NUM_ROLLOUTS
+    assert {len(one) for one in reference("function")} <= set(LENGTHS)
