@@ -17,14 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
-import numpy as np
 import numpy.typing as npt
 from gymnasium.error import AlreadyPendingCallError
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.errors import CollectionInterrupted, StepTimeout
-from parallel_envs.policies import BatchPolicy, RandomPolicy, Rows, as_batch_policy
-from parallel_envs.rollouts import answers, trees
+from parallel_envs.errors import CollectionInterrupted
+from parallel_envs.policies import BatchPolicy, RandomPolicy, as_batch_policy
+from parallel_envs.rollouts.acting import Acting
 from parallel_envs.rollouts.columns import Columns
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.rollouts.orders import Order, check_first_id, orders
@@ -120,7 +119,7 @@ class _Collection:
         info_keys: tuple[str, ...],
         shown: Bar,
     ) -> None:
-        self._envs, self._policy, self._exact = envs, policy, exact
+        self._envs = envs
         self._max_steps, self._info_keys, self._shown = max_steps, info_keys, shown
         self._waiting = deque(wanted)
         self._takes: dict[int, Take] = {}
@@ -129,14 +128,10 @@ class _Collection:
         self._interrupts = Interrupts()
         self._num_steps = 0
         self._columns = Columns(envs.single_observation_space)
-        self._action_columns = actions = Columns(envs.single_action_space)
+        self._action_columns = Columns(envs.single_action_space)
         num_rows = min(envs.num_envs, len(wanted))
         self._free = list(range(num_rows))[::-1]
-        self._state = answers.initial_state(policy, num_rows)
-        self._has_state = not trees.is_empty(self._state)
-        self._recorded: dict[str, npt.NDArray[Any]] | None = None
-        self._previous_rewards = np.zeros(num_rows)
-        self._previous_actions = np.zeros((num_rows, *actions.shape), actions.dtype) if actions.is_array else None
+        self._acting = Acting(policy, num_rows, self._columns, self._action_columns, self._interrupts, exact=exact)
 
     def run(self) -> Rollouts:
         self._check_idle()
@@ -207,13 +202,10 @@ class _Collection:
     def _receive(self, least: int) -> Any:
         """What `recv` gives, looking up now and then whether there was a Ctrl-C."""
         has_deadlines = self._envs.step_timeout is not None or self._envs.reset_timeout is not None
-        while True:
+        self._interrupts.check()
+        while not has_deadlines and self._envs.ready(least, _LOOK_UP_SECONDS) < least:
             self._interrupts.check()
-            try:
-                return self._envs.recv(least, timeout=None if has_deadlines else _LOOK_UP_SECONDS)
-            except StepTimeout:
-                if has_deadlines:
-                    raise
+        return self._envs.recv(least)
 
     def _note(
         self,
@@ -242,7 +234,7 @@ class _Collection:
         take.rewards.append(reward)
         take.terminated.append(over)
         take.truncated.append(cut)
-        self._previous_rewards[env] = reward
+        self._acting.rewarded(env, reward)
         for key, kept in take.infos.items():
             kept.append(_entry(own, key, row))
         return over or cut
@@ -271,62 +263,15 @@ class _Collection:
             with contextlib.suppress(Exception):  # each failure is told alone: the others are still to be received
                 self._envs.recv(away, timeout=max(until - time.monotonic(), 0.0))
 
-    # ---- the policy -------------------------------------------------------------------------------------------------
-
     def _act(self, envs: list[int], rows: list[int], observations: Any) -> None:
         """Have the policy act for these rows, and send the actions."""
         if not envs:
             return
         everyone = len(rows) == self._columns.count(observations)
         batch = observations if everyone else self._columns.take(observations, rows)
-        if self._exact:
-            parts = [
-                self._decide(np.array([env]), self._columns.take(batch, [place])) for place, env in enumerate(envs)
-            ]
-            actions = self._action_columns.join([part[0] for part in parts])
-            records = _joined([part[1] for part in parts])
-        else:
-            actions, records = self._decide(np.array(envs), batch)
-        for place, env in enumerate(envs):
-            take = self._takes[env]
-            take.actions.append(self._action_columns.row(actions, place))
-            if records:
-                take.records.append({name: column[place] for name, column in records.items()})
+        actions = self._acting.act({env: self._takes[env] for env in envs}, batch)
         self._envs.send(actions, envs)
         self._away += len(envs)
-
-    def _decide(self, envs: npt.NDArray[np.intp], batch: Any) -> tuple[Any, dict[str, npt.NDArray[Any]]]:
-        """One call of the policy."""
-        takes = [self._takes[env] for env in envs.tolist()]
-        resets = np.array([not take.rewards for take in takes])
-        self._start_rows(envs[resets])
-        rows = Rows(
-            [take.generator for take in takes],
-            lambda: [self._columns.row(batch, row) for row in range(len(takes))],
-            None if self._previous_actions is None else self._previous_actions[envs],
-            self._previous_rewards[envs],
-        )
-        state = trees.take(self._state, envs) if self._has_state else self._state
-        with self._interrupts.let_through():
-            answer = self._policy.act(batch, state, resets, rows)
-        given, state = answers.parted(self._policy, answer)
-        actions = answers.actions(self._policy, given, self._action_columns, len(takes))
-        self._state = answers.put_state(self._policy, self._state, envs, state)
-        if self._previous_actions is not None:
-            self._previous_actions[envs] = actions
-        self._recorded = answers.records(self._policy, rows.records, len(takes), self._recorded)
-        return actions, self._recorded
-
-    def _start_rows(self, envs: npt.NDArray[np.intp]) -> None:
-        """Forget the episodes that these environments played before."""
-        if not len(envs):
-            return
-        self._previous_rewards[envs] = 0.0
-        if self._previous_actions is not None:
-            self._previous_actions[envs] = 0
-        if self._has_state:
-            fresh = answers.initial_state(self._policy, len(envs))
-            self._state = answers.put_state(self._policy, self._state, envs, fresh)
 
 
 def _entry(infos: Mapping[str, Any], key: str, row: int) -> Any:
@@ -337,7 +282,3 @@ def _entry(infos: Mapping[str, Any], key: str, row: int) -> Any:
     if not isinstance(column, dict):
         return column[row]
     return {name: _entry(column, name, row) for name in column if f"_{name}" in column and column[f"_{name}"][row]}
-
-
-def _joined(parts: Sequence[Mapping[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -87,6 +87,8 @@ class EnvFleet:
         self.buffers = Buffers(plan, self._block)
         self.buffers.rows["task_id"] = NO_TASK
         self.buffers.rows["episode_index"] = -1
+        self._task_ids, self._episodes = self.buffers.rows["task_id"], self.buffers.rows["episode_index"]
+        self._everyone_has_one = False
         self.actions = ActionWriter(self.buffers)
         self._info_reader = InfoReader(self.buffers.info_schemas, self.buffers.info_rows)
         self._assemble = assembler(single)
@@ -214,18 +216,32 @@ class EnvFleet:
 
     def task_infos(self, envs: npt.NDArray[np.intp] | None, of: Sequence[int] | None = None) -> Info:
         """Which task and which episode each row belongs to. `of`: rows of other envs say nothing."""
-        rows = self.buffers.rows if envs is None else self.buffers.rows[envs]
-        mask = np.ones(len(rows), np.bool_)
+        tasks, episodes = self._task_ids, self._episodes
+        if envs is not None:
+            tasks, episodes = tasks[envs], episodes[envs]
+        mask = np.ones(len(tasks), np.bool_)
+        if of is None and self._has_everyone_a_task():
+            return {
+                "task_id": tasks.copy(),
+                "_task_id": mask,
+                "episode_index": episodes.copy(),
+                "_episode_index": mask.copy(),
+            }
         if of is not None:
             mask[:] = False
             mask[of] = True
-        has_task = mask & (rows["task_id"] != NO_TASK)
+        has_task = mask & (tasks != NO_TASK)
         return {
-            "task_id": np.where(has_task, rows["task_id"], 0),
+            "task_id": np.where(has_task, tasks, 0),
             "_task_id": has_task,
-            "episode_index": np.where(mask, rows["episode_index"], 0),
+            "episode_index": np.where(mask, episodes, 0),
             "_episode_index": mask,
         }
+
+    def _has_everyone_a_task(self) -> bool:
+        """Who has had a task has one ever after: so this is found out once."""
+        self._everyone_has_one = self._everyone_has_one or not (self._task_ids == NO_TASK).any()
+        return self._everyone_has_one
 
     def task_info(self, env: int) -> Info:
         """The same for one env, as a part of its own info."""

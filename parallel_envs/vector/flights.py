@@ -81,6 +81,18 @@ class Flights:
         done = [flight for flight in self if flight.ticket.done]
         return sorted(done, key=lambda flight: flight.ticket.done_at) if len(done) >= count else []
 
+    def ready(self, count: int, timeout: float | None) -> int:
+        """How many have been answered, once they are `count` or the time is up. Deadlines are `wait`'s affair."""
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        looked = False
+        while (done := sum(flight.ticket.done for flight in self)) < count:
+            remaining = until - time.monotonic()
+            if looked and remaining <= 0.0:
+                break
+            self._fleet.pool.pump(None if until == math.inf else max(remaining, 0.0))
+            looked = True
+        return done
+
     def wait(self, ready: Callable[[], list[Flight]], timeout: float | None) -> list[Flight]:
         """Wait until `ready` gives something. Raises `StepTimeout`, for `timeout` or for an env that is late."""
         until = math.inf if timeout is None else time.monotonic() + arguments.seconds("timeout", timeout)

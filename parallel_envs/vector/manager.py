@@ -376,6 +376,16 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             infos = {**self._fleet.task_infos(envs), **infos}
         return envs, observations, rewards, terminated, truncated, infos
 
+    def ready(self, min_envs: int = 1, timeout: float | None = 0.0) -> int:
+        """How many environments have answered to `send` and are yet to be received.
+
+        Waits until they are at least `min_envs`, or `timeout` seconds have passed (None: for as long as it takes).
+        """
+        self._check_open("ready")
+        arguments.check_count("min_envs", min_envs)
+        arguments.optional_wait(timeout)
+        return self._flights.ready(min(min_envs, len(self._flights)), timeout)
+
     def recv_env(self, env: int, timeout: float | None = None) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """What one environment has answered to `send` or `send_reset`, as the environment itself would return it."""
         self._check_open("recv_env")

@@ -10,12 +10,17 @@ import numpy as np
 from parallel_envs.engine import dump_reply, load_reply
 
 
+_CONSTANT = frozenset((int, float, bool, str, bytes, type(None)))
+
+
 def snapshot(value: Any) -> Any:
     """A copy that nothing done to the original can change; the original where it cannot be copied."""
     if type(value) is np.ndarray and value.dtype != object:
         return value.copy()
     if type(value) is dict and not value:
         return {}
+    if type(value) in _CONSTANT:
+        return value
     try:
         return copy.deepcopy(value)
     except Exception:  # noqa: BLE001  # deepcopy runs user code; sharing is what plain Gymnasium does

@@ -53,6 +53,7 @@ class TaskDesk:
         self._rows = cells(buffers.rows.view(np.uint8))
         self._held: list[Task | None] = [None] * len(envs)
         self._next: dict[int, Any] = {}
+        self._ways: dict[int, tuple[Any, TaskWay]] = {}
 
     def held(self, local: int) -> Task | None:
         """The task that an env has now."""
@@ -78,10 +79,17 @@ class TaskDesk:
     def _give(self, local: int, task: Task) -> dict[str, Any]:
         env = self._envs[local]
         try:
-            return TaskWay.of(env, self._setter).apply(env, snapshot(task.value), self._setter)
+            return self._way(local, env).apply(env, snapshot(task.value), self._setter)
         except Exception as error:
             error.add_note(f"This is what it said to task {task.id}: {task.value!r}")
             raise
+
+    def _way(self, local: int, env: Any) -> TaskWay:
+        """How this env takes tasks: found out once, and again if another env has come in its place."""
+        known = self._ways.get(local)
+        if known is None or known[0] is not env:
+            known = self._ways[local] = env, TaskWay.of(env, self._setter)
+        return known[1]
 
     def marks(self, local: int) -> tuple[int, int]:
         """The number of an env's task, and that of its episode."""
