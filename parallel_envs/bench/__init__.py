@@ -1,6 +1,6 @@
 """`python -m parallel_envs.bench`: our speed beside the peers', which settings suit your environment, and a soak.
 
-    cli ──▶ step  suggest  startup  syscalls  memory  bars  soak        one module per command
+    cli ──▶ step  rollouts  suggest  startup  syscalls  memory  bars  soak      one module per command
                 │
                 ▼
      turns, driver ──socket──▶ a process of its own for each contestant ──▶ that contestant's workers
@@ -14,6 +14,8 @@ quartiles and ratios of one run are reported.
 
 One environment step is one call of an environment's `step`. A row of a vector step in which the environment
 was only reset is not counted (`contestants`, `peers`: each library has its own way of resetting).
+
+What `rollouts` compares are `collectors` of the same `works`; what `bars` measures are `experiments`.
 
 `soak` compares with nobody: it breaks workers and environments for as long as it is told to, and says whether every
 row was right all the same. Its parts are `soak_*` and `holdings`; `soak` draws how they fit together.

@@ -1,96 +1,37 @@
 """`bench bars`: every speed that this project promises, measured and compared with its bar.
 
 `BARS` is the whole list. A bar names the experiment that gives its figure; bars of one experiment share its
-run. A new promise is a new entry, a new kind of experiment is a new class with `figures`.
+run. A new promise is a new entry; kinds of experiments are in `experiments`.
 """
 
 from __future__ import annotations
 
-import importlib.util
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from parallel_envs.bench.contestants import GymnasiumAsync, InProcess, Ours
-from parallel_envs.bench.envs import resolve
+from parallel_envs.bench.experiments import (
+    CallsPerStep,
+    Experiment,
+    Figures,
+    MemoryGrowth,
+    RolloutRatios,
+    StartupRatio,
+    StepRatios,
+    TaskCost,
+    ZooFigures,
+)
+from parallel_envs.bench.machine import Needs, first_missing
 from parallel_envs.bench.measure import MeasurementFailed, Tell
-from parallel_envs.bench.memory import growth, measure_memory
-from parallel_envs.bench.startup import GYMNASIUM_FORK, LINES, OURS_WARM, measure_startup, ours_to_gymnasium
-from parallel_envs.bench.step import StepPlan, measure_step
-from parallel_envs.bench.syscalls import StraceMissing, measure_calls
+from parallel_envs.bench.startup import GYMNASIUM_FORK
+from parallel_envs.bench.syscalls import StraceMissing
 from parallel_envs.bench.turns import Pace
+from parallel_envs.bench.works import NEEDS
+from parallel_envs.bench.zoo import OURS_EACH, OURS_FEW
+from parallel_envs.bench.zoo_contestants import AgileRL, PlainLoop, SuperSuit
 
-Figures = Mapping[str, float]
 _Result = Figures | MeasurementFailed | StraceMissing
-
-
-@dataclass(frozen=True)
-class Experiment(ABC):
-    """Something to run that gives named figures."""
-
-    @abstractmethod
-    def figures(self, pace: Pace, tell: Tell) -> Figures:
-        """Run it. A figure that could not be had is left out; `MeasurementFailed` if there is none at all."""
-
-
-@dataclass(frozen=True)
-class StepRatios(Experiment):
-    """Our steps per second as a multiple of each other contestant's."""
-
-    env: str
-    num_envs: int
-    num_workers: int
-
-    def figures(self, pace: Pace, tell: Tell) -> Figures:
-        plan = StepPlan(
-            env=resolve(self.env),
-            num_envs=self.num_envs,
-            num_workers=self.num_workers,
-            peers=(GymnasiumAsync.name,),
-            pace=pace,
-        )
-        rows = measure_step(plan, tell)
-        _require({row.name: row.error for row in rows})
-        return {row.name: row.ours_to_this.median for row in rows[1:] if row.ours_to_this is not None}
-
-
-@dataclass(frozen=True)
-class CallsPerStep(Experiment):
-    """Read and write calls per environment step of each contestant."""
-
-    num_envs: int
-
-    def figures(self, pace: Pace, tell: Tell) -> Figures:
-        rows = measure_calls(num_envs=self.num_envs, tell=tell)
-        _require({row.name: row.error for row in rows})
-        return {row.name: row.read_write for row in rows if row.read_write is not None}
-
-
-@dataclass(frozen=True)
-class StartupRatio(Experiment):
-    """Our time to make and reset, as a multiple of Gymnasium's with fork."""
-
-    env: str
-    num_envs: int
-
-    def figures(self, pace: Pace, tell: Tell) -> Figures:
-        lines = [line for line in LINES if line.name in (OURS_WARM, GYMNASIUM_FORK)]
-        rows = measure_startup(resolve(self.env), self.num_envs, pace.rounds, lines, tell)
-        return {GYMNASIUM_FORK: ours_to_gymnasium(rows)}
-
-
-@dataclass(frozen=True)
-class MemoryGrowth(Experiment):
-    """What the parent process gains while it steps, in MiB and in descriptors."""
-
-    env: str
-    num_envs: int
-    steps: int
-
-    def figures(self, pace: Pace, tell: Tell) -> Figures:
-        grown = growth(measure_memory(resolve(self.env), self.num_envs, self.steps, tell))
-        return {"MiB": grown.rss_bytes / 2**20, "descriptors": float(grown.num_descriptors)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +47,7 @@ class Bar:
     unit: str
     sense: Literal["at least", "at most"]
     limit: float
-    needs: tuple[tuple[str, str], ...] = ()
+    needs: Needs = ()
 
     def holds(self, value: float) -> bool:
         return value >= self.limit if self.sense == "at least" else value <= self.limit
@@ -126,7 +67,35 @@ _X_GYMNASIUM = "x Gymnasium async"
 _X_LOOP = "x the in-process loop"
 _CARTPOLE_8 = StepRatios("CartPole-v1", num_envs=8, num_workers=8)
 _CARTPOLE_128 = StepRatios("CartPole-v1", num_envs=128, num_workers=2)
+_X_PLAIN = "x the plain loop"
+_FEW, _MANY = "collect, 2 workers, 16 envs", "collect, 8 workers, 8 envs"
+_SPREAD = ZooFigures("mpe2.simple_spread_v3")
 _MEMORY = MemoryGrowth("CartPole-v1", num_envs=8, steps=100_000)
+
+
+def _collecting(name: str, work: str, figure: str, limit: float) -> Bar:
+    return Bar(
+        work=f"{work}: {figure}",
+        experiment=RolloutRatios(name),
+        figure=figure,
+        unit=_X_PLAIN,
+        sense="at least",
+        limit=limit,
+        needs=NEEDS[name],
+    )
+
+
+def _together(how: str, ours: str, other: str, limit: float, needs: Needs = ()) -> Bar:
+    return Bar(
+        work=f"simple_spread_v3, 8 envs, {how}",
+        experiment=_SPREAD,
+        figure=f"{ours} / {other}",
+        unit=f"x {other}",
+        sense="at least",
+        limit=limit,
+        needs=(("mpe2", "mpe2"), *needs),
+    )
+
 
 BARS: tuple[Bar, ...] = (
     Bar(
@@ -211,6 +180,32 @@ BARS: tuple[Bar, ...] = (
         sense="at most",
         limit=0.0,
     ),
+    Bar(
+        work="CartPole-v1, 8 envs, one a worker, a task for each",
+        experiment=TaskCost("CartPole-v1", num_envs=8, num_workers=8),
+        figure="ratio",
+        unit="x the same without tasks",
+        sense="at least",
+        limit=0.98,
+    ),
+    _collecting("ant-mlp", "16 rollouts of AntDirection, MLP policy", _FEW, 1.6),
+    _collecting("ant-mlp", "16 rollouts of AntDirection, MLP policy", _MANY, 1.5),
+    _collecting("ant-recurrent", "16 rollouts of AntDirection, recurrent policy", _FEW, 1.5),
+    _collecting("ant-recurrent", "16 rollouts of AntDirection, recurrent policy", _MANY, 1.5),
+    _collecting("unequal", "32 rollouts of 10 to 400 steps", _FEW, 1.5),
+    _collecting("unequal", "32 rollouts of 10 to 400 steps", _MANY, 1.5),
+    _together("2 workers", OURS_FEW, PlainLoop.name, 1.75),
+    _together("2 workers, SuperSuit on two", OURS_FEW, SuperSuit.name, 1.4, (("supersuit", "supersuit"),)),
+    _together("one a worker, SuperSuit on two", OURS_EACH, SuperSuit.name, 1.2, (("supersuit", "supersuit"),)),
+    _together("2 workers", OURS_FEW, AgileRL.name, 1.65, (("agilerl", "agilerl"),)),
+    Bar(
+        work="64 agents of small boxes, 8 envs, one a worker: dicts by agent",
+        experiment=ZooFigures("agents:64", peers=()),
+        figure="batching",
+        unit="% of the step",
+        sense="at most",
+        limit=15.0,
+    ),
 )
 
 
@@ -220,13 +215,8 @@ def judge(bars: Sequence[Bar], pace: Pace, tell: Tell = lambda text: None) -> tu
     return tuple(_verdict(bar, pace, tell, results) for bar in bars)
 
 
-def first_need(bar: Bar) -> str | None:
-    """What to pip install before this bar can be measured. Imports nothing."""
-    return next((pip for module, pip in bar.needs if importlib.util.find_spec(module) is None), None)
-
-
 def _verdict(bar: Bar, pace: Pace, tell: Tell, results: dict[Experiment, _Result]) -> Verdict:
-    if (need := first_need(bar)) is not None:
+    if (need := first_missing(bar.needs)) is not None:
         return Verdict(bar=bar, outcome="SKIP", note=f"not installed: pip install '{need}'")
     if bar.experiment not in results:
         results[bar.experiment] = _figures(bar, pace, tell)
@@ -237,13 +227,6 @@ def _verdict(bar: Bar, pace: Pace, tell: Tell, results: dict[Experiment, _Result
             return Verdict(bar=bar, outcome="FAIL", note=str(failure))
         case figures:
             return _compared(bar, figures)
-
-
-def _require(errors: Mapping[str, str | None]) -> None:
-    """A comparison wants both sides."""
-    for name, error in errors.items():
-        if error is not None:
-            raise MeasurementFailed(f"{name}: {error}")
 
 
 def _figures(bar: Bar, pace: Pace, tell: Tell) -> _Result:

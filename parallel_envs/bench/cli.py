@@ -25,6 +25,7 @@ from parallel_envs.bench.envs import UnknownEnv, resolve
 from parallel_envs.bench.measure import MeasurementFailed, Tell
 from parallel_envs.bench.memory import growth, measure_memory
 from parallel_envs.bench.peers import UnknownPeer, chosen_peers
+from parallel_envs.bench.rollouts import RolloutPlan, measure_rollouts
 from parallel_envs.bench.soak import soak as run_soak
 from parallel_envs.bench.soak_leg import Crowd
 from parallel_envs.bench.startup import measure_startup
@@ -32,6 +33,10 @@ from parallel_envs.bench.step import StepPlan, measure_step
 from parallel_envs.bench.suggest import best, try_settings
 from parallel_envs.bench.syscalls import StraceMissing, measure_calls
 from parallel_envs.bench.turns import Pace
+from parallel_envs.bench.works import WORKS
+from parallel_envs.bench.zoo import ZooPlan, measure_zoo
+from parallel_envs.bench.zoo_contestants import ZOO_PEERS
+from parallel_envs.bench.zoo_envs import resolve_zoo
 
 _FILE_WIDTH = 132
 _COMPANY_CORES = 0.2  # busy without us: above that, figures are not to be trusted
@@ -77,10 +82,7 @@ def step(
     json: Json = None,
 ) -> None:
     """Environment steps per second: ours, the in-process loop and the peers, in turns."""
-    if num_workers is not None and num_workers > num_envs:
-        raise typer.BadParameter(
-            f"{num_workers} workers cannot share {num_envs} environments. Give at most {num_envs}."
-        )
+    _check_share(num_workers, num_envs)
     with _asking() as tell:
         plan = StepPlan(
             env=resolve(env),
@@ -95,6 +97,56 @@ def step(
     ours_worked = all(row.error is None for row in rows if row.name == Ours.name)
     title = _title(env, num_envs, plan.pace)
     _deliver(report.step_report(rows, plan.settings, title), json, good=ours_worked)
+
+
+@app.command()
+def rollouts(
+    work: Annotated[Literal["ant-mlp", "ant-recurrent", "unequal", "all"], typer.Option(help="What is collected.")] = (
+        "all"
+    ),
+    num_workers: Annotated[int, typer.Option(min=1, help="Workers; 8 with one environment each go beside.")] = 2,
+    num_envs: Annotated[int, typer.Option(min=1, help="How many environments these workers hold.")] = 16,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each collector collects everything.")] = 7,
+    json: Json = None,
+) -> None:
+    """Whole rollouts, same policy: `collect` beside the plain loop (and beside lock-step, for unequal lengths)."""
+    _check_share(num_workers, num_envs)
+    works = tuple(WORKS) if work == "all" else (work,)
+    with _asking() as tell:
+        plan = RolloutPlan(works=works, num_workers=num_workers, num_envs=num_envs, rounds=rounds)
+        rows = measure_rollouts(plan, tell)
+    all_worked = all(row.error is None for row in rows)
+    title = f"the same rollouts, each collector {rounds} times, in turns"
+    _deliver(report.rollouts_report(rows, plan.settings, title), json, good=all_worked)
+
+
+@app.command()
+def zoo(
+    env: Annotated[
+        str, typer.Option("--env", help="A PettingZoo module, agents:NUMBER, or package.module:factory.")
+    ] = "mpe2.simple_spread_v3",
+    num_envs: NumEnvs = 8,
+    num_workers: Annotated[
+        int, typer.Option(min=1, help="Our workers, and SuperSuit's; one per environment goes beside.")
+    ] = 2,
+    peers: Annotated[str, typer.Option(help="supersuit,agilerl or one of them; all; none.")] = "all",
+    seconds: Seconds = 0.5,
+    rounds: Rounds = 9,
+    json: Json = None,
+) -> None:
+    """Many agents in each environment: joint steps per second, ours, the plain loop and the peers, in turns."""
+    _check_share(num_workers, num_envs)
+    with _asking() as tell:
+        plan = ZooPlan(
+            env=resolve_zoo(env),
+            num_envs=num_envs,
+            num_workers=num_workers,
+            pace=Pace(seconds=seconds, rounds=rounds),
+            peers=chosen_peers(peers, ZOO_PEERS),
+        )
+        rows = measure_zoo(plan, tell)
+    ours_worked = all(row.error is None for row in rows if row.name.startswith(Ours.name))
+    _deliver(report.zoo_report(rows, plan.settings, _title(env, num_envs, plan.pace)), json, good=ours_worked)
 
 
 @app.command()
@@ -194,6 +246,13 @@ def soak(
         tally = run_soak(crowd, minutes * 60, seed, faults_per_minute, lambda tally: show(tally.line(minutes * 60)))
     settings = {"minutes": minutes, "seed": seed, "faults_per_minute": faults_per_minute, **dataclasses.asdict(crowd)}
     _deliver(report.soak_report(tally, settings), json, good=tally.good)
+
+
+def _check_share(num_workers: int | None, num_envs: int) -> None:
+    if num_workers is not None and num_workers > num_envs:
+        raise typer.BadParameter(
+            f"{num_workers} workers cannot share {num_envs} environments. Give at most {num_envs}."
+        )
 
 
 @contextmanager

@@ -6,7 +6,11 @@ import os
 import platform
 import time
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
+
+Needs = tuple[tuple[str, str], ...]
+"""Modules that must be there, each with what to pip install if it is not."""
 
 _STAT = Path("/proc/stat")
 _DISTRIBUTIONS = (
@@ -30,6 +34,11 @@ def facts() -> dict[str, object]:
 def available_cores() -> int:
     """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def first_missing(needs: Needs) -> str | None:
+    """What to pip install first; None if everything is here. Imports nothing."""
+    return next((pip for module, pip in needs if find_spec(module) is None), None)
 
 
 def busy_cores(seconds: float = 0.2) -> float | None:

@@ -19,14 +19,20 @@ class MeasurementFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Environment steps that were made in a stretch of time."""
+    """Environment steps that were made in a stretch of time, and what they took of the caller's own processor time."""
 
     steps: int
     seconds: float
+    cpu_seconds: float = field(default=0.0, compare=False)
 
     @property
     def rate(self) -> float:
         return self.steps / self.seconds
+
+    @property
+    def cpu_share(self) -> float:
+        """How much of the time the caller itself was at work: 1 is one core, all the time."""
+        return self.cpu_seconds / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +59,12 @@ def run_for(step: Callable[[], int], seconds: float, clock: Clock = time.perf_co
     The last call is let finish, and the time it took belongs to the slice.
     """
     steps = 0
+    cpu_start = time.process_time()
     start = now = clock()
     while now - start < seconds:
         steps += step()
         now = clock()
-    return Slice(steps, now - start)
+    return Slice(steps, now - start, time.process_time() - cpu_start)
 
 
 def run_steps(step: Callable[[], int], steps: int) -> int:

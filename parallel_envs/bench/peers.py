@@ -10,7 +10,7 @@ import functools
 import importlib
 import itertools
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -146,12 +146,12 @@ class UnknownPeer(ValueError):
     """A name that is no peer's."""
 
 
-def chosen_peers(text: str) -> tuple[str, ...]:
+def chosen_peers(text: str, known: Collection[str] = PEERS.keys()) -> tuple[str, ...]:
     """The names in a comma-separated list; `all` and `none` are lists too."""
     if text in ("all", "none"):
-        return tuple(PEERS) if text == "all" else ()
+        return tuple(known) if text == "all" else ()
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
-        if name not in PEERS:
-            raise UnknownPeer(f'There is no peer called "{name}". Give some of {", ".join(PEERS)}, or all, or none.')
+        if name not in known:
+            raise UnknownPeer(f'There is no peer called "{name}". Give some of {", ".join(known)}, or all, or none.')
     return names

@@ -20,12 +20,14 @@ from parallel_envs.bench import machine
 from parallel_envs.bench.bars import Verdict
 from parallel_envs.bench.measure import Spread
 from parallel_envs.bench.memory import Point
+from parallel_envs.bench.rollouts import RolloutRow
 from parallel_envs.bench.soak_replay import Where
 from parallel_envs.bench.soak_tally import RSS_BYTES_ALLOWED, Tally
 from parallel_envs.bench.startup import StartRow
 from parallel_envs.bench.step import Row
 from parallel_envs.bench.suggest import Trial
 from parallel_envs.bench.syscalls import CallRow
+from parallel_envs.bench.zoo import OURS_EACH, OURS_FEW, ZooRow
 from parallel_envs.testing.faults import Fault
 
 SCHEMA = 1
@@ -63,6 +65,29 @@ def step_report(rows: Sequence[Row], settings: Mapping[str, object], title: str)
     for row in rows:
         table.add_row(row.name, row.settings, *_rate_cells(row.spread, _lack(row)), _ratio(row.ours_to_this))
     return Report("step", settings, _records(rows), table, _notes({row.name: row for row in rows}))
+
+
+def rollouts_report(rows: Sequence[RolloutRow], settings: Mapping[str, object], title: str) -> Report:
+    """Steps per second of each collector, and over the plain loop."""
+    table = _table(title, "work", "how", "collector", "env steps/s", "quartiles", "/ sequential")
+    for row in rows:
+        otherwise = "not installed" if row.missing else "failed"
+        rates = _rate_cells(row.spread, otherwise)
+        table.add_row(row.work, row.settings, row.name, *rates, _ratio(row.to_sequential))
+    return Report("rollouts", settings, _records(rows), table, _notes({f"{row.work}, {row.name}": row for row in rows}))
+
+
+def zoo_report(rows: Sequence[ZooRow], settings: Mapping[str, object], title: str) -> Report:
+    """Joint steps per second, how busy the calling process was, and each of ours over this one."""
+    ours = [name for name in (OURS_FEW, OURS_EACH) if any(row.name == name for row in rows)]
+    over = [f"{row.settings} / this" for name in ours for row in rows if row.name == name]
+    table = _table(title, "", "how", "joint steps/s", "quartiles", "caller busy", *over)
+    for row in rows:
+        busy = "" if row.parent_share is None else f"{row.parent_share.median:.0%}"
+        ratios = [_ratio(row.ours_to_this.get(name)) for name in ours]
+        table.add_row(row.name, row.settings, *_rate_cells(row.spread, _lack(row)), busy, *ratios)
+    notes = [f"{row.name}: dicts by agent take {row.batching.median:.1%} of the step" for row in rows if row.batching]
+    return Report("zoo", settings, _records(rows), table, [*notes, *_notes({row.name: row for row in rows})])
 
 
 def suggest_report(trials: Sequence[Trial], settings: Mapping[str, object], title: str) -> Report:
@@ -178,7 +203,7 @@ def _notes(rows: Mapping[str, Any]) -> list[str]:
     return [*lines, *(f"{name} failed: {row.error}" for name, row in rows.items() if row.error)]
 
 
-def _lack(row: Row) -> str:
+def _lack(row: Row | ZooRow) -> str:
     return "not installed" if row.missing else "failed"
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from parallel_envs.multiagent.last_words import FINAL_OBS
 from parallel_envs.multiagent.roster import Agent
+from parallel_envs.multiagent.rows import row_of
 from parallel_envs.vector.layout import assembler, leaves
+from parallel_envs.vector.snapshots import snapshot
 
 if TYPE_CHECKING:
     from parallel_envs.multiagent.manager import MultiAgentEnvManager
@@ -24,8 +28,9 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     `infos["alive"]` says which rows act next: others hold zeros (or, where an agent has just ended, its last
     observation), and their actions are ignored. A row's episode ends with its agent; it goes on when its environment
-    has been reset, which waits until all of its agents have ended. `infos["env_id"]` and `infos["agent"]` (the place in
-    `agents`) name the rows.
+    has been reset, which waits until all of its agents have ended: a `reset_mask` (with `autoreset_mode="Disabled"`)
+    resets the environments of which it marks all agents that are alive, and may mark no other. `infos["env_id"]` and
+    `infos["agent"]` (the place in `agents`) name the rows.
 
     Args:
         envs: Its environments have `possible_agents`.
@@ -54,6 +59,7 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._assemble_action = assembler(self.single_action_space)
         rows = np.arange(self.num_envs)
         self._names = {"env_id": rows // len(self.agents), "agent": rows % len(self.agents)}
+        self._latest: Any = None
 
     def _common(self, what: str, space_of: Any) -> Any:
         first = space_of(self.agents[0])
@@ -66,8 +72,36 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return first
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        observations, infos = self.envs.reset(seed=seed, options=options)
-        return self._observations(observations), self._infos(infos)
+        env_ids = None
+        if isinstance(options, Mapping) and "reset_mask" in options:
+            env_ids = self._marked(options["reset_mask"])
+            options = {key: value for key, value in options.items() if key != "reset_mask"} or None
+            if not env_ids:  # agents that have ended wait for the others
+                return snapshot(self._latest), self._names_and_masks()
+        observations, infos = self.envs.reset(seed=seed, options=options, env_ids=env_ids)
+        return self._noted(self._observations(observations)), self._infos(infos)
+
+    def _noted(self, observations: Any) -> Any:
+        """Kept for a reset that resets nobody."""
+        if self.envs.envs.autoreset_mode is AutoresetMode.DISABLED:
+            self._latest = snapshot(observations)
+        return observations
+
+    def _marked(self, mask: Any) -> list[int]:
+        """The environments of which nobody is left but those whose rows are marked."""
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (self.num_envs,):
+            raise ValueError(f"options['reset_mask'] must be a bool array of shape ({self.num_envs},), not {mask!r}.")
+        table = mask.reshape(self.envs.num_envs, -1)
+        alive = np.zeros_like(table)
+        for place, agent in enumerate(self.agents):
+            alive[:, place] = self.envs.alive.get(agent, False)
+        over = (table | ~alive).all(1) & table.any(1)
+        for env, place in np.argwhere(table & alive & np.logical_not(over).reshape(-1, 1)):
+            raise ValueError(
+                f"options['reset_mask'] marks {self.agents[place]!r} of env {env} while other agents there play on. An "
+                "environment is reset as a whole: mark them all."
+            )
+        return [int(env) for env in np.flatnonzero(over)]
 
     def step(self, actions: Any) -> Batch:
         count = len(self.agents)
@@ -77,7 +111,7 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         }
         observations, rewards, terminations, truncations, infos = self.envs.step(batches)
         return (
-            self._observations(observations),
+            self._noted(self._observations(observations)),
             self._side_by_side([rewards[agent] for agent in self.agents]),
             self._side_by_side([terminations[agent] for agent in self.agents]),
             self._side_by_side([truncations[agent] for agent in self.agents]),
@@ -100,13 +134,26 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         rows: dict[str, Any] = {}
         for place, agent in enumerate(self.agents):
             _spread(rows, infos[agent], place, count, self.num_envs)
-        everyone = np.ones(self.num_envs, np.bool_)
-        rows["alive"], rows["_alive"] = self._side_by_side([self.envs.alive[agent] for agent in self.agents]), everyone
-        for name, values in self._names.items():
-            rows[name], rows[f"_{name}"] = values.copy(), everyone.copy()
+        if any(FINAL_OBS in infos[agent] for agent in self.agents):
+            rows[FINAL_OBS] = self._final_observations(infos, rows[f"_{FINAL_OBS}"])
         for key, values in infos.common.items():
-            if isinstance(values, np.ndarray) and len(values) == self.envs.num_envs:
-                rows[key] = np.repeat(values, count, 0)
+            rows.setdefault(key, _repeated(values, count))
+        return rows | self._names_and_masks()
+
+    def _names_and_masks(self) -> dict[str, Any]:
+        everyone = np.ones(self.num_envs, np.bool_)
+        alive = self._side_by_side([self.envs.alive[agent] for agent in self.agents])
+        told: dict[str, Any] = {"alive": alive, "_alive": everyone}
+        for name, values in self._names.items():
+            told |= {name: values.copy(), f"_{name}": everyone.copy()}
+        return told
+
+    def _final_observations(self, infos: Any, mask: Any) -> npt.NDArray[Any]:
+        """In Gymnasium's layout: an object for each row that has one."""
+        rows = np.full(self.num_envs, None, object)
+        for row in np.flatnonzero(mask).tolist():
+            env, place = divmod(row, len(self.agents))
+            rows[row] = row_of(self.single_observation_space, infos[self.agents[place]][FINAL_OBS], env)
         return rows
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -117,12 +164,14 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self.envs.render()
 
     def close_extras(self, **kwargs: Any) -> None:
-        self.envs.close(**kwargs)
+        self.envs.envs.close(**kwargs)
 
 
 def _spread(rows: dict[str, Any], infos: dict[str, Any], place: int, count: int, num_rows: int) -> None:
     """Put one agent's infos into its rows."""
     for key, values in infos.items():
+        if key == FINAL_OBS:
+            continue
         if isinstance(values, dict):
             _spread(rows.setdefault(key, {}), values, place, count, num_rows)
         elif isinstance(values, np.ndarray):
@@ -132,6 +181,13 @@ def _spread(rows: dict[str, Any], infos: dict[str, Any], place: int, count: int,
             elif column.dtype != values.dtype or column.shape[1:] != values.shape[1:]:
                 column = rows[key] = _as_objects(column)
             column[place::count] = values if column.dtype != object else _as_objects(values)
+
+
+def _repeated(values: Any, count: int) -> Any:
+    """What is about environments, in the rows of all their agents."""
+    if isinstance(values, dict):
+        return {key: _repeated(value, count) for key, value in values.items()}
+    return np.repeat(values, count, 0)
 
 
 def _as_objects(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

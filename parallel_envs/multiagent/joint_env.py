@@ -29,6 +29,7 @@ from parallel_envs.multiagent.roster import (
     Roster,
     name,
 )
+from parallel_envs.vector.exchange import as_float
 from parallel_envs.vector.layout import Leaf, assembler, leaves
 
 Info = dict[str, Any]
@@ -45,22 +46,24 @@ class _Adapter(gymnasium.Env[Any, Any]):
         self.env = env
         self.metadata = dict(getattr(env, "metadata", {}))
         self.render_mode = getattr(env, "render_mode", None)
+        self._takes_turns = bool(getattr(env, "takes_turns", False))
         self._num_steps = 0
+        self._lived: set[Agent] = set()
 
     @property
     def unwrapped(self) -> Any:
         return self.env.unwrapped
 
     def get_wrapper_attr(self, name: str) -> Any:
-        return getattr(self.env, name)
+        return getattr(_holder(self.env, name), name)
 
     def has_wrapper_attr(self, name: str) -> bool:
-        return hasattr(self.env, name)
+        return hasattr(_holder(self.env, name), name)
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
-        if not force and not hasattr(self.env, name):
+        if not force and not self.has_wrapper_attr(name):
             return False
-        setattr(self.env, name, value)
+        setattr(_holder(self.env, name), name, value)
         return True
 
     def render(self) -> Any:
@@ -73,20 +76,34 @@ class _Adapter(gymnasium.Env[Any, Any]):
         self._num_steps = 0
         given = {"seed": seed, "options": options}
         observations, infos = self.env.reset(**{key: value for key, value in given.items() if value is not None})
-        self._check_agents("reset", self.env.agents, observations)
+        if not self._takes_turns:
+            self._check_agents("reset", self.env.agents, observations)
+        self._lived = set(self.env.agents)
         return observations, infos
 
     def _step_env(self, actions: Mapping[Agent, Any]) -> Results:
         self._num_steps += 1
-        before = set(self.env.agents)
         results: Results = self.env.step(actions)
         observations, _, terminations, truncations, _ = results
-        after = set(self.env.agents)
-        moment = f"step {self._num_steps}"
-        if not getattr(self.env, "takes_turns", False):
+        usual = observations.keys() == actions.keys() == terminations.keys() == truncations.keys()
+        if not usual or len(self.env.agents) != len(actions) or any(terminations.values()) or any(truncations.values()):
+            self._check_results(actions, observations, terminations, truncations)
+        return results
+
+    def _check_results(
+        self,
+        actions: Mapping[Agent, Any],
+        observations: Mapping[Agent, Any],
+        terminations: Mapping[Agent, Any],
+        truncations: Mapping[Agent, Any],
+    ) -> None:
+        """Raise if what the env returned fits neither those who acted nor those who are alive now."""
+        moment, after = f"step {self._num_steps}", set(self.env.agents)
+        if not self._takes_turns:
             self._check_agents(moment, after, observations)
         for what, values in (("an observation", observations), ("a termination", terminations)):
-            if ghosts := [agent for agent in values if agent not in before and agent not in after]:
+            ghosts = [agent for agent in values if agent in self._lived and agent not in actions and agent not in after]
+            if ghosts and not self._takes_turns:
                 raise ValueError(
                     f"In {moment} the environment returned {what} for {ghosts[0]!r}, who was not alive before it and "
                     "is not after it. Return values for living agents only."
@@ -97,14 +114,12 @@ class _Adapter(gymnasium.Env[Any, Any]):
                     f"In {moment} the environment ended {agent!r} and kept it in its agents. "
                     "Take an agent that is terminated or truncated out of `agents`."
                 )
-        return results
+        self._lived |= after
 
     def _check_agents(self, moment: str, agents: Iterable[Agent], observations: Mapping[Agent, Any]) -> None:
-        if missing := [agent for agent in agents if agent not in observations]:
-            raise ValueError(
-                f"In {moment} the environment returned no observation for {missing[0]!r}, who is among its agents. "
-                "Return one for every living agent."
-            )
+        for agent in agents:
+            if agent not in observations:
+                raise _unseen(moment, agent)
 
     def _joint_end(self, terminations: Mapping[Agent, Any], truncations: Mapping[Agent, Any]) -> tuple[bool, bool]:
         """The env ends when nobody is left: truncated if somebody was at last, else terminated."""
@@ -123,14 +138,14 @@ class JointEnv(_Adapter):
         self.observation_space = JointObservations(roster)
         self.action_space = JointActions(roster)
         groups = roster.observation_groups
-        self._rows = [_Rows(group) for group in groups]
+        self._rows = [(name(number), _Rows(group)) for number, group in enumerate(groups)]
         self._row_of = {
             roster.agents[place]: (rows, row)
-            for group, rows in zip(groups, self._rows, strict=True)
+            for group, (_, rows) in zip(groups, self._rows, strict=True)
             for row, place in enumerate(group.places)
         }
         self._action_of = {
-            roster.agents[place]: (name(number), row, leaves(group.space), assembler(group.space))
+            roster.agents[place]: (name(number), row, _parts(group.space), assembler(group.space))
             for number, group in enumerate(roster.action_groups)
             for row, place in enumerate(group.places)
         }
@@ -144,16 +159,17 @@ class JointEnv(_Adapter):
         return self._joint(observations, {}, {}, {}), self._joint_info(infos)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
-        actions = {agent: self._own(action[GROUPS], agent) for agent in self.env.agents}
+        groups = action[GROUPS]
+        actions = {agent: self._own(groups, agent) for agent in self.env.agents}
         observations, rewards, terminations, truncations, infos = self._step_env(actions)
         terminated, truncated = self._joint_end(terminations, truncations)
         joint = self._joint(observations, rewards, terminations, truncations)
         return joint, 0.0, terminated, truncated, self._joint_info(infos)
 
-    def _own(self, actions: Mapping[str, Any], agent: Agent) -> Any:
+    def _own(self, groups: Mapping[str, Any], agent: Agent) -> Any:
         key, row, parts, assemble = self._action_of[agent]
-        group = actions[key]
-        return assemble([leaf.of(group)[row] for leaf in parts])
+        group = groups[key]
+        return group[row] if parts is None else assemble([leaf.of(group)[row] for leaf in parts])
 
     def _joint(
         self,
@@ -162,31 +178,39 @@ class JointEnv(_Adapter):
         terminations: Mapping[Agent, Any],
         truncations: Mapping[Agent, Any],
     ) -> Info:
-        place, flags = self.roster.place, self._flags
-        flags[:] = 0
-        self._rewards[:] = 0.0
-        for agent in self._shown.difference(observations):
-            rows, row = self._row_of[agent]
-            rows.clear(row)
+        place = self.roster.place
+        flags = [0] * len(place)
+        if self._shown != observations.keys():
+            shown = {agent: self._place(agent) for agent in observations}
+            for agent in self._shown.difference(shown):
+                rows, row = self._row_of[agent]
+                rows.clear(row)
+            self._shown = set(shown)
         for agent, observation in observations.items():
-            rows, row = self._place(agent)
+            rows, row = self._row_of[agent]
             rows.put(row, observation, agent)
             flags[place[agent]] = PRESENT
-        self._shown = set(observations)
         for agent in self.env.agents:
             flags[place[agent]] |= ALIVE
-        for agent, reward in rewards.items():
-            if agent in place:
-                self._rewards[place[agent]] = reward
+        if ALIVE in flags and not self._takes_turns:  # one agent has left without a word, and another has come
+            raise _unseen(f"step {self._num_steps}", self.roster.agents[flags.index(ALIVE)])
         for bit, ends in ((TERMINATED, terminations), (TRUNCATED, truncations)):
             for agent, ended in ends.items():
                 if ended and agent in place:
                     flags[place[agent]] |= bit
-        return {
-            FLAGS: flags,
-            REWARDS: self._rewards,
-            GROUPS: {name(number): rows.value for number, rows in enumerate(self._rows)},
-        }
+        self._flags[:] = flags
+        self._write_rewards(rewards)
+        return {FLAGS: self._flags, REWARDS: self._rewards, GROUPS: self._groups_now()}
+
+    def _write_rewards(self, rewards: Mapping[Agent, Any]) -> None:
+        values = [rewards.get(agent, 0.0) for agent in self.roster.agents]
+        try:
+            self._rewards[:] = values
+        except (TypeError, ValueError):  # arrays of one number, or nothing that is a number
+            self._rewards[:] = [as_float(value) for value in values]
+
+    def _groups_now(self) -> Info:
+        return {key: rows.value for key, rows in self._rows}
 
     def _place(self, agent: Agent) -> tuple[_Rows, int]:
         try:
@@ -232,26 +256,34 @@ class OpenJointEnv(_Adapter):
         self.observation_space: Space[Any] = Anything()
         self.action_space: Space[Any] = Anything()
         self._known: dict[Agent, tuple[Space[Any], Space[Any]]] = {}
+        self._parts: dict[Agent, tuple[Leaf, ...]] = {}
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         observations, infos = self._reset_env(seed, options)
         return self._joint(observations, {}, {}, {}, infos), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
-        actions = {agent: action[agent] for agent in self.env.agents}
+        actions = {agent: action[agent] for agent in self.env.agents if agent in action}
         observations, rewards, terminations, truncations, infos = self._step_env(actions)
         terminated, truncated = self._joint_end(terminations, truncations)
         joint = self._joint(observations, rewards, terminations, truncations, infos)
         return joint, 0.0, terminated, truncated, {}
 
-    def _joint(self, *results: Mapping[Agent, Any]) -> tuple[Any, ...]:
+    def _joint(
+        self, observations: Mapping[Agent, Any], rewards: Mapping[Agent, Any], *others: Mapping[Agent, Any]
+    ) -> tuple[Any, ...]:
         """What the env said, who is alive, and the spaces of those who are new or have new ones."""
         news = {}
-        for agent in dict.fromkeys((*results[0], *self.env.agents)):
+        for agent in dict.fromkeys((*observations, *self.env.agents)):
             spaces = self.env.observation_space(agent), self.env.action_space(agent)
             if self._known.get(agent) != spaces:
                 news[agent] = self._known[agent] = spaces
-        return (*(dict(result) for result in results), tuple(self.env.agents), news)
+                self._parts[agent] = leaves(spaces[0])
+        for agent, observation in observations.items():
+            for leaf in self._parts[agent]:
+                _part(observation, leaf, agent)
+        told = dict(observations), {agent: as_float(reward) for agent, reward in rewards.items()}
+        return (*told, *map(dict, others), tuple(self.env.agents), news)
 
 
 class _Rows:
@@ -263,13 +295,14 @@ class _Rows:
         self._columns: list[Any] = [
             np.zeros((count, *leaf.shape), leaf.dtype) if leaf.fixed else [None] * count for leaf in self._leaves
         ]
+        self._shape = self._leaves[0].shape if _parts(group.space) is None else None
 
     def put(self, row: int, observation: Any, agent: Agent) -> None:
+        if self._shape is not None and type(observation) is np.ndarray and observation.shape == self._shape:
+            self._columns[0][row] = observation
+            return
         for leaf, column in zip(self._leaves, self._columns, strict=True):
-            value = leaf.of(observation)
-            if leaf.fixed and np.shape(value) != leaf.shape:
-                raise _misfit(value, leaf, agent)
-            column[row] = value
+            column[row] = _part(observation, leaf, agent)
 
     def clear(self, row: int) -> None:
         for leaf, column in zip(self._leaves, self._columns, strict=True):
@@ -280,8 +313,44 @@ class _Rows:
         return self._assemble([tuple(column) if isinstance(column, list) else column for column in self._columns])
 
 
-def _misfit(value: Any, leaf: Leaf, agent: Agent) -> ValueError:
+def _parts(space: Space[Any]) -> tuple[Leaf, ...] | None:
+    """The leaves of a space, or None where a value is a single array or number."""
+    parts = leaves(space)
+    return None if len(parts) == 1 and parts[0].fixed and not parts[0].path else parts
+
+
+def _part(observation: Any, leaf: Leaf, agent: Agent) -> Any:
+    """A part of an observation, of the right shape."""
+    try:
+        value = leaf.of(observation)
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError(
+            f"The environment returned an observation without {leaf.name} for {agent!r}, whose observation space says "
+            f"that there is one: {observation!r}. Correct the environment or its observation_space."
+        ) from error
+    if leaf.fixed and np.shape(value) != leaf.shape:
+        raise ValueError(
+            f"The environment returned an observation{leaf.name} of shape {np.shape(value)} for {agent!r}, but its "
+            f"observation space says {leaf.shape}. Correct the environment or its observation_space."
+        )
+    return value
+
+
+def _unseen(moment: str, agent: Agent) -> ValueError:
     return ValueError(
-        f"The environment returned an observation{leaf.name} of shape {np.shape(value)} for {agent!r}, but its "
-        f"observation space says {leaf.shape}. Correct the environment or its observation_space."
+        f"In {moment} the environment returned no observation for {agent!r}, who is among its agents. "
+        "Return one for every living agent."
     )
+
+
+def _holder(env: Any, name: str) -> Any:
+    """Which of an env and those that it wraps has this attribute itself; the outermost if none has.
+
+    PettingZoo's conversions hide the attributes of what they convert.
+    """
+    inner = env
+    while inner is not None:
+        if name in getattr(inner, "__dict__", ()) or hasattr(type(inner), name):
+            return inner
+        inner = next((vars(inner)[key] for key in ("env", "aec_env") if key in getattr(inner, "__dict__", ())), None)
+    return env

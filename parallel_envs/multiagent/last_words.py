@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Space
 
 from parallel_envs.multiagent.roster import Agent
-from parallel_envs.multiagent.rows import Flags, Joint, row_of, table
+from parallel_envs.multiagent.rows import FixedRows, Flags, Joint, OpenRows, row_of
 from parallel_envs.vector.infos import add_info
 from parallel_envs.vector.snapshots import snapshot
 
@@ -18,10 +17,10 @@ FINAL_OBS, FINAL_REWARD, FINAL_INFO = "final_obs", "final_reward", "final_info"
 
 
 class LastWords:
-    """By environment and agent: the last observation, reward and info. `space_of` tells what an agent observes."""
+    """By environment and agent: the last observation (None if there was none at its end), reward and info."""
 
-    def __init__(self, space_of: Callable[[Agent], Space[Any]]) -> None:
-        self._space_of = space_of
+    def __init__(self, rows: FixedRows | OpenRows) -> None:
+        self._rows = rows
         self._words: dict[int, dict[Agent, tuple[Any, float, dict[str, Any]]]] = {}
 
     def hear(
@@ -36,17 +35,20 @@ class LastWords:
         `infos_of` has the infos of the rows for which `joint` has not.
         """
         for agent, terminated in joint.terminations.items():
-            ended = (terminated | joint.truncations[agent]) & joint.present[agent] & ~lost
+            ended = (terminated | joint.truncations[agent]) & ~lost
             for row in np.flatnonzero(ended).tolist():
-                observation = snapshot(row_of(self._space_of(agent), joint.observations[agent], row))
-                info = _info_of(infos_of.get(row, joint.infos).get(agent, {}), row)
+                observation = None
+                if joint.present[agent][row]:
+                    space = self._rows.observation_space(agent)
+                    observation = snapshot(row_of(space, joint.observations[agent], row))
+                info = snapshot(info_of(infos_of.get(row, joint.infos).get(agent, {}), row))
                 words = observation, float(joint.rewards[agent][row]), info
                 self._words.setdefault(int(envs[row]), {})[agent] = words
 
-    def forget(self, envs: npt.NDArray[np.intp]) -> None:
-        """The episodes of these environments are lost."""
-        for env in envs.tolist():
-            self._words.pop(env, None)
+    def forget(self, envs: Iterable[int]) -> None:
+        """The episodes of these environments are over, lost or broken off."""
+        for env in envs:
+            self._words.pop(int(env), None)
 
     def tell(self, infos: dict[Agent, dict[str, Any]], envs: npt.NDArray[np.intp], ended: Flags) -> None:
         """Put the last words of the episodes that have ended into the agents' infos."""
@@ -63,31 +65,31 @@ class LastWords:
             for row, (_, reward, info) in words_of.items():
                 rewards[row] = reward
                 add_info(final_infos, info, row, num_rows)
-            last = _batch(self._space_of(agent), {row: words[0] for row, words in words_of.items()}, num_rows)
+            seen = {row: words[0] for row, words in words_of.items() if words[0] is not None}
+            last = self._rows.table(agent, seen, num_rows)
+            seen_mask = np.zeros(num_rows, np.bool_)
+            seen_mask[list(seen)] = True
             infos.setdefault(agent, {}).update(
                 {
                     FINAL_OBS: last,
-                    f"_{FINAL_OBS}": mask,
+                    f"_{FINAL_OBS}": seen_mask,
                     FINAL_REWARD: rewards,
-                    f"_{FINAL_REWARD}": mask.copy(),
+                    f"_{FINAL_REWARD}": mask,
                     FINAL_INFO: final_infos,
                     f"_{FINAL_INFO}": mask.copy(),
                 }
             )
 
 
-def _info_of(infos: dict[str, Any], row: int) -> dict[str, Any]:
+def info_of(infos: dict[str, Any], row: int) -> dict[str, Any]:
     """One row of a batch of infos."""
     own: dict[str, Any] = {}
     for key, values in infos.items():
         mask = infos.get(f"_{key}")
-        if mask is not None and mask[row]:
-            own[key] = _info_of(values, row) if isinstance(values, dict) else values[row]
+        if mask is None or not mask[row]:
+            continue
+        if isinstance(values, dict):
+            own[key] = info_of(values, row)
+        else:  # a column of flags is one of Python's own: NumPy's are kept as objects
+            own[key] = bool(values[row]) if values.dtype == np.bool_ else values[row]
     return own
-
-
-def _batch(space: Space[Any], values: dict[int, Any], num_rows: int) -> Any:
-    try:
-        return table(space, values, num_rows)
-    except (ValueError, TypeError, KeyError, IndexError):  # an agent whose spaces differ between environments
-        return [values.get(row) for row in range(num_rows)]

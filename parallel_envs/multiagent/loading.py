@@ -9,6 +9,7 @@ from typing import Any
 
 from parallel_envs.multiagent.joint_env import JointEnv, OpenJointEnv
 from parallel_envs.multiagent.turns import TurnEnv
+from parallel_envs.vector.arguments import check_count
 
 TURNS = ("simultaneous", "sequential")
 
@@ -50,6 +51,17 @@ class ModuleFactory:
         return getattr(module, made_by)(**self.kwargs)
 
 
+@dataclass(frozen=True)
+class TaskOfJoint:
+    """Gives a task to the PettingZoo env inside a joint one."""
+
+    setter: Callable[[Any, Any], None]
+
+    def __call__(self, env: JointEnv | OpenJointEnv, task: Any) -> None:
+        inner = env.env
+        self.setter(inner.env if isinstance(inner, TurnEnv) else inner, task)
+
+
 def joint_factories(
     env_fns: Any, num_envs: Any, turns: str, env_kwargs: Mapping[str, Any] | None
 ) -> list[JointFactory]:
@@ -59,9 +71,10 @@ def joint_factories(
     if isinstance(env_fns, str):
         if num_envs is None:
             raise ValueError(f"The module {env_fns!r} was given without num_envs. Say how many environments to make.")
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-            raise ValueError(f"num_envs={num_envs!r} is not a number of environments. Give a whole number from 1 up.")
-        return [JointFactory(ModuleFactory(env_fns, turns, dict(env_kwargs or {})), turns)] * num_envs
+        check_count("num_envs", num_envs)
+        if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
+            raise TypeError(f"env_kwargs={env_kwargs!r} is not a dict of keyword arguments.")
+        return [JointFactory(ModuleFactory(env_fns, turns, dict(env_kwargs or {})), turns)] * int(num_envs)
     if num_envs is not None or env_kwargs is not None:
         raise ValueError(
             "num_envs and env_kwargs go with a module path. With callables, give one for each environment."

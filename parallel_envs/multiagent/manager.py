@@ -13,11 +13,13 @@ from gymnasium.spaces import Space
 from gymnasium.vector.utils import batch_space
 
 from parallel_envs.multiagent.last_words import LastWords
-from parallel_envs.multiagent.loading import joint_factories
+from parallel_envs.multiagent.loading import TaskOfJoint, joint_factories
 from parallel_envs.multiagent.roster import Agent, JointObservations
 from parallel_envs.multiagent.rows import FixedRows, Flags, Joint, OpenRows
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.arguments import Options, some_envs
+from parallel_envs.vector.arguments import Options, optional_wait, reset_wish, some_envs
+from parallel_envs.vector.failures import env_names
+from parallel_envs.vector.infos import add_info
 
 Named = dict[Agent, Any]
 Step = tuple[Named, Named, Named, Named, "Infos"]
@@ -74,6 +76,8 @@ class MultiAgentEnvManager:
         _check_options(options)
         factories = joint_factories(env_fns, num_envs, turns, env_kwargs)
         self.turns = turns
+        if callable(options.get("task_setter")):
+            options["task_setter"] = TaskOfJoint(options["task_setter"])
         self.envs = ParallelEnvManager(factories, **options)
         """The manager underneath: each environment with all its agents is one of its environments."""
         space = self.envs.single_observation_space
@@ -82,7 +86,9 @@ class MultiAgentEnvManager:
         self.metadata, self.render_mode = self.envs.metadata, self.envs.render_mode
         self.alive: dict[Agent, Flags] = {}
         self.present: dict[Agent, Flags] = {}
-        self._last_words = LastWords(self._rows.observation_space)
+        self._last_words = LastWords(self._rows)
+        self._resetting: list[int] = []
+        self._batched: dict[tuple[str, Agent], tuple[Space[Any], Space[Any]]] = {}
 
     # ---- agents and spaces ------------------------------------------------------------------------------------------
 
@@ -116,11 +122,18 @@ class MultiAgentEnvManager:
 
     def observation_space(self, agent: Agent) -> Space[Any]:
         """What an agent observes in all environments."""
-        return batch_space(self.single_observation_space(agent), self.num_envs)
+        return self._batch_of("observation", agent, self.single_observation_space(agent))
 
     def action_space(self, agent: Agent) -> Space[Any]:
         """What an agent does in all environments."""
-        return batch_space(self.single_action_space(agent), self.num_envs)
+        return self._batch_of("action", agent, self.single_action_space(agent))
+
+    def _batch_of(self, what: str, agent: Agent, single: Space[Any]) -> Space[Any]:
+        """The same object each time, so that it may be seeded."""
+        known = self._batched.get((what, agent))
+        if known is None or known[0] is not single:
+            known = self._batched[what, agent] = single, batch_space(single, self.num_envs)
+        return known[1]
 
     # ---- reset and step ---------------------------------------------------------------------------------------------
 
@@ -134,28 +147,40 @@ class MultiAgentEnvManager:
         timeout: float | None = None,
     ) -> tuple[Named, Infos]:
         """Reset all environments, or those of `env_ids`. Arguments as in `ParallelEnvManager.reset`."""
+        optional_wait(timeout)
         self.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
         return self.reset_wait(timeout)
 
-    def reset_async(self, **arguments: Any) -> None:
+    def reset_async(
+        self,
+        seed: int | Sequence[int | None] | None = None,
+        options: Options = None,
+        tasks: Sequence[Any] | None = None,
+        env_ids: int | Iterable[int] | None = None,
+    ) -> None:
         """Begin a reset. `reset_wait` ends it."""
-        self.envs.reset_async(**arguments)
+        env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is looked at twice
+        self.envs.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
+        self._resetting = reset_wish(options, tasks, env_ids, self.num_envs).envs
+        self._last_words.forget(self._resetting)
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Named, Infos]:
         """The observations and infos of the reset that was begun."""
         observations, infos = self.envs.reset_wait(timeout)
-        joint = self._rows.joint(observations, infos, self.num_envs)
+        others = set(range(self.num_envs)).difference(self._resetting)
+        joint = self._rows.joint(self._rows.silenced(observations, others), infos, self.num_envs)
         self.alive, self.present = joint.alive, joint.present
         return joint.observations, Infos(joint.infos, joint.common)
 
-    def step(self, actions: Mapping[Agent, Any]) -> Step:
+    def step(self, actions: Mapping[Agent, Any], timeout: float | None = None) -> Step:
         """Step all environments. `actions[agent]` has a row for each; those where it is not alive are ignored."""
+        optional_wait(timeout)
         self.step_async(actions)
-        return self.step_wait()
+        return self.step_wait(timeout)
 
     def step_async(self, actions: Mapping[Agent, Any]) -> None:
         """Begin a step. `step_wait` ends it."""
-        self._check_actions(actions, self.alive)
+        self._check_actions(actions, range(self.num_envs), self.alive)
         self.envs.step_async(self._rows.join_actions(actions, self.num_envs, self.alive))
 
     def step_wait(self, timeout: float | None = None) -> Step:
@@ -169,12 +194,21 @@ class MultiAgentEnvManager:
         """Step some environments, each at its own pace. `actions[agent]` has a row for each. `recv` has the results."""
         envs = some_envs(env_ids, self.num_envs)
         alive = {agent: there[envs] for agent, there in self.alive.items()}
-        self._check_actions(actions, alive)
+        self._check_actions(actions, envs, alive)
         self.envs.send(self._rows.join_actions(actions, len(envs), alive), envs)
 
-    def send_reset(self, env_ids: int | Iterable[int] | None = None, **arguments: Any) -> None:
+    def send_reset(
+        self,
+        env_ids: int | Iterable[int] | None = None,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: Options = None,
+        tasks: Sequence[Any] | None = None,
+    ) -> None:
         """Reset some environments, each at its own pace; arguments as in `reset`. `recv` brings the results."""
-        self.envs.send_reset(env_ids, **arguments)
+        env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is looked at twice
+        self.envs.send_reset(env_ids, seed=seed, options=options, tasks=tasks)
+        self._last_words.forget(reset_wish(options, tasks, env_ids, self.num_envs).envs)
 
     def recv(
         self, min_envs: int = 1, timeout: float | None = None
@@ -182,6 +216,13 @@ class MultiAgentEnvManager:
         """What has come back from `send` and `send_reset`: the environments' numbers, and rows for these."""
         envs, observations, _, terminated, truncated, infos = self.envs.recv(min_envs, timeout)
         return envs, *self._results(envs, observations, terminated | truncated, infos)
+
+    def recv_env(self, env_id: int, timeout: float | None = None) -> Joint:
+        """What one environment has answered to `send` or `send_reset`, as a batch of one row, before any autoreset."""
+        observation, _, terminated, truncated, info = self.envs.recv_env(env_id, timeout)
+        infos = add_info({}, info, 0, 1)
+        observations, ended = self._rows.lifted(observation), np.array([terminated or truncated])
+        return self._taken_apart(np.array([env_id]), observations, ended, infos)[0]
 
     # ---- what else ParallelEnvManager has ---------------------------------------------------------------------------
 
@@ -196,6 +237,14 @@ class MultiAgentEnvManager:
     def call(self, name: str, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of the environments (or read an attribute): all, or those of `env_ids`."""
         return self.envs.call(name, *args, env_ids=env_ids, **kwargs)
+
+    def call_async(self, name: str, /, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> None:
+        """Begin a call. `call_wait` ends it."""
+        self.envs.call_async(name, *args, env_ids=env_ids, **kwargs)
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """The results of the call that was begun."""
+        return self.envs.call_wait(timeout)
 
     def get_attr(self, name: str, env_ids: int | Iterable[int] | None = None) -> tuple[Any, ...]:
         """An attribute of each environment."""
@@ -258,63 +307,98 @@ class MultiAgentEnvManager:
 
     # ---- inside -----------------------------------------------------------------------------------------------------
 
-    def _check_actions(self, actions: Mapping[Agent, Any], alive: Mapping[Agent, Flags]) -> None:
+    def _check_actions(self, actions: Mapping[Agent, Any], envs: Sequence[int], alive: Mapping[Agent, Flags]) -> None:
+        """`envs` are the numbers of the rows."""
         if not isinstance(actions, Mapping):
             raise TypeError(f"actions={actions!r} is not a dict. Give a batch of actions for each agent, by its id.")
         if actions.keys() == alive.keys():
             return
         for agent in actions:
             if agent not in alive and agent not in self._rows.agents:
-                raise KeyError(f"Actions were given for {agent!r}, who is no agent here: {list(self._rows.agents)}.")
+                raise ValueError(f"Actions were given for {agent!r}, who is no agent here: {list(self._rows.agents)}.")
         for agent, there in alive.items():
-            if agent not in actions and there.any():
-                envs = np.flatnonzero(there).tolist()
+            if agent not in actions and (awaited := there & self.present[agent][list(envs)]).any():
+                where = env_names([envs[row] for row in np.flatnonzero(awaited).tolist()])
                 raise ValueError(
-                    f"No actions were given for {agent!r}, who is alive in envs {envs}. Give actions for every agent "
-                    "of agents_now."
+                    f"No actions were given for {agent!r}, who is alive in {where}. Give actions for every agent of "
+                    "agents_now."
                 )
 
     def _results(self, envs: npt.NDArray[np.intp] | None, observations: Any, ended: Flags, infos: Any) -> Step:
         """The five dicts, with what belongs to an episode that has just ended in its place."""
+        last, joint = self._taken_apart(envs, observations, ended, infos)
+        return joint.observations, last.rewards, last.terminations, last.truncations, Infos(joint.infos, joint.common)
+
+    def _taken_apart(
+        self, envs: npt.NDArray[np.intp] | None, observations: Any, ended: Flags, infos: Any
+    ) -> tuple[Joint, Joint]:
+        """What the environments returned from their steps, and what is shown: another thing where one has been reset
+        since.
+        """
         num_rows = len(ended)
         rows = np.arange(num_rows) if envs is None else envs
-        if "final_obs" in infos:  # SAME_STEP: rewards and ends are those of the last step, not of the reset after it
-            final, own = infos.pop("final_obs"), infos.pop("final_info", {})
-            finals = np.flatnonzero(infos.pop("_final_obs")).tolist()
-            infos.pop("_final_info", None)
-            before = self._rows.substituted(observations, {row: final[row] for row in finals})
-            last = self._rows.joint(before, own, num_rows, observations)
-            joint = self._rows.joint(observations, infos, num_rows, before)
+        if "final_obs" in infos:
+            finals = np.flatnonzero(infos["_final_obs"]).tolist()
+            last, joint = self._before_and_after(observations, infos, finals, num_rows)
         else:
             finals = []
             last = joint = self._rows.joint(observations, infos, num_rows)
         lost = np.asarray(joint.common.get("worker_restarted", np.zeros(num_rows)), np.bool_)
         if lost.any():
-            self._end_lost(last, rows, lost)
+            self._end_lost(last, joint, rows, lost)
         if last.someone_ended:
             self._last_words.hear(last, rows, lost, {row: joint.infos for row in range(num_rows) if row not in finals})
         if ended.any():
             self._last_words.tell(joint.infos, rows, ended)
         self._note(envs, joint)
-        return joint.observations, last.rewards, last.terminations, last.truncations, Infos(joint.infos, joint.common)
+        return last, joint
 
-    def _end_lost(self, joint: Joint, rows: npt.NDArray[np.intp], lost: Flags) -> None:
+    def _before_and_after(self, observations: Any, infos: Any, finals: list[int], num_rows: int) -> tuple[Joint, Joint]:
+        """SAME_STEP: rewards and ends are those of the last step, not of the reset after it in the rows `finals`."""
+        after = {key: value for key, value in infos.items() if key.removeprefix("_") not in ("final_obs", "final_info")}
+        before = self._rows.substituted(observations, {row: infos["final_obs"][row] for row in finals})
+        last = self._rows.joint(before, infos.get("final_info", {}), num_rows, observations)
+        joint = self._rows.joint(observations, after, num_rows, before)
+        if "new_agents" in last.common:
+            joint.common["new_agents"] = last.common.pop("new_agents")
+        if last.common:
+            joint.common |= {"final_info": last.common, "_final_info": infos["_final_info"]}
+        return last, joint
+
+    def _end_lost(self, last: Joint, joint: Joint, rows: npt.NDArray[np.intp], lost: Flags) -> None:
         """Episodes that were lost with their worker: whoever was alive in one is truncated, without last words."""
         self._last_words.forget(rows[lost])
         for agent, before in self.alive.items():
-            if agent in joint.truncations:
-                joint.truncations[agent] = joint.truncations[agent] | (lost & before[rows])
+            cut = lost & before[rows]
+            if agent not in joint.truncations and cut.any():
+                self._rows.add_absent(joint, agent)
+                self._rows.add_absent(last, agent)
+            if agent in last.truncations:
+                last.truncations[agent] = last.truncations[agent] | cut
+        for agent, alive in last.alive.items():  # it is over; where that is the last that is shown, nobody acts
+            last.alive[agent] = alive & ~lost
 
     def _note(self, envs: npt.NDArray[np.intp] | None, joint: Joint) -> None:
         """Who is there now."""
         if envs is None:
             self.alive, self.present = joint.alive, joint.present
             return
-        for kept, news in ((self.alive, joint.alive), (self.present, joint.present)):
-            for agent in {**kept, **news}:
-                there = kept.get(agent, np.zeros(self.num_envs, np.bool_)).copy()
-                there[envs] = news.get(agent, False)
-                kept[agent] = there
+        self.alive = self._with_rows(self.alive, envs, joint.alive)
+        self.present = self._with_rows(self.present, envs, joint.present)
+        for agent in [agent for agent in self.alive if agent not in joint.alive]:
+            if not self.alive[agent].any() and not self.present[agent].any():  # it has gone everywhere
+                del self.alive[agent], self.present[agent]
+
+    def _with_rows(
+        self, flags: Mapping[Agent, Flags], envs: npt.NDArray[np.intp], news: Mapping[Agent, Flags]
+    ) -> dict[Agent, Flags]:
+        """Flags of all environments, with those of `envs` replaced."""
+        changed = {}
+        for agent in {**flags, **news}:
+            there = flags[agent].copy() if agent in flags else np.zeros(self.num_envs, np.bool_)
+            there[envs] = news.get(agent, False)
+            changed[agent] = there
+        return changed
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,7 @@ class Joint:
     alive: dict[Agent, Flags]
     common: dict[str, Any]
     someone_ended: bool
+    num_rows: int
 
 
 class FixedRows:
@@ -87,7 +88,7 @@ class FixedRows:
         common |= infos.get(COMMON, {})
         return Joint(
             {agent: _cut(observations[GROUPS], *cut) for agent, cut in self._cuts},
-            self._columns(observations[REWARDS]),
+            self._columns(observations[REWARDS].copy()),  # with copy=False they lie in shared memory
             self._columns(flags & TERMINATED != 0),
             self._columns(flags & TRUNCATED != 0),
             {agent: told.get(str(place), {}) for place, agent in enumerate(self.agents)},
@@ -95,7 +96,12 @@ class FixedRows:
             self._columns(flags & ALIVE != 0),
             common,
             bool((flags & (TERMINATED | TRUNCATED)).any()),
+            num_rows,
         )
+
+    def silenced(self, observations: Any, rows: Collection[int]) -> Any:
+        """A batch in which these rows have no infos."""
+        return observations
 
     def substituted(self, observations: Any, rows: Mapping[int, Any]) -> Any:
         """A copy of a batch of joint observations with some rows replaced."""
@@ -107,6 +113,20 @@ class FixedRows:
                 column[row] = leaf.of(value)
             columns.append(column)
         return self._assemble(columns)
+
+    def lifted(self, observation: Any) -> Any:
+        """The joint observation of one env as a batch of one row."""
+        values = [leaf.of(observation) for leaf in self._leaves]
+        return self._assemble(
+            [value[None] if leaf.fixed else (value,) for leaf, value in zip(self._leaves, values, strict=True)]
+        )
+
+    def table(self, agent: Agent, values: Mapping[int, Any], num_rows: int) -> Any:
+        """Some observations of an agent as a batch, by row."""
+        return table(self._spaces[agent][0], values, num_rows)
+
+    def add_absent(self, joint: Joint, agent: Agent) -> None:
+        """All agents are in every joint."""
 
     def _columns(self, table: npt.NDArray[Any]) -> dict[Agent, npt.NDArray[Any]]:
         return dict(zip(self.agents, table.T, strict=True))
@@ -179,14 +199,16 @@ class OpenRows:
         self, observations: Sequence[Any], infos: Mapping[str, Any], num_rows: int, others: Sequence[Any] | None = None
     ) -> Joint:
         """`others` are rows whose agents are to have entries too."""
-        new = self._meet([*(others or ()), *observations])
-        there = dict.fromkeys(agent for told in (*(others or ()), *observations) for agent in (*told[0], *told[5]))
-        joint = Joint({}, {}, {}, {}, {agent: {} for agent in there}, {}, {}, dict(infos), False)
+        observations = [told or _NOTHING_TOLD for told in observations]  # None: it has not been reset yet
+        everything = [*(told or _NOTHING_TOLD for told in others or ()), *observations]
+        new = self._meet(everything)
+        there = dict.fromkeys(agent for told in everything for agent in _concerned(told) if agent in self._spaces)
+        joint = Joint({}, {}, {}, {}, {agent: {} for agent in there}, {}, {}, dict(infos), False, num_rows)
         if new:
             joint.common["new_agents"] = new
         for agent in there:
             rows = [row for row, told in enumerate(observations) if agent in told[0]]
-            joint.observations[agent] = self._table(agent, {row: observations[row][0][agent] for row in rows}, num_rows)
+            joint.observations[agent] = self.table(agent, {row: observations[row][0][agent] for row in rows}, num_rows)
             joint.rewards[agent] = np.array([float(told[1].get(agent, 0.0)) for told in observations])
             joint.terminations[agent] = np.array([bool(told[2].get(agent, False)) for told in observations])
             joint.truncations[agent] = np.array([bool(told[3].get(agent, False)) for told in observations])
@@ -201,9 +223,30 @@ class OpenRows:
         joint.someone_ended = any(map(np.any, (*joint.terminations.values(), *joint.truncations.values())))
         return joint
 
+    def silenced(self, observations: Sequence[Any], rows: Collection[int]) -> Sequence[Any]:
+        """A batch in which these rows have no infos."""
+        return [(*told[:4], {}, *told[5:]) if told and row in rows else told for row, told in enumerate(observations)]
+
     def substituted(self, observations: Sequence[Any], rows: Mapping[int, Any]) -> list[Any]:
         """A copy of a batch of joint observations with some rows replaced."""
         return [rows.get(row, told) for row, told in enumerate(observations)]
+
+    def lifted(self, observation: Any) -> Any:
+        """The joint observation of one env as a batch of one row."""
+        return (observation,)
+
+    def table(self, agent: Agent, values: Mapping[int, Any], num_rows: int) -> Any:
+        """Some observations of an agent as a batch, by row."""
+        if agent in self._ragged:
+            return [values.get(row) for row in range(num_rows)]
+        return table(self._spaces[agent][0], values, num_rows)
+
+    def add_absent(self, joint: Joint, agent: Agent) -> None:
+        """Add an agent of whom no row says anything."""
+        joint.observations[agent] = self.table(agent, {}, joint.num_rows)
+        joint.rewards[agent], joint.infos[agent] = np.zeros(joint.num_rows), {}
+        for flags in (joint.terminations, joint.truncations, joint.present, joint.alive):
+            flags[agent] = np.zeros(joint.num_rows, np.bool_)
 
     def _meet(self, observations: Sequence[Any]) -> list[Agent]:
         """Learn the spaces that these rows announce. Returns the agents that are new."""
@@ -217,22 +260,42 @@ class OpenRows:
                 self._spaces[agent] = spaces
         return new
 
-    def _table(self, agent: Agent, values: Mapping[int, Any], num_rows: int) -> Any:
-        if agent in self._ragged:
-            return [values.get(row) for row in range(num_rows)]
-        return table(self._spaces[agent][0], values, num_rows)
-
     def join_actions(
         self, actions: Mapping[Agent, Any], num_rows: int, alive: Mapping[Agent, Flags]
     ) -> list[dict[Agent, Any]]:
         """For each row the actions of those who are alive in it."""
         joined: list[dict[Agent, Any]] = [{} for _ in range(num_rows)]
         for agent, batch in actions.items():
-            space = self._spaces[agent][1]
-            parts, assemble = leaves(space), assembler(space)
-            for row in np.flatnonzero(alive[agent]).tolist() if agent in alive else ():
-                joined[row][agent] = assemble([leaf.of(batch)[row] for leaf in parts])
+            rows = np.flatnonzero(alive[agent]).tolist() if agent in alive else []
+            for row, action in zip(rows, self._actions_of(agent, batch, rows, num_rows), strict=True):
+                joined[row][agent] = action
         return joined
+
+    def _actions_of(self, agent: Agent, batch: Any, rows: Sequence[int], num_rows: int) -> list[Any]:
+        """The actions of these rows. A list holds one a row, whatever the space."""
+        space = self._spaces[agent][1]
+        parts = (Leaf((), None),) if isinstance(batch, list) or agent in self._ragged else leaves(space)
+        for leaf in parts if rows else ():
+            if (given := len(leaf.of(batch))) != num_rows:
+                raise ValueError(
+                    f"{given} actions{leaf.name} were given for {agent!r} in {num_rows} environments. Give one for "
+                    "each; those where it is not alive are ignored."
+                )
+        if len(parts) == 1 and not parts[0].path:
+            return [batch[row] for row in rows]
+        assemble = assembler(space)
+        return [assemble([leaf.of(batch)[row] for leaf in parts]) for row in rows]
+
+
+_NOTHING_TOLD: tuple[Any, ...] = ({}, {}, {}, {}, {}, (), {})
+
+
+def _concerned(told: Any) -> Iterator[Agent]:
+    """Whoever an env has said something of that counts: observed, alive, or just ended."""
+    yield from told[0]
+    yield from told[5]
+    for ends in (told[2], told[3]):
+        yield from (agent for agent, ended in ends.items() if ended)
 
 
 def table(space: Space[Any], values: Mapping[int, Any], num_rows: int) -> Any:

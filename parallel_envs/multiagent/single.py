@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 from gymnasium.spaces import Space
 from pettingzoo import ParallelEnv
 
+from parallel_envs.multiagent.last_words import FINAL_INFO, FINAL_OBS, FINAL_REWARD, info_of
 from parallel_envs.multiagent.roster import Agent
-from parallel_envs.multiagent.rows import row_of
+from parallel_envs.multiagent.rows import Joint, row_of
+from parallel_envs.vector.layout import Leaf, assembler, leaves
 
 if TYPE_CHECKING:
     from parallel_envs.multiagent.manager import MultiAgentEnvManager
@@ -29,50 +32,63 @@ class SingleEnv(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo
         self._envs, self._env = envs, env_id
         self.metadata, self.render_mode = envs.metadata, envs.render_mode
         self.agents: list[Any] = []
-        self._order: dict[Any, int] = {}
+        self._spaces: dict[tuple[str, Any], Space[Any]] = {}
         if not envs.is_open:
             self.possible_agents = list(envs.possible_agents)
 
     def observation_space(self, agent: Any) -> Space[Any]:
-        return self._envs.single_observation_space(agent)
+        return self._space("observation_space", agent)
 
     def action_space(self, agent: Any) -> Space[Any]:
-        return self._envs.single_action_space(agent)
+        return self._space("action_space", agent)
+
+    def _space(self, which: str, agent: Any) -> Space[Any]:
+        """Where agents come and go, one may have other spaces in other environments: this one is asked for its own."""
+        if not self._envs.is_open:
+            return cast("Space[Any]", getattr(self._envs, f"single_{which}")(agent))
+        if (which, agent) not in self._spaces:
+            (self._spaces[which, agent],) = self._envs.call(which, agent, env_ids=self._env)
+        return self._spaces[which, agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Named, Named]:
         seeds: list[int | None] = [None] * self._envs.num_envs
         seeds[self._env] = seed
         self._envs.send_reset(self._env, seed=seeds, options=options)
+        self.agents = []
+        self._spaces.clear()
         observations, _, _, _, infos = self._received()
         return observations, infos
 
     def step(self, actions: Named) -> tuple[Named, Named, Named, Named, Named]:
         if not self.agents:
             return {}, {}, {}, {}, {}
-        missing = [agent for agent in self.agents if agent not in actions]
-        if missing:
-            raise ValueError(f"No action was given for {missing[0]!r}, who is alive. Alive are {self.agents}.")
-        batches = {agent: self._batch_of_one(agent, actions[agent]) for agent in self.agents}
-        self._envs.send(batches, self._env)
+        for agent in actions:
+            if agent not in self._envs.possible_agents:
+                raise ValueError(f"An action was given for {agent!r}, who is no agent here: {self.agents} are alive.")
+        self._envs.send({agent: self._batch_of_one(agent, action) for agent, action in actions.items()}, self._env)
         return self._received()
 
     def _batch_of_one(self, agent: Agent, action: Any) -> Any:
-        from parallel_envs.multiagent.rows import table
-
-        return table(self.action_space(agent), {0: action}, 1)
+        if self._envs.is_open:
+            return [action]
+        space = self._envs.single_action_space(agent)
+        return assembler(space)([_alone(leaf, leaf.of(action)) for leaf in leaves(space)])
 
     def _received(self) -> tuple[Named, Named, Named, Named, Named]:
-        _, observations, rewards, terminations, truncations, infos = self._envs.recv()
-        present, alive = self._envs.present, self._envs.alive
-        there = [agent for agent in observations if present[agent][self._env]]
-        self.agents = [agent for agent in observations if alive[agent][self._env]]
+        joint = self._envs.recv_env(self._env)
+        there = [agent for agent, present in joint.present.items() if present[0]]
+        before, self.agents = self.agents, [agent for agent, alive in joint.alive.items() if alive[0]]
+        told = [agent for agent in joint.present if agent in there or agent in before or agent in self.agents]
         return (
-            {agent: row_of(self.observation_space(agent), observations[agent], 0) for agent in there},
-            {agent: float(rewards[agent][0]) for agent in there},
-            {agent: bool(terminations[agent][0]) for agent in there},
-            {agent: bool(truncations[agent][0]) for agent in there},
-            {agent: _own(infos[agent]) for agent in there},
+            {agent: self._observation(agent, joint) for agent in there},
+            {agent: float(joint.rewards[agent][0]) for agent in told},
+            {agent: bool(joint.terminations[agent][0]) for agent in told},
+            {agent: bool(joint.truncations[agent][0]) for agent in told},
+            {agent: _own(joint.infos[agent]) for agent in told},
         )
+
+    def _observation(self, agent: Agent, joint: Joint) -> Any:
+        return row_of(self._envs.single_observation_space(agent), joint.observations[agent], 0)
 
     def state(self) -> Any:
         (state,) = self._envs.call("state", env_ids=self._env)
@@ -92,9 +108,10 @@ class SingleEnv(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo
         return value
 
 
+def _alone(leaf: Leaf, value: Any) -> Any:
+    return np.asarray(value)[None] if leaf.fixed else (value,)
+
+
 def _own(infos: dict[str, Any]) -> dict[str, Any]:
     """The infos of the only row, without what the manager added."""
-    from parallel_envs.multiagent.last_words import FINAL_INFO, FINAL_OBS, FINAL_REWARD, _info_of
-
-    added = (FINAL_INFO, FINAL_OBS, FINAL_REWARD)
-    return {key: value for key, value in _info_of(infos, 0).items() if key not in added}
+    return {key: value for key, value in info_of(infos, 0).items() if key not in (FINAL_INFO, FINAL_OBS, FINAL_REWARD)}

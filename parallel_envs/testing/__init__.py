@@ -5,6 +5,7 @@
 - `check_vector_env`: a vector env against Gymnasium's in-process one, step by step, to the bit.
 - `assert_same_batch`: deep equality that minds dtype, shape, NaN and nesting.
 - `BanditEnv`, `TabularMDPEnv`, `GridNaviEnv`, `PointRobotEnv`: small families of tasks for meta-RL.
+- `ScriptedAgentsEnv`: the same for PettingZoo: agents come and go by a schedule.
 - `AntDirection`: Gymnasium's Ant with a direction as its task; needs MuJoCo, so it is loaded when it is asked for.
 
 A test of your own environment is then three lines:
@@ -15,6 +16,7 @@ A test of your own environment is then three lines:
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from parallel_envs.testing.conformance import check_vector_env
@@ -25,6 +27,7 @@ from parallel_envs.testing.scripted import InfoKind, RewardKind, ScriptedEnv
 
 if TYPE_CHECKING:
     from parallel_envs.testing.ant_direction import AntDirection
+    from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
 
 __all__ = [
     "FAULTS_AT",
@@ -38,7 +41,9 @@ __all__ = [
     "Moment",
     "PointRobotEnv",
     "RewardKind",
+    "ScriptedAgentsEnv",
     "ScriptedEnv",
+    "Stay",
     "TabularMDP",
     "TabularMDPEnv",
     "assert_same_batch",
@@ -47,9 +52,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name != "AntDirection":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from parallel_envs.testing.ant_direction import AntDirection
+_WANT_MORE = {"AntDirection": "ant_direction", "ScriptedAgentsEnv": "scripted_agents", "Stay": "scripted_agents"}
+"""Names whose modules load MuJoCo or PettingZoo."""
 
-    return AntDirection
+
+def __getattr__(name: str) -> Any:
+    if name not in _WANT_MORE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_WANT_MORE[name]}"), name)

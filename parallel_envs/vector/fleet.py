@@ -89,6 +89,7 @@ class EnvFleet:
         self.buffers.rows["episode_index"] = -1
         self._task_ids, self._episodes = self.buffers.rows["task_id"], self.buffers.rows["episode_index"]
         self._everyone_has_one = False
+        self._everyone = np.ones(self.num_envs, np.bool_)
         self.actions = ActionWriter(self.buffers)
         self._info_reader = InfoReader(self.buffers.info_schemas, self.buffers.info_rows)
         self._assemble = assembler(single)
@@ -216,10 +217,9 @@ class EnvFleet:
 
     def task_infos(self, envs: npt.NDArray[np.intp] | None, of: Sequence[int] | None = None) -> Info:
         """Which task and which episode each row belongs to. `of`: rows of other envs say nothing."""
-        tasks, episodes = self._task_ids, self._episodes
+        tasks, episodes, mask = self._task_ids, self._episodes, self._everyone.copy()
         if envs is not None:
-            tasks, episodes = tasks[envs], episodes[envs]
-        mask = np.ones(len(tasks), np.bool_)
+            tasks, episodes, mask = tasks[envs], episodes[envs], mask[: len(envs)]
         if of is None and self._has_everyone_a_task():
             return {
                 "task_id": tasks.copy(),

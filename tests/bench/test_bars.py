@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from parallel_envs.bench.bars import BARS, Bar, Experiment, Figures, StepRatios, judge
+from parallel_envs.bench.bars import BARS, Bar, judge
 from parallel_envs.bench.envs import resolve
+from parallel_envs.bench.experiments import Experiment, Figures, StepRatios
 from parallel_envs.bench.measure import MeasurementFailed, Tell
 from parallel_envs.bench.syscalls import StraceMissing
 from parallel_envs.bench.turns import Pace
