@@ -1,0 +1,141 @@
+"""What gives the figures of `bench bars`: a new kind of experiment is a new class with `figures`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from parallel_envs.bench.contestants import GymnasiumAsync
+from parallel_envs.bench.envs import resolve
+from parallel_envs.bench.measure import MeasurementFailed, Tell
+from parallel_envs.bench.memory import growth, measure_memory
+from parallel_envs.bench.rollouts import RolloutPlan, measure_rollouts
+from parallel_envs.bench.startup import GYMNASIUM_FORK, LINES, OURS_WARM, measure_startup, ours_to_gymnasium
+from parallel_envs.bench.step import StepPlan, measure_step
+from parallel_envs.bench.syscalls import measure_calls
+from parallel_envs.bench.task_cost import measure_task_cost
+from parallel_envs.bench.turns import Pace
+from parallel_envs.bench.zoo import ZooPlan, measure_zoo
+from parallel_envs.bench.zoo_contestants import ZOO_PEERS
+from parallel_envs.bench.zoo_envs import resolve_zoo
+
+Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Experiment(ABC):
+    """Something to run that gives named figures."""
+
+    @abstractmethod
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        """Run it. A figure that could not be had is left out; `MeasurementFailed` if there is none at all."""
+
+
+@dataclass(frozen=True)
+class StepRatios(Experiment):
+    """Our steps per second as a multiple of each other contestant's."""
+
+    env: str
+    num_envs: int
+    num_workers: int
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        plan = StepPlan(
+            env=resolve(self.env),
+            num_envs=self.num_envs,
+            num_workers=self.num_workers,
+            peers=(GymnasiumAsync.name,),
+            pace=pace,
+        )
+        rows = measure_step(plan, tell)
+        _require({row.name: row.error for row in rows})
+        return {row.name: row.ours_to_this.median for row in rows[1:] if row.ours_to_this is not None}
+
+
+@dataclass(frozen=True)
+class CallsPerStep(Experiment):
+    """Read and write calls per environment step of each contestant."""
+
+    num_envs: int
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = measure_calls(num_envs=self.num_envs, tell=tell)
+        _require({row.name: row.error for row in rows})
+        return {row.name: row.read_write for row in rows if row.read_write is not None}
+
+
+@dataclass(frozen=True)
+class StartupRatio(Experiment):
+    """Our time to make and reset, as a multiple of Gymnasium's with fork."""
+
+    env: str
+    num_envs: int
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        lines = [line for line in LINES if line.name in (OURS_WARM, GYMNASIUM_FORK)]
+        rows = measure_startup(resolve(self.env), self.num_envs, pace.rounds, lines, tell)
+        return {GYMNASIUM_FORK: ours_to_gymnasium(rows)}
+
+
+@dataclass(frozen=True)
+class MemoryGrowth(Experiment):
+    """What the parent process gains while it steps, in MiB and in descriptors."""
+
+    env: str
+    num_envs: int
+    steps: int
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        grown = growth(measure_memory(resolve(self.env), self.num_envs, self.steps, tell))
+        return {"MiB": grown.rss_bytes / 2**20, "descriptors": float(grown.num_descriptors)}
+
+
+@dataclass(frozen=True)
+class RolloutRatios(Experiment):
+    """Steps per second of each collector as a multiple of the plain loop's, by its name and settings."""
+
+    work: str
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = measure_rollouts(RolloutPlan(works=(self.work,), rounds=pace.rounds), tell)
+        _require({row.settings: row.error for row in rows})
+        return {f"{row.name}, {row.settings}": row.to_sequential.median for row in rows if row.to_sequential}
+
+
+@dataclass(frozen=True)
+class ZooFigures(Experiment):
+    """Each of ours as a multiple of each other contestant, `ours / other`; and `batching`, in per cent of a step."""
+
+    env: str
+    num_envs: int = 8
+    num_workers: int = 2
+    peers: tuple[str, ...] = tuple(ZOO_PEERS)
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        env, workers = resolve_zoo(self.env), self.num_workers
+        plan = ZooPlan(env=env, num_envs=self.num_envs, num_workers=workers, pace=pace, peers=self.peers)
+        rows = measure_zoo(plan, tell)
+        _require({row.name: row.error for row in rows})
+        figures = {f"{ours} / {row.name}": ratio.median for row in rows for ours, ratio in row.ours_to_this.items()}
+        shares = [row.batching.median for row in rows if row.batching is not None]
+        return {**figures, "batching": 100 * shares[0]} if shares else figures
+
+
+@dataclass(frozen=True)
+class TaskCost(Experiment):
+    """Our steps per second with tasks in use, as a multiple of those without."""
+
+    env: str
+    num_envs: int
+    num_workers: int
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        return {"ratio": measure_task_cost(resolve(self.env), self.num_envs, self.num_workers, pace, tell).median}
+
+
+def _require(errors: Mapping[str, str | None]) -> None:
+    """A comparison wants both sides."""
+    for name, error in errors.items():
+        if error is not None:
+            raise MeasurementFailed(f"{name}: {error}")

@@ -1,0 +1,57 @@
+"""What tasks add to a step: the same manager with a task for each environment, and without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gymnasium.vector import VectorEnv
+
+from parallel_envs.bench.contestants import Ours
+from parallel_envs.bench.envs import EnvChoice
+from parallel_envs.bench.measure import MeasurementFailed, Spread, Tell, paired_ratio
+from parallel_envs.bench.turns import Pace, make_workload, rates_of, run_in_turns
+
+_FINER = 4  # so many times more slices, each so many times shorter: two figures that are nearly the same
+
+
+@dataclass
+class OursWithTasks(Ours):
+    """`ParallelEnvManager` with a task for each environment, told anew at each of its resets."""
+
+    name = "parallel_envs, tasks"
+
+    def make(self) -> VectorEnv[Any, Any, Any]:
+        from parallel_envs import ParallelEnvManager
+        from parallel_envs.tasks import FixedTasks
+
+        source = FixedTasks(range(self.workload.num_envs))
+        workers = self.workload.num_envs if self.num_workers is None else self.num_workers
+        return ParallelEnvManager(
+            self.workload.factories,
+            num_workers=workers,
+            backend=self.backend,
+            task_source=source,
+            task_setter=_set_level,
+        )
+
+
+def _set_level(env: Any, task: int) -> None:
+    """The cheapest way to take a task, so that it is our cost which is measured."""
+    env.unwrapped.level = task
+
+
+def measure_task_cost(
+    env: EnvChoice, num_envs: int, num_workers: int, pace: Pace, tell: Tell = lambda text: None
+) -> Spread:
+    """Steps per second with tasks, as a multiple of those without."""
+    workload = make_workload(env, num_envs)
+    pair = {each.name: each for each in (Ours(workload, num_workers), OursWithTasks(workload, num_workers))}
+    finer = Pace(seconds=pace.seconds / _FINER, rounds=pace.rounds * _FINER)
+    series = run_in_turns(pair, finer, tell)
+    for name, one in series.items():
+        if one.error is not None:
+            raise MeasurementFailed(f"{name}: {one.error}")
+    ratio = paired_ratio(rates_of(series[OursWithTasks.name]), rates_of(series[Ours.name]))
+    assert ratio is not None, "both have as many samples as rounds"
+    return ratio
