@@ -206,7 +206,10 @@ class JointEnv(_Adapter):
         values = [rewards.get(agent, 0.0) for agent in self.roster.agents]
         try:
             self._rewards[:] = values
+            plain = not np.isnan(self._rewards.dot(self._rewards))  # NumPy takes None for one
         except (TypeError, ValueError):  # arrays of one number, or nothing that is a number
+            plain = False
+        if not plain:
             self._rewards[:] = [as_float(value) for value in values]
 
     def _groups_now(self) -> Info:
@@ -260,6 +263,7 @@ class OpenJointEnv(_Adapter):
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         observations, infos = self._reset_env(seed, options)
+        self._known.clear()  # an earlier announcement may have been lost with the answer to a step that failed
         return self._joint(observations, {}, {}, {}, infos), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
@@ -343,6 +347,10 @@ def _unseen(moment: str, agent: Agent) -> ValueError:
     )
 
 
+_INSIDE = ("env", "aec_env", "_conversion")
+"""By which names wrappers, and conversions, hold what they wrap."""
+
+
 def _holder(env: Any, name: str) -> Any:
     """Which of an env and those that it wraps has this attribute itself; the outermost if none has.
 
@@ -352,5 +360,5 @@ def _holder(env: Any, name: str) -> Any:
     while inner is not None:
         if name in getattr(inner, "__dict__", ()) or hasattr(type(inner), name):
             return inner
-        inner = next((vars(inner)[key] for key in ("env", "aec_env") if key in getattr(inner, "__dict__", ())), None)
+        inner = next((vars(inner)[key] for key in _INSIDE if key in getattr(inner, "__dict__", ())), None)
     return env

@@ -9,9 +9,11 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Space
 from gymnasium.vector.utils import batch_space
 
+from parallel_envs.errors import EnvError, WorkerDied
 from parallel_envs.multiagent.last_words import LastWords
 from parallel_envs.multiagent.loading import TaskOfJoint, joint_factories
 from parallel_envs.multiagent.roster import Agent, JointObservations
@@ -88,6 +90,7 @@ class MultiAgentEnvManager:
         self.present: dict[Agent, Flags] = {}
         self._last_words = LastWords(self._rows)
         self._resetting: list[int] = []
+        self._begun = False
         self._batched: dict[tuple[str, Agent], tuple[Space[Any], Space[Any]]] = {}
 
     # ---- agents and spaces ------------------------------------------------------------------------------------------
@@ -163,10 +166,15 @@ class MultiAgentEnvManager:
         self.envs.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
         self._resetting = reset_wish(options, tasks, env_ids, self.num_envs).envs
         self._last_words.forget(self._resetting)
+        self._begun = True
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Named, Infos]:
         """The observations and infos of the reset that was begun."""
-        observations, infos = self.envs.reset_wait(timeout)
+        try:
+            observations, infos = self.envs.reset_wait(timeout)
+        except (EnvError, WorkerDied):
+            self._catch_up()
+            raise
         others = set(range(self.num_envs)).difference(self._resetting)
         joint = self._rows.joint(self._rows.silenced(observations, others), infos, self.num_envs)
         self.alive, self.present = joint.alive, joint.present
@@ -185,7 +193,11 @@ class MultiAgentEnvManager:
 
     def step_wait(self, timeout: float | None = None) -> Step:
         """The results of the step that was begun."""
-        observations, _, terminated, truncated, infos = self.envs.step_wait(timeout)
+        try:
+            observations, _, terminated, truncated, infos = self.envs.step_wait(timeout)
+        except (EnvError, WorkerDied):
+            self._catch_up()
+            raise
         return self._results(None, observations, terminated | truncated, infos)
 
     # ---- each environment at its own pace ---------------------------------------------------------------------------
@@ -209,6 +221,7 @@ class MultiAgentEnvManager:
         env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is looked at twice
         self.envs.send_reset(env_ids, seed=seed, options=options, tasks=tasks)
         self._last_words.forget(reset_wish(options, tasks, env_ids, self.num_envs).envs)
+        self._begun = True
 
     def recv(
         self, min_envs: int = 1, timeout: float | None = None
@@ -311,8 +324,10 @@ class MultiAgentEnvManager:
         """`envs` are the numbers of the rows."""
         if not isinstance(actions, Mapping):
             raise TypeError(f"actions={actions!r} is not a dict. Give a batch of actions for each agent, by its id.")
-        if actions.keys() == alive.keys():
+        if actions.keys() == alive.keys() and self._begun:
             return
+        if not self._begun and not self.closed:
+            raise ResetNeeded("Actions were given before the first reset: nobody is there to act. Call reset first.")
         for agent in actions:
             if agent not in alive and agent not in self._rows.agents:
                 raise ValueError(f"Actions were given for {agent!r}, who is no agent here: {list(self._rows.agents)}.")
@@ -377,6 +392,11 @@ class MultiAgentEnvManager:
                 last.truncations[agent] = last.truncations[agent] | cut
         for agent, alive in last.alive.items():  # it is over; where that is the last that is shown, nobody acts
             last.alive[agent] = alive & ~lost
+
+    def _catch_up(self) -> None:
+        """After an error the environments that did not raise have gone on: who is there now, and new spaces."""
+        joint = self._rows.joint(self.envs._observations(), {}, self.num_envs)
+        self.alive, self.present = joint.alive, joint.present
 
     def _note(self, envs: npt.NDArray[np.intp] | None, joint: Joint) -> None:
         """Who is there now."""

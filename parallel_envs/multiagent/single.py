@@ -63,7 +63,7 @@ class SingleEnv(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo
         if not self.agents:
             return {}, {}, {}, {}, {}
         for agent in actions:
-            if agent not in self._envs.possible_agents:
+            if agent not in self.agents and agent not in self._envs.possible_agents:
                 raise ValueError(f"An action was given for {agent!r}, who is no agent here: {self.agents} are alive.")
         self._envs.send({agent: self._batch_of_one(agent, action) for agent, action in actions.items()}, self._env)
         return self._received()

@@ -1,0 +1,200 @@
+"""Agents of equal spaces as rows of a Gymnasium vector environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Text
+from gymnasium.vector import VectorEnv
+from gymnasium.wrappers import vector as wrappers
+
+from parallel_envs import MultiAgentEnvManager
+from parallel_envs.testing import InfoKind, Stay, assert_same_batch
+from tests.multiagent.conftest import Make
+from tests.multiagent.scripts import EARLY_AND_LATE, MODES, scripted, together
+
+MIXED = Dict({"seen": Box(0.0, 1.0, (2,), np.float64), "word": Text(3)})
+
+
+def test_rows_are_the_agents_of_the_environments_in_turn(make: Make) -> None:
+    maker = scripted(together(4, "a", "b"), infos=[InfoKind.SCALARS])
+    rows, envs = make([maker] * 3, num_workers=2).as_vector_env(), make([maker] * 3)
+    assert isinstance(rows, VectorEnv)
+    assert (rows.num_envs, rows.single_action_space) == (6, Discrete(3))
+    assert rows.observation_space.shape == (6, 3)
+    observations, infos = rows.reset(seed=4)
+    expected, _ = envs.reset(seed=4)
+    for step in range(6):
+        for env in range(3):
+            for place, agent in enumerate("ab"):
+                assert_same_batch(observations[2 * env + place], expected[agent][env])
+        assert infos["env_id"].tolist() == [0, 0, 1, 1, 2, 2]
+        assert infos["agent"].tolist() == [0, 1, 0, 1, 0, 1]
+        actions = (np.arange(6) + step) % 3
+        observations, rewards, terminated, _, infos = rows.step(actions)
+        expected, own_rewards, ends, _, own_infos = envs.step({"a": actions[::2], "b": actions[1::2]})
+        assert_same_batch(rewards[::2], own_rewards["a"].copy())
+        assert_same_batch(terminated[1::2], ends["b"].copy())
+        if "int" in own_infos["b"]:
+            assert_same_batch(infos["int"][1::2], own_infos["b"]["int"])
+
+
+def test_observations_with_parts(make: Make) -> None:
+    rows = make([scripted(together(4), observation_spaces=dict.fromkeys("ab", MIXED))] * 2).as_vector_env()
+    observations, _ = rows.reset(seed=0)
+    assert observations["seen"].shape == (4, 2)
+    assert len(observations["word"]) == 4
+    plain = scripted(together(4), observation_spaces=dict.fromkeys("ab", MIXED))().reset(seed=1)[0]
+    assert observations["word"][3] == plain["b"]["word"]
+
+
+def test_masks_say_who_acts_next(make: Make) -> None:
+    rows = make([scripted(EARLY_AND_LATE[:1])] * 2).as_vector_env()
+    _, infos = rows.reset(seed=0)
+    assert infos["alive"].all()
+    observations, _, terminated, _, infos = rows.step(np.zeros(6, np.int64))
+    assert infos["alive"].tolist() == [False, True, True] * 2
+    assert terminated.tolist() == [True, False, False] * 2
+    assert observations[0].any()
+    observations, _, terminated, _, infos = rows.step(np.zeros(6, np.int64))
+    assert not terminated.any()
+    assert not observations[0].any()
+    *_, terminated, truncated, infos = rows.step(np.zeros(6, np.int64))
+    assert terminated.tolist() == [False, False, True] * 2
+    assert truncated.tolist() == [False, True, False] * 2
+    assert infos["_final_obs"].all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_final_observations_are_in_gymnasiums_layout(make: Make, mode: str) -> None:
+    maker = scripted(EARLY_AND_LATE[:1], observation_spaces=dict.fromkeys("abc", MIXED))
+    rows = make([maker] * 2, autoreset_mode=mode).as_vector_env()
+    plain = maker()
+    rows.reset(seed=0)
+    plain.reset(seed=1)
+    last: dict[Any, Any] = {}
+    for _ in range(3):
+        seen, *_ = plain.step(dict.fromkeys(plain.agents, np.int64(1)))
+        last |= seen
+        *_, infos = rows.step(np.ones(6, np.int64))
+    assert infos["final_obs"].dtype == object
+    for place, agent in enumerate("abc"):
+        assert_same_batch(infos["final_obs"][3 + place], last[agent])
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_under_gymnasiums_statistics(make: Make, mode: str) -> None:
+    maker = scripted(together(4))
+    rows = make([maker] * 2, autoreset_mode=mode).as_vector_env()
+    recorded = wrappers.RecordEpisodeStatistics(rows)
+    recorded.reset(seed=0)
+    earned, told = np.zeros(4), []
+    for _ in range(14):
+        _, rewards, terminated, truncated, infos = recorded.step(np.zeros(4, np.int64))
+        earned += rewards
+        if (terminated | truncated).any():
+            told.append((infos["episode"]["r"].copy(), earned.copy()))
+            assert infos["episode"]["l"].tolist() == [4] * 4
+            earned[:] = 0
+    assert len(told) == 3 if mode == "SameStep" else 2
+    for said, true in told:
+        np.testing.assert_allclose(said, true)
+
+
+def test_under_gymnasiums_observation_wrappers(make: Make) -> None:
+    tables = dict.fromkeys("ab", Box(0.0, 1.0, (2, 3)))
+    rows = make([scripted(together(2), observation_spaces=tables)] * 2).as_vector_env()
+    flat = wrappers.FlattenObservation(rows)
+    flat.reset(seed=0)
+    for _ in range(2):
+        observations, *_, infos = flat.step(np.zeros(4, np.int64))
+    assert observations.shape == (4, 6)
+    assert infos["alive"].tolist() == [False] * 4
+
+
+class TestMask:
+    """Without autoreset the caller resets by a mask of rows."""
+
+    def rows(self, make: Make) -> Any:
+        rows = make([scripted(EARLY_AND_LATE[:1])] * 2, autoreset_mode="Disabled").as_vector_env()
+        rows.reset(seed=0)
+        return rows
+
+    def test_an_agent_that_has_ended_waits_for_the_others(self, make: Make) -> None:
+        rows = self.rows(make)
+        before, _, terminated, truncated, _ = rows.step(np.zeros(6, np.int64))
+        after, infos = rows.reset(options={"reset_mask": terminated | truncated})
+        assert_same_batch(after, before)
+        assert infos["alive"].tolist() == [False, True, True] * 2
+
+    def test_when_all_have_ended_their_environment_begins_anew(self, make: Make) -> None:
+        rows = self.rows(make)
+        for _ in range(3):
+            _, _, terminated, truncated, _ = rows.step(np.zeros(6, np.int64))
+            observations, infos = rows.reset(options={"reset_mask": terminated | truncated})
+        assert infos["alive"].all()
+        assert observations[0].any()
+        assert [row[0] for row in rows.call("state")] == [0, 0]
+
+    def test_only_the_environment_that_is_over_is_reset(self, make: Make) -> None:
+        rows = self.rows(make)
+        mask = np.array([True] * 3 + [False] * 3)
+        rows.step(np.zeros(6, np.int64))
+        rows.reset(options={"reset_mask": mask})
+        assert [row[0] for row in rows.call("state")] == [0, 1]
+
+    def test_one_of_several_cannot_be_reset(self, make: Make) -> None:
+        rows = self.rows(make)
+        with pytest.raises(ValueError, match="marks 'b' of env 1 while other agents there play on"):
+            rows.reset(options={"reset_mask": np.array([False] * 4 + [True, False])})
+        with pytest.raises(ValueError, match=r"must be a bool array of shape \(6,\)"):
+            rows.reset(options={"reset_mask": np.array([True, False])})
+
+    def test_the_statistics_wrapper_passes_masks_on(self, make: Make) -> None:
+        recorded = wrappers.RecordEpisodeStatistics(self.rows(make))
+        recorded.reset(seed=0)
+        for _ in range(3):
+            _, _, terminated, truncated, infos = recorded.step(np.zeros(6, np.int64))
+            if (terminated | truncated).any():
+                recorded.reset(options={"reset_mask": terminated | truncated})
+        assert infos["episode"]["l"][[1, 2]].tolist() == [3, 3]
+
+
+def test_what_is_common_is_in_all_rows_of_an_environment(make: Make) -> None:
+    envs = make([scripted(together(4))] * 2)
+    rows = envs.as_vector_env()
+    rows.reset(seed=0)
+    envs.restart(1)
+    *_, truncated, infos = rows.step(np.zeros(4, np.int64))
+    assert infos["worker_restarted"].tolist() == [False, False, True, True]
+    assert truncated.tolist() == [False, False, True, True]
+
+
+def test_agents_in_another_order(make: Make) -> None:
+    envs: MultiAgentEnvManager = make([scripted(together(4))] * 2)
+    turned = envs.as_vector_env(["b", "a"])
+    observations, _ = turned.reset(seed=0)
+    expected, _ = scripted(together(4))().reset(seed=0)
+    assert_same_batch(observations[0], expected["b"])
+
+
+def test_closing_it_closes_the_manager(make: Make) -> None:
+    envs = make([scripted()] * 2)
+    rows = envs.as_vector_env()
+    rows.close()
+    assert envs.closed
+    rows.close(terminate=True)
+
+
+def test_what_cannot_be_rows(make_serial: Make) -> None:
+    unequal = make_serial([scripted(together(2), observation_spaces={"b": Discrete(3)})])
+    with pytest.raises(ValueError, match=r"observation space of 'b' is Discrete\(3\), that of 'a' is Box"):
+        unequal.as_vector_env()
+    with pytest.raises(ValueError, match="action space of 'b'"):
+        make_serial([scripted(together(2), action_spaces={"b": Discrete(9)})]).as_vector_env()
+    with pytest.raises(ValueError, match="nobody would act for \\['b'\\]"):
+        make_serial([scripted([{"a": Stay(1), "b": Stay(1)}])]).as_vector_env(["a"])
+    with pytest.raises(ValueError, match="come and go: they cannot be rows"):
+        make_serial([scripted(possible_agents=None)]).as_vector_env()

@@ -1,0 +1,154 @@
+"""What a caller gets wrong: told at once, with the agent and the environments, and nothing has happened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.spaces import Dict, Discrete
+
+from parallel_envs import MultiAgentEnvManager
+from parallel_envs.errors import EnvError
+from tests.multiagent.conftest import Make
+from tests.multiagent.scripts import EARLY_AND_LATE, scripted, together
+from tests.multiagent.test_resets import noop
+
+ZEROS = np.zeros(2, np.int64)
+
+
+of_both_kinds = pytest.mark.parametrize("possible_agents", ["all", None], ids=["known", "open"])
+
+
+def begun(make: Make, possible_agents: Any) -> MultiAgentEnvManager:
+    """Two environments that have been reset."""
+    envs = make([scripted(together(9), possible_agents=possible_agents)] * 2)
+    envs.reset(seed=0)
+    return envs
+
+
+@of_both_kinds
+@pytest.mark.parametrize(
+    ("actions", "error", "text"),
+    [
+        ({"a": ZEROS}, ValueError, "No actions were given for 'b', who is alive in envs 0, 1. Give actions for every"),
+        ({}, ValueError, "No actions were given for 'a'"),
+        ({"a": ZEROS, "b": ZEROS, "x": ZEROS}, ValueError, r"given for 'x', who is no agent here: \['a', 'b'\]"),
+        ([ZEROS, ZEROS], TypeError, "is not a dict. Give a batch of actions for each agent"),
+        (ZEROS, TypeError, "is not a dict"),
+        (None, TypeError, "is not a dict"),
+        ({"a": np.zeros(3, np.int64), "b": ZEROS}, ValueError, "given for 'a' in 2 environments"),
+        ({"a": ZEROS, "b": [1]}, ValueError, "given for 'b' in 2 environments"),
+    ],
+    ids=range(8),
+)
+def test_actions_that_cannot_be(make_both: Make, possible_agents: Any, actions: Any, error: Any, text: str) -> None:
+    envs = begun(make_both, possible_agents)
+    with pytest.raises(error, match=text):
+        envs.step(actions)
+    with pytest.raises(error):
+        envs.send(actions)
+    assert [row[0] for row in envs.call("state")] == [0, 0]
+    envs.step(noop(envs))
+
+
+def test_actions_of_another_shape_name_the_part(make_serial: Make) -> None:
+    space = Dict({"move": Discrete(2), "turn": Discrete(2)})
+    envs = make_serial([scripted(together(9), action_spaces={"a": space})] * 2)
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match=r"Actions\['turn'\] of shape \(2, 1\) were given for 'a'"):
+        envs.step({"a": {"move": ZEROS, "turn": np.zeros((2, 1))}, "b": ZEROS})
+
+
+def test_missing_actions_name_the_environments_where_the_agent_is_alive(make_serial: Make) -> None:
+    envs = make_serial([scripted(EARLY_AND_LATE[:1]), scripted(EARLY_AND_LATE[1:2], possible_agents="abc")])
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match="'a', who is alive in env 0"):
+        envs.step({"b": ZEROS, "c": ZEROS})
+    envs.send({"b": ZEROS[:1], "c": ZEROS[:1]}, 1)
+    envs.recv()
+    with pytest.raises(ValueError, match="'c', who is alive in env 1"):
+        envs.send({"b": ZEROS[:1]}, 1)
+
+
+def test_a_step_before_the_first_reset(make_both: Make) -> None:
+    for possible_agents in ("all", None):
+        envs = make_both([scripted(possible_agents=possible_agents)] * 2)
+        with pytest.raises(ResetNeeded, match="Call reset first"):
+            envs.step({"a": ZEROS})
+        with pytest.raises(ResetNeeded, match="Call reset first"):
+            envs.send({}, 1)
+        envs.reset(seed=0)
+        envs.step(noop(envs))
+
+
+@of_both_kinds
+def test_a_wrong_timeout_begins_nothing(make_both: Make, possible_agents: Any) -> None:
+    envs = begun(make_both, possible_agents)
+    with pytest.raises(ValueError, match="timeout=-1"):
+        envs.step(noop(envs), timeout=-1)
+    with pytest.raises(ValueError, match="timeout=-1"):
+        envs.reset(timeout=-1)
+    envs.step(noop(envs), timeout=20)
+
+
+@of_both_kinds
+def test_spaces_of_nobody(make_both: Make, possible_agents: Any) -> None:
+    envs = begun(make_both, possible_agents)
+    for ask in (envs.single_observation_space, envs.single_action_space, envs.observation_space, envs.action_space):
+        with pytest.raises(KeyError, match=r"'x' .*'a', 'b'"):
+            ask("x")
+
+
+@of_both_kinds
+def test_environments_that_are_not_there(make_both: Make, possible_agents: Any) -> None:
+    envs = begun(make_both, possible_agents)
+    for ask in (lambda: envs.reset(env_ids=2), lambda: envs.agents(2), lambda: envs.send(noop(envs), [0, 2])):
+        with pytest.raises(ValueError, match="2 is not an environment"):
+            ask()
+
+
+# ---- construction --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"env_fns": "mpe2.simple_spread_v3"}, ValueError, "without num_envs. Say how many"),
+        ({"env_fns": "mpe2.simple_spread_v3", "num_envs": 0}, ValueError, "num_envs=0 is too small"),
+        ({"env_fns": "mpe2.simple_spread_v3", "num_envs": 2.0}, TypeError, "num_envs=2.0 is not a whole number"),
+        ({"env_fns": "mpe2.simple_spread_v3", "num_envs": 2, "env_kwargs": "N"}, TypeError, "is not a dict of keyword"),
+        ({"env_fns": []}, ValueError, "env_fns is empty"),
+        ({"env_fns": [3]}, TypeError, r"env_fns\[0\]=3 is not callable. Give functions"),
+        ({"env_fns": [scripted()()]}, TypeError, "Give functions that make environments, not environments"),
+        ({"env_fns": scripted()}, TypeError, "is neither a sequence of callables nor the path"),
+        ({"env_fns": [scripted()], "num_envs": 1}, ValueError, "num_envs and env_kwargs go with a module path"),
+        ({"env_fns": [scripted()], "env_kwargs": {}}, ValueError, "num_envs and env_kwargs go with a module path"),
+        ({"env_fns": [scripted()], "num_worker": 1}, TypeError, "num_worker=1 is no option of MultiAgentEnvManager"),
+        ({"env_fns": [scripted()], "observation_mode": "same"}, TypeError, "observation_mode='same' is no option"),
+        ({"env_fns": [scripted()], "turns": "both"}, ValueError, "turns='both' is unknown. Choose 'simultaneous'"),
+        ({"env_fns": [scripted()], "turns": None}, ValueError, "turns=None is unknown"),
+        ({"env_fns": [scripted()], "backend": "fast"}, ValueError, "backend='fast' is unknown"),
+        ({"env_fns": [scripted()], "task_setter": 3}, TypeError, "task_setter=3 cannot be called"),
+    ],
+    ids=range(16),
+)
+def test_arguments_that_cannot_be(arguments: dict[str, Any], error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        MultiAgentEnvManager(**{"backend": "serial", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("path", "settings", "text"),
+    [
+        ("no_such_package.no_such_env", {}, "Env 0 raised ModuleNotFoundError .* No module named 'no_such_package'"),
+        ("mpe2.no_such_env_v0", {}, "Env 0 raised ModuleNotFoundError .*no_such_env_v0"),
+        ("json", {}, "'json' has neither parallel_env nor env: it is no PettingZoo module"),
+        ("mpe2.simple_spread_v3", {"env_kwargs": {"size": 3}}, "Env 0 raised TypeError .* argument 'size'"),
+    ],
+)
+def test_paths_that_lead_nowhere(make_both: Make, path: str, settings: dict[str, Any], text: str) -> None:
+    pytest.importorskip("mpe2")
+    with pytest.raises(EnvError, match=text):
+        make_both(path, num_envs=2, **settings)

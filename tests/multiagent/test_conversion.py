@@ -1,0 +1,140 @@
+"""AEC environments all at once: as PettingZoo converts them, and quicker only where that shows nowhere."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+from pettingzoo import AECEnv
+from pettingzoo.utils.conversions import aec_to_parallel
+
+from parallel_envs.multiagent.conversion import QuickerConversion, quicker
+
+AGENTS = ["red", "blue"]
+
+
+class CountingGame(AECEnv):  # type: ignore[misc]  # PettingZoo ships no type information
+    """Everybody sees the sum of what was done so far; blue leaves first."""
+
+    metadata: ClassVar = {"name": "counting", "is_parallelizable": True}
+    render_mode = None
+
+    def __init__(self) -> None:
+        self.possible_agents = list(AGENTS)
+
+    def observation_space(self, agent: str) -> gymnasium.Space[Any]:
+        return gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+
+    def action_space(self, agent: str) -> gymnasium.Space[Any]:
+        return gymnasium.spaces.Discrete(3)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        self.np_random = np.random.default_rng(seed)
+        self.agents, self.agent_selection = list(AGENTS), AGENTS[0]
+        self.total, self.turn = 0.0, 0
+        self.rewards = dict.fromkeys(AGENTS, 0.0)
+        self._cumulative_rewards = dict(self.rewards)
+        self.terminations, self.truncations = dict.fromkeys(AGENTS, False), dict.fromkeys(AGENTS, False)
+        self.infos: dict[str, dict[str, Any]] = {agent: {} for agent in AGENTS}
+
+    def observe(self, agent: str) -> Any:
+        return np.array([self.total])
+
+    def step(self, action: Any) -> None:
+        if self.terminations[self.agent_selection]:
+            self._was_dead_step(action)
+            return
+        self.total += action
+        self.rewards = dict.fromkeys(self.agents, float(action))
+        last = self.agent_selection == self.agents[-1]
+        if last:
+            self.turn += 1
+            for agent, end in (("red", 9), ("blue", 4)):
+                if agent in self.agents and self.turn >= end:
+                    self.terminations[agent] = True
+        place = self.agents.index(self.agent_selection)
+        self.agent_selection = self.agents[(place + 1) % len(self.agents)]
+        self._deads_step_first()
+
+
+class GuessingGame(CountingGame):
+    """What is seen is drawn from the game's generator."""
+
+    def observe(self, agent: str) -> Any:
+        return self.np_random.standard_normal(1)
+
+
+class LeakyGame(CountingGame):
+    """What is seen does not tell that a look draws a number."""
+
+    def observe(self, agent: str) -> Any:
+        random.random()
+        return super().observe(agent)
+
+
+class UncopyableGame(CountingGame):
+    """It cannot be tried on a copy."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("there is only one of me")
+
+
+def played(env: Any, num_steps: int = 30) -> list[Any]:
+    rng = np.random.default_rng(1)
+    told = [repr(env.reset(seed=5))]
+    for _ in range(num_steps):
+        actions = {agent: int(rng.integers(3)) for agent in env.agents}
+        told.append(repr(env.step(actions) if actions else env.reset(seed=6)))
+    return told
+
+
+def test_a_look_that_changes_nothing_is_left_out() -> None:
+    assert isinstance(quicker(aec_to_parallel(CountingGame())), QuickerConversion)
+
+
+@pytest.mark.parametrize("game", [GuessingGame, LeakyGame, UncopyableGame])
+def test_where_it_might_change_something_the_conversion_stays(game: type[CountingGame]) -> None:
+    converted = aec_to_parallel(game())
+    assert quicker(converted) is converted
+
+
+@pytest.mark.parametrize("game", [CountingGame, GuessingGame, LeakyGame, UncopyableGame])
+def test_nothing_differs(game: type[CountingGame]) -> None:
+    assert played(quicker(aec_to_parallel(game()))) == played(aec_to_parallel(game()))
+
+
+def test_trying_it_draws_no_random_number_of_ours() -> None:
+    class OtherGame(LeakyGame):
+        pass
+
+    before = random.getstate()
+    quicker(aec_to_parallel(OtherGame()))
+    assert random.getstate() == before
+
+
+def test_other_environments_are_left_as_they_are() -> None:
+    thing = object()
+    assert quicker(thing) is thing
+
+
+def test_the_rest_is_the_conversions() -> None:
+    env = quicker(aec_to_parallel(CountingGame()))
+    assert env.possible_agents == AGENTS
+    assert env.action_space("red") == gymnasium.spaces.Discrete(3)
+    assert isinstance(env.unwrapped, CountingGame)
+    assert env.metadata["name"] == "counting"
+
+
+def test_agents_out_of_order_are_an_error() -> None:
+    class Hopping(CountingGame):
+        def step(self, action: Any) -> None:
+            super().step(action)
+            self.agent_selection = self.agents[0]
+
+    env = quicker(aec_to_parallel(Hopping()))
+    env.reset(seed=0)
+    with pytest.raises(AssertionError, match="turn of 'blue', and it is that of 'red'"):
+        env.step(dict.fromkeys(AGENTS, 1))

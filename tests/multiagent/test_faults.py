@@ -1,0 +1,236 @@
+"""The death matrix, thinned out: what goes wrong x when, with agents in the place of a single player."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parallel_envs import MultiAgentEnvManager, SeedTree
+from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
+from parallel_envs.testing import Fault, Moment, Stay, assert_same_batch
+from tests.faults.matrix import CLOSE_SECONDS, DEADLINES, SHORT, SLACK, error_of, name, text_of, within
+from tests.multiagent.broken_envs import FaultyAgentsEnv
+from tests.multiagent.conftest import Make
+from tests.multiagent.scripts import scripted, together
+from tests.multiagent.test_resets import noop
+
+FAULTS = [Fault.SIGKILL, Fault.EXCEPTION, Fault.SLEEP, Fault.SYSTEM_EXIT]
+MOMENTS = [Moment.RESET, Moment.STEP, Moment.AUTORESET, Moment.CALL]
+CASES = [(fault, moment) for moment in MOMENTS for fault in FAULTS]
+EPISODES = [(*case, "NextStep") for case in CASES if case[1] is not Moment.CALL]
+EPISODES += [(*case, "SameStep") for case in CASES if case[1] is Moment.STEP]
+LENGTH = {Moment.AUTORESET: 1}
+of_both_kinds = pytest.mark.parametrize("possible_agents", ["all", None], ids=["known", "open"])
+
+
+@pytest.fixture
+def make(caplog: pytest.LogCaptureFixture) -> Iterator[Make]:
+    """`MultiAgentEnvManager` with short deadlines, closed quickly whatever became of its workers."""
+    with ExitStack() as managers:
+        managers.callback(lambda: caplog.get_records("call").clear())
+
+        def make(*arguments: Any, **settings: Any) -> MultiAgentEnvManager:
+            envs = MultiAgentEnvManager(*arguments, **{**DEADLINES, **settings})
+            managers.callback(envs.close, timeout=CLOSE_SECONDS)
+            return envs
+
+        yield make
+
+
+def neighbours(fault: Fault, moment: Moment, folder: Path, possible_agents: Any = "all") -> list[Any]:
+    """A sound environment, and one that breaks once."""
+    length = LENGTH.get(moment, 20)
+    broken = partial(FaultyAgentsEnv, fault, moment, folder / "broken", length, possible_agents)
+    return [scripted(together(length), possible_agents=possible_agents), broken]
+
+
+def approach(envs: MultiAgentEnvManager, moment: Moment) -> None:
+    if moment is not Moment.RESET:
+        envs.reset(seed=0)
+    if moment is Moment.AUTORESET:
+        envs.step(noop(envs))
+
+
+def ask(envs: MultiAgentEnvManager, moment: Moment) -> Any:
+    if moment is Moment.RESET:
+        return envs.reset(seed=0)
+    if moment is Moment.CALL:
+        envs.call_async("poke", env_ids=1)
+        return envs.call_wait(timeout=SHORT)
+    return envs.step(noop(envs))
+
+
+@of_both_kinds
+@pytest.mark.parametrize(("fault", "moment"), CASES, ids=name)
+def test_a_fault_is_told_in_time_and_the_manager_goes_on(
+    make: Make, tmp_path: Path, fault: Fault, moment: Moment, possible_agents: Any
+) -> None:
+    envs = make(neighbours(fault, moment, tmp_path, possible_agents))
+    approach(envs, moment)
+    with within(SHORT + SLACK), pytest.raises(error_of(fault), match=text_of(fault, moment)) as caught:
+        ask(envs, moment)
+    if not isinstance(caught.value, EnvError):
+        envs.restart(1)
+    if isinstance(caught.value, StepTimeout):
+        finish(envs, moment)
+    observations, _ = envs.reset(seed=0)
+    assert observations["a"].shape == (2, 3)
+    assert envs.agents_now == ("a", "b")
+    envs.step(noop(envs))
+
+
+def finish(envs: MultiAgentEnvManager, moment: Moment) -> None:
+    """After a timeout and a restart the question is still open: its answer tells of the restart."""
+    if moment is Moment.CALL:
+        with pytest.raises(WorkerDied):
+            envs.call_wait()
+        return
+    infos = envs.reset_wait()[1] if moment is Moment.RESET else envs.step_wait()[4]
+    assert infos.common["worker_restarted"].tolist() == [False, True]
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_death_is_told_whatever_the_start_method(make: Make, tmp_path: Path, context: str) -> None:
+    envs = make(neighbours(Fault.SIGKILL, Moment.STEP, tmp_path), context=context)
+    envs.reset(seed=0)
+    with pytest.raises(WorkerDied, match=text_of(Fault.SIGKILL, Moment.STEP)):
+        envs.step(noop(envs))
+
+
+@of_both_kinds
+@pytest.mark.parametrize(("fault", "moment", "mode"), EPISODES, ids=name)
+def test_a_fault_costs_one_row_in_which_all_its_agents_are_truncated(
+    make: Make, tmp_path: Path, fault: Fault, moment: Moment, mode: str, possible_agents: Any
+) -> None:
+    envs = make(neighbours(fault, moment, tmp_path, possible_agents), on_failure="restart", autoreset_mode=mode)
+    approach(envs, moment)
+    alive = {agent: there.copy() for agent, there in envs.alive.items()}
+    with within(SHORT + SLACK):
+        *told, infos = ask(envs, moment)
+    assert infos.common["worker_restarted"].tolist() == [False, True]
+    if moment is Moment.RESET:
+        assert envs.agents_now == ("a", "b")
+        return
+    observations, rewards, terminations, truncations = told
+    for agent in ("a", "b"):
+        assert truncations[agent].tolist() == [False, alive[agent][1]]
+        assert rewards[agent][1] == 0.0
+        assert not terminations[agent][1]
+        assert "_final_obs" not in infos[agent]
+        assert envs.alive[agent].tolist() == [True, mode == "SameStep"]
+    first = SeedTree(0).child("restart", 1, 1).seed()
+    expected, _ = scripted(together(LENGTH.get(moment, 20)))().reset(seed=first)
+    assert_same_batch(observations["b"][1], expected["b"])
+    go_on(envs)
+
+
+def go_on(envs: MultiAgentEnvManager) -> None:
+    """The steps after the loss are like any others."""
+    for _ in range(3):
+        *_, truncations, infos = envs.step(noop(envs))
+        assert "worker_restarted" not in infos.common
+        assert not truncations["a"].any()
+
+
+@of_both_kinds
+def test_without_autoreset_a_lost_environment_waits_for_its_reset(
+    make: Make, tmp_path: Path, possible_agents: Any
+) -> None:
+    both = neighbours(Fault.SIGKILL, Moment.STEP, tmp_path, possible_agents)
+    envs = make(both, on_failure="restart", autoreset_mode="Disabled")
+    envs.reset(seed=0)
+    *_, truncations, _ = envs.step(noop(envs))
+    assert truncations["a"].tolist() == [False, True]
+    assert envs.alive["a"].tolist() == [True, False]
+    envs.reset(env_ids=1, seed=3)
+    assert envs.alive["a"].tolist() == [True, True]
+
+
+def test_agents_whom_the_new_episode_does_not_have_are_truncated(make: Make, tmp_path: Path) -> None:
+    schedules = [*together(9, "a"), *together(9, "b")]
+    envs = make([scripted(schedules, possible_agents=None)] * 2, num_workers=2)
+    envs.reset(seed=0)
+    for _ in range(9):
+        envs.step(noop(envs))
+    envs.step(noop(envs))
+    assert envs.agents_now == ("b",)
+    envs.restart()
+    observations, rewards, _, truncations, infos = envs.step(noop(envs))
+    assert set(observations) == set(rewards) == set(truncations) == set(infos) == {"a", "b"}
+    assert truncations["b"].tolist() == [True, True]
+    assert not observations["b"].any()
+    assert observations["a"].any()
+
+
+def test_last_words_of_a_lost_episode_are_forgotten(make: Make) -> None:
+    envs = make([scripted([{"a": Stay(1), "b": Stay(3)}])] * 2, autoreset_mode="SameStep")
+    envs.reset(seed=0)
+    envs.step(noop(envs))
+    envs.restart(1)
+    for _ in range(3):
+        *_, infos = envs.step(noop(envs))
+        if "b" in infos and "_final_obs" in infos["b"]:
+            assert infos["a"]["_final_obs"].tolist() == infos["b"]["_final_obs"].tolist()
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_a_single_env_that_is_lost_is_over(make: Make, tmp_path: Path, mode: str) -> None:
+    both = neighbours(Fault.SIGKILL, Moment.STEP, tmp_path)
+    env = make(both, on_failure="restart", autoreset_mode=mode).single_env(1)
+    env.reset(seed=0)
+    *_, truncations, _ = env.step({"a": 0, "b": 0})
+    assert truncations == {"a": True, "b": True}
+    assert env.agents == []
+    env.reset(seed=1)
+    assert env.agents == ["a", "b"]
+
+
+def test_a_fault_at_its_own_pace(make: Make, tmp_path: Path) -> None:
+    envs = make(neighbours(Fault.SIGKILL, Moment.STEP, tmp_path), on_failure="restart")
+    envs.reset(seed=0)
+    envs.send(noop(envs))
+    order, *_, truncations, infos = envs.recv(min_envs=2)
+    place = order.tolist().index(1)
+    assert infos.common["worker_restarted"][place]
+    assert truncations["a"].tolist() == (np.arange(2) == place).tolist()
+
+
+@pytest.mark.parametrize("backend", ["serial", "thread"])
+@pytest.mark.parametrize("moment", MOMENTS, ids=name)
+def test_an_error_is_told_by_every_backend(make: Make, tmp_path: Path, backend: str, moment: Moment) -> None:
+    envs = make(neighbours(Fault.EXCEPTION, moment, tmp_path), backend=backend)
+    approach(envs, moment)
+    with pytest.raises(EnvError, match=text_of(Fault.EXCEPTION, moment)):
+        ask(envs, moment)
+    envs.reset(seed=0)
+    envs.step(noop(envs))
+
+
+@of_both_kinds
+def test_after_an_error_it_is_known_who_has_come_elsewhere(make: Make, tmp_path: Path, possible_agents: Any) -> None:
+    _, broken = neighbours(Fault.EXCEPTION, Moment.STEP, tmp_path, possible_agents and ["a", "b", "c"])
+    coming = scripted([{"a": Stay(9), "b": Stay(1), "c": Stay(9, first=1)}], possible_agents=possible_agents)
+    envs = make([coming, broken])
+    envs.reset(seed=0)
+    with pytest.raises(EnvError):
+        envs.step(noop(envs))
+    assert {agent: there.tolist() for agent, there in envs.alive.items()} == {
+        "a": [True, True],
+        "b": [False, True],
+        "c": [True, False],
+    }
+    observations, *_ = envs.step(noop(envs))
+    assert observations["c"].shape == (2, 3)
+
+
+def test_a_call_may_have_a_deadline_of_its_own(make: Make, tmp_path: Path) -> None:
+    envs = make(neighbours(Fault.SLEEP, Moment.STEP, tmp_path), step_timeout=None)
+    envs.reset(seed=0)
+    with within(SHORT + SLACK), pytest.raises(StepTimeout):
+        envs.step(noop(envs), timeout=SHORT)
