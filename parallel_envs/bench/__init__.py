@@ -1,6 +1,6 @@
 """`python -m parallel_envs.bench`: our speed beside the peers', which settings suit your environment, and a soak.
 
-    cli ──▶ step  rollouts  suggest  startup  syscalls  memory  bars  soak      one module per command
+    cli ──▶ step  rollouts  zoo  suggest  startup  syscalls  memory  bars  soak      one module per command
                 │
                 ▼
      turns, driver ──socket──▶ a process of its own for each contestant ──▶ that contestant's workers
@@ -15,7 +15,9 @@ quartiles and ratios of one run are reported.
 One environment step is one call of an environment's `step`. A row of a vector step in which the environment
 was only reset is not counted (`contestants`, `peers`: each library has its own way of resetting).
 
-What `rollouts` compares are `collectors` of the same `works`; what `bars` measures are `experiments`.
+What `rollouts` compares are `collectors` of the same `works`; what `bars` measures are `experiments`. `zoo` steps
+environments of many agents (`zoo_envs`) by its own contestants (`zoo_contestants`): a step is one of all agents
+together.
 
 `soak` compares with nobody: it breaks workers and environments for as long as it is told to, and says whether every
 row was right all the same. Its parts are `soak_*` and `holdings`; `soak` draws how they fit together.
