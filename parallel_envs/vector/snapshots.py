@@ -9,7 +9,6 @@ import numpy as np
 
 from parallel_envs.engine import dump_reply, load_reply
 
-
 _CONSTANT = frozenset((int, float, bool, str, bytes, type(None)))
 
 

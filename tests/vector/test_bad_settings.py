@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from functools import partial
 from typing import Any
@@ -61,7 +62,7 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], error: Any, word: 
         ("CartPole-v1", {"num_envs": 0}, ValueError, "num_envs=0"),
         ("NoSuchEnv-v0", {"num_envs": 2}, gym.error.Error, "NoSuchEnv"),
     ],
-    ids=str,
+    ids=lambda value: re.sub(" at 0x[0-9a-f]+", "", str(value)),  # the same in every process
 )
 def test_what_makes_no_envs_is_refused(env_fns: Any, settings: dict[str, Any], error: Any, word: str) -> None:
     with pytest.raises(error, match=word):
