@@ -149,6 +149,9 @@ class JointEnv(_Adapter):
             for number, group in enumerate(roster.action_groups)
             for row, place in enumerate(group.places)
         }
+        self._everyone = list(roster.agents)
+        self._acts_as_one = len(roster.action_groups) == 1 and _parts(roster.action_spaces[0]) is None
+        """Whether the actions of all agents are the rows of one array."""
         self._flags = np.zeros(len(roster), np.uint8)
         self._rewards = np.zeros(len(roster), np.float64)
         self._shown: set[Agent] = set()
@@ -159,12 +162,18 @@ class JointEnv(_Adapter):
         return self._joint(observations, {}, {}, {}), self._joint_info(infos)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
-        groups = action[GROUPS]
-        actions = {agent: self._own(groups, agent) for agent in self.env.agents}
+        actions = self._own_actions(action[GROUPS])
         observations, rewards, terminations, truncations, infos = self._step_env(actions)
         terminated, truncated = self._joint_end(terminations, truncations)
         joint = self._joint(observations, rewards, terminations, truncations)
         return joint, 0.0, terminated, truncated, self._joint_info(infos)
+
+    def _own_actions(self, groups: Mapping[str, Any]) -> dict[Agent, Any]:
+        """The actions of those who are alive, in the env's own order."""
+        agents = self.env.agents
+        if self._acts_as_one and agents == self._everyone:
+            return dict(zip(agents, groups[name(0)], strict=True))
+        return {agent: self._own(groups, agent) for agent in agents}
 
     def _own(self, groups: Mapping[str, Any], agent: Agent) -> Any:
         key, row, parts, assemble = self._action_of[agent]
@@ -186,9 +195,8 @@ class JointEnv(_Adapter):
                 rows, row = self._row_of[agent]
                 rows.clear(row)
             self._shown = set(shown)
-        for agent, observation in observations.items():
-            rows, row = self._row_of[agent]
-            rows.put(row, observation, agent)
+        self._put(observations)
+        for agent in observations:
             flags[place[agent]] = PRESENT
         for agent in self.env.agents:
             flags[place[agent]] |= ALIVE
@@ -201,6 +209,16 @@ class JointEnv(_Adapter):
         self._flags[:] = flags
         self._write_rewards(rewards)
         return {FLAGS: self._flags, REWARDS: self._rewards, GROUPS: self._groups_now()}
+
+    def _put(self, observations: Mapping[Agent, Any]) -> None:
+        """Write the observations into the rows of their agents."""
+        if len(observations) == len(self._everyone) and len(self._rows) == 1:
+            values = [observations[agent] for agent in self._everyone]
+            if self._rows[0][1].put_all(values):
+                return
+        for agent, observation in observations.items():
+            rows, row = self._row_of[agent]
+            rows.put(row, observation, agent)
 
     def _write_rewards(self, rewards: Mapping[Agent, Any]) -> None:
         values = [rewards.get(agent, 0.0) for agent in self.roster.agents]
@@ -290,6 +308,9 @@ class OpenJointEnv(_Adapter):
         return (*told, *map(dict, others), tuple(self.env.agents), news)
 
 
+_SMALL = 1024  # numbers in an observation: larger ones are copied once, not twice
+
+
 class _Rows:
     """The observations of a group of agents, one beside the other; zeros (or None) for those who have none."""
 
@@ -300,6 +321,17 @@ class _Rows:
             np.zeros((count, *leaf.shape), leaf.dtype) if leaf.fixed else [None] * count for leaf in self._leaves
         ]
         self._shape = self._leaves[0].shape if _parts(group.space) is None else None
+
+    def put_all(self, observations: list[Any]) -> bool:
+        """Write all rows at once. False: they are not small arrays of the right shape, and nothing has been written."""
+        shape = self._shape
+        if shape is None or self._leaves[0].size > _SMALL:
+            return False
+        for one in observations:
+            if type(one) is not np.ndarray or one.shape != shape:
+                return False
+        self._columns[0][:] = observations
+        return True
 
     def put(self, row: int, observation: Any, agent: Agent) -> None:
         if self._shape is not None and type(observation) is np.ndarray and observation.shape == self._shape:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from parallel_envs.multiagent.conversion import quicker
 from parallel_envs.multiagent.joint_env import JointEnv, OpenJointEnv
 from parallel_envs.multiagent.turns import TurnEnv
 from parallel_envs.vector.arguments import check_count
@@ -101,12 +102,12 @@ def _playable(env: Any, turns: str) -> Any:
             )
         from pettingzoo.utils.conversions import aec_to_parallel
 
-        return aec_to_parallel(env)
+        return quicker(aec_to_parallel(env))
     if not callable(getattr(env, "step", None)) or not callable(getattr(env, "observation_space", None)):
         raise TypeError(f"The factory returned {env!r}, which is not a PettingZoo environment.")
     if turns == "sequential":
         raise ValueError(f"{env} is a parallel environment: all its agents act at once. Give turns='simultaneous'.")
-    return env
+    return quicker(env)
 
 
 def _is_aec(env: Any) -> bool:

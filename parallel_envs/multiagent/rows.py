@@ -55,11 +55,11 @@ class FixedRows:
         self._leaves, self._assemble = leaves(space), assembler(space)
         spaces = zip(roster.observation_spaces, roster.action_spaces, strict=True)
         self._spaces = dict(zip(roster.agents, spaces, strict=True))
-        self._cuts = [
-            (agent, (name(number), row, leaves(group.space), assembler(group.space)))
+        self._groups = [
+            (name(number), tuple(roster.agents[place] for place in group.places), group.space)
             for number, group in enumerate(roster.observation_groups)
-            for row, agent in enumerate(roster.agents[place] for place in group.places)
         ]
+        self._nothing: dict[str, Any] = {}
         self._action_parts = [
             (
                 name(number),
@@ -83,21 +83,35 @@ class FixedRows:
 
     def joint(self, observations: Any, infos: Mapping[str, Any], num_rows: int, others: Any = None) -> Joint:
         flags = observations[FLAGS]
-        told = infos.get(AGENTS, {})
-        common = {key: value for key, value in infos.items() if key not in (AGENTS, f"_{AGENTS}", COMMON, f"_{COMMON}")}
-        common |= infos.get(COMMON, {})
+        told = infos.get(AGENTS, self._nothing)
+        common = {key: value for key, value in infos.items() if key not in _OURS}
+        common |= infos.get(COMMON, self._nothing)
         return Joint(
-            {agent: _cut(observations[GROUPS], *cut) for agent, cut in self._cuts},
+            self._cut(observations[GROUPS]),
             self._columns(observations[REWARDS].copy()),  # with copy=False they lie in shared memory
             self._columns(flags & TERMINATED != 0),
             self._columns(flags & TRUNCATED != 0),
-            {agent: told.get(str(place), {}) for place, agent in enumerate(self.agents)},
+            {agent: told.get(str(place), {}) for place, agent in enumerate(self.agents)}
+            if told
+            else {agent: {} for agent in self.agents},
             self._columns(flags & PRESENT != 0),
             self._columns(flags & ALIVE != 0),
             common,
             bool((flags & (TERMINATED | TRUNCATED)).any()),
             num_rows,
         )
+
+    def _cut(self, groups: Mapping[str, Any]) -> dict[Agent, Any]:
+        """Each agent's rows out of its group."""
+        cut: dict[Agent, Any] = {}
+        for key, agents, space in self._groups:
+            group = groups[key]
+            if isinstance(group, np.ndarray):
+                cut.update(zip(agents, group.swapaxes(0, 1), strict=True))
+            else:
+                parts, assemble = leaves(space), assembler(space)
+                cut.update({agent: _row_of_all(group, row, parts, assemble) for row, agent in enumerate(agents)})
+        return cut if len(self._groups) == 1 else {agent: cut[agent] for agent in self.agents}
 
     def silenced(self, observations: Any, rows: Collection[int]) -> Any:
         """A batch in which these rows have no infos."""
@@ -143,9 +157,11 @@ class FixedRows:
         }
 
 
-def _cut(groups: Mapping[str, Any], key: str, row: int, parts: Sequence[Leaf], assemble: Callable[..., Any]) -> Any:
-    """One agent's rows out of its group."""
-    group = groups[key]
+_OURS = frozenset((AGENTS, f"_{AGENTS}", COMMON, f"_{COMMON}"))
+
+
+def _row_of_all(group: Any, row: int, parts: Sequence[Leaf], assemble: Callable[..., Any]) -> Any:
+    """One agent's rows out of a group that is no single array."""
     return assemble([leaf.of(group)[:, row] if leaf.fixed else leaf.of(group)[row] for leaf in parts])
 
 
@@ -153,12 +169,15 @@ def _column(leaf: Leaf, actions: Sequence[Any], num_rows: int, agents: Sequence[
     values = [None if one is None else leaf.of(one) for one in actions]
     if not leaf.fixed:
         return tuple([None] * num_rows if value is None else list(value) for value in values)
+    shape = (num_rows, *leaf.shape)
+    if all(type(value) is np.ndarray and value.shape == shape for value in values):  # as usual
+        return np.array(values).swapaxes(0, 1)
     arrays = [None if value is None else np.asarray(value) for value in values]
     for agent, array in zip(agents, arrays, strict=True):
-        if array is not None and array.shape != (num_rows, *leaf.shape):
+        if array is not None and array.shape != shape:
             raise ValueError(
                 f"Actions{leaf.name} of shape {array.shape} were given for {agent!r} in {num_rows} environments, whose "
-                f"actions have shape {leaf.shape}. Give an array of shape {(num_rows, *leaf.shape)}."
+                f"actions have shape {leaf.shape}. Give an array of shape {shape}."
             )
     kinds = [array.dtype for array in arrays if array is not None]
     dtype = np.result_type(*kinds) if kinds else leaf.dtype
