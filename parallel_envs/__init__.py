@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from parallel_envs.rollouts import collect
     from parallel_envs.seeding import SeedTree, env_seeds
     from parallel_envs.vector import ParallelEnvManager, vector_entry_point
+    from parallel_envs.wrappers import WrappedMultiAgentPolicy
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # quiet unless the program asks for a log
 
@@ -48,6 +49,7 @@ _HOMES = {
     "WorkerDied": "errors",
     "WorkerStartError": "errors",
     "WorkerTimeout": "errors",
+    "WrappedMultiAgentPolicy": "wrappers",
     "collect": "rollouts",
     "env_seeds": "seeding",
     "make_env": "meta",
@@ -71,6 +73,7 @@ __all__ = [
     "WorkerDied",
     "WorkerStartError",
     "WorkerTimeout",
+    "WrappedMultiAgentPolicy",
     "collect",
     "env_seeds",
     "make_env",

@@ -22,6 +22,7 @@ from parallel_envs.errors import (
     CollectionInterrupted,
     EnvError,
     ParallelEnvsError,
+    PolicyError,
     RemoteError,
     RemoteTraceback,
     StepTimeout,
@@ -85,6 +86,7 @@ def test_errors_tell_what_they_know() -> None:
     remote = RemoteError("it said no", type_name="KeyError", remote_message="'no'")
     assert (str(remote), remote.type_name, remote.remote_message) == ("it said no", "KeyError", "'no'")
     assert EnvError("no", type_name="E", remote_message="").env_ids == ()
+    assert PolicyError("no", type_name="E", remote_message="").agents == ()
 
 
 # ---- joined with Python's own --------------------------------------------------------------------
@@ -93,7 +95,7 @@ OWN_ARGUMENTS = {"UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateEr
 
 
 @pytest.mark.parametrize("name", BUILTIN_ERRORS)
-@pytest.mark.parametrize("kind", [RemoteError, EnvError])
+@pytest.mark.parametrize("kind", [RemoteError, EnvError, PolicyError])
 def test_a_remote_error_is_an_instance_of_the_type_it_had(kind: type[RemoteError], name: str) -> None:
     error = raised_as(kind, name)
     assert isinstance(error, kind)
@@ -234,6 +236,10 @@ def every_error() -> Iterator[Any]:
         error = EnvError.named(name)("no", type_name=name, remote_message="m")
         error.__dict__["env_ids"] = (3,)
         yield pytest.param(error, id=f"EnvError of {name}")
+        of_policy = PolicyError.named(name)("no", type_name=name, remote_message="m")
+        assert isinstance(of_policy, PolicyError)
+        of_policy.agents, of_policy.actions = ("a", 2), {"b": 3}
+        yield pytest.param(of_policy, id=f"PolicyError of {name}")
 
 
 @pytest.mark.parametrize("error", list(every_error()))

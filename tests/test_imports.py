@@ -65,6 +65,7 @@ PUBLIC_NAMES = {
     "WorkerDied",
     "WorkerStartError",
     "WorkerTimeout",
+    "WrappedMultiAgentPolicy",
     "collect",
     "env_seeds",
     "make_env",

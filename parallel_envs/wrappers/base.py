@@ -9,9 +9,10 @@ A strategy says where policies live and how they are asked: `_begin` starts a tu
 
 from __future__ import annotations
 
+import copy
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -21,9 +22,10 @@ import numpy as np
 from parallel_envs.engine import Failure
 from parallel_envs.errors import ClosedError, PolicyError, RemoteTraceback
 from parallel_envs.policies import AgentPolicy
-from parallel_envs.wrappers.seats import Mask, Seat
+from parallel_envs.wrappers.seats import Mask, Seat, made, spread
 
-Agent = Hashable
+Agent = Any
+"""Whatever is hashable. (A `dict[str, ...]` is no `Mapping[Hashable, ...]` to a type checker.)"""
 Ask = tuple[Any, Mask | None]
 """An observation; or a batch of them, and which rows want an action."""
 
@@ -36,6 +38,9 @@ class Answer:
     failure: Failure | None = None
     late: bool = False
     seconds: float = 0.0
+
+
+_NOT_YET = Answer(late=True)
 
 
 @dataclass(slots=True)
@@ -59,7 +64,8 @@ class Rules:
             answer is dropped. A policy in the caller cannot be interrupted: it is found to be late afterwards.
         default_action: In the place of an action that is late or missing: a value, or a function of the agent.
         lateness_budget: Seconds that an agent may be late by in all, in an episode. Then it is not asked any more.
-        on_error: `"raise"`, or `"default"`: the default action, and a count.
+        on_error: `"raise"`, or `"default"`: the default action, and a count. Where no action is wanted (`reset`,
+            `get_state`, ...) an error is raised in any case.
     """
 
     action_timeout: float | None = None
@@ -70,10 +76,13 @@ class Rules:
     def __post_init__(self) -> None:
         for name in ("action_timeout", "lateness_budget"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and 0.0 < value < float("inf")):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (is_number and 0.0 < value < float("inf")):
                 raise ValueError(f"{name}={value!r} is not a number of seconds. Give one above 0, or None.")
         if self.on_error not in ("raise", "default"):
             raise ValueError(f"on_error={self.on_error!r} is unknown. Choose 'raise' or 'default'.")
+        if self.lateness_budget is not None and self.action_timeout is None:
+            raise ValueError("lateness_budget is never used up without action_timeout: nobody is late. Give both.")
         if self.default_action is None and (self.action_timeout is not None or self.on_error == "default"):
             raise ValueError(
                 "default_action is missing: with action_timeout or on_error='default' an agent may need one. Give an "
@@ -81,23 +90,35 @@ class Rules:
             )
 
     def default(self, agent: Agent, wanted: Mask | None) -> Any:
-        chosen = self.default_action(agent) if callable(self.default_action) else self.default_action
-        return chosen if wanted is None else np.stack([np.asarray(chosen)] * len(wanted))
+        """The default action, or for a batch one for each row that wants an action."""
+        chosen = self.default_action(agent) if callable(self.default_action) else copy.deepcopy(self.default_action)
+        if wanted is None:
+            return chosen
+        rows = np.flatnonzero(wanted)
+        return spread([chosen] * len(rows), rows, len(wanted)) if len(rows) else None
 
 
 class PerAgentWrapper(ABC):
-    """Some agents' policies, asked all at once. `agents` maps each to its policy as it was given."""
+    """Some agents' policies, asked all at once, in the order in which `policies` names them."""
+
+    goes_on = False
+    """Whether policies compute by themselves after `send`; else they do in `recv`, in the caller."""
 
     def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:
         for agent, policy in policies.items():
-            if not callable(getattr(policy, "step", None)):
+            if isinstance(policy, type):
+                raise TypeError(f"The policy of {agent!r}, {policy!r}, is a class. Give one of its objects.")
+            if not any(callable(getattr(policy, name, None)) for name in ("step", "make")):
                 raise TypeError(f"The policy of {agent!r}, {policy!r}, has no method step(observation). Give it one.")
+        if not isinstance(rules, Rules | None):
+            raise TypeError(f"rules={rules!r} are not Rules. Give parallel_envs.wrappers.Rules(...), or None.")
         self.policies = dict(policies)
         self.rules = rules or Rules()
         self.tallies = {agent: Tally() for agent in self.policies}
         self.closed = False
         self._asked: dict[Agent, Ask] | None = None
         self._began = 0.0
+        self._overdue: dict[Agent, float] = {}  # who still owes an answer: up to when its lateness has been counted
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
@@ -107,11 +128,13 @@ class PerAgentWrapper(ABC):
             raise ClosedError("Policies were asked after their wrapper was closed. Make a new one.")
         if self._asked is not None:
             raise RuntimeError("send was called twice without recv in between. Call recv first.")
-        if unknown := [agent for agent in observations if agent not in self.policies]:
-            raise KeyError(f"There is no policy for {unknown[0]!r}. There are policies for {list(self.policies)}.")
+        self._check_known(observations)
+        if wanted is not None and (missing := [agent for agent in observations if agent not in wanted]):
+            raise KeyError(f"Nothing says which rows of {missing[0]!r} are alive. Give a mask for each agent.")
         self._asked = {
-            agent: (observation, None if wanted is None else wanted[agent])
-            for agent, observation in observations.items()
+            agent: (observations[agent], None if wanted is None else wanted[agent])
+            for agent in self.policies
+            if agent in observations
         }
         self._began = time.monotonic()
         asks = {agent: ask for agent, ask in self._asked.items() if not self._is_out(agent)}
@@ -130,27 +153,33 @@ class PerAgentWrapper(ABC):
         if self._asked is None:
             raise RuntimeError("recv was called without send. Call send first.")
         asked, self._asked = self._asked, None
+        if self.closed:
+            raise ClosedError("Actions were waited for after their wrapper was closed. Make a new one.")
         limit = self.rules.action_timeout
         answers = self._end(None if limit is None else self._began + limit)
         actions: dict[Agent, Any] = {}
         failures: dict[Agent, Failure] = {}
         for agent, (_, wanted) in asked.items():
-            answer = self._judged(agent, answers.get(agent, Answer(late=True)))
-            if answer.failure is not None:
+            answer = self._judged(agent, answers.get(agent, _NOT_YET))
+            if answer.failure is not None and self.rules.on_error == "raise":
                 failures[agent] = answer.failure
-            if answer.failure is not None or answer.late:
-                self.tallies[agent].defaults += self.rules.default_action is not None
-                actions[agent] = self.rules.default(agent, wanted) if self.rules.default_action is not None else None
+            elif answer.failure is not None or answer.late:
+                self.tallies[agent].defaults += 1
+                actions[agent] = self.rules.default(agent, wanted)
             else:
                 actions[agent] = answer.action
-        if failures and self.rules.on_error == "raise":
-            raise policy_error(failures, {agent: value for agent, value in actions.items() if agent not in failures})
+        if failures:
+            raise policy_error(failures, actions)
         return actions
 
     def step(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None = None) -> dict[Agent, Any]:
         """`send` and `recv`."""
         self.send(observations, wanted)
         return self.recv()
+
+    def abandon(self) -> None:
+        """Wait no more for those who were asked: there will be no `recv`. Their policies have acted all the same."""
+        self._asked = None
 
     def _judged(self, agent: Agent, answer: Answer) -> Answer:
         """The answer, counted; late if it took longer than allowed."""
@@ -159,12 +188,24 @@ class PerAgentWrapper(ABC):
         if answer.failure is not None:
             tally.failed += 1
             return answer
-        if limit is None or not (answer.late or answer.seconds > limit):
+        if limit is None:
+            return answer
+        if not (answer.late or answer.seconds > limit):
+            self._overdue.pop(agent, None)
             return answer
         if not self._is_out(agent):
             tally.late += 1
-            tally.late_seconds += max(answer.seconds, time.monotonic() - self._began) - limit
-        return Answer(late=True)
+            tally.late_seconds += self._lateness(agent, answer, limit)
+        return _NOT_YET
+
+    def _lateness(self, agent: Agent, answer: Answer, limit: float) -> float:
+        """By how much more an agent is late than has been counted: until now, if its answer is still to come."""
+        if not answer.late:
+            return answer.seconds - limit
+        now = time.monotonic()
+        since = self._overdue.get(agent, self._began + limit)
+        self._overdue[agent] = now
+        return max(now - since, 0.0)
 
     def _is_out(self, agent: Agent) -> bool:
         budget = self.rules.lateness_budget
@@ -181,29 +222,58 @@ class PerAgentWrapper(ABC):
         """The answers that have come by `deadline` (of the monotonic clock; None: all of them)."""
 
     @abstractmethod
-    def _ask_seat(self, agent: Agent, method: str, *args: Any) -> Any:
-        """Call a method of an agent's `Seat`, wherever it is, and wait for the result."""
+    def _ask_seats(
+        self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
+    ) -> dict[Agent, Answer]:
+        """Call a method of these agents' `Seat`s, wherever they are, and wait for what they return.
+
+        With `later`, a policy that is still busy with a turn is not waited for: it does this when it comes back.
+        """
 
     # ---- episodes and state -----------------------------------------------------------------------------------------
 
-    def reset(self, agents: Sequence[Agent] | None = None, rows: Sequence[int] | None = None) -> None:
-        """Episodes begin: of all agents or some, in all rows or some."""
-        for agent in self.policies if agents is None else agents:
-            self._ask_seat(agent, "reset", rows)
-            if rows is None:
+    def reset(self, agents: Sequence[Agent] | None = None, rows: Sequence[int] | Mask | None = None) -> None:
+        """Episodes begin: of all agents or some, in all rows or some (their numbers, or a mask)."""
+        chosen = list(self.policies if agents is None else agents)
+        self._ask("reset", dict.fromkeys(chosen, (row_numbers(rows),)), later=True)
+        if rows is None:
+            for agent in chosen:
                 self.tallies[agent].late_seconds = 0.0
+                self._overdue.pop(agent, None)
 
     def get_state(self, agent: Agent) -> Any:
         """What an agent's policy remembers just now."""
-        return self._ask_seat(agent, "get_state")
+        return self.get_states([agent])[agent]
 
     def set_state(self, agent: Agent, state: Any) -> None:
         """Put back what `get_state` has told."""
-        self._ask_seat(agent, "set_state", state)
+        self.set_states({agent: state})
+
+    def get_states(self, agents: Sequence[Agent] | None = None) -> dict[Agent, Any]:
+        """What the policies of all agents remember, or of some. What they share is shared in the states too."""
+        chosen = self.policies if agents is None else agents
+        return _copies(self._ask("get_state", dict.fromkeys(chosen, ())))
+
+    def set_states(self, states: Mapping[Agent, Any]) -> None:
+        """Put back what `get_states` has told."""
+        self._ask("set_state", {agent: (state,) for agent, state in copy.deepcopy(dict(states)).items()})
 
     def load_state_dict(self, agent: Agent, weights: Any) -> None:
         """New weights for an agent's policy, from its next turn on."""
-        self._ask_seat(agent, "load_state_dict", weights)
+        self._ask("load_state_dict", {agent: (weights,)})
+
+    def _ask(self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False) -> dict[Agent, Any]:
+        """What the seats return. Who fails does not keep the others from being asked."""
+        if self.closed:
+            raise ClosedError(f"{method} was called after the wrapper was closed. Make a new one.")
+        if self._asked is not None:
+            raise RuntimeError(f"{method} was called between send and recv. Call recv first.")
+        self._check_known(arguments)
+        answers = self._ask_seats(method, arguments, later=later)
+        failures = {agent: one.failure for agent, one in answers.items() if one.failure is not None}
+        if failures:
+            raise policy_error(failures, {})
+        return {agent: one.action for agent, one in answers.items()}
 
     def sync(self) -> None:  # noqa: B027  # nothing to do where policies run as they were given
         """Bring the policies that were given up to date with those that run, so that they can be saved."""
@@ -227,9 +297,26 @@ class PerAgentWrapper(ABC):
 
     def agent_policy(self, agent: Agent) -> WrappedAgent:
         """One agent by itself."""
-        if agent not in self.policies:
-            raise KeyError(f"There is no policy for {agent!r}. There are policies for {list(self.policies)}.")
+        self._check_known([agent])
         return WrappedAgent(self, agent)
+
+    def _check_known(self, agents: Iterable[Agent]) -> None:
+        if unknown := [agent for agent in agents if agent not in self.policies]:
+            raise KeyError(f"There is no policy for {unknown[0]!r}. There are policies for {list(self.policies)}.")
+
+
+class LocalWrapper(PerAgentWrapper):
+    """Policies that are seated in the caller's process."""
+
+    def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:
+        super().__init__(policies, rules)
+        self.policies = {agent: made(policy) for agent, policy in self.policies.items()}
+        self._seats = {agent: Seat(policy) for agent, policy in self.policies.items()}
+
+    def _ask_seats(
+        self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
+    ) -> dict[Agent, Answer]:
+        return {agent: told(self._seats[agent], method, own) for agent, own in arguments.items()}
 
 
 @dataclass
@@ -275,6 +362,42 @@ def answered(seat: Seat, ask: Ask) -> Answer:
     except BaseException as error:  # noqa: BLE001  # SystemExit too: a policy may not end the program
         return Answer(failure=Failure.of(error), seconds=time.monotonic() - began)
     return Answer(action, seconds=time.monotonic() - began)
+
+
+def told(seat: Seat, method: str, arguments: tuple[Any, ...]) -> Answer:
+    """What a method of a seat returns, here and now."""
+    try:
+        return Answer(getattr(seat, method)(*arguments))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  # as above
+        return Answer(failure=Failure.of(error))
+
+
+def row_numbers(rows: Sequence[int] | Mask | None) -> list[int] | None:
+    """Rows by their numbers, whether they were given so or as a mask."""
+    if rows is None:
+        return None
+    given = np.asarray(rows)
+    numbers: list[int] = (np.flatnonzero(given) if given.dtype == bool else given).tolist()
+    return numbers
+
+
+def _copies(states: dict[Agent, Any]) -> dict[Agent, Any]:
+    """Copies in one go, so that what is shared stays shared. An error names those whose state cannot be copied."""
+    try:
+        return copy.deepcopy(states)
+    except Exception:  # noqa: BLE001  # user code
+        failures = {agent: failure for agent, state in states.items() if (failure := _failure_to_copy(state))}
+        raise policy_error(failures, {}) from None
+
+
+def _failure_to_copy(state: Any) -> Failure | None:
+    try:
+        copy.deepcopy(state)
+    except Exception as error:  # noqa: BLE001  # as above
+        return Failure.of(error)
+    return None
 
 
 def policy_error(failures: Mapping[Agent, Failure], actions: dict[Agent, Any]) -> PolicyError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from parallel_envs.engine import picklable
-from parallel_envs.errors import ClosedError
+from parallel_envs.engine import Unpicklable, picklable
+from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import AgentPolicy, MultiAgentPolicy
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
 from parallel_envs.wrappers.base import Agent, PerAgentWrapper, Rules, Tally
@@ -39,7 +40,8 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
             actions = policy.step(observations)
 
     With `alive`, observations are batches with a row for each environment, as `MultiAgentEnvManager` gives them, and
-    rows where an agent is not alive are not asked.
+    rows where an agent is not alive are not asked. Policies that are to live in processes and cannot be pickled stay
+    here, with a warning.
 
     Args:
         policy: A policy for each agent in a dict, or a `MultiAgentPolicy`, which is asked for an agent's when it is
@@ -61,18 +63,23 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
     ) -> None:
         if not isinstance(policy, Mapping) and not callable(getattr(policy, "agent_policy", None)):
             raise TypeError(f"{policy!r} is neither a dict of policies by agent nor a MultiAgentPolicy.")
-        for name in (strategy,) if isinstance(strategy, str) else strategy.values():
-            if name not in STRATEGIES:
-                raise ValueError(f"strategy={name!r} is unknown. Choose one of {', '.join(map(repr, STRATEGIES))}.")
+        _check_strategy(strategy, policy)
+        if not isinstance(budget, PolicyPool | None):
+            raise TypeError(f"budget={budget!r} is not a PolicyPool. Give one, or say workers={budget!r}.")
         self.policy, self.strategy, self.rules = policy, strategy, rules
         self._own_pool = budget is None
         self._pool = PolicyPool(workers) if budget is None else budget
         self._wrappers: list[PerAgentWrapper] = []
         self._wrapper_of: dict[Agent, PerAgentWrapper] = {}
-        self._sent: list[PerAgentWrapper] = []
+        self._given: dict[Agent, Any] = {}
+        self._sent: list[PerAgentWrapper] | None = None
         self.closed = False
         if isinstance(policy, Mapping):
-            self._meet(list(policy))
+            try:
+                self._meet(list(policy))
+            except BaseException:
+                self.close()
+                raise
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
@@ -80,30 +87,50 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
         """Ask all these agents, before anybody is waited for."""
         if self.closed:
             raise ClosedError("Policies were asked after their wrapper was closed. Make a new one.")
+        if self._sent is not None:
+            raise RuntimeError("send was called twice without recv in between. Call recv first.")
         self._meet([agent for agent in observations if agent not in self._wrapper_of])
         parts: dict[int, dict[Agent, Any]] = {}
         for agent, observation in observations.items():
             parts.setdefault(id(self._wrapper_of[agent]), {})[agent] = observation
-        for wrapper in self._wrappers:
-            if id(wrapper) in parts:
-                wrapper.send(parts[id(wrapper)], alive)
-                self._sent.append(wrapper)
+        self._sent = []
+        try:
+            for wrapper in self._wrappers:
+                if id(wrapper) in parts:
+                    wrapper.send(parts[id(wrapper)], alive)
+                    self._sent.append(wrapper)
+        except BaseException:
+            self._abandon()
+            raise
 
     def recv(self) -> dict[Agent, Any]:
-        """The actions of all who were asked."""
-        sent, self._sent = self._sent, []
+        """The actions of all who were asked.
+
+        Raises:
+            PolicyError: Policies raised. `agents` says whose; `actions` of the error holds those of the others.
+        """
+        if self._sent is None:
+            raise RuntimeError("recv was called without send. Call send first.")
         actions: dict[Agent, Any] = {}
-        error: Exception | None = None
-        for wrapper in sent:
-            try:
-                actions |= wrapper.recv()
-            except Exception as first:  # noqa: BLE001  # the others are to be received all the same
-                error = error or first
-        if error is not None:
-            if hasattr(error, "actions"):
-                error.actions = actions | error.actions
-            raise error
+        errors: list[PolicyError] = []
+        try:
+            for wrapper in sorted(self._sent, key=lambda wrapper: wrapper.goes_on):  # meanwhile the others go on
+                try:
+                    actions |= wrapper.recv()
+                except PolicyError as error:  # the others are to be received all the same
+                    actions |= error.actions
+                    errors.append(error)
+        finally:
+            self._abandon()
+        if errors:
+            raise _joined(errors, actions)
         return actions
+
+    def _abandon(self) -> None:
+        """The turn is over; whoever has not been received is not waited for any more."""
+        for wrapper in self._sent or ():
+            wrapper.abandon()
+        self._sent = None
 
     def step(self, observations: Mapping[Agent, Any], alive: Mapping[Agent, Mask] | None = None) -> dict[Agent, Any]:
         """`send` and `recv`."""
@@ -114,15 +141,36 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
         """Seat agents who have not been met before."""
         if not agents:
             return
+        if self.closed or self._sent is not None:
+            raise ClosedError("It has been closed.") if self.closed else RuntimeError("Call recv first.")
         policies = {agent: self._policy_of(agent) for agent in agents}
-        _check_together(policies, self._strategy_of)
+        _check_together({**self._given, **policies}, self._strategy_of, policies)
         by_strategy: dict[str, dict[Agent, Any]] = {}
         for agent, policy in policies.items():
-            by_strategy.setdefault(self._strategy_for(agent, policy), {})[agent] = policy
+            by_strategy.setdefault(self._strategy_of(agent), {})[agent] = policy
         for name, mine in by_strategy.items():
-            wrapper = STRATEGIES[name](mine, self.rules, self._pool)
-            self._wrappers.append(wrapper)
-            self._wrapper_of |= dict.fromkeys(mine, wrapper)
+            self._seat(name, mine)
+        self._given |= policies
+
+    def _seat(self, name: str, policies: dict[Agent, Any]) -> None:
+        try:
+            wrapper = STRATEGIES[name](policies, self.rules, self._pool)
+        except Unpicklable:
+            here = _stuck(policies)
+            if not here:
+                raise
+            warnings.warn(
+                f"The policies of {list(here)} cannot be pickled, so they are computed in this process. Give a spec "
+                "(parallel_envs.policies.PolicySpec) to have them made in the worker.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            self._seat("sequential", here)
+            if others := {agent: policy for agent, policy in policies.items() if agent not in here}:
+                self._seat(name, others)
+            return
+        self._wrappers.append(wrapper)
+        self._wrapper_of |= dict.fromkeys(policies, wrapper)
 
     def _policy_of(self, agent: Agent) -> Any:
         if not isinstance(self.policy, Mapping):
@@ -134,19 +182,6 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
     def _strategy_of(self, agent: Agent) -> str:
         return self.strategy if isinstance(self.strategy, str) else self.strategy.get(agent, "auto")
 
-    def _strategy_for(self, agent: Agent, policy: Any) -> str:
-        """The strategy of an agent; one that was to live in a process and cannot stays here."""
-        name = self._strategy_of(agent)
-        if name == "process" and not callable(getattr(policy, "make", None)) and not picklable(policy):
-            warnings.warn(
-                f"The policy of {agent!r} cannot be pickled, so it is computed in this process. Give a spec "
-                "(parallel_envs.policies.PolicySpec) to have it made in the worker.",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-            return "sequential"
-        return name
-
     # ---- agents and state -------------------------------------------------------------------------------------------
 
     def agent_policy(self, agent: Agent) -> AgentPolicy:
@@ -154,30 +189,45 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
         self._meet([] if agent in self._wrapper_of else [agent])
         return self._wrapper_of[agent].agent_policy(agent)
 
-    def reset(self, rows: Sequence[int] | None = None) -> None:
-        """Episodes begin: in all rows, or in some."""
-        for wrapper in self._wrappers:
-            wrapper.reset(rows=rows)
+    def reset(self, rows: Sequence[int] | Mask | None = None) -> None:
+        """Episodes begin: in all rows, or in some (their numbers, or a mask)."""
+        self._each(lambda wrapper: wrapper.reset(rows=rows))
 
     def get_state(self) -> dict[Agent, Any]:
         """What each policy remembers."""
-        return {agent: wrapper.get_state(agent) for agent, wrapper in self._wrapper_of.items()}
+        states: dict[Agent, Any] = {}
+        self._each(lambda wrapper: states.update(wrapper.get_states()))
+        return states
 
     def set_state(self, states: Mapping[Agent, Any]) -> None:
         """Put back what `get_state` has told."""
         self._meet([agent for agent in states if agent not in self._wrapper_of])
-        for agent, state in states.items():
-            self._wrapper_of[agent].set_state(agent, state)
+        self._each(
+            lambda wrapper: wrapper.set_states({a: state for a, state in states.items() if a in wrapper.policies})
+        )
 
     def load_state_dict(self, weights: Mapping[Agent, Any]) -> None:
-        """New weights for some agents, from their next turns on."""
+        """New weights for some agents, from their next turns on. Those that do not fit change nothing."""
+        self._meet([agent for agent in weights if agent not in self._wrapper_of])
         for agent, own in weights.items():
             self._wrapper_of[agent].load_state_dict(agent, own)
 
     def sync(self) -> None:
         """Bring the policies that were given up to date with those that run."""
+        self._each(lambda wrapper: wrapper.sync())
+
+    def _each(self, ask: Callable[[PerAgentWrapper], Any]) -> None:
+        """Ask all wrappers, also where one of them fails."""
+        if self.closed:
+            raise ClosedError("Policies were asked after their wrapper was closed. Make a new one.")
+        errors: list[PolicyError] = []
         for wrapper in self._wrappers:
-            wrapper.sync()
+            try:
+                ask(wrapper)
+            except PolicyError as error:
+                errors.append(error)
+        if errors:
+            raise _joined(errors, {})
 
     @property
     def tallies(self) -> dict[Agent, Tally]:
@@ -194,10 +244,11 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
         if self.closed:
             return
         self.closed = True
-        for wrapper in self._wrappers:
-            wrapper.close()
-        if self._own_pool:
-            self._pool.close()
+        with contextlib.ExitStack() as closing:
+            if self._own_pool:
+                closing.callback(self._pool.close)
+            for wrapper in self._wrappers:
+                closing.callback(wrapper.close)
 
     def __enter__(self) -> Self:
         return self
@@ -211,7 +262,21 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
         return f"WrappedMultiAgentPolicy({len(self._wrapper_of)} agents, strategy={self.strategy!r})"
 
 
-def _check_together(policies: Mapping[Agent, Any], strategy_of: Callable[[Agent], str]) -> None:
+_IN_ONE_THREAD = ("sequential", "batch", "gpu")
+
+
+def _check_strategy(strategy: Any, policy: Any) -> None:
+    for name in strategy.values() if isinstance(strategy, Mapping) else (strategy,):
+        if not isinstance(name, str) or name not in STRATEGIES:
+            raise ValueError(f"strategy={name!r} is unknown. Choose one of {', '.join(map(repr, STRATEGIES))}.")
+    named = strategy if isinstance(strategy, Mapping) and isinstance(policy, Mapping) else ()
+    if unknown := [agent for agent in named if agent not in policy]:
+        raise ValueError(f"strategy names {unknown[0]!r}, for whom there is no policy among {list(policy)}.")
+
+
+def _check_together(
+    policies: Mapping[Agent, Any], strategy_of: Callable[[Agent], str], new: Mapping[Agent, Any]
+) -> None:
     """Agents that share something must have one strategy: apart they would stop sharing."""
     for group in sharers(policies):
         names = {strategy_of(agent) for agent in group}
@@ -220,3 +285,27 @@ def _check_together(policies: Mapping[Agent, Any], strategy_of: Callable[[Agent]
                 f"The policies of {group} share an object, but their strategies are {sorted(names)}: apart they would "
                 "stop sharing it. Give them one strategy, or policies of their own."
             )
+        late = [agent for agent in group if agent in new]
+        if 0 < len(late) < len(group) and not names <= {*_IN_ONE_THREAD}:
+            raise ValueError(
+                f"The policy of {late[0]!r} shares an object with those of {[a for a in group if a not in new]}, who "
+                f"were met before: with strategy={names.pop()!r} they would stop sharing it. Give a dict of all "
+                f"policies, so that all are met at once, or one of the strategies {_IN_ONE_THREAD}."
+            )
+
+
+def _stuck(policies: Mapping[Agent, Any]) -> dict[Agent, Any]:
+    """Those policies that cannot be pickled, with those that share something with them."""
+    groups = [group for group in sharers(policies) if not picklable([policies[agent] for agent in group])]
+    return {agent: policies[agent] for group in groups for agent in group}
+
+
+def _joined(errors: Sequence[PolicyError], actions: dict[Agent, Any]) -> PolicyError:
+    """The first error, which tells of the others too."""
+    first, *others = errors
+    first.actions = actions
+    for other in others:
+        first.agents += other.agents
+        for note in (str(other), *getattr(other, "__notes__", ())):
+            first.add_note(note)
+    return first

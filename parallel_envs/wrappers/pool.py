@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,11 +15,61 @@ from parallel_envs.engine import PoolSettings, WorkerPool, open_pool
 from parallel_envs.errors import ClosedError
 
 
+class Threads:
+    """Threads that run at once what is submitted: as many as there are tasks at a time.
+
+    They are daemons: a policy that never comes back does not keep the program from ending.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._num_threads = self._num_free = 0
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Run `function(*arguments)` in a thread that is free, or in a new one."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._num_free:
+                self._num_free -= 1
+            else:
+                name = f"{self._name} {self._num_threads}"
+                threading.Thread(target=self._serve, name=name, daemon=True).start()
+                self._num_threads += 1
+        self._tasks.put(lambda: self._run(future, function, arguments))
+        return future
+
+    def _serve(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task()
+            del task  # it holds what was submitted, and the next one may be long in coming
+
+    def _run(self, future: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        try:
+            value, error = function(*arguments), None
+        except BaseException as raised:  # noqa: BLE001  # whoever waits for the future is told
+            value, error = None, raised
+        with self._lock:
+            self._num_free += 1  # before the future is done: who waits for it may submit at once
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)
+
+    def close(self) -> None:
+        """Let each thread end when it is free."""
+        for _ in range(self._num_threads):
+            self._tasks.put(None)
+
+
 class PolicyPool:
-    """At most `workers` threads and `workers` processes, started when first needed. Whoever made it closes it.
+    """Worker processes, `workers` of them, and threads, as many as there are agents who act at once.
+
+    Either are started when first needed. Whoever made the pool closes it.
 
     Args:
-        workers: How many; by default one for each core that this process may use.
+        workers: How many processes; by default one for each core that this process may use.
         settings: How worker processes are started.
     """
 
@@ -26,15 +80,16 @@ class PolicyPool:
         self._settings = settings or PoolSettings(
             backend="process", preload=("parallel_envs.wrappers.process_host",), name="policy worker"
         )
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: Threads | None = None
         self._processes: WorkerPool | None = None
         self.closed = False
 
-    def threads(self, num_agents: int) -> ThreadPoolExecutor:
+    def threads(self) -> Threads:
         """The threads. Agents that wait for something else need one each; the interpreter's lock bounds the rest."""
         self._check_open()
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(max(num_agents, self.num_workers), "policy")
+            self._threads = Threads("policy")
+            weakref.finalize(self, self._threads.close)
         return self._threads
 
     def processes(self) -> WorkerPool:
@@ -48,13 +103,16 @@ class PolicyPool:
         if self.closed:
             raise ClosedError("A policy pool was used after it had been closed. Open a new one.")
 
-    def close(self) -> None:
-        """End all workers."""
+    def close(self, timeout: float = 5.0) -> None:
+        """End all processes within `timeout` seconds. A thread cannot be ended by force: one that hangs is left."""
+        if self.closed:
+            return
         self.closed = True
         if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.close()
         if self._processes is not None:
-            self._processes.close()
+            self._processes.close(timeout)
+            self._processes = None
 
     def __enter__(self) -> Self:
         return self

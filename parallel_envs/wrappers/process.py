@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
-from parallel_envs.engine import HOST, Call, Failure, SharedBlock, Ticket
+from parallel_envs.engine import HOST, Call, Failure, Reply, SharedBlock, Ticket, Unpicklable, picklable
 from parallel_envs.wrappers.base import Agent, Answer, Ask, PerAgentWrapper, Rules, policy_error
 from parallel_envs.wrappers.pool import PolicyPool
-from parallel_envs.wrappers.process_host import Place, PolicyHost
+from parallel_envs.wrappers.process_host import IN_BLOCK, Place, PolicyHost
+from parallel_envs.wrappers.seats import Seat
 from parallel_envs.wrappers.sharing import sharers
+from parallel_envs.wrappers.thread import still_busy
 
 _ALIGNMENT = 64
 
@@ -25,6 +27,8 @@ class PerAgentProcessWrapper(PerAgentWrapper):
     they were given or last `sync`ed.
     """
 
+    goes_on = True
+
     def __init__(
         self, policies: Mapping[Agent, Any], rules: Rules | None = None, *, pool: PolicyPool | None = None
     ) -> None:
@@ -36,17 +40,22 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         self._views: dict[Agent, Any] = {}
         self._tickets: dict[int, Ticket] = {}
         self._late: dict[int, Ticket] = {}
+        self._refused: dict[Agent, Answer] = {}
+        self._pids: dict[int, int] = {}
         try:
             self._workers = self._policy_pool.processes()
             self._key = self._workers.new_key()
             self._held = _shared_out(sharers(self.policies), self._workers.num_workers)
             self._home = {agent: worker for worker, agents in self._held.items() for agent in agents}
-            self._settle_in(list(self._held))
+            for worker in self._held:
+                if self._workers.death(worker) is not None:  # it has died on another wrapper
+                    self._workers.restart(worker)
+            self._settle_in(self._held)
         except BaseException:
             self.close()
             raise
 
-    def _settle_in(self, workers: list[int]) -> None:
+    def _settle_in(self, workers: Collection[int]) -> None:
         calls = {
             worker: Call(
                 HOST, "build", (self._key, PolicyHost, {agent: self.policies[agent] for agent in self._held[worker]})
@@ -55,7 +64,25 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         }
         ticket = self._workers.send(calls)
         self._workers.wait(ticket)
-        self._raise_failures(ticket)
+        self._pids |= {worker: self._workers.pid(worker) for worker in workers}
+        failures = {
+            agent: failure
+            for worker, reply in ticket.replies.items()
+            if (failure := _failure_in(reply)) is not None
+            for agent in self._held[worker]
+        }
+        if failures:
+            raise policy_error(failures, {})
+
+    def _loss(self, worker: int) -> Failure | None:
+        """How a worker was lost, if it was."""
+        death = self._workers.death(worker)
+        if death is not None:
+            return _of_death(death)
+        if self._workers.pid(worker) != self._pids[worker]:
+            text = "its worker was replaced by another wrapper of the pool; call revive() to start the policy anew"
+            return Failure("WorkerDied", text, text)
+        return None
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
@@ -68,39 +95,60 @@ class PerAgentProcessWrapper(PerAgentWrapper):
             if worker in self._late:
                 continue  # it is still busy with an earlier turn: its agents are late again
             calls.setdefault(worker, {})[agent] = self._placed(agent, observation), wanted
-        self._tickets = {}
+        self._tickets, self._refused = {}, {}
         for worker, mine in calls.items():
-            if self._workers.death(worker) is not None:
+            if self._loss(worker) is not None:
                 continue
-            if len(mine) == len(self._held[worker]) and all(one is wanted is None for one, wanted in mine.values()):
+            if len(mine) == len(self._held[worker]) and all(
+                one is IN_BLOCK and wanted is None for one, wanted in mine.values()
+            ):
                 self._tickets[worker] = self._workers.ring(self._key, 0, (worker,))
             else:
-                self._tickets[worker] = self._workers.call(worker, self._key, "act", mine)
+                self._tickets[worker] = self._call_to_act(worker, mine)
+
+    def _call_to_act(self, worker: int, asks: dict[Agent, Ask]) -> Ticket:
+        try:
+            return self._workers.call(worker, self._key, "act", asks)
+        except Unpicklable:
+            sendable = {agent: ask for agent, ask in asks.items() if picklable(ask)}
+        for agent in asks.keys() - sendable.keys():
+            text = f"its observation, {asks[agent][0]!r}, cannot be pickled, so it cannot be sent to a worker"
+            self._refused[agent] = Answer(failure=Failure("TypeError", text, text))
+        return self._workers.call(worker, self._key, "act", sendable)
 
     def _placed(self, agent: Agent, observation: Any) -> Any:
-        """None: the observation lies in shared memory now; else what must go by pipe."""
+        """The observation if it must go by pipe; any other lies in shared memory now."""
         if agent not in self._places:
             return observation
         self._views[agent][...] = observation
-        return None
+        return IN_BLOCK
 
     def _end(self, deadline: float | None) -> dict[Agent, Answer]:
-        answers: dict[Agent, Answer] = {}
+        answers, self._refused = self._refused, {}
         tickets, self._tickets = self._tickets, {}
         for worker, ticket in tickets.items():
-            if not self._workers.wait(ticket, None if deadline is None else max(deadline - time.monotonic(), 0.0)):
-                self._late[worker] = ticket
-                continue
-            (reply,) = ticket.replies.values()
-            if reply.failure is not None or reply.death is not None:
-                failure = reply.failure or _of_death(reply.death)
-                answers |= {agent: Answer(failure=failure) for agent in self._held[worker]}
+            if self._workers.wait(ticket, None if deadline is None else max(deadline - time.monotonic(), 0.0)):
+                answers |= self._answers_in(worker, ticket)
             else:
-                answers |= reply.value
-        for agent, worker in self._home.items():
-            if agent not in answers and self._workers.death(worker) is not None:
-                answers[agent] = Answer(failure=_of_death(self._workers.death(worker)))
+                self._late[worker] = ticket
+        for worker in self._held.keys() - tickets.keys():
+            if (loss := self._loss(worker)) is not None:
+                answers |= dict.fromkeys(self._held[worker], Answer(failure=loss))
         return answers
+
+    def _answers_in(self, worker: int, ticket: Ticket) -> dict[Agent, Answer]:
+        """What a worker has answered for its agents."""
+        reply = ticket.replies[worker]
+        failure = _failure_in(reply)
+        if failure is None:
+            told: dict[Agent, Answer] = reply.value
+            return told
+        if failure.type_name.endswith(f".{Unpicklable.__name__}"):  # of one agent: what did the others say?
+            again = self._workers.call(worker, self._key, "said")
+            self._workers.wait(again)
+            if _failure_in(again.replies[worker]) is None:
+                return dict(again.replies[worker].value)
+        return dict.fromkeys(self._held[worker], Answer(failure=failure))
 
     def _forget_answered(self) -> None:
         while self._late and self._workers.pump(0.0):
@@ -114,7 +162,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         wanting = {
             agent: observation
             for agent, (observation, _) in asks.items()
-            if isinstance(observation, np.ndarray) and observation.dtype != object and observation.size
+            if type(observation) is np.ndarray and not observation.dtype.hasobject and observation.size
         }
         odd = [agent for agent in asks if agent not in wanting and agent in self._places]
         if not odd and all(_fits(self._places.get(agent), array) for agent, array in wanting.items()):
@@ -131,46 +179,58 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         before, block = self._block, SharedBlock.create(max(end, 1))
         self._block, self._places = block, places
         self._views = {agent: place.view(block) for agent, place in places.items()}
-        ticket = self._workers.send(dict.fromkeys(self._held, Call(self._key, "attach", (block, places))))
-        self._workers.wait(ticket)
+        here = [worker for worker in self._held if self._loss(worker) is None]
+        self._workers.wait(self._workers.send(dict.fromkeys(here, Call(self._key, "attach", (block, places)))))
         if before is not None:
             before.close()
-        self._raise_failures(ticket)
 
     # ---- seats ------------------------------------------------------------------------------------------------------
 
-    def _ask_seat(self, agent: Agent, method: str, *args: Any) -> Any:
-        worker = self._home[agent]
-        ticket = self._workers.call(worker, self._key, "seat", agent, method, *args)
-        self._workers.wait(ticket)
-        self._raise_failures(ticket)
-        return ticket.replies[worker].value if worker in ticket.replies else None
+    def _ask_seats(
+        self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
+    ) -> dict[Agent, Answer]:
+        self._forget_answered()
+        answers: dict[Agent, Answer] = {}
+        tickets: dict[int, Ticket] = {}
+        for worker, held in self._held.items():
+            mine = {agent: arguments[agent] for agent in held if agent in arguments}
+            if not mine:
+                continue
+            if (
+                not later
+                and worker in self._late
+                and not self._workers.wait(self._late[worker], self.rules.action_timeout)
+            ):
+                answers |= dict.fromkeys(mine, Answer(failure=still_busy(method)))
+            elif (loss := self._loss(worker)) is not None:
+                answers |= dict.fromkeys(mine, Answer(failure=loss))
+            else:
+                tickets[worker] = self._workers.call(worker, self._key, "tell", method, mine)
+        self._forget_answered()
+        for worker, ticket in tickets.items():
+            if worker in self._late:
+                self._late[worker] = ticket  # requests are answered in order: it is back when this has been answered
+            else:
+                self._workers.wait(ticket)
+                answers |= self._answers_in(worker, ticket)
+        return answers
 
     def sync(self) -> None:
-        from parallel_envs.wrappers.seats import Seat
-
-        for agent, policy in self.policies.items():
-            if not callable(getattr(policy, "make", None)):
-                own, _ = self.get_state(agent)
-                Seat(policy).set_state((own, []))
+        given = [agent for agent, policy in self.policies.items() if not callable(getattr(policy, "make", None))]
+        for agent, (own, _) in self.get_states(given).items():
+            Seat(self.policies[agent]).set_state((own, []))
 
     def revive(self) -> list[Agent]:
         """Replace workers that have died or are late. Returns the agents that begin anew."""
-        lost = [worker for worker in self._held if self._workers.death(worker) is not None or worker in self._late]
+        self._forget_answered()
+        lost = [worker for worker in self._held if worker in self._late or self._loss(worker) is not None]
         for worker in lost:
-            self._workers.restart(worker)
+            if worker in self._late or self._workers.death(worker) is not None:
+                self._workers.restart(worker)
             self._late.pop(worker, None)
         self._places = {}
         self._settle_in(lost)
         return [agent for worker in lost for agent in self._held[worker]]
-
-    def _raise_failures(self, ticket: Ticket) -> None:
-        failures = {}
-        for worker, reply in ticket.replies.items():
-            if reply.failure is not None or reply.death is not None:
-                failures[self._held[worker][0]] = reply.failure or _of_death(reply.death)
-        if failures:
-            raise policy_error(failures, {})
 
     def close(self) -> None:
         if self.closed:
@@ -179,10 +239,18 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         if self._own_pool:
             self._policy_pool.close()
         elif not self._policy_pool.closed and hasattr(self, "_held"):
-            alive = [worker for worker in self._held if self._workers.death(worker) is None]
-            self._workers.forget(self._workers.send(dict.fromkeys(alive, Call(HOST, "drop", (self._key,)))))
+            self._leave()
         if self._block is not None:
             self._block.close()
+            self._block, self._places, self._views = None, {}, {}
+
+    def _leave(self) -> None:
+        """Leave a pool that goes on. A worker that hangs on a policy of this wrapper is of no use to any other."""
+        self._forget_answered()
+        for worker in self._late:
+            self._workers.restart(worker)
+        here = [worker for worker in self._pids if worker not in self._late and self._loss(worker) is None]
+        self._workers.forget(self._workers.send(dict.fromkeys(here, Call(HOST, "drop", (self._key,)))))
 
 
 PerAgentSubprocessWrapper = PerAgentProcessWrapper
@@ -199,6 +267,10 @@ def _shared_out(groups: list[list[Agent]], num_workers: int) -> dict[int, list[A
 
 def _fits(place: Place | None, array: Any) -> bool:
     return place is not None and place.shape == array.shape and place.dtype == array.dtype
+
+
+def _failure_in(reply: Reply) -> Failure | None:
+    return reply.failure if reply.death is None else _of_death(reply.death)
 
 
 def _of_death(death: Any) -> Failure:

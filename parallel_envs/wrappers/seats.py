@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import types
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,14 @@ class Seat:
     A policy is asked with one observation, or with a batch and a mask that says which rows want an action. With rows,
     every row is an episode of its own: a policy whose `step_batch` takes `rows` (the numbers of the rows) remembers by
     row itself; one whose `step_batch` does not is taken to remember nothing; any other is copied for each row.
+
+    A `step` that was defined later than the `step_batch` it goes with (in a subclass) is what counts: then rows are
+    asked one by one.
     """
 
     def __init__(self, policy: Any) -> None:
         self.policy = policy
-        self.batches = callable(getattr(policy, "step_batch", None))
+        self.batches = callable(getattr(policy, "step_batch", None)) and not _is_overridden(type(policy))
         self.remembers_rows = self.batches and "rows" in inspect.signature(policy.step_batch).parameters
         self._copies: list[Any] = []
 
@@ -48,10 +53,10 @@ class Seat:
     def reset(self, rows: Sequence[int] | None = None) -> None:
         """Episodes begin: all, or those of some rows."""
         if rows is None:
-            reset_policy(self.policy)
-            self._copies.clear()
+            for policy in (self.policy, *self._copies):
+                reset_policy(policy)
         elif self.remembers_rows:
-            self.policy.reset(rows=np.asarray(rows, np.intp))
+            reset_policy(self.policy, rows=np.asarray(rows, np.intp))
         elif not self.batches:
             self._grow(max(rows, default=-1) + 1)
             for row in rows:
@@ -68,7 +73,11 @@ class Seat:
     # ---- state ------------------------------------------------------------------------------------------------------
 
     def get_state(self) -> Any:
-        """What the policy remembers, as it tells itself or else all its attributes; with the copies of its rows."""
+        """What the policy remembers, as it tells itself or else all its attributes; with the copies of its rows.
+
+        Attributes are told as they are: whoever keeps them copies them, all agents' at once, so that what is shared
+        stays shared.
+        """
         return _state_of(self.policy), [_state_of(twin) for twin in self._copies]
 
     def set_state(self, state: Any) -> None:
@@ -86,11 +95,26 @@ class Seat:
             policy.load_state_dict(weights)
 
 
-def reset_policy(policy: Any) -> None:
+def made(policy: Any) -> Any:
+    """The policy, made here if it was given as a spec."""
+    return policy.make() if callable(getattr(policy, "make", None)) else policy
+
+
+def reset_policy(policy: Any, **rows: Any) -> None:
     """Tell a policy that an episode begins, if it wants to know."""
     reset = getattr(policy, "reset", None)
     if reset is not None:
-        reset()
+        reset(**rows)
+
+
+def _is_overridden(kind: type) -> bool:
+    """Whether `step` was defined by a subclass of the class that defined `step_batch`."""
+    for one in kind.__mro__:
+        if "step_batch" in vars(one):
+            return False
+        if "step" in vars(one):
+            return any("step_batch" in vars(base) for base in one.__mro__)
+    return False
 
 
 def take_rows(batch: Any, rows: Any) -> Any:
@@ -124,15 +148,39 @@ def spread(actions: Any, rows: npt.NDArray[np.intp], num_rows: int) -> Any:
 
 
 def _state_of(policy: Any) -> Any:
-    return policy.get_state() if hasattr(policy, "get_state") else copy.deepcopy(vars(policy))
+    return policy.get_state() if hasattr(policy, "get_state") else _attributes(policy)
 
 
 def _restore(policy: Any, state: Any) -> None:
     if hasattr(policy, "set_state"):
         policy.set_state(state)
-    else:
-        vars(policy).clear()
-        vars(policy).update(copy.deepcopy(state))
+        return
+    getattr(policy, "__dict__", {}).clear()
+    for name, told in state.items():
+        value = getattr(policy, told.name) if isinstance(told, _OwnMethod) else told
+        if isinstance(getattr(type(policy), name, None), types.MemberDescriptorType):  # a slot
+            object.__setattr__(policy, name, value)
+        else:
+            vars(policy)[name] = value
+
+
+def _attributes(policy: Any) -> dict[str, Any]:
+    """All attributes of an object, in its `__dict__` or in slots."""
+    state = object.__getstate__(policy)  # a dict, or a pair of them, either of which may be None
+    parts = state if isinstance(state, tuple) else (state,)
+    return {name: _told(value, policy) for part in parts if part is not None for name, value in part.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnMethod:
+    """In the place of a method of the policy itself: copied as it is, it would be that of a copy."""
+
+    name: str
+
+
+def _told(value: Any, policy: Any) -> Any:
+    is_own = isinstance(value, types.MethodType) and value.__self__ is policy
+    return _OwnMethod(value.__name__) if is_own else value
 
 
 def _part_generators(policy: Any, row: int) -> None:

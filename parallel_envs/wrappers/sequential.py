@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parallel_envs.wrappers.base import Agent, Answer, Ask, PerAgentWrapper, Rules, answered
-from parallel_envs.wrappers.seats import Seat
+from parallel_envs.wrappers.base import Agent, Answer, Ask, LocalWrapper, Rules, answered
 
 
-class PerAgentSequentialWrapper(PerAgentWrapper):
+class PerAgentSequentialWrapper(LocalWrapper):
     """Asks one policy after another."""
 
     def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:
         super().__init__(policies, rules)
-        self._seats = {agent: Seat(policy) for agent, policy in self.policies.items()}
         self._asks: Mapping[Agent, Ask] = {}
 
     def _begin(self, asks: Mapping[Agent, Ask]) -> None:
@@ -23,6 +21,3 @@ class PerAgentSequentialWrapper(PerAgentWrapper):
     def _end(self, deadline: float | None) -> dict[Agent, Answer]:
         asks, self._asks = self._asks, {}
         return {agent: answered(self._seats[agent], ask) for agent, ask in asks.items()}
-
-    def _ask_seat(self, agent: Agent, method: str, *args: Any) -> Any:
-        return getattr(self._seats[agent], method)(*args)

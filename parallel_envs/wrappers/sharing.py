@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+import pathlib
 import types
+from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Dict, Space, Tuple
 
 _CONSTANT = (
     str,
@@ -22,10 +27,21 @@ _CONSTANT = (
     np.dtype,
     np.generic,
     types.ModuleType,
-    types.BuiltinFunctionType,
     types.CodeType,
     property,
+    logging.Logger,
+    pathlib.PurePath,
 )
+_OF_TORCH = ("dtype", "device", "layout", "memory_format", "Size")  # constants too, of a library that may be absent
+_SEEN_THROUGH = (
+    tuple,
+    frozenset,
+    functools.partial,
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+)
+"""These cannot change, but may hold what can."""
 _MOST_OBJECTS = 100_000  # of one policy; more are not looked at
 
 
@@ -57,23 +73,57 @@ def _parts(thing: Any) -> Iterator[Any]:
     waiting = [thing]
     while waiting and len(seen) < _MOST_OBJECTS:
         one = waiting.pop()
-        if isinstance(one, _CONSTANT) or id(one) in seen:
+        if id(one) in seen or _is_constant(one):
             continue
         seen.add(id(one))
-        if not isinstance(one, tuple | frozenset | types.FunctionType | types.MethodType):
+        if not isinstance(one, _SEEN_THROUGH) and not _is_frozen(one):
             yield one
         waiting.extend(_inside(one))
+
+
+def _is_constant(one: Any) -> bool:
+    kind = type(one)
+    return (
+        isinstance(one, _CONSTANT)
+        or (isinstance(one, Space) and not _has_generator(one))
+        or (kind.__module__ == "torch" and kind.__name__ in _OF_TORCH)
+    )
+
+
+def _has_generator(space: Space[Any]) -> bool:
+    """Whether a space has been seeded, or sampled. Until then it can change only by that."""
+    parts = space.spaces.values() if isinstance(space, Dict) else space.spaces if isinstance(space, Tuple) else ()
+    own: Any = space._np_random
+    return own is not None or any(_has_generator(part) for part in parts)
+
+
+def _is_frozen(one: Any) -> bool:
+    parameters = getattr(type(one), "__dataclass_params__", None)
+    return parameters is not None and bool(parameters.frozen)
 
 
 def _inside(one: Any) -> Iterable[Any]:
     if isinstance(one, dict):
         return list(one.values())
-    if isinstance(one, list | tuple | set | frozenset):
+    if isinstance(one, list | tuple | set | frozenset | deque):
         return list(one)
     if isinstance(one, types.MethodType):
         return [one.__self__, one.__func__]
+    if isinstance(one, types.BuiltinFunctionType):
+        return [one.__self__]
+    if isinstance(one, functools.partial):
+        return [one.func, one.args, one.keywords]
     if isinstance(one, types.FunctionType):
-        return [cell.cell_contents for cell in one.__closure__ or () if _is_filled(cell)]
+        cells = [cell.cell_contents for cell in one.__closure__ or () if _is_filled(cell)]
+        return [*cells, *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values(), *vars(one).values()]
+    if isinstance(one, np.ndarray):
+        return [one.base, *(one.flat if one.dtype.hasobject and one.dtype.names is None else ())]
+    if isinstance(one, np.random.Generator):
+        return [one.bit_generator]
+    return _attributes(one)
+
+
+def _attributes(one: Any) -> list[Any]:
     inside = list(getattr(one, "__dict__", {}).values())
     for kind in type(one).__mro__:
         slots = getattr(kind, "__slots__", ())

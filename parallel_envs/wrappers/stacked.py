@@ -18,18 +18,42 @@ from torch import Tensor, nn
 
 from parallel_envs.torch_threads import one_torch_thread
 
-_ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Identity, nn.Flatten)
+_ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Identity)
+_OF_EVERY_MODULE = vars(nn.Module()).keys() - {"training"}
+_PLAIN = (int, float, str, bytes, bool, type(None), type, torch.dtype, torch.device)
 
 
 def signature(module: nn.Module) -> Any:
-    """Equal for modules that may be stacked: the same structure, with parameters of the same shapes and dtypes."""
-    layers = tuple((name, type(part), part.extra_repr()) for name, part in module.named_modules())
+    """Equal for modules that may be stacked: the same structure and attributes, parameters of the same shapes."""
+    layers = tuple((name, type(part), _attributes(part)) for name, part in module.named_modules())
     tensors = (*module.named_parameters(), *module.named_buffers())
     return layers, tuple((name, tuple(one.shape), one.dtype, one.device) for name, one in tensors)
 
 
+def _attributes(module: nn.Module) -> Any:
+    """What a module's `forward` may depend on besides its tensors and parts."""
+    own = tuple((name, _plain(value)) for name, value in vars(module).items() if name not in _OF_EVERY_MODULE)
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    return module.extra_repr(), own, tuple(map(id, hooks))
+
+
+def _plain(value: Any) -> Any:
+    """A value that can be compared; of anything else, which object it is."""
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, list | tuple):
+        return type(value), tuple(_plain(part) for part in value)
+    if isinstance(value, dict):
+        return tuple((key, _plain(part)) for key, part in value.items())
+    return id(value)
+
+
 class Stack:
-    """Modules of one signature. Weights are copied when the stack is made, and again when they have changed."""
+    """Modules of one signature. Weights are copied when the stack is made, and again when they have changed.
+
+    A change is seen by the version that torch counts for a tensor: optimisers, `load_state_dict` and everything else
+    that writes to a parameter in place raise it; what is written to `parameter.data` does not.
+    """
 
     def __init__(self, modules: Sequence[nn.Module], device: torch.device | None = None) -> None:
         self.modules, self._device = list(modules), device
@@ -77,19 +101,19 @@ def _chain(modules: Sequence[nn.Module]) -> Callable[[Tensor], Tensor] | None:
 
 def _layers(module: nn.Module) -> list[nn.Module] | None:
     """The layers of a chain, or None for any other module."""
-    if isinstance(module, nn.Sequential):
-        parts = [_layers(part) for part in module]
-        return (
-            None if any(part is None for part in parts) else [one for part in parts if part is not None for one in part]
-        )
-    if isinstance(module, nn.Linear):
+    if module._forward_hooks or module._forward_pre_hooks:
+        return None
+    kind = type(module)  # exactly: a subclass may compute something else
+    if kind is nn.Linear or kind in _ACTIVATIONS:
         return [module]
-    if isinstance(module, _ACTIVATIONS) and not isinstance(module, nn.Flatten):
-        return [module]
-    children = list(module.children())
-    if len(children) == 1 and type(module).__name__ == "Mlp":  # ours: its forward is its only child's
-        return _layers(children[0])
+    if kind is nn.Sequential or (kind.__module__, kind.__name__) == _OUR_MLP:
+        parts = [_layers(part) for part in module.children()]
+        chain = [one for part in parts if part is not None for one in part]
+        return None if any(part is None for part in parts) else chain
     return None
+
+
+_OUR_MLP = ("parallel_envs.rollouts.networks", "Mlp")  # its forward is its only child's
 
 
 def _linear(layers: Sequence[Any]) -> Callable[[Tensor], Tensor]:
@@ -109,7 +133,29 @@ def _general(modules: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
         return out
 
     mapped = torch.vmap(one, in_dims=(0, 0, 0), randomness="different")
-    return lambda features: mapped(parameters, buffers, features)
+
+    def compute(features: Tensor) -> Tensor:
+        first, *others = ([_attributes(part) for part in module.modules()] for module in modules)
+        if any(other != first for other in others):
+            raise ValueError("The attributes of the networks differ by now, so they cannot be computed in one pass.")
+        out: Tensor = mapped(parameters, buffers, features)
+        return out
+
+    return compute
+
+
+class Staging:
+    """A buffer on the way to a device. It grows to the largest turn and stays; pinned, copies from it do not block."""
+
+    def __init__(self, *, pinned: bool) -> None:
+        self._pinned = pinned
+        self._buffer = torch.empty(0, pin_memory=pinned)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """The same numbers, in the buffer."""
+        if self._buffer.numel() < features.numel():
+            self._buffer = torch.empty(features.numel(), pin_memory=self._pinned)
+        return self._buffer[: features.numel()].view(features.shape).copy_(features)
 
 
 class DeviceStack:
@@ -118,14 +164,8 @@ class DeviceStack:
     def __init__(self, modules: Sequence[nn.Module], device: str) -> None:
         self._device = torch.device(device)
         self._stack = Stack(modules, self._device)
-        self._staging = torch.empty(0, pin_memory=self._device.type == "cuda")
+        self._staging = Staging(pinned=self._device.type == "cuda")
 
     @torch.inference_mode()
     def __call__(self, features: Tensor) -> Tensor:
-        if self._device.type == "cpu":
-            return self._stack(features)
-        if self._staging.numel() < features.numel():
-            self._staging = torch.empty(features.numel(), pin_memory=True)
-        staged = self._staging[: features.numel()].view(features.shape)
-        staged.copy_(features)
-        return self._stack(staged.to(self._device, non_blocking=True)).cpu()
+        return self._stack(self._staging(features).to(self._device, non_blocking=True)).cpu()

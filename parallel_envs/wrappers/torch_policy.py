@@ -86,17 +86,28 @@ class TorchPolicy(AgentPolicy):
         """Have memory for so many rows."""
         have = 0 if self._memory is None else len(self._memory[0])
         if have < num_rows:
-            fresh = self.module.initial_state(num_rows - have)  # type: ignore[operator]  # an nn.Module's attribute
+            fresh = self._initial_state(num_rows - have)
             self._memory = (
                 fresh if not have else tuple(torch.cat(pair) for pair in zip(self._memory, fresh, strict=True))
             )
 
+    def _initial_state(self, num_rows: int) -> Any:
+        state = self.module.initial_state(num_rows)  # type: ignore[operator]  # an nn.Module's attribute
+        if not isinstance(state, tuple | list) or any(len(part) != num_rows for part in state):
+            shapes = [tuple(part.shape) for part in state] if isinstance(state, tuple | list) else type(state).__name__
+            raise ValueError(
+                f"initial_state({num_rows}) of {type(self.module).__name__} returned {shapes}. Return a tuple of "
+                "tensors with the rows along the first axis."
+            )
+        return tuple(state)
+
+    @torch.inference_mode()
     def reset(self, rows: Rows | None = None) -> None:
         if rows is None:
             self._memory = None
         elif self.is_recurrent and self._memory is not None and len(rows):
-            self._remember(int(rows.max()) + 1)
-            for part, fresh in zip(self._memory, self.module.initial_state(len(rows)), strict=True):  # type: ignore[operator]  # as above
+            self._remember(int(np.max(rows)) + 1)
+            for part, fresh in zip(self._memory, self._initial_state(len(rows)), strict=True):
                 part[rows] = fresh
 
     # ---- state and weights ------------------------------------------------------------------------------------------
@@ -115,7 +126,7 @@ class TorchPolicy(AgentPolicy):
         """New weights for the network. All or none: what does not fit raises before anything has changed."""
         own = self.module.state_dict()
         odd = {name for name in {*own, *weights} if name not in own or name not in weights}
-        odd |= {name for name in own if name not in odd and tuple(own[name].shape) != tuple(weights[name].shape)}
+        odd |= {name for name in own if name not in odd and tuple(own[name].shape) != np.shape(weights[name])}
         if odd:
             raise ValueError(
                 f"The weights do not fit the network: {sorted(odd)} are missing, unknown or of another shape."
@@ -127,17 +138,20 @@ class TorchPolicy(AgentPolicy):
 
     def stack_signature(self) -> Any:
         """Equal for policies that may be computed in one pass; None if this one may not."""
-        if self.is_recurrent:
+        own = type(self)
+        if self.is_recurrent or own.step is not TorchPolicy.step or own.step_batch is not TorchPolicy.step_batch:
             return None
-        return signature(self.module), repr(self.action_space), self.deterministic
+        return own, signature(self.module), repr(self.action_space), self.deterministic
 
     @staticmethod
     def compute_stacked(stack: Callable[[Tensor], Tensor], batches: Sequence[Any]) -> tuple[Array, Array | None]:
         """The outputs of all policies, and their masks, each for its own batch."""
         parts = [_features(batch) for batch in batches]
         features = torch.as_tensor(np.stack([part[0] for part in parts]), dtype=torch.float32)
-        masks = None if parts[0][1] is None else np.concatenate([part[1] for part in parts])
-        return stack(features).numpy(), masks
+        masks = [part[1] for part in parts if part[1] is not None]
+        if masks and len(masks) < len(parts):
+            raise ValueError("Some of the observations have masks and some have none: they cannot share a pass.")
+        return stack(features).numpy(), np.concatenate(masks) if masks else None
 
     @staticmethod
     def choose_stacked(
@@ -163,6 +177,8 @@ class TorchPolicy(AgentPolicy):
 def _chosen(outputs: Array, mask: Array | None, rows: Sequence[Rows], policies: Sequence[TorchPolicy]) -> list[Array]:
     """Actions of policies of one kind: outputs are (policies, rows, numbers). Each gets those of its `rows`."""
     first = policies[0]
+    if isinstance(first.action_space, Discrete) and outputs.shape[-1] != first.action_space.n:
+        raise ValueError(f"The network gives {outputs.shape[-1]} logits for the actions of {first.action_space}.")
     if not first.deterministic:
         noise = np.zeros((*outputs.shape[:2], 1 if isinstance(first.action_space, Discrete) else outputs.shape[2]))
         for own, wanted, policy in zip(noise, rows, policies, strict=True):
@@ -170,7 +186,9 @@ def _chosen(outputs: Array, mask: Array | None, rows: Sequence[Rows], policies: 
     if isinstance(first.action_space, Discrete):
         logits = outputs.astype(np.float64)
         if mask is not None:
-            logits[~mask.reshape(logits.shape).astype(bool)] = -np.inf
+            legal = mask.reshape(logits.shape).astype(bool)
+            legal |= ~legal.any(-1, keepdims=True)  # rows of agents who are not there have masks of zeros
+            logits[~legal] = -np.inf
         if first.deterministic:
             actions = logits.argmax(-1)
         else:

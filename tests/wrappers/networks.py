@@ -1,0 +1,88 @@
+"""Networks that the torch policies are tested with. Workers import this module by its name; it needs torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def mlp(seed: int, hidden: int = 16, num_in: int = 6, num_out: int = 4) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(num_in, hidden), nn.Tanh(), nn.Linear(hidden, num_out))
+
+
+class Recurrent(nn.Module):
+    """A GRU cell and a head."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.cell, self.head = nn.GRUCell(6, 8), nn.Linear(8, 4)
+
+    def initial_state(self, num_rows: int) -> Any:
+        return (torch.zeros(num_rows, 8),)
+
+    def forward(self, features: Any, state: Any) -> Any:
+        hidden = self.cell(features, state[0])
+        return self.head(hidden), (hidden,)
+
+
+class Misshapen(Recurrent):
+    """Has its rows along the second axis, as `nn.GRU` has."""
+
+    def initial_state(self, num_rows: int) -> Any:
+        return (torch.zeros(1, num_rows, 8),)
+
+
+class Scaled(nn.Module):
+    """Its outputs depend on a plain attribute."""
+
+    def __init__(self, seed: int, scale: float) -> None:
+        super().__init__()
+        self.layers, self.scale = mlp(seed), scale
+
+    def forward(self, features: Any) -> Any:
+        return self.layers(features) * self.scale
+
+
+class Mlp(nn.Module):
+    """Has the name of one of ours, and does something else."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.layers = mlp(seed)
+
+    def forward(self, features: Any) -> Any:
+        return -self.layers(features)
+
+
+class Noisy(nn.Linear):
+    """A linear layer that does more than one."""
+
+    def forward(self, features: Any) -> Any:
+        return super().forward(features) * 3 + 1
+
+
+class Reading(nn.Module):
+    """Reads a number from a tensor, for which `torch.vmap` has no rule."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.layers = mlp(seed)
+
+    def forward(self, features: Any) -> Any:
+        return self.layers(features) * (2.0 if features.sum().item() > 0 else 1.0)
+
+
+class WithStd(nn.Module):
+    """A mean and a logarithmic standard deviation."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.layers = mlp(seed, num_out=2)
+        self.log_std = nn.Parameter(torch.full((2,), -0.5 * (seed + 1)))
+
+    def forward(self, features: Any) -> Any:
+        return self.layers(features)
