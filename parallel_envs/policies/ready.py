@@ -1,0 +1,90 @@
+"""Agents that need no training: at random, doing nothing, by a function; and one policy made for each agent."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+
+from parallel_envs.policies.base import AgentPolicy, MultiAgentPolicy
+
+
+class RandomAgent(AgentPolicy):
+    """Samples its action space, from a generator of its own, and respects the `action_mask` of observations."""
+
+    def __init__(self, action_space: Space[Any], seed: int = 0) -> None:
+        _check_space(self, action_space)
+        self.action_space = copy.deepcopy(action_space)
+        self.action_space.seed(seed)
+
+    def step(self, observation: Any) -> Any:
+        mask = observation.get("action_mask") if isinstance(observation, dict) else None
+        return self.action_space.sample() if mask is None else self.action_space.sample(np.asarray(mask, np.int8))
+
+
+class NoopAgent(AgentPolicy):
+    """Always does the same: `action`, or else the zero of its action space."""
+
+    def __init__(self, action_space: Space[Any] | None = None, action: Any = None) -> None:
+        if action is None:
+            _check_space(self, action_space)
+            assert action_space is not None
+            action = zero(action_space)
+        self.action = action
+
+    def step(self, observation: Any) -> Any:
+        return copy.deepcopy(self.action)
+
+
+class ScriptedAgent(AgentPolicy):
+    """Does what a function of the observation says."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        if not callable(function):
+            raise TypeError(f"{function!r} is not callable. Give a function from an observation to an action.")
+        self.function = function
+
+    def step(self, observation: Any) -> Any:
+        return self.function(observation)
+
+
+class EachAgent(MultiAgentPolicy):
+    """A policy for each agent, made by a function of the agent when it is first asked for."""
+
+    def __init__(self, make: Callable[[Hashable], Any]) -> None:
+        self._make = make
+        self._made: dict[Hashable, Any] = {}
+
+    def agent_policy(self, agent: Hashable) -> Any:
+        if agent not in self._made:
+            self._made[agent] = self._make(agent)
+        return self._made[agent]
+
+    def reset(self) -> None:
+        for policy in self._made.values():
+            policy.reset()
+
+
+def zero(space: Space[Any]) -> Any:
+    """The action of a space that comes nearest to doing nothing."""
+    if isinstance(space, Discrete):
+        return int(space.start)
+    if isinstance(space, Box):
+        return np.clip(np.zeros(space.shape, space.dtype), space.low, space.high)
+    if isinstance(space, MultiDiscrete):
+        return np.array(space.start, space.dtype)
+    if isinstance(space, MultiBinary):
+        return np.zeros(space.shape, space.dtype)
+    if isinstance(space, Dict):
+        return {key: zero(part) for key, part in space.spaces.items()}
+    if isinstance(space, Tuple):
+        return tuple(zero(part) for part in space.spaces)
+    raise TypeError(f"{space} has no action that does nothing. Give one: NoopAgent(action=...).")
+
+
+def _check_space(policy: AgentPolicy, space: Any) -> None:
+    if not isinstance(space, Space):
+        raise TypeError(f"{type(policy).__name__} needs the agent's action space, and {space!r} was given.")

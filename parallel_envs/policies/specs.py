@@ -1,0 +1,139 @@
+"""Policies by their names: text that makes a policy, here or in another process.
+
+    load_policy("random", action_space=space)
+    load_policy("my_package.agents:Careful", agent="red")
+    load_policy("class=my_package.agents:Net,data=runs/7/red,proportion=2", action_space=space)
+    load_policy("runs/7/red")                      a folder with a policy.json
+
+A spec travels in the place of a policy that cannot: a worker makes the policy from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SHORT_NAMES = {
+    "random": "parallel_envs.policies:RandomAgent",
+    "noop": "parallel_envs.policies:NoopAgent",
+}
+
+FOLDER_FILE = "policy.json"
+"""In a policy's folder: its `class` and `kwargs`."""
+
+_KEYS = ("class", "data", "proportion")
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """How to make a policy.
+
+    Args:
+        class_path: `package.module:Class`. A class that makes policies for all agents (`agent_policy`) is asked for
+            this agent's.
+        data_path: What the made policy's `load` is called with.
+        kwargs: Keyword arguments for the class.
+        proportion: How many agents are to have this policy, relative to other specs.
+        known: What is known of the agent (`agent`, `observation_space`, `action_space`, `seed`): what of it the class
+            takes as an argument, it gets.
+    """
+
+    class_path: str
+    data_path: str | None = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    proportion: float = 1.0
+    known: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: Any) -> PolicySpec:
+        """A spec from its text. Raises what is wrong with it."""
+        if isinstance(text, PolicySpec):
+            return text
+        if not isinstance(text, str) or not text.strip():
+            raise TypeError(
+                f"The policy {text!r} is no text. Give a name, package.module:Class, a folder, or class=..."
+            )
+        if "=" in text:
+            return _of_parts(text)
+        if text in SHORT_NAMES:
+            return cls(SHORT_NAMES[text])
+        if (Path(text) / FOLDER_FILE).is_file():
+            return _of_folder(Path(text))
+        if ":" not in text:
+            raise ValueError(
+                f"The policy {text!r} is unknown. Give one of {', '.join(map(repr, SHORT_NAMES))}, "
+                f"package.module:Class, a folder with a {FOLDER_FILE}, or class=...,data=...,proportion=..."
+            )
+        return cls(text)
+
+    def for_agent(self, agent: Any = None, **known: Any) -> PolicySpec:
+        """The same for an agent of which something is known."""
+        told = {**self.known, **known, **({} if agent is None else {"agent": agent})}
+        return dataclasses.replace(self, known=told)
+
+    def make(self) -> Any:
+        """The policy."""
+        kind = self._class()
+        takes = inspect.signature(kind).parameters
+        known = {name: value for name, value in self.known.items() if name in takes and name not in self.kwargs}
+        try:
+            policy = kind(**known, **self.kwargs)
+        except TypeError as error:
+            error.add_note(f"{self.class_path} was called with {sorted({*known, *self.kwargs})}.")
+            raise
+        if self.data_path is not None:
+            if not callable(getattr(policy, "load", None)):
+                raise TypeError(f"{self.class_path} has no method load, and data={self.data_path!r} was given.")
+            policy.load(self.data_path)
+        if callable(getattr(policy, "agent_policy", None)):
+            policy = policy.agent_policy(self.known.get("agent"))
+        if not callable(getattr(policy, "step", None)):
+            raise TypeError(f"{self.class_path} made {policy!r}, which has no method step(observation).")
+        return policy
+
+    def _class(self) -> Any:
+        module, _, name = self.class_path.partition(":")
+        try:
+            return getattr(importlib.import_module(module), name)
+        except ImportError as error:
+            raise ImportError(f"The module of the policy {self.class_path!r} cannot be imported: {error}.") from error
+        except AttributeError:
+            raise AttributeError(
+                f"The module {module!r} has no {name!r}, which the policy {self.class_path!r} names."
+            ) from None
+
+
+def load_policy(spec: str | PolicySpec, agent: Any = None, **known: Any) -> Any:
+    """The policy that a spec describes, for an agent of which something is known (see `PolicySpec`)."""
+    return PolicySpec.parse(spec).for_agent(agent, **known).make()
+
+
+def _of_parts(text: str) -> PolicySpec:
+    parts = dict(part.partition("=")[::2] for part in text.split(","))
+    parts = {key.strip(): value.strip() for key, value in parts.items()}
+    if unknown := [key for key in parts if key not in _KEYS]:
+        raise ValueError(f"The policy {text!r} has {unknown[0]!r}, which is none of {', '.join(_KEYS)}.")
+    if "class" not in parts:
+        raise ValueError(f"The policy {text!r} has no class. Write class=package.module:Class,...")
+    base = PolicySpec.parse(parts["class"])
+    try:
+        proportion = float(parts.get("proportion", 1.0))
+    except ValueError:
+        proportion = -1.0
+    if not 0.0 < proportion < float("inf"):
+        raise ValueError(f"proportion={parts['proportion']!r} in the policy {text!r} is not a number above 0.")
+    return dataclasses.replace(base, data_path=parts.get("data", base.data_path), proportion=proportion)
+
+
+def _of_folder(folder: Path) -> PolicySpec:
+    try:
+        told = json.loads((folder / FOLDER_FILE).read_text(encoding="utf-8"))
+        return PolicySpec(str(told["class"]), str(folder), dict(told.get("kwargs", {})))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder / FOLDER_FILE} is not a policy's file ({error!r}). It needs a 'class'.") from error
