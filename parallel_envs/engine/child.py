@@ -103,6 +103,9 @@ def run_child(settings: ChildSettings, ends: ChildEnds) -> int:
     try:
         _reopen_output()
         sys.argv[:] = settings.argv
+        faulthandler.disable()  # under fork it may be on, for the parent's output
+        for fatal in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
+            signal.signal(fatal, signal.SIG_DFL)  # under fork there may be handlers that hang in a child: pygame's
         faulthandler.enable(all_threads=True)
         faulthandler.register(STACK_SIGNAL, file=ends.stacks, all_threads=True)
         limit_threads(settings.threads)

@@ -146,16 +146,16 @@ def test_ctrl_c_reaches_who_waits_for_an_env(make_parallel: Make, gate: Gate, mo
     monkeypatch.setattr("parallel_envs.rollouts.collecting._DRAIN_SECONDS", 0.01)
     monkeypatch.setattr("parallel_envs.rollouts.collecting._LOOK_UP_SECONDS", 0.01)
     envs = make_parallel([partial(GatedEnv, gate.path)])
-    recv = envs.recv
+    ready = envs.ready
 
     def act(observations: Any, state: Any, resets: Any, rows: Any) -> Any:
-        monkeypatch.setattr(envs, "recv", strike_and_receive)
+        monkeypatch.setattr(envs, "ready", strike_and_wait)
         return zeros(observations, state, resets, rows)
 
-    def strike_and_receive(*arguments: Any, **settings: Any) -> Any:
-        monkeypatch.setattr(envs, "recv", recv)
+    def strike_and_wait(*arguments: Any, **settings: Any) -> Any:
+        monkeypatch.setattr(envs, "ready", ready)
         os.kill(os.getpid(), signal.SIGINT)
-        return recv(*arguments, **settings)
+        return ready(*arguments, **settings)
 
     with pytest.raises(CollectionInterrupted, match="0 rollouts"):
         collect(envs, Acting(act), 1)
