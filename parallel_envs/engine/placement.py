@@ -7,6 +7,10 @@ each is kept on one core. Longer pieces are left to the system, which balances t
 
 Once the workers have places, the order in which they are woken matters too: those on other cores first. They begin at
 once, while a worker on the caller's own core could not run before the caller waits anyway.
+
+And where several workers share a core, the caller first yields it instead of going to sleep (`crowded`): all that are
+ready on its core run, one after another, and it finds their answers in one look. Asleep, it would be woken by the first
+answer, would take the core from the workers that have yet to run, and would sleep again, once for nearly every worker.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from parallel_envs.engine.pool import Meters, WorkerPool
 
-SHORT_SECONDS = 300e-6
+SHORT_SECONDS = 500e-6
 """Work shorter than this is worth keeping in one place."""
 
 
@@ -45,6 +49,12 @@ def far_first(places: Mapping[int, Sequence[int]], num_workers: int) -> dict[int
     workers = range(num_workers)
     cores = {core for kept in places.values() for core in kept}
     return {core: tuple(sorted(workers, key=lambda worker: core in places.get(worker, (core,)))) for core in cores}
+
+
+def crowded(places: Mapping[int, Sequence[int]]) -> bool:
+    """Whether several workers are kept on one and the same core."""
+    cores = [core for kept in places.values() for core in kept]
+    return len(set(cores)) < len(cores)
 
 
 def plan(meters: Sequence[Meters], cores: Sequence[int]) -> list[int] | None:

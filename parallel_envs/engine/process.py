@@ -31,7 +31,7 @@ from parallel_envs.engine.host import METERS
 from parallel_envs.engine.memory import SharedBlock
 from parallel_envs.engine.messages import BELL, COMPLETION, FAILED, HOST, MESSAGE, Call, Death, Failure, Reply
 from parallel_envs.engine.pickling import dump_request, load_reply
-from parallel_envs.engine.placement import current_core, far_first
+from parallel_envs.engine.placement import crowded, current_core, far_first
 from parallel_envs.engine.poller import READ, WRITE, Poller, readable
 from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
 from parallel_envs.engine.worker_process import WorkerProcess
@@ -40,6 +40,7 @@ _log = logging.getLogger(__name__)
 
 _MOST_BYTES = COMPLETION.size * 32  # more would only cost: what is left over is read next time
 _LEAST_KILL_SECONDS = 0.5  # what the system needs to end a process, however little time the caller gave
+_LONGEST_GLANCING = 0.1  # seconds for which completions alone may be looked at, where nobody has to sleep for them
 _NOT_NOW = -1  # in the place of a bell's descriptor: writing to it fails, and `_ring_late` sees why
 
 
@@ -187,6 +188,8 @@ class ProcessPool(WorkerPool):
         self._bells = [line.process.bell for line in self._lines]
         self._places: dict[int, tuple[int, ...]] = {}
         self._orders: dict[int, tuple[int, ...]] = {}
+        self._yields = False
+        self._slept_at = 0.0
         # Made after the keeper, which the first worker has started: at interpreter exit the later ones run first.
         self._finalizer = weakref.finalize(self, fleet.stop, 2.0)
 
@@ -283,6 +286,11 @@ class ProcessPool(WorkerPool):
     def pump(self, timeout: float | None) -> list[Ticket]:
         finished: list[Ticket] = []
         began = time.perf_counter()
+        if self._yields and timeout != 0.0 and began - self._slept_at < _LONGEST_GLANCING:
+            os.sched_yield()  # `placement` says why
+            if self._read_completions(finished, began):
+                return finished
+        self._slept_at = began
         for fd, _ in self._poller.wait(timeout):
             if fd == self._completion:
                 self._read_completions(finished, began)
@@ -389,7 +397,7 @@ class ProcessPool(WorkerPool):
 
     def keep_on(self, worker: int, cores: Sequence[int]) -> None:
         self._places[worker] = tuple(cores)
-        self._orders = far_first(self._places, self.num_workers)
+        self._orders, self._yields = far_first(self._places, self.num_workers), crowded(self._places)
         self._place(worker)
 
     def _place(self, worker: int) -> None:

@@ -261,7 +261,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             self._check_idle("step_async")
         code, loose = self._fleet.actions.write(actions)
         self._turn_set(untouched=None)
-        self._update_source()
+        if self._tasks.source is not None:
+            self._update_source()
         self._ticket = self._fleet.step(bell_argument(self._set, code), loose)
         self._state = State.STEP
 

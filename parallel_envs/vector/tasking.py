@@ -102,6 +102,8 @@ class TaskDesk:
         _task_cells.pack_into(self._rows, (self._first + local) * ROW.itemsize + TASK_OFFSET, task, episode)
 
     def _chosen(self, local: int, choice: Any, episode: int) -> Task | None:
+        if choice is UNSAID and not self._next and self.source is not None:  # as nearly every episode begins
+            return self.source.task_for(self._first + local, episode)
         assigned = self._next.pop(local, UNSAID)
         if choice is UNSAID or (choice is KEEP and assigned is not RESAMPLE):
             choice = assigned if assigned is not UNSAID else self._usual if choice is UNSAID else KEEP

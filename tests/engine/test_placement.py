@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
 from parallel_envs.engine import Meters, cores_here, settle
-from parallel_envs.engine.placement import SHORT_SECONDS, current_core, far_first, plan
-from tests.engine.asking import host, run, settled
+from parallel_envs.engine.placement import SHORT_SECONDS, crowded, current_core, far_first, plan
+from tests.engine.asking import host, kill, run, settled
 from tests.engine.conftest import Open
 from tests.engine.hosted import Echo
 
@@ -90,3 +91,29 @@ def test_settling_workers_of_this_process_moves_nobody(open_any: Open) -> None:
     settled(pool, pool.ring(host(pool, Echo)))
     settle(pool)
     assert cores_here() == CORES
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ({}, False),
+        ({0: (3,), 1: (7,)}, False),
+        ({0: (3,), 1: (7,), 2: (3,)}, True),
+        ({0: (3, 7), 1: (7,)}, True),
+    ],
+)
+def test_cores_are_crowded_once_two_workers_share_one(places: dict[int, tuple[int, ...]], expected: bool) -> None:
+    assert crowded(places) is expected
+
+
+def test_a_death_is_seen_though_others_answer_at_every_first_look(open_forkserver: Open) -> None:
+    pool = open_forkserver(3)
+    key = host(pool, Echo)
+    for worker in pool.all_workers:
+        pool.keep_on(worker, CORES[:1])
+    settled(pool, pool.ring(key))
+    kill([pool.pid(2)])
+    deadline = time.monotonic() + 1.0
+    while pool.death(2) is None and time.monotonic() < deadline:
+        settled(pool, pool.ring(key, workers=[0, 1]))
+    assert pool.death(2) is not None
