@@ -208,6 +208,6 @@ class WorkerPool(ABC):
         if reply is not None:
             ticket.replies[worker] = reply
         if not ticket.waiting:
-            del self._tickets[number]
             ticket.done_at = next(self._endings)
+            del self._tickets[number]
             finished.append(ticket)

@@ -26,6 +26,7 @@ from typing import Any
 
 from parallel_envs.engine.channel import ChannelClosed, Inbox, Outbox
 from parallel_envs.engine.child import STACK_SIGNAL
+from parallel_envs.engine.completions import CompletionReader, Records, undisturbed
 from parallel_envs.engine.descriptors import owned
 from parallel_envs.engine.host import METERS
 from parallel_envs.engine.memory import SharedBlock
@@ -38,7 +39,6 @@ from parallel_envs.engine.worker_process import WorkerProcess
 
 _log = logging.getLogger(__name__)
 
-_MOST_BYTES = COMPLETION.size * 32  # more would only cost: what is left over is read next time
 _LEAST_KILL_SECONDS = 0.5  # what the system needs to end a process, however little time the caller gave
 _LONGEST_GLANCING = 0.1  # seconds for which completions alone may be looked at, where nobody has to sleep for them
 _NOT_NOW = -1  # in the place of a bell's descriptor: writing to it fails, and `_ring_late` sees why
@@ -53,6 +53,7 @@ class _Line:
         self.inbox = Inbox(process.channel)
         self.bells: deque[bytes] = deque()
         self.promised: deque[tuple[int, int]] = deque()
+        self.last_kept = 0
         self.death: Death | None = None
         self.num_bytes = 0
 
@@ -140,7 +141,7 @@ class _Fleet:
 
     def _drain(self, fd: int, living: list[_Line]) -> None:
         if fd == self.common.completion_read:
-            os.read(fd, _MOST_BYTES)
+            os.read(fd, 65536)
         for line in living:
             if line.process.channel.fileno() == fd:
                 _discard(line)
@@ -174,11 +175,11 @@ class ProcessPool(WorkerPool):
         self._waited = [0.0] * num_workers
         self._fleet = fleet = _Fleet(num_workers)
         self._lines = fleet.lines
-        self._completion = fleet.common.completion_read
+        self._completions = CompletionReader(fleet.common.completion_read, self._note)
         self._counts = fleet.block.array("f8", (num_workers, METERS))
         try:
             self._poller = fleet.poller
-            self._poller.watch(self._completion, READ)
+            self._poller.watch(self._completions.fd, READ)
             for worker in self.all_workers:
                 fleet.lines.append(self._new_line(worker))
         except BaseException:
@@ -286,44 +287,51 @@ class ProcessPool(WorkerPool):
     def pump(self, timeout: float | None) -> list[Ticket]:
         finished: list[Ticket] = []
         began = time.perf_counter()
+        if self._completions.cut_short:
+            self._completions.take_in(finished, began)
+            return finished
         if self._yields and timeout != 0.0 and began - self._slept_at < _LONGEST_GLANCING:
             os.sched_yield()  # `placement` says why
-            if self._read_completions(finished, began):
+            if self._completions.take_in(finished, began):
                 return finished
         self._slept_at = began
         for fd, _ in self._poller.wait(timeout):
-            if fd == self._completion:
-                self._read_completions(finished, began)
+            if fd == self._completions.fd:
+                self._completions.take_in(finished, began)
             elif fd in self._handlers:  # not if an earlier one of these events has ended its worker
-                self._handlers[fd](finished)
+                with undisturbed():
+                    self._handlers[fd](finished)
         return finished
 
-    def _read_completions(self, finished: list[Ticket], began: float) -> bool:
-        """Take in completions. False: there were none."""
-        try:
-            data = os.read(self._completion, _MOST_BYTES)
-        except BlockingIOError:
-            return False
+    def _note(self, completions: Records, finished: list[Ticket], began: float) -> None:
+        """Workers have answered. What is told twice changes nothing the second time (see `completions`)."""
         blocked = time.perf_counter() - began
         waited, tickets = self._waited, self._tickets
-        for worker, status, number in COMPLETION.iter_unpack(data):
+        speaking = []
+        for worker, status, number in completions:
             waited[worker] += blocked
             if status:
-                self._expect(worker, status, number, finished)
+                self._expect(worker, status, number)
+                speaking.append(worker)
                 continue
             ticket = tickets.get(number)  # as `_settle`, without the call: this is where most replies end
             if ticket is not None:
                 ticket.waiting.discard(worker)
                 if not ticket.waiting:
-                    del tickets[number]
                     ticket.done_at = next(self._endings)
+                    del tickets[number]
                     finished.append(ticket)
-        return True
+        if speaking:
+            with undisturbed():
+                for worker in speaking:
+                    self._exchange(worker, finished)
 
-    def _expect(self, worker: int, status: int, number: int, finished: list[Ticket]) -> None:
-        """A payload follows on the worker's channel."""
-        self._lines[worker].promised.append((status, number))
-        self._exchange(worker, finished)
+    def _expect(self, worker: int, status: int, number: int) -> None:
+        """A payload follows on the worker's channel. Numbers only grow: one that is not new has been noted before."""
+        line = self._lines[worker]
+        newest = line.promised[-1][1] if line.promised else line.last_kept
+        if number > newest or not number:
+            line.promised.append((status, number))  # the only change: an interrupt comes before it or after it
 
     def _exchange(self, worker: int, finished: list[Ticket]) -> None:
         """Send and receive on a worker's channel what can be sent and received now."""
@@ -333,6 +341,7 @@ class ProcessPool(WorkerPool):
             while line.promised and (data := line.inbox.receive()) is not None:
                 line.num_bytes += len(data)
                 status, number = line.promised.popleft()
+                line.last_kept = number or line.last_kept
                 self._settle(number, worker, _reply(worker, status, data), finished)
         except ChannelClosed:
             line.promised.clear()  # its sentinel tells the rest
@@ -351,7 +360,7 @@ class ProcessPool(WorkerPool):
         if line.death is not None:
             return
         readable(line.process.sentinel, 1.0)
-        while self._read_completions(finished, time.perf_counter()):
+        while self._completions.take_in(finished, time.perf_counter()):
             pass  # all that it has said, so that none of it is taken for the words of the one in its place
         self._exchange(worker, finished)
         for fd in (line.process.sentinel, line.process.channel.fileno(), line.process.bell):
@@ -373,6 +382,7 @@ class ProcessPool(WorkerPool):
 
     def restart(self, worker: int) -> None:
         self.kill(worker)
+        self._completions.forget()
         self._lines[worker] = line = self._new_line(worker)
         self._bells[worker] = line.process.bell
         self._place(worker)

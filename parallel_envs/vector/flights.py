@@ -74,6 +74,13 @@ class Flights:
         deadline = math.inf if seconds is None else time.monotonic() + seconds
         self._flights[flight.env] = dataclasses.replace(flight, deadline=deadline)
 
+    def abandon(self) -> None:
+        """Forget all requests: nobody will ask for their answers."""
+        for flight in self:
+            self._fleet.pool.forget(flight.ticket)
+        self._flights.clear()
+        self._settled.clear()
+
     # ---- landing --------------------------------------------------------------------------------------------------
 
     def landed(self, count: int) -> list[Flight]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -12,12 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from parallel_envs.engine import BACKENDS, START_METHODS, Failure, PoolSettings, Ticket, settle
-from parallel_envs.errors import ClosedError
 from parallel_envs.seeding import SeedTree
 from parallel_envs.tasks import KEEP, TaskSource, TaskWay
 from parallel_envs.vector import arguments
@@ -29,6 +27,7 @@ from parallel_envs.vector.recovery import Recovery
 from parallel_envs.vector.remotes import Remote
 from parallel_envs.vector.settling import AskAgain, Settler
 from parallel_envs.vector.snapshots import unpacked
+from parallel_envs.vector.states import ClosedManager, Pending, State
 from parallel_envs.vector.stepping import ResetRequest, bell_argument
 from parallel_envs.vector.tasking import TaskBook, TaskSetter
 
@@ -37,20 +36,6 @@ Batch = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[n
 _STEPS_TO_SETTLE = 128  # enough to know how long a step takes, few enough to gain from it early
 
 _RESERVED = ("reset", "step", "close")
-
-
-class State(enum.Enum):
-    """What the manager is waiting for. The values are the words of Gymnasium's errors."""
-
-    IDLE = "default"
-    RESET = "reset"
-    STEP = "step"
-    CALL = "call"
-    SEND = "send"
-
-
-class ClosedManager(ClosedError, ClosedEnvironmentError):
-    """Something was asked of a manager that has been closed."""
 
 
 class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
@@ -120,7 +105,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         task_source: TaskSource | None = None,
         task_setter: TaskSetter | None = None,
     ) -> None:
-        self._state = State.IDLE
+        self._pending = Pending()
         factories, self.spec = arguments.factories(env_fns, num_envs, env_kwargs)
         self.num_envs = len(factories)
         self.num_workers = self.num_envs if num_workers is None else num_workers
@@ -175,7 +160,6 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self.single_action_space, self.action_space = fleet.action_spaces
         self._set = 0
         self._told_of_tasks = task_source is not None
-        self._ticket: Ticket | None = None
         self._requests: list[ResetRequest] = []
         self._call_name = ""
         self._call_envs: list[int] = []
@@ -220,18 +204,26 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         env_ids: int | Iterable[int] | None = None,
     ) -> None:
         """Begin a reset. `reset_wait` ends it."""
-        self._check_idle("reset_async")
+        self._check_open("reset_async")
         wish = arguments.reset_wish(options, tasks, env_ids, self.num_envs)
+        self._check_can_reset(wish.envs)
         seeds = arguments.seeds(seed, self.num_envs)
         chosen = self._tasks.choices(wish.tasks, wish.envs)
         requests = [ResetRequest(env, seeds[env], wish.options[env], chosen[env]) for env in wish.envs]
         self._turn_set(untouched=wish.untouched(self.num_envs))
-        self._update_source()
-        self._ticket = self._fleet.reset(requests, self._set)
-        self._state, self._requests = State.RESET, requests
+        with self._pending.asking(State.RESET):
+            self._update_source()
+            self._requests = requests
+            self._pending.ticket = self._fleet.reset(requests, self._set)
         self._use_tasks(chosen)
         if isinstance(seed, int | np.integer) and seed >= 0:
             self._recovery.begin(SeedTree(int(seed)))
+
+    def _check_can_reset(self, envs: Sequence[int]) -> None:
+        if self._pending.state is State.ASKING and len(envs) == self.num_envs:
+            self._flights.abandon()
+            self._pending.end()
+        self._pending.check_idle("reset_async")
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """The observations and infos of the reset that was begun. After a `StepTimeout` it may be called again."""
@@ -257,14 +249,20 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def step_async(self, actions: Any) -> None:
         """Begin a step. `step_wait` ends it."""
-        if self._state is not State.IDLE or self.closed:
+        pending = self._pending
+        if pending.state is not State.IDLE or self.closed:
             self._check_idle("step_async")
         code, loose = self._fleet.actions.write(actions)
         self._turn_set(untouched=None)
-        if self._tasks.source is not None:
-            self._update_source()
-        self._ticket = self._fleet.step(bell_argument(self._set, code), loose)
-        self._state = State.STEP
+        pending.state = State.ASKING  # as `Pending.asking`, which costs too much here
+        try:
+            if self._tasks.source is not None:
+                self._update_source()
+            pending.ticket = self._fleet.step(bell_argument(self._set, code), loose)
+        except Exception:
+            pending.state = State.IDLE
+            raise
+        pending.state = State.STEP
 
     def step_wait(self, timeout: float | None = None) -> Batch:
         """The results of the step that was begun. After a `StepTimeout` it may be called again."""
@@ -309,10 +307,10 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """Step some environments, each at its own pace. `actions` has a row for each. `recv` brings the results."""
         envs = self._ready_to_fly("send", env_ids)
         code, loose = self._fleet.actions.write(actions, envs)
-        self._update_source()
-        for env in envs:
-            self._flights.start_step(env, self._set, code, loose)
-        self._state = State.SEND
+        with self._pending.asking(State.SEND):
+            self._update_source()
+            for env in envs:
+                self._flights.start_step(env, self._set, code, loose)
 
     def send_reset(
         self,
@@ -329,16 +327,16 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         chosen = self._tasks.choices(wish.tasks, wish.envs)
         requests = [ResetRequest(env, seeds[env], wish.options[env], chosen[env]) for env in wish.envs]
         self._fleet.check_can_travel(requests)
-        self._update_source()
-        for request in requests:
-            self._flights.start_reset(request, self._set)
-        self._state = State.SEND
+        with self._pending.asking(State.SEND):
+            self._update_source()
+            for request in requests:
+                self._flights.start_reset(request, self._set)
         self._use_tasks(chosen)
 
     def _ready_to_fly(self, asked: str, env_ids: int | Iterable[int] | None) -> list[int]:
         self._check_open(asked)
-        if self._state not in (State.IDLE, State.SEND):
-            raise _pending(asked, self._state)
+        if self._pending.state not in (State.IDLE, State.SEND):
+            raise self._pending.error(asked)
         envs = arguments.some_envs(env_ids, self.num_envs)
         if busy := self._flights.among(envs):
             raise AlreadyPendingCallError(
@@ -362,7 +360,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """
         self._check_open("recv")
         arguments.check_count("min_envs", min_envs)
-        if self._state is not State.SEND:
+        if self._pending.state is not State.SEND:
+            if self._pending.state is State.ASKING:
+                raise self._pending.error("recv")
             raise NoAsyncCallError("Calling `recv` without any prior call to `send`.", "send")
         if min_envs > len(self._flights):
             raise ValueError(
@@ -406,7 +406,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             return self._fleet.take_in(self._flights.bring_home(landed), self._set)
         finally:
             if not self._flights:
-                self._state = State.IDLE
+                self._pending.end()
 
     def is_away(self, env: int) -> bool:
         """Whether something was sent to an environment that has yet to be received."""
@@ -424,8 +424,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._check_idle("set_tasks")
         envs = arguments.some_envs(env_ids, self.num_envs)
         chosen = self._tasks.choices(tasks, envs)
-        ticket = self._fleet.set_tasks({env: task for env, task in chosen.items() if task is not KEEP})
-        self._ticket, self._state = ticket, State.CALL
+        with self._pending.asking(State.CALL):
+            told = {env: task for env, task in chosen.items() if task is not KEEP}
+            self._pending.ticket = self._fleet.set_tasks(told)
         self._finish(State.CALL, "setting of tasks", None)
         self._tasks.note_for_later(chosen)
         self._use_tasks(chosen)
@@ -436,7 +437,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """
         self._check_idle("get_tasks")
         envs = arguments.some_envs(env_ids, self.num_envs)
-        self._ticket, self._state = self._fleet.get_tasks(envs), State.CALL
+        with self._pending.asking(State.CALL):
+            self._pending.ticket = self._fleet.get_tasks(envs)
         (ticket,) = self._finish(State.CALL, "asking for tasks", None)
         told = {env: unpacked(value) for reply in ticket.replies.values() for env, value in reply.value.items()}
         _raise_failures({env: value for env, value in told.items() if isinstance(value, Failure)}, "asking for tasks")
@@ -487,8 +489,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             raise ValueError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
         self._call_envs = arguments.some_envs(env_ids, self.num_envs)
         self._call_name = name
-        self._ticket = self._fleet.call(self._call_envs, name, args, kwargs)
-        self._state = State.CALL
+        with self._pending.asking(State.CALL):
+            self._pending.ticket = self._fleet.call(self._call_envs, name, args, kwargs)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """The results of the call that was begun. After a `StepTimeout` it may be called again."""
@@ -514,8 +516,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
                 "Values must be a list or tuple with length equal to the number of environments. "
                 f"Got `{len(given)}` values for {len(envs)} environments."
             )
-        self._ticket = self._fleet.set_attr(name, dict(zip(envs, given, strict=True)))
-        self._state = State.CALL
+        with self._pending.asking(State.CALL):
+            self._pending.ticket = self._fleet.set_attr(name, dict(zip(envs, given, strict=True)))
         (ticket,) = self._finish(State.CALL, f"setting of {name!r}", None)
         failures = {env: failure for reply in ticket.replies.values() for env, failure in reply.value.items()}
         _raise_failures(failures, f"setting of {name!r}")
@@ -553,7 +555,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """
         self._check_open("restart")
         envs = arguments.some_envs(env_ids, self.num_envs)
-        pending = [ticket for ticket in (self._ticket, *(flight.ticket for flight in self._flights)) if ticket]
+        pending = [ticket for ticket in (self._pending.ticket, *(flight.ticket for flight in self._flights)) if ticket]
         busy = {worker for ticket in pending for worker in ticket.waiting}
         for worker, held in self._fleet.crew.holders(envs):
             chosen = [env for env in envs if env in held]
@@ -565,7 +567,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def close_extras(self, timeout: float | None = 5.0, terminate: bool = False) -> None:
         """End the workers within `timeout` seconds, whatever they are doing; at once with `terminate`."""
-        self._state = State.IDLE
+        self._pending.end()
         seconds = 5.0 if timeout is None else arguments.seconds("timeout", timeout)
         self._fleet.close(0.2 if terminate else seconds)
 
@@ -585,7 +587,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         name = "" if self.spec is None else f"{self.spec.id}, "
         ways = sorted({way.value for way in self._tasks.ways if isinstance(way, TaskWay)}) if self._tasks.active else []
         tasks = f"tasks by {', '.join(ways)}, " if ways else ""
-        state = "closed" if self.closed else "idle" if self._state is State.IDLE else f"waiting for {self._state.value}"
+        state = "closed" if self.closed else str(self._pending)
         return (
             f"{type(self).__name__}({name}num_envs={self.num_envs}, num_workers={self.num_workers}, "
             f"backend={self.backend!r}, {tasks}state={state!r})"
@@ -599,21 +601,17 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def _check_idle(self, asked: str) -> None:
         self._check_open(asked)
-        if self._state is not State.IDLE:
-            raise _pending(asked, self._state)
+        self._pending.check_idle(asked)
 
     def _finish(
         self, state: State, doing: str, timeout: float | None, ask_again: AskAgain | None = None
     ) -> list[Ticket]:
         """Wait for what was begun, and return the tickets that hold the answers. Still pending if the time was up."""
-        asked = f"{state.value}_wait"
-        self._check_open(asked)
-        if self._state is not state or self._ticket is None:
-            raise NoAsyncCallError(f"Calling `{asked}` without any prior call to `{state.value}_async`.", state.value)
-        ticket = self._ticket
+        self._check_open(f"{state.value}_wait")
+        ticket = self._pending.awaited(state)
         arguments.optional_wait(timeout)
         self._settler.wait(ticket, doing, timeout, ask_again)
-        self._state, self._ticket = State.IDLE, None
+        self._pending.end()
         if not ticket.replies:
             return [ticket]
         try:
@@ -626,17 +624,6 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 def _raise_failures(failures: Mapping[int, Failure], doing: str) -> None:
     if failures:
         raise env_error(failures, doing)
-
-
-_ENDS = {State.RESET: "reset_wait", State.STEP: "step_wait", State.CALL: "call_wait", State.SEND: "recv"}
-
-
-def _pending(asked: str, state: State) -> AlreadyPendingCallError:
-    return AlreadyPendingCallError(
-        f"Calling `{asked}` while waiting for a pending call to `{state.value}` to complete. "
-        f"Call `{_ENDS[state]}()` first: it brings the results, also after a timeout or an interrupt.",
-        state.value,
-    )
 
 
 def vector_entry_point(env_id: str, **settings: Any) -> Callable[..., ParallelEnvManager]:

@@ -1,0 +1,96 @@
+"""What a manager is waiting for, and the errors of asking for something else meanwhile.
+
+    IDLE ──▶ ASKING ──▶ RESET, STEP, CALL ──▶ IDLE        one request to all or some envs, then its results
+    IDLE ──▶ ASKING ──▶ SEND ──▶ SEND ──▶ IDLE            each env at its own pace, until all have been received
+
+A request that is cut short while the envs are being asked, by Ctrl-C, stays in ASKING: some of them may have begun and
+others not. Only a reset of all of them leads out of there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Iterator
+
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
+
+from parallel_envs.engine import Ticket
+from parallel_envs.errors import ClosedError
+
+
+class State(enum.Enum):
+    """The values are the words of Gymnasium's errors."""
+
+    IDLE = "default"
+    ASKING = "asking"
+    RESET = "reset"
+    STEP = "step"
+    CALL = "call"
+    SEND = "send"
+
+
+_ENDS = {State.RESET: "reset_wait", State.STEP: "step_wait", State.CALL: "call_wait", State.SEND: "recv"}
+
+
+class ClosedManager(ClosedError, ClosedEnvironmentError):
+    """Something was asked of a manager that has been closed."""
+
+
+class Pending:
+    """The state, and the ticket of the request that is waited for. What is sent env by env has tickets of its own."""
+
+    def __init__(self) -> None:
+        self.state = State.IDLE
+        self.ticket: Ticket | None = None
+
+    def __str__(self) -> str:
+        match self.state:
+            case State.IDLE:
+                return "idle"
+            case State.ASKING:
+                return "cut short, needs a reset"
+            case _:
+                return f"waiting for {self.state.value}"
+
+    @contextlib.contextmanager
+    def asking(self, becomes: State) -> Iterator[None]:
+        """Within this the envs are asked. An error means that none of them was."""
+        before, self.state = self.state, State.ASKING
+        try:
+            yield
+        except Exception:
+            self.state = before
+            raise
+        self.state = becomes
+
+    def check_idle(self, asked: str) -> None:
+        """Raise unless nothing is waited for."""
+        if self.state is not State.IDLE:
+            raise self.error(asked)
+
+    def error(self, asked: str) -> Exception:
+        """What speaks against `asked` in this state."""
+        if self.state is State.ASKING:
+            return ResetNeeded(
+                f"Calling `{asked}` after the request before it was cut short while the environments were being asked. "
+                "Some of them may have begun and others not: call `reset` for all of them first."
+            )
+        return AlreadyPendingCallError(
+            f"Calling `{asked}` while waiting for a pending call to `{self.state.value}` to complete. "
+            f"Call `{_ENDS[self.state]}()` first: it brings the results, also after a timeout or an interrupt.",
+            self.state.value,
+        )
+
+    def awaited(self, state: State) -> Ticket:
+        """The ticket of the request that was begun as `state`."""
+        if self.state is State.ASKING:
+            raise self.error(_ENDS[state])
+        if self.state is not state or self.ticket is None:
+            asked = f"{state.value}_wait"
+            raise NoAsyncCallError(f"Calling `{asked}` without any prior call to `{state.value}_async`.", state.value)
+        return self.ticket
+
+    def end(self) -> None:
+        """The results are there."""
+        self.state, self.ticket = State.IDLE, None

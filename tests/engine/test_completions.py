@@ -1,0 +1,147 @@
+"""A Ctrl-C between an answer's arrival and the moment it is noted loses nothing, wherever it strikes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+from parallel_envs.engine import Call, WorkerPool
+from parallel_envs.engine.completions import CompletionReader, undisturbed
+from parallel_envs.engine.messages import COMPLETION
+from parallel_envs.engine.process import ProcessPool
+from tests.engine.asking import host
+from tests.engine.conftest import Open
+from tests.engine.hosted import Echo, Raiser
+
+NOTING = (CompletionReader.take_in.__code__, ProcessPool._note.__code__, ProcessPool._expect.__code__)
+"""Where answers are noted without Ctrl-C being kept back."""
+
+STRIKES = 40  # more lines than are run there for three answers
+
+
+class Strike:
+    """Raises KeyboardInterrupt before the line number `at` that is run in `codes`, once."""
+
+    def __init__(self, codes: tuple[CodeType, ...], at: int) -> None:
+        self.codes, self.left = codes, at
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code not in self.codes:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+    @property
+    def struck(self) -> bool:
+        return self.left <= 0
+
+
+def waited_for(pool: WorkerPool, tickets: list[Any], strike: Strike | None = None) -> None:
+    """Wait for all of them; whoever is interrupted asks again. Nothing may be lost, so this must end."""
+    for ticket in tickets:
+        while not ticket.done:
+            before = sys.gettrace()
+            sys.settrace(strike)
+            try:
+                assert pool.wait(ticket, 5.0), "an answer was lost"
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(before)
+
+
+def test_no_answer_is_lost_wherever_it_strikes(open_forkserver: Open) -> None:
+    pool = open_forkserver(3)
+    echo, raiser = host(pool, Echo), host(pool, Raiser)
+    num_struck = 0
+    for at in range(1, STRIKES):
+        strike = Strike(NOTING, at)
+        bells = pool.ring(echo)
+        values = pool.send({worker: Call(echo, "echo", (worker,)) for worker in pool.all_workers})
+        failures = pool.call_all(raiser, "fail", "ValueError")
+        waited_for(pool, [bells, values, failures], strike)
+        assert {worker: reply.value for worker, reply in values.replies.items()} == {0: 0, 1: 1, 2: 2}
+        assert [reply.failure is not None for reply in failures.replies.values()] == [True] * 3
+        num_struck += strike.struck
+    assert num_struck > 10  # it did strike
+
+
+def test_what_was_read_and_not_yet_looked_at_is_noted_later(
+    open_forkserver: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = open_forkserver(2)
+    key = host(pool, Echo)
+    read = os.readv
+    struck: list[int] = []
+
+    def read_and_strike(fd: int, buffers: Any) -> int:
+        size = read(fd, buffers)
+        if not struck:
+            struck.append(size)
+            raise KeyboardInterrupt
+        return size
+
+    ticket = pool.call_all(key, "echo", 7)
+    monkeypatch.setattr("parallel_envs.engine.completions.os.readv", read_and_strike)
+    with pytest.raises(KeyboardInterrupt):
+        pool.wait(ticket, 5.0)
+    assert struck
+    assert pool.wait(ticket, 5.0)
+    assert [reply.value for reply in ticket.replies.values()] == [7, 7]
+
+
+def test_a_worker_in_the_place_of_another_is_not_taken_for_it(open_forkserver: Open) -> None:
+    pool = open_forkserver(1)
+    key = host(pool, Echo)
+    ticket = pool.call(0, key, "echo", 1)
+    waited_for(pool, [ticket], Strike(NOTING[1:2], 4))
+    pool.restart(0)
+    again = host(pool, Echo)
+    answer = pool.call(0, again, "echo", 2)
+    assert pool.wait(answer, 5.0)
+    assert answer.replies[0].value == 2
+
+
+def test_completions_are_noted_again_after_the_note_was_cut_short() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    noted: list[Any] = []
+
+    def note(records: Any, finished: list[Any], began: float) -> None:
+        noted.extend(record for record in records if record[2])
+        if len(noted) == 2:
+            raise KeyboardInterrupt
+
+    reader = CompletionReader(reading, note)
+    os.write(writing, COMPLETION.pack(0, 0, 5) + COMPLETION.pack(1, 0, 5))
+    with pytest.raises(KeyboardInterrupt):
+        reader.take_in([], 0.0)
+    assert not reader.take_in([], 0.0)  # nothing new
+    assert noted == [(0, 0, 5), (1, 0, 5)] * 2
+    assert not reader.take_in([], 0.0)
+    assert len(noted) == 4
+    os.close(reading)
+    os.close(writing)
+
+
+def test_an_interrupt_waits_for_the_end_of_what_must_not_be_disturbed() -> None:
+    done = False
+
+    def at_work() -> None:
+        nonlocal done
+        with undisturbed():
+            signal.raise_signal(signal.SIGINT)
+            done = True
+
+    with pytest.raises(KeyboardInterrupt):
+        at_work()
+    assert done
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -1,0 +1,122 @@
+"""Ctrl-C at any moment leaves a manager that goes on: nothing hangs, and a step that was half begun is not hidden."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+
+from parallel_envs import ParallelEnvManager
+from tests.vector.conftest import Make
+
+NUM_ENVS = 3
+ACTIONS = np.zeros(NUM_ENVS, np.int64)
+
+
+def cartpole() -> gym.Env[Any, Any]:
+    return gym.make("CartPole-v1")
+
+
+def opened(make_process: Make) -> ParallelEnvManager:
+    envs = make_process([cartpole] * NUM_ENVS)
+    envs.reset(seed=0)
+    return envs
+
+
+def cut_short(envs: ParallelEnvManager, monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
+    """Do `act`, and be interrupted after the first worker has been asked."""
+    write = os.write
+
+    def write_and_strike(fd: int, data: bytes) -> int:
+        write(fd, data)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("parallel_envs.engine.process.os.write", write_and_strike)
+        with pytest.raises(KeyboardInterrupt):
+            act()
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        pytest.param(lambda envs: envs.step(ACTIONS), id="step"),
+        pytest.param(lambda envs: envs.send(ACTIONS), id="send"),
+        pytest.param(lambda envs: envs.reset(), id="reset"),
+        pytest.param(lambda envs: envs.call("has_wrapper_attr", "spec"), id="call"),
+    ],
+)
+def test_what_was_half_begun_wants_a_reset(
+    make_process: Make, monkeypatch: pytest.MonkeyPatch, begin: Callable[[ParallelEnvManager], Any]
+) -> None:
+    envs = opened(make_process)
+    cut_short(envs, monkeypatch, lambda: begin(envs))
+    assert "needs a reset" in repr(envs)
+    asked: list[Callable[[], Any]] = [
+        lambda: envs.step(ACTIONS),
+        envs.step_wait,
+        lambda: envs.reset(env_ids=[0]),
+        lambda: envs.send(ACTIONS),
+        envs.recv,
+        lambda: envs.get_attr("spec"),
+    ]
+    for ask in asked:
+        with pytest.raises(ResetNeeded, match="cut short"):
+            ask()
+    first, _ = envs.reset(seed=5)
+    after = envs.step(ACTIONS)[0]
+    with ParallelEnvManager([cartpole] * NUM_ENVS, backend="serial") as reference:
+        np.testing.assert_array_equal(first, reference.reset(seed=5)[0])
+        np.testing.assert_array_equal(after, reference.step(ACTIONS)[0])
+
+
+def test_a_request_that_was_refused_is_not_half_begun(make_process: Make) -> None:
+    envs = opened(make_process)
+    with pytest.raises(Exception, match="pickle"):
+        envs.call("render", threading.Lock())
+    envs.step(ACTIONS)
+
+
+def test_interrupts_at_random_moments_hang_nothing(make_process: Make) -> None:
+    envs = opened(make_process)
+    draws, ended, wanted = np.random.default_rng(3), threading.Event(), threading.Event()
+
+    def strike() -> None:
+        while not ended.is_set():
+            wanted.wait()
+            wanted.clear()
+            ended.wait(float(draws.uniform(0.0, 5e-4)))
+            if not ended.is_set():
+                os.kill(os.getpid(), signal.SIGINT)
+
+    striker = threading.Thread(target=strike)
+    striker.start()
+    num_struck = 0
+    try:
+        while num_struck < 100:
+            try:
+                wanted.set()
+                while True:
+                    envs.step(ACTIONS, timeout=10.0)
+            except KeyboardInterrupt:
+                num_struck += 1
+            recover(envs)
+    finally:
+        ended.set()
+        wanted.set()
+        striker.join()
+
+
+def recover(envs: ParallelEnvManager) -> None:
+    """As a user would who reads what the errors say."""
+    if "waiting for step" in repr(envs):
+        envs.step_wait(timeout=10.0)
+    if "needs a reset" in repr(envs):
+        envs.reset(timeout=10.0)
