@@ -7,7 +7,7 @@ from typing import Any
 
 from gymnasium.vector import VectorEnv
 
-from parallel_envs.bench.contestants import Ours
+from parallel_envs.bench.contestants import Contestant, Ours
 from parallel_envs.bench.envs import EnvChoice
 from parallel_envs.bench.measure import MeasurementFailed, Spread, Tell, paired_ratio
 from parallel_envs.bench.turns import Pace, make_workload, rates_of, run_in_turns
@@ -46,12 +46,16 @@ def measure_task_cost(
 ) -> Spread:
     """Steps per second with tasks, as a multiple of those without."""
     workload = make_workload(env, num_envs)
-    pair = {each.name: each for each in (Ours(workload, num_workers), OursWithTasks(workload, num_workers))}
+    return compare_closely(OursWithTasks(workload, num_workers), Ours(workload, num_workers), pace, tell)
+
+
+def compare_closely(one: Contestant, other: Contestant, pace: Pace, tell: Tell) -> Spread:
+    """Steps per second of `one` as a multiple of `other`'s, where the two are nearly the same."""
     finer = Pace(seconds=pace.seconds / _FINER, rounds=pace.rounds * _FINER)
-    series = run_in_turns(pair, finer, tell)
-    for name, one in series.items():
-        if one.error is not None:
-            raise MeasurementFailed(f"{name}: {one.error}")
-    ratio = paired_ratio(rates_of(series[OursWithTasks.name]), rates_of(series[Ours.name]))
+    series = run_in_turns({one.name: one, other.name: other}, finer, tell)
+    for name, its in series.items():
+        if its.error is not None:
+            raise MeasurementFailed(f"{name}: {its.error}")
+    ratio = paired_ratio(rates_of(series[one.name]), rates_of(series[other.name]))
     assert ratio is not None, "both have as many samples as rounds"
     return ratio
