@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import time
+import traceback
 from dataclasses import dataclass
 
 from parallel_envs.engine.channel import ChannelClosed, receive_frame, send_frame
@@ -35,11 +36,18 @@ class Lines:
 
 
 def serve(index: int, lines: Lines) -> None:
-    """Answer requests until the bell pipe ends or the host has been asked to stop."""
+    """Answer requests until the bell pipe ends or the host has been asked to stop.
+
+    Nobody waits for what is raised at the end: it goes to stderr, as short as it can be, and the exit status is 1.
+    """
     worker = _Worker(index, lines)
     with contextlib.suppress(BrokenPipeError, ConnectionError):  # the parent has gone: nobody is left to tell
         worker.serve()
-    worker.host.close()
+    try:
+        worker.host.close()
+    except Exception as error:  # whatever the objects raise
+        traceback.print_exception(error, limit=-1)  # where it was raised; the way there is ours
+        raise SystemExit(1) from None
 
 
 class _Worker:

@@ -192,14 +192,15 @@ class EnvSlice:
         return failures
 
     def close(self) -> None:
-        """Close every env; the first error is raised after all have been closed."""
+        """Close every env; the first error is raised after all have been closed, and says whose it is."""
         errors: list[BaseException] = []
-        for env in self._envs:
+        for index, env in enumerate(self._envs, start=self._first):
             try:
                 env.close()
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001  # one env's trouble must not keep the others open
+                error.add_note(f"This is what env {index} raised when it was closed.")
                 errors.append(error)
         self._envs = []
         if errors:
