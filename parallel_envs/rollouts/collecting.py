@@ -36,6 +36,7 @@ from parallel_envs.vector.arguments import check_count, yes_or_no
 
 _DRAIN_SECONDS = 5.0
 _LOOK_UP_SECONDS = 0.2
+_CALLS_WORTH_WAITING = 4
 
 
 def collect(
@@ -124,6 +125,8 @@ class _Collection:
         self._waiting = deque(wanted)
         self._takes: dict[int, Take] = {}
         self._away = 0
+        self._patience = 0.0
+        """For how many seconds a batch may grow, once one environment has answered."""
         self._done: list[Rollout] = []
         self._interrupts = Interrupts()
         self._num_steps = 0
@@ -200,12 +203,17 @@ class _Collection:
         return wanting, rows, observations
 
     def _receive(self, least: int) -> Any:
-        """What `recv` gives, looking up now and then whether there was a Ctrl-C."""
-        has_deadlines = self._envs.step_timeout is not None or self._envs.reset_timeout is not None
+        """What `recv` gives for at least one environment, and for `least` of them if those come soon.
+
+        To wait for more saves calls of the policy, so it may take as long as some of them: a quick environment is not
+        to stand idle for the sake of slow ones. Between looks there is time for a Ctrl-C.
+        """
+        deadlines = [seconds for seconds in (self._envs.step_timeout, self._envs.reset_timeout) if seconds is not None]
         self._interrupts.check()
-        while not has_deadlines and self._envs.ready(least, _LOOK_UP_SECONDS) < least:
+        while self._envs.ready(1, min(deadlines, default=_LOOK_UP_SECONDS)) < 1 and not deadlines:
             self._interrupts.check()
-        return self._envs.recv(least)
+        self._envs.ready(least, self._patience)
+        return self._envs.recv(1)
 
     def _note(
         self,
@@ -269,7 +277,9 @@ class _Collection:
             return
         everyone = len(rows) == self._columns.count(observations)
         batch = observations if everyone else self._columns.take(observations, rows)
+        began = time.perf_counter()
         actions = self._acting.act({env: self._takes[env] for env in envs}, batch)
+        self._patience = _CALLS_WORTH_WAITING * (time.perf_counter() - began)
         self._envs.send(actions, envs)
         self._away += len(envs)
 

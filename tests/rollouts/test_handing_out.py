@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from parallel_envs import collect
+from tests.gates import MANY, Gate
 from tests.rollouts.players import Acting, GatedTask, zeros
 from tests.vector.conftest import Make
-from tests.vector.gates import Gate
 
 
 class Playing(Acting):
@@ -27,7 +27,7 @@ class Playing(Acting):
         self.left -= int((ending & (observations[:, 0] != 0)).sum())
         if self.left == 0:
             self.left = -1
-            self.gate.let_through()
+            self.gate.let_through(MANY)
         return super().act(observations, state, resets, rows)
 
 
@@ -43,6 +43,13 @@ def test_while_one_env_is_slow_the_others_play_all_the_rest(
     rollouts = collect(envs, policy, 12, tasks=tasks)
     assert [rollout.task for rollout in rollouts] == tasks
     assert {len(rollout) for rollout in rollouts} == {2}
+
+
+def test_while_all_but_one_env_are_slow_that_one_plays_all_the_rest(make_parallel: Make, gate: Gate) -> None:
+    tasks = [0, 0, 0, 0, *[1] * 8]
+    envs = make_parallel([partial(GatedTask, gate.path)] * 5)
+    rollouts = collect(envs, Playing(gate, num_others=8), 12, tasks=tasks)
+    assert [rollout.task for rollout in rollouts] == tasks
 
 
 def test_a_policy_acts_for_several_rows_in_one_call(make: Make, gate: Gate) -> None:
