@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from parallel_envs.engine.child import ChildSettings
+from parallel_envs.engine.lines import CommonLines
 from parallel_envs.engine.local import SerialPool, ThreadPool
 from parallel_envs.engine.pool import WorkerPool
-from parallel_envs.engine.process import CommonLines, ProcessPool
+from parallel_envs.engine.process import ProcessPool
 from parallel_envs.engine.worker_process import START_METHODS, StartMethod, WorkerProcess
 from parallel_envs.errors import WorkerStartError
 

@@ -20,147 +20,25 @@ import os
 import signal
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from parallel_envs.engine.channel import ChannelClosed, Inbox, Outbox
+from parallel_envs.engine.channel import ChannelClosed
 from parallel_envs.engine.child import STACK_SIGNAL
 from parallel_envs.engine.completions import CompletionReader, Records, undisturbed
-from parallel_envs.engine.descriptors import owned
 from parallel_envs.engine.host import METERS
-from parallel_envs.engine.memory import SharedBlock
+from parallel_envs.engine.lines import CommonLines, Line, Lines
 from parallel_envs.engine.messages import BELL, COMPLETION, FAILED, HOST, MESSAGE, Call, Death, Failure, Reply
 from parallel_envs.engine.pickling import dump_request, load_reply
 from parallel_envs.engine.placement import crowded, current_core, far_first
-from parallel_envs.engine.poller import READ, WRITE, Poller, readable
+from parallel_envs.engine.poller import READ, WRITE, readable
 from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
 from parallel_envs.engine.worker_process import WorkerProcess
 
 _log = logging.getLogger(__name__)
 
-_LEAST_KILL_SECONDS = 0.5  # what the system needs to end a process, however little time the caller gave
 _LONGEST_GLANCING = 0.1  # seconds for which completions alone may be looked at, where nobody has to sleep for them
 _NOT_NOW = -1  # in the place of a bell's descriptor: writing to it fails, and `_ring_late` sees why
-
-
-class _Line:
-    """One worker's process, with what is on its way to it and from it."""
-
-    def __init__(self, process: WorkerProcess) -> None:
-        self.process = process
-        self.outbox = Outbox(process.channel)
-        self.inbox = Inbox(process.channel)
-        self.bells: deque[bytes] = deque()
-        self.promised: deque[tuple[int, int]] = deque()
-        self.last_kept = 0
-        self.death: Death | None = None
-        self.num_bytes = 0
-
-
-class CommonLines:
-    """The pipes that all workers of a pool write to: completions, and stacks when they are asked for one."""
-
-    def __init__(self) -> None:
-        self.completion_read, self.completion_write = os.pipe()
-        try:
-            self.stacks_read, self.stacks_write = os.pipe()
-        except OSError:
-            os.close(self.completion_read)
-            os.close(self.completion_write)
-            raise
-        os.set_blocking(self.completion_read, False)
-        os.set_blocking(self.stacks_read, False)
-        owned.update(self._fds())
-
-    def _fds(self) -> tuple[int, ...]:
-        return self.completion_read, self.completion_write, self.stacks_read, self.stacks_write
-
-    def close(self) -> None:
-        owned.difference_update(self._fds())
-        for fd in self._fds():
-            os.close(fd)
-
-
-class _Fleet:
-    """The processes and descriptors of a pool, and how to end them. It outlives the pool by as long as that takes."""
-
-    def __init__(self, num_workers: int) -> None:
-        self.owner = os.getpid()
-        self.stopped = False
-        self.lines: list[_Line] = []
-        self.block = SharedBlock.create(num_workers * METERS * 8)
-        with contextlib.ExitStack() as undo:
-            undo.callback(self.block.close)
-            self.common = CommonLines()
-            undo.callback(self.common.close)
-            self.poller = Poller()
-            undo.pop_all()
-
-    def stop(self, timeout: float) -> None:
-        """The ladder: ask, wait, terminate, wait, kill, wait."""
-        if self.stopped or self.owner != os.getpid():
-            return  # a process forked from the owner's has nothing to end
-        self.stopped = True
-        deadline = time.monotonic() + timeout
-        for line in self._living():
-            _ask_to_stop(line)
-        self._await_ends(deadline - 0.4 * timeout)
-        self._signal(signal.SIGTERM, deadline - 0.2 * timeout)
-        self._signal(signal.SIGKILL, max(deadline, time.monotonic() + _LEAST_KILL_SECONDS))
-        for line in self.lines:
-            line.outbox.close()
-            if line.death is None:
-                line.process.give_up()
-        self.common.close()
-        self.block.close()
-        self.poller.close()
-
-    def _signal(self, number: int, until: float) -> None:
-        for line in self._living():
-            line.process.signal(number)
-        self._await_ends(until)
-
-    def _living(self) -> list[_Line]:
-        return [line for line in self.lines if line.death is None and line.process.is_alive()]
-
-    def _await_ends(self, until: float) -> None:
-        """Wait until every process has ended, reading what they still write so that none is held up by a full pipe."""
-        while living := self._living():
-            remaining = until - time.monotonic()
-            if remaining <= 0:
-                return
-            poller = Poller()
-            poller.watch(self.common.completion_read, READ)
-            for line in living:
-                poller.watch(line.process.sentinel, READ)
-                poller.watch(line.process.channel.fileno(), READ | (WRITE if line.outbox else 0))
-            for fd, _ in poller.wait(remaining):
-                self._drain(fd, living)
-            poller.close()
-
-    def _drain(self, fd: int, living: list[_Line]) -> None:
-        if fd == self.common.completion_read:
-            os.read(fd, 65536)
-        for line in living:
-            if line.process.channel.fileno() == fd:
-                _discard(line)
-
-
-def _ask_to_stop(line: _Line) -> None:
-    try:
-        line.outbox.put(dump_request(None)[0])
-        os.write(line.process.bell, BELL.pack(MESSAGE, 0, 0))
-    except (ChannelClosed, OSError):  # it has ended, or its pipe is full: the next rung of the ladder will do
-        return
-
-
-def _discard(line: _Line) -> None:
-    try:
-        line.outbox.flush()
-        line.process.channel.recv(1 << 20)
-    except (BlockingIOError, ChannelClosed, OSError):
-        return
 
 
 class ProcessPool(WorkerPool):
@@ -173,18 +51,18 @@ class ProcessPool(WorkerPool):
         self._start_process = start
         self._handlers: dict[int, Callable[[list[Ticket]], None]] = {}
         self._waited = [0.0] * num_workers
-        self._fleet = fleet = _Fleet(num_workers)
-        self._lines = fleet.lines
-        self._completions = CompletionReader(fleet.common.completion_read, self._note)
-        self._counts = fleet.block.array("f8", (num_workers, METERS))
+        self._ends = ends = Lines(num_workers)
+        self._lines = ends.lines
+        self._completions = CompletionReader(ends.common.completion_read, self._note)
+        self._counts = ends.block.array("f8", (num_workers, METERS))
         try:
-            self._poller = fleet.poller
+            self._poller = ends.poller
             self._poller.watch(self._completions.fd, READ)
             for worker in self.all_workers:
-                fleet.lines.append(self._new_line(worker))
+                ends.lines.append(self._new_line(worker))
         except BaseException:
             self.closed = True
-            fleet.stop(2.0)
+            ends.stop(2.0)
             raise
         self._bells = [line.process.bell for line in self._lines]
         self._places: dict[int, tuple[int, ...]] = {}
@@ -192,15 +70,15 @@ class ProcessPool(WorkerPool):
         self._yields = False
         self._slept_at = 0.0
         # Made after the keeper, which the first worker has started: at interpreter exit the later ones run first.
-        self._finalizer = weakref.finalize(self, fleet.stop, 2.0)
+        self._finalizer = weakref.finalize(self, ends.stop, 2.0)
 
-    def _new_line(self, worker: int) -> _Line:
-        line = _Line(self._start_process(worker, self._fleet.common))
+    def _new_line(self, worker: int) -> Line:
+        line = Line(self._start_process(worker, self._ends.common))
         _log.info("%s started: pid %d, %s.", line.process.settings.name, line.process.pid, line.process.method)
         self._watch(line.process.sentinel, READ, lambda finished: self._bury(worker, finished))
         self._handlers[line.process.channel.fileno()] = lambda finished: self._exchange(worker, finished)
         with contextlib.suppress(ChannelClosed, OSError):  # should it have ended already, its sentinel tells
-            line.outbox.put(*dump_request(Call(HOST, "meter", (self._fleet.block, worker * METERS))))
+            line.outbox.put(*dump_request(Call(HOST, "meter", (self._ends.block, worker * METERS))))
             os.write(line.process.bell, BELL.pack(MESSAGE, 0, 0))  # number 0: nobody waits for the reply
         return line
 
@@ -348,7 +226,7 @@ class ProcessPool(WorkerPool):
             line.outbox.close()
         self._watch_channel(line)
 
-    def _watch_channel(self, line: _Line) -> None:
+    def _watch_channel(self, line: Line) -> None:
         mask = (WRITE if line.outbox else 0) | (READ if line.promised else 0)
         self._poller.watch(line.process.channel.fileno(), mask)
 
@@ -388,7 +266,7 @@ class ProcessPool(WorkerPool):
         self._place(worker)
 
     def stack(self, worker: int, timeout: float = 0.5) -> str:
-        process, pipe = self._lines[worker].process, self._fleet.common.stacks_read
+        process, pipe = self._lines[worker].process, self._ends.common.stacks_read
         with contextlib.suppress(BlockingIOError):  # what an earlier, slower answer left there
             os.read(pipe, 65536)
         process.signal(STACK_SIGNAL)
@@ -427,7 +305,7 @@ class ProcessPool(WorkerPool):
         self.closed = True
         self._tickets.clear()
         self._finalizer.detach()
-        self._fleet.stop(timeout)
+        self._ends.stop(timeout)
         _log.info("%d workers stopped.", self.num_workers)
 
     # ---- the poller -----------------------------------------------------------------------------------------------
