@@ -22,9 +22,8 @@ import signal
 import socket
 import sys
 import traceback
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from parallel_envs.engine.channel import ChannelClosed, receive_frame, send_frame
@@ -37,12 +36,10 @@ from parallel_envs.engine.child import (
     leave,
     run_child,
 )
+from parallel_envs.engine.output import Output, Printer
 from parallel_envs.engine.poller import readable
 
-_TAIL_LINES = 200
-_LONGEST_LINE = 64 << 10  # output without line ends is passed on in pieces of about this size
 _REAP_SECONDS = 0.5
-_PIECE_BYTES = select.PIPE_BUF  # what a pipe that is writable takes without making the writer wait
 _MOST_WAITING_BYTES = 1 << 20
 _SPAWN_COMMAND = (
     "import sys; sys.path[:] = {path!r}; import pickle; "
@@ -87,14 +84,11 @@ class _Ward:
     """A process that the keeper looks after."""
 
     pid: int
-    name: str
     sentinel: int
-    output: int
+    output: Output
     is_child: bool
     exitcode: int | None = None
     alive: bool = True
-    unfinished: bytes = b""
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
 
 
 def run(socket_fd: int, owner_pid: int) -> None:
@@ -118,7 +112,7 @@ class _Keeper:
         self._poller = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._preloaded: set[str] = set()
-        self._printer = _Printer()
+        self._printer = Printer()
         self._reading = True
         self._listening = True
 
@@ -174,7 +168,7 @@ class _Keeper:
             case Launch():
                 return self._launch(request, fds)
             case Adopt():
-                self._add(_Ward(request.pid, request.name, _open_sentinel(request.pid), fds[0], is_child=False))
+                self._add(_Ward(request.pid, _open_sentinel(request.pid), Output(request.name, fds[0]), is_child=False))
                 return True, []
             case Autopsy():
                 return self._autopsy(request.pid), []
@@ -194,7 +188,7 @@ class _Keeper:
             for fd in ends.fds:
                 os.close(fd)
         sentinel = _open_sentinel(pid)
-        self._add(_Ward(pid, request.settings.name, sentinel, output, is_child=True))
+        self._add(_Ward(pid, sentinel, Output(request.settings.name, output), is_child=True))
         return pid, [os.dup(sentinel)]
 
     def _autopsy(self, pid: int) -> Obituary:
@@ -205,7 +199,7 @@ class _Keeper:
             readable(ward.sentinel, 1.0)
             self._bury(ward)
         del self._wards[pid]
-        return Obituary(ward.exitcode, tuple(ward.tail))
+        return Obituary(ward.exitcode, tuple(ward.output.tail))
 
     # ---- starting -------------------------------------------------------------------------------------------------
 
@@ -251,9 +245,8 @@ class _Keeper:
 
     def _add(self, ward: _Ward) -> None:
         self._wards[ward.pid] = ward
-        os.set_blocking(ward.output, False)
         self._watch(ward.sentinel, lambda: self._bury(ward))
-        self._watch(ward.output, lambda: self._pass_on(ward))
+        self._watch(ward.output.fd, lambda: self._pass_on(ward))
 
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:
         self._handlers[fd] = handler
@@ -277,30 +270,19 @@ class _Keeper:
         self._end_output(ward)
 
     def _pass_on(self, ward: _Ward) -> None:
-        """Write the lines that have come, with the name of their writer."""
-        while True:
-            try:
-                data = os.read(ward.output, 65536)
-            except (BlockingIOError, OSError):
-                return
-            if not data:
-                self._end_output(ward)
-                return
-            lines = (ward.unfinished + data).splitlines(keepends=True)  # a progress bar ends its lines with "\r"
-            ends = lines[-1].endswith(b"\n") or len(lines[-1]) > _LONGEST_LINE
-            ward.unfinished = b"" if ends else lines.pop()
-            self._write(ward, [line.rstrip(b"\r\n") for line in lines if line != b"\r"])
+        while not ward.output.ended and (text := ward.output.read()) is not None:
+            self._print(text)
+        if ward.output.ended:
+            self._forget(ward.output.fd)
 
     def _end_output(self, ward: _Ward) -> None:
-        if ward.unfinished:
-            self._write(ward, [ward.unfinished.rstrip(b"\r")])
-            ward.unfinished = b""
-        self._forget(ward.output)
+        self._print(ward.output.rest())
+        self._forget(ward.output.fd)
 
-    def _write(self, ward: _Ward, lines: list[bytes]) -> None:
-        ward.tail.extend(line.decode(errors="replace") for line in lines)
-        self._printer.put(b"".join(b"[%s] %s\n" % (ward.name.encode(), line) for line in lines))
-        self._mind_printer()
+    def _print(self, text: bytes) -> None:
+        if text:
+            self._printer.put(text)
+            self._mind_printer()
 
     def _mind_printer(self) -> None:
         """While nobody reads stderr, print later; and while too much is waiting for that, read no more output."""
@@ -313,38 +295,8 @@ class _Keeper:
         if listening is not self._reading:
             self._reading = listening
             for ward in self._wards.values():
-                if ward.output in self._handlers:
-                    self._poller.register(ward.output, select.POLLIN if listening else 0)
-
-
-class _Printer:
-    """Writes to stderr without ever waiting for its reader, who may be stopped, slow or gone."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[bytes] = deque()
-        self.waiting_bytes = 0
-
-    def put(self, text: bytes) -> None:
-        self._waiting.append(text)
-        self.waiting_bytes += len(text)
-
-    def flush(self) -> bool:
-        """Write what can be written now. True: something is left."""
-        poll = select.poll()
-        poll.register(2, select.POLLOUT)
-        while self._waiting and any(event & select.POLLOUT for _, event in poll.poll(0)):
-            piece = self._waiting[0][:_PIECE_BYTES]
-            try:
-                count = os.write(2, piece)
-            except OSError:
-                self._waiting.clear()  # nobody will ever read it
-                self.waiting_bytes = 0
-                break
-            self.waiting_bytes -= count
-            rest = self._waiting.popleft()[count:]
-            if rest:
-                self._waiting.appendleft(rest)
-        return bool(self._waiting)
+                if ward.output.fd in self._handlers:
+                    self._poller.register(ward.output.fd, select.POLLIN if listening else 0)
 
 
 def _exec(settings: ChildSettings, ends: ChildEnds) -> None:
