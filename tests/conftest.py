@@ -17,6 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
@@ -35,6 +36,8 @@ os.environ[RUN_VARIABLE] = RUN_ID
 
 # `multiprocessing.Array`, which Gymnasium's async env uses, keeps freed memory and its descriptor for later.
 KEPT_BY_THE_STANDARD_LIBRARY = re.compile(r"/pym-\d+-\w+ \(deleted\)$")
+
+SHARED_MEMORY = re.compile(r" (/memfd:|/dev/zero|/dev/shm/psm_)")
 
 FAILED = pytest.StashKey[bool]()
 
@@ -74,23 +77,33 @@ def _new(kind: str, now: dict[int, str], before: dict[int, str]) -> list[str]:
 # ---- what the kernel and the interpreter say -----------------------------------------------------
 
 
+STRANGERS: set[int] = set()
+"""Processes of others, as seen when last looked: a pid is not given away anew while it is in use."""
+
+KERNEL_THREAD = 0x00200000
+
+
 def _processes() -> dict[int, str]:
     """Every process below this one, and every orphan of this run; the engine's keeper is neither."""
-    parents, marked, mark = {}, set(), f"{RUN_VARIABLE}={RUN_ID}".encode()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(folder.name)] = _parent_of(folder)
-            if mark in (folder / "environ").read_bytes():
-                marked.add(int(folder.name))
-        except OSError:  # it has just ended, or belongs to someone else
-            continue
+    running = {int(name) for name in os.listdir("/proc") if name.isdecimal()}  # noqa: PTH208  # read at each test: quick
+    STRANGERS.intersection_update(running)
+    parents, marked, unmarked, mark = {}, set(), set(), f"{RUN_VARIABLE}={RUN_ID}".encode()
+    for pid in running - STRANGERS:
+        with suppress(OSError):  # it has just ended, or belongs to someone else
+            parents[pid], flags = _parent_and_flags(pid)
+            environment = b"none" if flags & KERNEL_THREAD else Path(f"/proc/{pid}/environ").read_bytes()
+            if mark in environment:
+                marked.add(pid)
+            elif environment:  # there is none for a moment while another program begins
+                unmarked.add(pid)
     ours = {pid for pid in parents if os.getpid() in _ancestors(pid, parents)} | marked
+    STRANGERS.update(unmarked - ours - {os.getpid()})
     return {pid: _command_line(pid) for pid in sorted(ours - {os.getpid(), keeper_pid()})}
 
 
-def _parent_of(folder: Path) -> int:
-    after_the_name = (folder / "stat").read_text(errors="replace").rpartition(")")[2]
-    return int(after_the_name.split()[1])
+def _parent_and_flags(pid: int) -> tuple[int, int]:
+    after_the_name = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return int(after_the_name[1]), int(after_the_name[6])
 
 
 def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
@@ -124,12 +137,9 @@ def _descriptors() -> dict[int, str]:
 
 def _shared_memory() -> dict[int, str]:
     """Mappings of memory that other processes can share, by inode."""
-    found = {}
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        fields = line.split(maxsplit=5)
-        if len(fields) == 6 and fields[5].startswith(("/memfd:", "/dev/zero", "/dev/shm/psm_")):
-            found[int(fields[4])] = fields[5]
-    return found
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    fields = [line.split(maxsplit=5) for line in lines if SHARED_MEMORY.search(line)]
+    return {int(inode): target for *_, inode, target in fields}
 
 
 # ---- the check -----------------------------------------------------------------------------------
@@ -141,8 +151,13 @@ def _helpers_that_live_as_long_as_python() -> None:
     resource_tracker.ensure_running()
     forkserver.ensure_running()
     start_keeper()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _what_stays_is_set_aside(_helpers_that_live_as_long_as_python: None) -> None:
+    """What is here before a module's first test need not be looked through for garbage after each of them."""
     gc.collect()
-    gc.freeze()  # what is here by now need not be looked through after every test
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -155,9 +170,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_behind(
-    request: pytest.FixtureRequest, _helpers_that_live_as_long_as_python: None
-) -> Iterator[None]:
+def _nothing_is_left_behind(request: pytest.FixtureRequest, _what_stays_is_set_aside: None) -> Iterator[None]:
     before = Holdings.now()
     yield
     if request.node.stash.get(FAILED, False):
@@ -171,8 +184,11 @@ def _wait_for_endings(before: Holdings) -> list[str]:
     """What is still held once everything that is on its way out has gone."""
     deadline = time.monotonic() + SETTLE_SECONDS
     left = Holdings.now().gained_since(before)
-    while left and time.monotonic() < deadline:
+    if left:
         gc.collect()
+        left = Holdings.now().gained_since(before)
+    while left and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
+        gc.collect()
         left = Holdings.now().gained_since(before)
     return left

@@ -7,6 +7,7 @@ is on any of them. `keeper` is the process that starts the others and outlives n
 
 from parallel_envs.engine.factory import BACKENDS, PoolSettings, open_pool
 from parallel_envs.engine.host import Ringable
+from parallel_envs.engine.interrupts import let_ctrl_c_through
 from parallel_envs.engine.keeper_client import keeper_pid, start_keeper
 from parallel_envs.engine.memory import SharedBlock
 from parallel_envs.engine.messages import HOST, Call, Death, Failure, Reply
@@ -34,6 +35,7 @@ __all__ = [
     "dump_reply",
     "dump_request",
     "keeper_pid",
+    "let_ctrl_c_through",
     "load_reply",
     "open_pool",
     "picklable",

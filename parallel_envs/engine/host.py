@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from parallel_envs.engine.interrupts import let_ctrl_c_through
 from parallel_envs.engine.memory import SharedBlock
 from parallel_envs.engine.messages import HOST, Call, Failure
 
@@ -64,9 +65,8 @@ class Host:
         for key in [key for key in self.objects if key != HOST]:
             try:
                 self.drop(key)
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # SystemExit too: the others are to be closed as well
+                let_ctrl_c_through(error)
                 errors.append(error)
         if errors:
             raise errors[0]

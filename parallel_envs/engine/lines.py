@@ -17,7 +17,7 @@ from parallel_envs.engine.pickling import dump_request
 from parallel_envs.engine.poller import READ, WRITE, Poller
 from parallel_envs.engine.worker_process import WorkerProcess
 
-_LEAST_KILL_SECONDS = 0.5  # what the system needs to end a process, however little time the caller gave
+_LEAST_KILL_SECONDS = 1.0  # what the system needs to end a process, however little time the caller gave
 
 
 class Line:
@@ -34,6 +34,7 @@ class Line:
         self.last_kept = 0
         """The number of the payload that came last."""
         self.death: Death | None = None
+        self.killed = False
         self.num_bytes = 0
 
 

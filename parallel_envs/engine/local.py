@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parallel_envs.engine.host import BELL_SECONDS, MESSAGE_SECONDS, METERS, Host, Outcome
+from parallel_envs.engine.interrupts import let_ctrl_c_through
 from parallel_envs.engine.memory import SharedBlock
 from parallel_envs.engine.messages import Call, Death, Reply
 from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
@@ -110,8 +111,8 @@ class SerialPool(_LocalPool):
             reply = self._answer(worker, request)
             self._waited[worker] += time.perf_counter() - began
             self._settle(request[0], worker, reply, finished)
-            if reply is not None and reply.failure is not None:
-                _let_through(reply.failure.cause)
+            if reply is not None and reply.failure is not None and reply.failure.cause is not None:
+                let_ctrl_c_through(reply.failure.cause)
         return finished
 
     def close(self, timeout: float = 5.0) -> None:
@@ -197,17 +198,10 @@ def _reply(worker: int, outcome: Outcome | None) -> Reply | None:
     return Reply(worker, outcome.value, outcome.failure)
 
 
-def _let_through(cause: BaseException | None) -> None:
-    """Ctrl-C in the caller's own thread is the caller's, wherever it happened to strike."""
-    if isinstance(cause, KeyboardInterrupt):
-        raise cause
-
-
 def _close_hosts(hosts: list[Host]) -> None:
     for host in hosts:
         try:
             host.close()
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # closing goes on; the error is shown and ends nothing
+        except BaseException as error:  # closing goes on; the error is shown and ends nothing
+            let_ctrl_c_through(error)
             _log.warning("An object raised while it was closed.", exc_info=True)

@@ -59,12 +59,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How a worker ended. `exitcode` as in `errors.WorkerDied`; `last_output` its last lines."""
+    """How a worker ended. `exitcode` as in `errors.WorkerDied`; `last_output` its last lines; `killed`: by its pool."""
 
     worker: int
     pid: int
     exitcode: int | None
     last_output: tuple[str, ...] = ()
+    killed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

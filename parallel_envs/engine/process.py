@@ -248,14 +248,16 @@ class ProcessPool(WorkerPool):
         line.bells.clear()
         self._bells[worker] = _NOT_NOW
         obituary = line.process.obituary()
-        line.death = Death(worker, line.process.pid, obituary.exitcode, obituary.last_output)
+        line.death = Death(worker, line.process.pid, obituary.exitcode, obituary.last_output, line.killed)
         _log.info("%s ended: pid %d, exit code %s.", line.process.settings.name, line.process.pid, obituary.exitcode)
         for ticket in [ticket for ticket in self._tickets.values() if worker in ticket.waiting]:
             self._settle(ticket.number, worker, Reply(worker, death=line.death), finished)
 
     def kill(self, worker: int) -> None:
-        if self._lines[worker].death is None:
-            self._lines[worker].process.signal(signal.SIGKILL)
+        line = self._lines[worker]
+        if line.death is None:
+            line.killed = line.process.is_alive()
+            line.process.signal(signal.SIGKILL)
             self._bury(worker, [])
 
     def restart(self, worker: int) -> None:

@@ -148,10 +148,20 @@ class _Collection:
             with contextlib.suppress(KeyboardInterrupt):  # who cannot wait leaves requests on the way
                 self._drain()
             raise CollectionInterrupted(Rollouts(self._done)) from None
-        except BaseException:
+        except BaseException as error:
+            self._tell(error)
             self._drain()
             raise
         return Rollouts(self._done)
+
+    def _tell(self, error: BaseException) -> None:
+        """Add to an error what was being played, and what is complete already."""
+        for env in getattr(error, "env_ids", ()):
+            if env in self._takes:
+                order = self._takes[env].order
+                error.add_note(f"Env {env} was playing rollout {order.id} (task {order.task!r}, seed {order.seed}).")
+        error.add_note(f"{len(self._done)} rollouts were complete; they are in this error's `rollouts`.")
+        error.rollouts = Rollouts(self._done)  # type: ignore[attr-defined]  # whatever was raised goes on as it is
 
     # ---- environments -----------------------------------------------------------------------------------------------
 
@@ -160,8 +170,8 @@ class _Collection:
         away = [env for env in range(self._envs.num_envs) if self._envs.is_away(env)]
         if away:
             raise AlreadyPendingCallError(
-                f"`collect` was called while envs {away} are still on the way from an earlier `send`. "
-                "Call `recv` first.",
+                f"`collect` was called while envs {away} are still on the way, from a `send` or from a `collect` that "
+                "failed. Call `recv` first; those that hang want `restart(env_ids)` before it.",
                 "send",
             )
 
@@ -174,9 +184,7 @@ class _Collection:
             begun.append(env)
         if not begun:
             return
-        seeds: list[int | None] = [None] * self._envs.num_envs
-        for env in begun:
-            seeds[env] = self._takes[env].order.seed
+        seeds = [self._takes[env].order.seed for env in begun]
         tasks = [self._takes[env].order.task for env in begun]
         self._envs.send_reset(begun, seed=seeds, tasks=None if tasks[0] is None else tasks)
         self._away += len(begun)

@@ -148,8 +148,8 @@ def affinity(cores: Any) -> tuple[tuple[int, ...], ...] | None:
     return tuple(given)
 
 
-def seeds(seed: Any, num_envs: int) -> list[int | None]:
-    """Gymnasium's rule: an int counts up from env to env."""
+def seeds(seed: Any, num_envs: int, envs: Sequence[int] | None = None) -> list[int | None]:
+    """Gymnasium's rule: an int counts up from env to env, a list has one for each. Or one for each of `envs`."""
     if seed is None:
         return [None] * num_envs
     if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
@@ -161,6 +161,9 @@ def seeds(seed: Any, num_envs: int) -> list[int | None]:
         if one is not None and (isinstance(one, bool) or not isinstance(one, int | np.integer)):
             raise TypeError(f"seed={seed!r} holds {one!r}, which is neither an integer nor None.")
         given.append(None if one is None else int(one))
+    if envs is not None and len(given) == len(envs):
+        own = dict(zip(envs, given, strict=True))
+        return [own.get(env) for env in range(num_envs)]
     if len(given) != num_envs:
         raise ValueError(
             f"{len(given)} seeds were given for {num_envs} environments. If seeds are passed as a list the length must "

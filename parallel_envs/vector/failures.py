@@ -33,7 +33,7 @@ def env_error(failures: Mapping[int, Failure], doing: str) -> EnvError:
 
 def worker_died(death: Death, envs: Sequence[int], doing: str, *, advice: str = "") -> WorkerDied:
     text = f"Worker {death.worker} ({env_names(envs)}, pid {death.pid}) {_how(death.exitcode)} during {doing}."
-    text += _hint(death.exitcode) + advice
+    text += _hint(death) + advice
     if lines := _telling(death.last_output):
         text += "\nIts last output:\n" + "\n".join(f"  {line}" for line in lines)
     return WorkerDied(text, worker=death.worker, pid=death.pid, exitcode=death.exitcode, env_ids=envs)
@@ -88,8 +88,10 @@ def _how(exitcode: int | None) -> str:
         return f"was killed by signal {-exitcode}"
 
 
-def _hint(exitcode: int | None) -> str:
-    match exitcode:
+def _hint(death: Death) -> str:
+    if death.killed:
+        return " That was this process: the worker had not answered in time, or was to be replaced."
+    match death.exitcode:
         case -9:
             return " The system may be out of memory: use smaller environments, or fewer of them."
         case -11:

@@ -181,7 +181,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """Reset all environments, or those that `env_ids` names or `options["reset_mask"]` marks.
 
         Args:
-            seed: As Gymnasium has it: an int counts up from environment to environment, a list has one for each.
+            seed: As Gymnasium has it: an int counts up from environment to environment, a list has one for each (with
+                `env_ids`, for each of those).
             options: For `Env.reset`: a dict for all, or a list with one for each. `"tasks"` and `"task"` in a dict are
                 taken as `tasks` (for all in the second case), for wrappers that pass nothing else.
             tasks: One for each environment that is reset: any value, a `Task`, `KEEP` or `RESAMPLE`. It stays through
@@ -207,7 +208,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._check_open("reset_async")
         wish = arguments.reset_wish(options, tasks, env_ids, self.num_envs)
         self._check_can_reset(wish.envs)
-        seeds = arguments.seeds(seed, self.num_envs)
+        seeds = arguments.seeds(seed, self.num_envs, None if env_ids is None else wish.envs)
         chosen = self._tasks.choices(wish.tasks, wish.envs)
         requests = [ResetRequest(env, seeds[env], wish.options[env], chosen[env]) for env in wish.envs]
         self._turn_set(untouched=wish.untouched(self.num_envs))
@@ -323,7 +324,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """Reset some environments, each at its own pace; arguments as in `reset`. `recv` brings the results."""
         wish = arguments.reset_wish(options, tasks, env_ids, self.num_envs)
         self._ready_to_fly("send_reset", wish.envs)
-        seeds = arguments.seeds(seed, self.num_envs)
+        seeds = arguments.seeds(seed, self.num_envs, None if env_ids is None else wish.envs)
         chosen = self._tasks.choices(wish.tasks, wish.envs)
         requests = [ResetRequest(env, seeds[env], wish.options[env], chosen[env]) for env in wish.envs]
         self._fleet.check_can_travel(requests)

@@ -11,7 +11,7 @@ import gymnasium
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.engine import Failure, SharedBlock
+from parallel_envs.engine import Failure, SharedBlock, let_ctrl_c_through
 from parallel_envs.tasks import TaskSource, TaskWay, offers, part_of
 from parallel_envs.vector.buffers import Buffers, Plan
 from parallel_envs.vector.registry import Registrations
@@ -61,9 +61,8 @@ class EnvSlice:
         for env, factory in enumerate(factories, first):
             try:
                 self._envs.append(_make(env, factory, registrations))
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
+                let_ctrl_c_through(error)
                 self._unmade.failures[env] = Failure.of(error)
                 break
 
@@ -104,15 +103,13 @@ class EnvSlice:
         local = env - self._first
         try:
             self._envs[local].close()
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # noqa: BLE001  # it is broken: that is why it is replaced
+        except BaseException as error:  # noqa: BLE001  # it is broken: that is why it is replaced
+            let_ctrl_c_through(error)
             _log.info("Env %d raised while it was closed to be replaced.", env, exc_info=True)
         try:
             self._envs[local] = _make(env, self._factories[local], self._registrations)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
+            let_ctrl_c_through(error)
             return News(failures={env: Failure.of(error)})
         return None
 
@@ -122,9 +119,8 @@ class EnvSlice:
         for request in requests:
             try:
                 self._stepper.revive(request)
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
+                let_ctrl_c_through(error)
                 failures[request.env] = Failure.of(error)
         return failures
 
@@ -173,9 +169,8 @@ class EnvSlice:
             try:
                 attribute = self._envs[env - self._first].get_wrapper_attr(name)
                 results[env] = self._keep(attribute(*args, **kwargs) if callable(attribute) else attribute)
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
+                let_ctrl_c_through(error)
                 results[env] = Failure.of(error)
         return results
 
@@ -185,9 +180,8 @@ class EnvSlice:
         for env, value in values.items():
             try:
                 self._envs[env - self._first].set_wrapper_attr(name, value)
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # noqa: BLE001  # as above
+                let_ctrl_c_through(error)
                 failures[env] = Failure.of(error)
         return failures
 
@@ -197,9 +191,8 @@ class EnvSlice:
         for index, env in enumerate(self._envs, start=self._first):
             try:
                 env.close()
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # noqa: BLE001  # one env's trouble must not keep the others open
+                let_ctrl_c_through(error)
                 error.add_note(f"This is what env {index} raised when it was closed.")
                 errors.append(error)
         self._envs = []

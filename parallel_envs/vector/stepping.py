@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.engine import Failure
+from parallel_envs.engine import Failure, let_ctrl_c_through
 from parallel_envs.tasks import Task, takes
 from parallel_envs.vector.buffers import (
     AUTORESET_SECONDS,
@@ -33,6 +33,7 @@ from parallel_envs.vector.exchange import ActionReader, ObservationWriter, as_fl
 from parallel_envs.vector.infos import EMPTY, PICKLED, Info, InfoWriter, Schema
 from parallel_envs.vector.snapshots import snapshot
 from parallel_envs.vector.tasking import UNSAID, TaskDesk, TaskSettings
+from parallel_envs.vector.watched_options import WatchedOptions, warn_unseen
 
 AnyEnv = gymnasium.Env[Any, Any]
 
@@ -107,6 +108,7 @@ class Stepper:
         self._lost: dict[int, tuple[Any, Info]] = {}
         self._before: dict[int, tuple[int, int]] = {}
         self._news: News | None = None
+        self._looks_at_tasks = False
         self.ring = self._make_ring()
 
     def _make_ring(self) -> Callable[[int], News | None]:
@@ -143,9 +145,8 @@ class Stepper:
                     if type(reward) is not float:
                         reward = as_float(reward)
                     pack_row(rows, env * row_bytes, reward, number, terminated, truncated)
-                except KeyboardInterrupt:
-                    raise
                 except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
+                    let_ctrl_c_through(error)
                     self._note_failure(env, error)
             return None if self._news is None else self.take_news()
 
@@ -168,9 +169,8 @@ class Stepper:
         local = request.env - self._first
         try:
             self._reset(local, request, which_set)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001  # as in ring
+            let_ctrl_c_through(error)
             self._note().failures[request.env] = Failure.of(error)
         finally:
             self._counters[RESET_SECONDS] += time.perf_counter() - began
@@ -195,9 +195,8 @@ class Stepper:
         for local in locals_:
             try:
                 self._instead_of_step(local, which_set)
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # noqa: BLE001  # as in ring
+                let_ctrl_c_through(error)
                 self._note().failures[self._first + local] = Failure.of(error)
 
     def take_news(self) -> News | None:
@@ -239,8 +238,17 @@ class Stepper:
 
     def _begin_episode(self, local: int, request: ResetRequest) -> tuple[Any, Info]:
         added = self.desk.begin(local, request.task)
-        options = {**(request.options or {}), **added} if added else request.options
-        return reset_env(self._envs[local], request.seed, options)
+        if not added:
+            return reset_env(self._envs[local], request.seed, snapshot(request.options))
+        options = {**(snapshot(request.options) or {}), **added}
+        if self._looks_at_tasks:
+            return reset_env(self._envs[local], request.seed, options)
+        watched = WatchedOptions(options)
+        outcome = reset_env(self._envs[local], request.seed, watched)
+        self._looks_at_tasks = True  # or has been told of: once a worker is enough
+        if not watched.seen and not self._first:
+            warn_unseen(self._envs[local])
+        return outcome
 
     def _end_episode(self, local: int, observation: Any, info: Info) -> tuple[Any, Info]:
         """The observation and info to report for a step that ended its episode."""
@@ -283,5 +291,5 @@ class Stepper:
 
 
 def reset_env(env: AnyEnv, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, Info]:
-    """Reset; an env whose `reset` takes no arguments is content as long as none are given. The options are its own."""
-    return env.reset() if seed is None and options is None else env.reset(seed=seed, options=snapshot(options))
+    """Reset; an env whose `reset` takes no arguments is content as long as none are given. Options become its own."""
+    return env.reset() if seed is None and options is None else env.reset(seed=seed, options=options)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 import enum
-import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource, TaskWay
 from parallel_envs.vector.buffers import ROW, TASK_OFFSET, Buffers, cells
 from parallel_envs.vector.snapshots import snapshot
+from parallel_envs.vector.task_numbers import TaskNumbers
 
 TaskSetter = Callable[[Any, Any], None]
 
@@ -134,10 +133,7 @@ class TaskBook:
         self.ways = tuple(ways)
         self.active = source is not None
         self.named: dict[int, Task] = {}
-        self._numbers: dict[bytes, int] = {}
-        self._counted: set[int] = set()
-        self._taken: set[int] = set()
-        self._next_number = 0
+        self._numbers = TaskNumbers(getattr(source, "tasks", ()))
         self._told_version = None if source is None else source.version
         if source is not None:
             self._check_ways(range(num_envs))
@@ -153,9 +149,11 @@ class TaskBook:
             raise ValueError(f"{len(given)} tasks were given for {len(envs)} environments. Give one for each.")
         if RESAMPLE in [task for task in given if isinstance(task, type(RESAMPLE))] and self.source is None:
             raise ValueError("RESAMPLE was given as a task, but there is no task_source to draw from.")
-        chosen = {env: self.numbered(task) for env, task in zip(envs, given, strict=True)}
-        self._check_ways([env for env, task in chosen.items() if task is not KEEP and task is not UNSAID])
-        return chosen
+        self._check_ways(
+            [env for env, task in zip(envs, given, strict=True) if task is not KEEP and task is not UNSAID]
+        )
+        with self._numbers.trying():
+            return {env: self.numbered(task) for env, task in zip(envs, given, strict=True)}
 
     def next_of(self, env: int) -> Any:
         """What a new env in the place of a failed one is to play: the task named last, unless a source draws anew."""
@@ -181,37 +179,12 @@ class TaskBook:
                 self.named.pop(env, None)
 
     def numbered(self, task: Any) -> Any:
-        """A plain value as a `Task`. Whole numbers tell themselves; others are counted as they first appear."""
+        """A plain value as a `Task`."""
         if task is KEEP or task is RESAMPLE or task is UNSAID:
             return task
         if isinstance(task, Task):
-            return Task(task.value, _checked_number(task.id, task))
-        if isinstance(task, int | np.integer) and not isinstance(task, bool):
-            return Task(task, self._own_number(_checked_number(task, task)))
-        return Task(task, self._count(task))
-
-    def _own_number(self, number: int) -> int:
-        if number in self._counted:
-            raise ValueError(
-                f"The task {number} would be told by a number that another task, which has none of its own, was given. "
-                "Give numbers yourself, as Task(value, id)."
-            )
-        self._taken.add(number)
-        return number
-
-    def _count(self, task: Any) -> int:
-        """The number of a task that does not tell itself: the first that is free when it first appears."""
-        try:
-            key = hashlib.blake2b(cloudpickle.dumps(task), digest_size=16).digest()
-        except Exception as error:
-            raise TypeError(f"The task {task!r} cannot be pickled, so it cannot travel to a worker: {error}") from error
-        if key not in self._numbers:
-            while self._next_number in self._taken:
-                self._next_number += 1
-            self._numbers[key] = self._next_number
-            self._counted.add(self._next_number)
-            self._next_number += 1
-        return self._numbers[key]
+            return Task(task.value, _checked_number(task))
+        return Task(task, self._numbers.of(task))
 
     def source_to_send(self) -> TaskSource | None:
         """The source, if it has changed since this was last asked."""
@@ -227,9 +200,10 @@ class TaskBook:
                 raise TypeError(f"Env {env} was to be given a task. {way}")
 
 
-def _checked_number(number: Any, task: Any) -> int:
+def _checked_number(task: Task) -> int:
+    number: Any = task.id
     if isinstance(number, bool) or not isinstance(number, int | np.integer) or not NO_TASK < number < 1 << 63:
-        raise ValueError(f"The task {task!r} has the number {number!r}, which is not a whole number of 64 bits.")
+        raise ValueError(f"The task {task.value!r} has the number {number!r}, which is not a whole number of 64 bits.")
     return int(number)
 
 

@@ -99,24 +99,25 @@ class NotingItsProcess(InProcess):
         super().open()
 
 
-def main(name: str, length: int, num_envs: int, steps: int, record: str) -> None:
-    """Let one contestant step, and print how many steps it says it made."""
+def main(length: int, num_envs: int, steps: int, folder: str, *names: str) -> None:
+    """Let contestants step, one after the other, and print how many steps each says it made."""
     from functools import partial
 
     from parallel_envs.bench.contestants import Ours
 
     kinds: dict[str, type[Contestant]] = {**PEERS, InProcess.name: InProcess, Ours.name: Ours}
-    workload = Workload(
-        factory=partial(EpisodeEnv, length, Path(record)),
-        action_space=EpisodeEnv.action_space,
-        num_envs=num_envs,
-    )
-    contestant = kinds[name](workload)
-    contestant.load()
-    contestant.open()
-    sys.stdout.write(f"{run_steps(contestant.step, steps)}\n")
-    contestant.close()
+    for name in names:
+        workload = Workload(
+            factory=partial(EpisodeEnv, length, Path(folder) / name),
+            action_space=EpisodeEnv.action_space,
+            num_envs=num_envs,
+        )
+        contestant = kinds[name](workload)
+        contestant.load()
+        contestant.open()
+        sys.stdout.write(f"{name}={run_steps(contestant.step, steps)}\n")
+        contestant.close()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

@@ -70,18 +70,6 @@ def test_a_collector_that_brings_fewer_steps_is_not_measured() -> None:
         lazy.step()
 
 
-@pytest.mark.usefixtures("only_small")
-def test_every_collector_has_a_row_with_a_figure_beside_the_plain_loop() -> None:
-    rows = measure_rollouts(RolloutPlan(works=("unequal",), num_workers=1, num_envs=2, rounds=2))
-    assert [row.name for row in rows] == ["collect", "collect", "sequential", "lock-step", "lock-step"]
-    assert [row.error for row in rows] == [None] * 5
-    for row in rows:
-        assert row.spread is not None
-        assert row.to_sequential is not None
-        assert row.spread.num_samples == row.to_sequential.num_samples == len(row.rates) == 2
-    assert rows[2].to_sequential == spread([1.0, 1.0])
-
-
 def test_a_work_that_lacks_its_library_is_named_and_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(NEEDS, "unequal", (("no_such_module_anywhere", "the-package[extra]"),))
     (row,) = measure_rollouts(RolloutPlan(works=("unequal",)))
@@ -89,16 +77,22 @@ def test_a_work_that_lacks_its_library_is_named_and_nothing_is_started(monkeypat
 
 
 @pytest.mark.usefixtures("only_small")
-def test_the_command_writes_table_and_json(tmp_path: Path) -> None:
+def test_every_collector_has_a_row_in_table_and_json_with_a_figure_beside_the_plain_loop(tmp_path: Path) -> None:
     file = tmp_path / "rollouts.json"
-    asked = ["rollouts", "--work", "unequal", "--num-workers", "1", "--num-envs", "2", "--rounds", "1"]
+    asked = ["rollouts", "--work", "unequal", "--num-workers", "1", "--num-envs", "2", "--rounds", "2"]
     done = CliRunner().invoke(cli.app, [*asked, "--json", str(file)])
     assert done.exit_code == 0, done.output
     assert "8 workers, 8 envs, a fixed share each" in done.output
     content = json.loads(file.read_text())
     assert content["command"] == "rollouts"
-    assert content["settings"] == {"works": ["unequal"], "num_workers": 1, "num_envs": 2, "rounds": 1}
-    assert [row["work"] for row in content["rows"]] == ["unequal"] * 5
+    assert content["settings"] == {"works": ["unequal"], "num_workers": 1, "num_envs": 2, "rounds": 2}
+    rows = content["rows"]
+    assert [row["work"] for row in rows] == ["unequal"] * 5
+    assert [row["name"] for row in rows] == ["collect", "collect", "sequential", "lock-step", "lock-step"]
+    assert [row["error"] for row in rows] == [None] * 5
+    for row in rows:
+        assert row["spread"]["num_samples"] == row["to_sequential"]["num_samples"] == len(row["rates"]) == 2
+    assert rows[2]["to_sequential"] == dataclasses.asdict(spread([1.0, 1.0]))
 
 
 def test_more_workers_than_environments_are_refused() -> None:

@@ -11,14 +11,17 @@ import pytest
 
 from parallel_envs.engine import START_METHODS, WorkerPool, open_pool
 from tests.engine.asking import settings_of
-from tests.vector.gates import Gate
+from tests.gates import Gate
 
 Open = Callable[..., WorkerPool]
 
 
-@pytest.fixture(params=["serial", "thread", *START_METHODS])
+@pytest.fixture(params=["serial", "thread", "fork", "forkserver"])
 def open_any(request: pytest.FixtureRequest) -> Iterator[Open]:
-    """Opens a pool of every kind."""
+    """Opens a pool of every kind.
+
+    A spawned worker differs from a forkserver's in how it begins and in nothing after that: `open_parallel` has both.
+    """
     yield from _opening(request.param)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parallel_envs.engine import SharedBlock, worker
-from tests.vector.gates import wait_at
+from tests.gates import wait_at
 
 
 class Echo:

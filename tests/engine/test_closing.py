@@ -23,9 +23,9 @@ from tests.engine.hosted import (
     HangingAtClose,
     Mortal,
 )
-from tests.vector.gates import Gate
+from tests.gates import Gate
 
-TIMEOUT = 0.5
+TIMEOUT = 0.2
 MARGIN = 1.0  # for a busy machine
 
 

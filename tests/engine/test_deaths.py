@@ -15,7 +15,7 @@ from parallel_envs.engine import HOST, Call, Death, Ticket, WorkerPool
 from tests.engine.asking import SOON_SECONDS, WAIT_SECONDS, ends_within, host, reply_to, settled, value_of
 from tests.engine.conftest import Open
 from tests.engine.hosted import ENDS, LAST_WORDS, Echo, Founder, Gated, Mortal, Talker
-from tests.vector.gates import Gate, wait_at
+from tests.gates import Gate, wait_at
 
 Ask = Callable[[WorkerPool, int, str], Ticket]
 

@@ -42,13 +42,21 @@ time.sleep(1000)
 """
 
 
-@pytest.mark.parametrize("work", WORKERS)
+CASES = [("forkserver", work) for work in WORKERS]
+CASES += [(method, work) for method in ("fork", "spawn") for work in ("in a loop", "with children", "stopped")]
+
+
+@pytest.mark.parametrize(("method", "work"), CASES)
 def test_nothing_is_left_when_its_process_is_killed(method: str, work: str, tmp_path: Path) -> None:
     left = _left_after(signal.SIGKILL, SCRIPT.format(work=WORKERS[work]), tmp_path, method)
     assert left == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV])
+@pytest.mark.parametrize(
+    ("method", "number"),
+    [("forkserver", number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV)]
+    + [("fork", signal.SIGTERM), ("spawn", signal.SIGTERM)],
+)
 def test_nothing_is_left_when_its_process_ends_by_any_signal(
     method: str, number: signal.Signals, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from parallel_envs.errors import ClosedError
 from tests.engine.asking import WAIT_SECONDS, failure_of, host, reply_to, run, settings_of, settled, value_of
 from tests.engine.conftest import Open
 from tests.engine.hosted import ERRORS, TOLD, Closing, Echo, Gated, Raiser, Runner
-from tests.vector.gates import Gate
+from tests.gates import Gate
 
 # ---- messages and bells --------------------------------------------------------------------------
 

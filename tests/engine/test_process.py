@@ -18,7 +18,7 @@ from tests.engine.asking import (
 )
 from tests.engine.conftest import Open
 from tests.engine.hosted import Echo, Founder, Gated, Runner, refuse
-from tests.vector.gates import Gate
+from tests.gates import Gate
 
 MANY_BELLS = 10_000  # a pipe holds some 4,000
 

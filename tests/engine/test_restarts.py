@@ -25,7 +25,7 @@ from tests.engine.asking import (
 )
 from tests.engine.conftest import Open
 from tests.engine.hosted import LAST_WORDS, Closing, Echo, Gated, Mortal, Runner
-from tests.vector.gates import Gate
+from tests.gates import Gate
 
 # ---- kill ----------------------------------------------------------------------------------------
 

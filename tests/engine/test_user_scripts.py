@@ -115,7 +115,6 @@ def test_what_the_script_had_not_flushed_is_printed_once(method: str, tmp_path: 
 # ---- ending --------------------------------------------------------------------------------------
 
 ENDINGS = {
-    "at its last line": ("", 0),
     "by sys.exit": ("sys.exit(3)", 3),
     "by an error": ("raise ValueError('of the script')", 1),
     "in a function": ("def f():\n    pool, key = opened(1, dict)\n    sys.exit(4)\nf()", 4),
@@ -124,24 +123,37 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+OPENED = "pool, key = opened(2, dict)\nprint(pool.pid(0), pool.pid(1), keeper_pid(), flush=True)\n"
+
+
+def assert_all_end(pids: list[int]) -> None:
+    left = [pid for pid in pids if not ends_within(pid, SOON_SECONDS)]
+    kill(left)
+    assert left == []
+
+
+# Beside the plainest end below, the start method counts where there is a worker to be ended.
+@pytest.mark.parametrize(
+    ("method", "ending"),
+    [("forkserver", ending) for ending in ENDINGS]
+    + [(method, f"with a {state} worker") for method in ("fork", "spawn") for state in ("dead", "busy")],
+)
 def test_a_script_that_does_not_close_leaves_nothing_and_prints_nothing(
     method: str, tmp_path: Path, ending: str
 ) -> None:
     line, returncode = ENDINGS[ending]
-    script = f"pool, key = opened(2, dict)\nprint(pool.pid(0), pool.pid(1), keeper_pid(), flush=True)\n{line}"
-    done = run_script(tmp_path, script, method)
-    left = [pid for pid in map(int, done.stdout.split()) if not ends_within(pid, SOON_SECONDS)]
-    kill(left)
-    assert left == []
+    done = run_script(tmp_path, OPENED + line, method)
+    assert_all_end([int(pid) for pid in done.stdout.split()])
     assert done.returncode == returncode
     assert done.stderr.splitlines()[-1:] == (["ValueError: of the script"] if "error" in ending else [])
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
 def test_a_script_that_does_not_close_ends_at_once(method: str, tmp_path: Path) -> None:
-    done = run_script(tmp_path, "pool, key = opened(2, dict)\nprint(time.monotonic())", method)
-    assert time.monotonic() - float(done.stdout) < 1.5
+    done = run_script(tmp_path, f"{OPENED}print(time.monotonic())", method)
+    *pids, ended = done.stdout.split()
+    assert time.monotonic() - float(ended) < 1.5
+    assert_all_end([int(pid) for pid in pids])
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 CLOSED_AT_EXIT = """
@@ -173,7 +185,11 @@ INTERRUPTED = {
 }
 
 
-@pytest.mark.parametrize("moment", INTERRUPTED)
+# What Python is in when it is interrupted is the script's own matter, whom the signal reaches is the start method's.
+@pytest.mark.parametrize(
+    ("method", "moment"),
+    [("forkserver", moment) for moment in INTERRUPTED] + [("fork", "while it rings"), ("spawn", "while it rings")],
+)
 def test_ctrl_c_is_one_traceback_and_no_word_of_the_workers(method: str, tmp_path: Path, moment: str) -> None:
     script = f"""
 class Sleeping:
@@ -191,9 +207,7 @@ print(pool.pid(0), pool.pid(1), keeper_pid(), flush=True)
         pids = [int(word) for word in process.stdout.readline().split()]
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=WAIT_SECONDS)
-    left = [pid for pid in pids if not ends_within(pid, SOON_SECONDS)]
-    kill(left)
-    assert left == []
+    assert_all_end(pids)
     assert errors.count("Traceback") == 1
     assert errors.splitlines()[-1] == "KeyboardInterrupt"
     assert not [line for line in errors.splitlines() if line.startswith("[worker")]

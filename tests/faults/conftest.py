@@ -12,7 +12,7 @@ import pytest
 from parallel_envs import ParallelEnvManager
 from parallel_envs.engine import START_METHODS
 from tests.faults.matrix import CLOSE_SECONDS, DEADLINES, Make
-from tests.vector.gates import Gate
+from tests.gates import Gate
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ SHORT = 0.2
 """A deadline that a hanging env is to miss, and no other."""
 
 DEADLINES = {"step_timeout": SHORT, "reset_timeout": SHORT, "start_timeout": 20.0}
-CLOSE_SECONDS = 0.5
+CLOSE_SECONDS = 0.25
 SLACK = 2.0
 """What a busy machine may add to a deadline."""
 

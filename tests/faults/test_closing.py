@@ -16,13 +16,13 @@ import pytest
 
 from parallel_envs import ParallelEnvManager
 from parallel_envs.errors import StepTimeout
-from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedEnv
+from parallel_envs.testing import Fault, Moment, ScriptedEnv
 from tests.engine.asking import WAIT_SECONDS, ends_within
 from tests.engine.scripts import run_script
 from tests.faults.broken_envs import LONG, FoundingEnv
 from tests.faults.matrix import CLOSE_SECONDS, SLACK, Make, actions, await_idle_fault, faulty, reset, step, within
 from tests.faults.processes import all_end_within
-from tests.vector.gates import Gate
+from tests.gates import Gate
 from tests.vector.small_envs import CountingEnv, GatedEnv, SlowResetEnv
 
 Prepare = Callable[[ParallelEnvManager], Any]
@@ -100,13 +100,6 @@ def test_it_is_over_in_time_in_every_state(make: Make, gate: Gate, context: str,
     assert all_end_within(pids, 0.0)
 
 
-def test_by_default_it_is_over_in_five_seconds(make: Make) -> None:
-    envs = make([partial(FaultyEnv, Fault.SIGSTOP, Moment.STEP), ScriptedEnv])
-    begin_step(envs)
-    with within(5.0 + SLACK):
-        envs.close()
-
-
 def test_with_terminate_it_is_over_at_once(make: Make, gate: Gate) -> None:
     envs = make([partial(GatedEnv, gate.path)] * 2)
     begin_step(envs)
@@ -160,10 +153,11 @@ def test_of_two_managers_one_may_be_broken(make: Make, tmp_path: Path) -> None:
 # ---- without a call ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ["idle", "amid a step"])
-def test_a_manager_that_is_forgotten_is_closed(gate: Gate, state: str) -> None:
-    pids = pids_of_a_forgotten_manager(gate.path, STATES[state])
-    gc.collect()
+@pytest.mark.parametrize("state", ["idle", "with workers stopped amid a step"])
+def test_a_manager_that_is_forgotten_is_closed_in_the_five_seconds_of_the_default(gate: Gate, state: str) -> None:
+    with within(5.0 + SLACK):
+        pids = pids_of_a_forgotten_manager(gate.path, STATES[state])
+        gc.collect()
     assert all_end_within(pids, SOON)
 
 
@@ -232,7 +226,11 @@ ENDS: dict[str, Prepare] = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(
+    ("method", "end"),
+    [("forkserver", end) for end in ENDS]
+    + [(method, end) for method in ("fork", "spawn") for end in ("close", "death")],
+)
 def test_what_an_env_started_ends_with_its_worker(make: Make, method: str, end: str) -> None:
     envs = make([FoundingEnv] * 2, context=method)
     pids = founded(envs)

@@ -22,7 +22,7 @@ from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedEnv, assert_
 from tests.engine.asking import ends_within
 from tests.faults.courses import Witness
 from tests.faults.matrix import CLOSE_SECONDS, SHORT, SLACK, Make, actions, faulty, name, reset, sound, step, within
-from tests.vector.gates import Gate
+from tests.gates import Gate
 from tests.vector.small_envs import CountingEnv, GatedEnv, SlowResetEnv
 
 TWO = np.zeros(2, int)
@@ -56,7 +56,11 @@ class StuckEnv(ScriptedEnv):
 # ---- what is told --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["fall_asleep", "go_round_in_circles", "wait_for_a_child"])
+@pytest.mark.parametrize(
+    ("method", "way"),
+    [("forkserver", way) for way in ("fall_asleep", "go_round_in_circles", "wait_for_a_child")]
+    + [("fork", "fall_asleep"), ("spawn", "fall_asleep")],
+)
 def test_the_error_shows_where_the_env_hangs(make: Make, method: str, way: str) -> None:
     envs = make([partial(StuckEnv, way), partial(ScriptedEnv, **LONG)], context=method)
     reset(envs)

@@ -15,7 +15,7 @@ from parallel_envs.errors import EnvError, ParallelEnvsError, StepTimeout
 from tests.engine.asking import ends_within
 from tests.faults.broken_envs import AlwaysFailingEnv, AnnouncingEnv, LockInfoEnv, lives
 from tests.faults.matrix import CLOSE_SECONDS, Make, reset, step
-from tests.vector.gates import Gate
+from tests.gates import Gate
 from tests.vector.small_envs import CountingEnv, GatedEnv
 
 

@@ -98,7 +98,11 @@ def shared_memory() -> set[str]:
     return set(os.listdir("/dev/shm"))  # noqa: PTH208  # names are all that is wanted
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+CASES = [("forkserver", moment) for moment in MOMENTS]
+CASES += [(method, moment) for method in ("fork", "spawn") for moment in ("construction", "step", "restart")]
+
+
+@pytest.mark.parametrize(("method", "moment"), CASES)
 def test_nothing_outlives_a_process_that_is_killed(method: str, tmp_path: Path, moment: str) -> None:
     os.mkfifo(tmp_path / "come")
     before = shared_memory()

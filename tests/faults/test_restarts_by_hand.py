@@ -16,7 +16,7 @@ from tests.engine.asking import ends_within
 from tests.faults.broken_envs import LONG, OneLifeEnv
 from tests.faults.courses import Witness
 from tests.faults.matrix import Make, faulty, reset, step
-from tests.vector.gates import Gate
+from tests.gates import Gate
 from tests.vector.small_envs import CountingEnv, GatedEnv
 
 SCRIPTED: dict[str, Any] = {"episode_lengths": (2, 3)}

@@ -166,6 +166,7 @@ time.sleep(1000)
 """
 
 
+@pytest.mark.parametrize("method", ["forkserver", "fork"])
 def test_close_is_over_in_time_though_nobody_reads_what_workers_write(method: str, tmp_path: Path) -> None:
     reader, writer = os.pipe()
     try:

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from parallel_envs.policies import AgentPolicy, BatchPolicy
 from parallel_envs.rollouts import Rollout
 from parallel_envs.testing import InfoKind, ScriptedEnv
-from tests.vector.gates import wait_at
+from tests.gates import wait_at
 from tests.vector.small_envs import CountingEnv
 from tests.vector.task_envs import ByResetTask
 

@@ -18,9 +18,9 @@ from gymnasium.vector import AutoresetMode
 from parallel_envs import ClosedError, EnvError, ParallelEnvManager, StepTimeout, WorkerDied, collect
 from parallel_envs.rollouts import Rollouts
 from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedEnv, assert_same_batch
+from tests.gates import Gate
 from tests.rollouts.players import LENGTHS, Acting, Counting, Remembering, by_observation, content, scripted, zeros
 from tests.vector.conftest import Make, Manager
-from tests.vector.gates import Gate
 from tests.vector.small_envs import CountingEnv, FailingEnv, GatedEnv
 from tests.vector.task_envs import Choosy
 
@@ -237,3 +237,13 @@ def test_faults_in_the_serial_backend_are_the_same(tmp_path: Path) -> None:
     factory = faulty(Fault.EXCEPTION, Moment.STEP, tmp_path / "broken", 9)
     with ParallelEnvManager([factory] * 3, backend="serial", on_failure="restart") as envs:
         assert_same_batch(content(collected(envs)), content(unbroken()))
+
+
+def test_an_error_tells_what_was_played_and_brings_what_was_complete(make: Make) -> None:
+    envs = make([ScriptedEnv, partial(FaultyEnv, Fault.EXCEPTION, Moment.STEP, at=30)], num_workers=1)
+    with pytest.raises(EnvError) as caught:
+        collect(envs, None, 40, random_actions=True, tasks=None, max_steps=5, seed=3)
+    told = "\n".join(caught.value.__notes__)
+    assert "Env 1 was playing rollout" in told
+    assert f"{len(caught.value.rollouts)} rollouts were complete" in told  # type: ignore[attr-defined]
+    assert 0 < len(caught.value.rollouts) < 40  # type: ignore[attr-defined]

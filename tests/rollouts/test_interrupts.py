@@ -16,9 +16,9 @@ import pytest
 
 from parallel_envs import CollectionInterrupted, collect
 from parallel_envs.testing import assert_same_batch
+from tests.gates import Gate
 from tests.rollouts.players import Acting, Counting, by_observation, content, scripted, zeros
 from tests.vector.conftest import Make
-from tests.vector.gates import Gate
 from tests.vector.small_envs import CountingEnv, GatedEnv
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from parallel_envs import ParallelEnvManager
-from tests.vector.gates import Gate
+from tests.gates import Gate
 
 Manager = ParallelEnvManager
 Make = Callable[..., Manager]

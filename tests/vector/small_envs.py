@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from tests.vector.gates import wait_at
+from tests.gates import wait_at
 
 Info = dict[str, Any]
 Step = tuple[Any, float, bool, bool, Info]

@@ -13,8 +13,8 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 
 from parallel_envs.errors import StepTimeout
 from parallel_envs.testing import ScriptedEnv, assert_same_batch
+from tests.gates import Gate
 from tests.vector.conftest import Make, Manager
-from tests.vector.gates import Gate
 from tests.vector.small_envs import CountingEnv, GatedEnv, SlowResetEnv
 
 ACTIONS = np.zeros(2, int)

@@ -15,8 +15,8 @@ from gymnasium.vector import AsyncVectorEnv
 
 from parallel_envs.errors import EnvError
 from parallel_envs.testing import RewardKind, ScriptedEnv, assert_same_batch
+from tests.gates import Gate
 from tests.vector.conftest import Make
-from tests.vector.gates import Gate
 from tests.vector.small_envs import CountingEnv, GatedEnv
 from tests.word_space import WordSpace
 

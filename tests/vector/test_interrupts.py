@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
-from parallel_envs import ParallelEnvManager
+from parallel_envs import EnvError, ParallelEnvManager
 from tests.vector.conftest import Make
 
 NUM_ENVS = 3
@@ -120,3 +121,54 @@ def recover(envs: ParallelEnvManager) -> None:
         envs.step_wait(timeout=10.0)
     if "needs a reset" in repr(envs):
         envs.reset(timeout=10.0)
+
+
+class Quitting(gym.Env[Any, Any]):
+    """Raises KeyboardInterrupt in step `at`, of its own accord."""
+
+    observation_space = gym.spaces.Discrete(100)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, at: int) -> None:
+        self.at, self.steps = at, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        self.steps = 0
+        return 0, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps == self.at:
+            raise KeyboardInterrupt
+        return self.steps, float(self.steps), False, False, {}
+
+
+def test_an_env_that_raises_it_in_a_worker_has_failed_like_any_other(make_parallel: Make) -> None:
+    envs = make_parallel([functools.partial(Quitting, at) for at in (9, 2, 9)], num_workers=1)
+    envs.reset()
+    envs.step(ACTIONS)
+    with pytest.raises(EnvError, match="Env 1 raised KeyboardInterrupt during step 2"):
+        envs.step(ACTIONS)
+
+
+def test_only_that_env_is_made_anew(make_parallel: Make) -> None:
+    envs = make_parallel(
+        [functools.partial(Quitting, at) for at in (9, 2, 9)],
+        num_workers=1,
+        on_failure="restart",
+        autoreset_mode="Disabled",
+    )
+    envs.reset()
+    envs.step(ACTIONS)
+    observations, rewards, _, truncated, infos = envs.step(ACTIONS)
+    assert infos["worker_restarted"].tolist() == [False, True, False]
+    assert truncated.tolist() == [False, True, False]
+    assert observations.tolist() == [2, 0, 2]
+    assert rewards.tolist() == [2.0, 0.0, 2.0]
+
+
+def test_in_the_callers_own_thread_it_is_the_callers() -> None:
+    with ParallelEnvManager([functools.partial(Quitting, 1)], backend="serial") as envs:
+        envs.reset()
+        with pytest.raises(KeyboardInterrupt):
+            envs.step(ACTIONS[:1])

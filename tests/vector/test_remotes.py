@@ -12,8 +12,8 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from parallel_envs.errors import ClosedError
 from parallel_envs.testing import assert_same_batch
+from tests.gates import Gate
 from tests.vector.conftest import Make
-from tests.vector.gates import Gate
 from tests.vector.task_envs import RAISE, UNSET, ByOptions, ByResetTask, Gated, Playing
 
 STEP: Any = ("step", {"action": 0})

@@ -10,8 +10,8 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from parallel_envs.testing import InfoKind, ScriptedEnv, assert_same_batch
+from tests.gates import Gate
 from tests.vector.conftest import Make, Manager
-from tests.vector.gates import Gate
 from tests.vector.small_envs import CountingEnv, GatedEnv
 
 
