@@ -66,14 +66,10 @@ class OursTogether(Contestant):
 
     def _num_resetting(self, envs: MultiAgentEnvManager) -> int:
         """In how many environments nobody is alive. One agent that is alive everywhere says that there are none."""
-        alive = iter(envs.alive.values())
-        empty = ~next(alive)
-        while empty.any():
-            one = next(alive, None)
-            if one is None:
-                break
-            empty &= ~one
-        return int(np.count_nonzero(empty))
+        first = next(iter(envs.alive.values()))
+        if np.count_nonzero(first) == len(first):
+            return 0
+        return int(np.count_nonzero(~np.any(list(envs.alive.values()), axis=0)))
 
 
 @dataclass

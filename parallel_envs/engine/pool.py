@@ -13,6 +13,7 @@ Replies that nobody waits for any more are dropped. A pool belongs to one thread
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -86,6 +87,7 @@ class WorkerPool(ABC):
         self.num_workers = num_workers
         self.all_workers = tuple(range(num_workers))
         self.closed = False
+        self._owner = os.getpid()
         self._numbers = itertools.count(1)
         self._keys = itertools.count(1)
         self._endings = itertools.count(1)
@@ -183,6 +185,11 @@ class WorkerPool(ABC):
     def _open_ticket(self, workers: Iterable[int], label: Any) -> Ticket:
         if self.closed:
             raise ClosedError("A request was made to a pool that has been closed. Open a new one.")
+        if os.getpid() != self._owner:
+            raise ClosedError(
+                f"These workers belong to process {self._owner}, and process {os.getpid()} was forked from it: make "
+                "others there."
+            )
         ticket = Ticket(next(self._numbers), workers, label)
         if ticket.waiting:
             self._tickets[ticket.number] = ticket

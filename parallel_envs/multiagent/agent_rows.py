@@ -11,9 +11,9 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from parallel_envs.multiagent.joint import row_of
 from parallel_envs.multiagent.last_words import FINAL_OBS
 from parallel_envs.multiagent.roster import Agent
-from parallel_envs.multiagent.rows import row_of
 from parallel_envs.vector.layout import assembler, leaves
 from parallel_envs.vector.snapshots import snapshot
 
@@ -30,7 +30,8 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
     observation), and their actions are ignored. A row's episode ends with its agent; it goes on when its environment
     has been reset, which waits until all of its agents have ended: a `reset_mask` (with `autoreset_mode="Disabled"`)
     resets the environments of which it marks all agents that are alive, and may mark no other. `infos["env_id"]` and
-    `infos["agent"]` (the place in `agents`) name the rows.
+    `infos["agent"]` (the place in `agents`) name the rows. What counts rows (`RecordEpisodeStatistics`) counts those in
+    which an agent waits for the others too: its returns are right, its lengths are not, where agents end early.
 
     Args:
         envs: Its environments have `possible_agents`.

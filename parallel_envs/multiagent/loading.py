@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parallel_envs.multiagent.conversion import quicker
-from parallel_envs.multiagent.joint_env import JointEnv, OpenJointEnv
+from parallel_envs.multiagent.joint_env import JointEnv
+from parallel_envs.multiagent.open_env import OpenJointEnv
 from parallel_envs.multiagent.turns import TurnEnv
 from parallel_envs.vector.arguments import check_count
 

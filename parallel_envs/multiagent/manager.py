@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,28 +13,23 @@ from gymnasium.spaces import Space
 from gymnasium.vector.utils import batch_space
 
 from parallel_envs.errors import EnvError, WorkerDied
-from parallel_envs.multiagent.last_words import LastWords
+from parallel_envs.multiagent.attendance import Attendance
+from parallel_envs.multiagent.fixed_rows import FixedRows
+from parallel_envs.multiagent.joint import Flags, Joint
 from parallel_envs.multiagent.loading import TaskOfJoint, joint_factories
+from parallel_envs.multiagent.open_rows import OpenRows
+from parallel_envs.multiagent.outcomes import Infos, Outcomes
+from parallel_envs.multiagent.passed_on import PassedOn
 from parallel_envs.multiagent.roster import Agent, JointObservations
-from parallel_envs.multiagent.rows import FixedRows, Flags, Joint, OpenRows
 from parallel_envs.vector import ParallelEnvManager
 from parallel_envs.vector.arguments import Options, optional_wait, reset_wish, some_envs
-from parallel_envs.vector.failures import env_names
 from parallel_envs.vector.infos import add_info
 
 Named = dict[Agent, Any]
-Step = tuple[Named, Named, Named, Named, "Infos"]
+Step = tuple[Named, Named, Named, Named, Infos]
 
 
-class Infos(dict[Agent, dict[str, Any]]):
-    """Infos by agent, each in Gymnasium's vector layout. `common` holds what is about environments as a whole."""
-
-    def __init__(self, infos: Mapping[Agent, dict[str, Any]], common: dict[str, Any]) -> None:
-        super().__init__(infos)
-        self.common = common
-
-
-class MultiAgentEnvManager:
+class MultiAgentEnvManager(PassedOn):
     """Many PettingZoo environments at once, in worker processes.
 
         envs = MultiAgentEnvManager("mpe2.simple_spread_v3", num_envs=8, num_workers=2)
@@ -86,9 +80,8 @@ class MultiAgentEnvManager:
         self._rows = FixedRows(space.roster) if isinstance(space, JointObservations) else OpenRows()
         self.num_envs, self.num_workers = self.envs.num_envs, self.envs.num_workers
         self.metadata, self.render_mode = self.envs.metadata, self.envs.render_mode
-        self.alive: dict[Agent, Flags] = {}
-        self.present: dict[Agent, Flags] = {}
-        self._last_words = LastWords(self._rows)
+        self._attendance = Attendance(self.num_envs)
+        self._outcomes = Outcomes(self._rows, self._attendance)
         self._resetting: list[int] = []
         self._begun = False
         self._batched: dict[tuple[str, Agent], tuple[Space[Any], Space[Any]]] = {}
@@ -104,6 +97,16 @@ class MultiAgentEnvManager:
     def is_open(self) -> bool:
         """Whether the environments do not say beforehand which agents may come."""
         return isinstance(self._rows, OpenRows)
+
+    @property
+    def alive(self) -> dict[Agent, Flags]:
+        """By agent, in which environments it acts next. Not to be written to."""
+        return self._attendance.alive
+
+    @property
+    def present(self) -> dict[Agent, Flags]:
+        """By agent, in which environments its observation is one. Not to be written to."""
+        return self._attendance.present
 
     @property
     def agents_now(self) -> tuple[Agent, ...]:
@@ -165,7 +168,7 @@ class MultiAgentEnvManager:
         env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is looked at twice
         self.envs.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
         self._resetting = reset_wish(options, tasks, env_ids, self.num_envs).envs
-        self._last_words.forget(self._resetting)
+        self._outcomes.forget(self._resetting)
         self._begun = True
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Named, Infos]:
@@ -173,22 +176,22 @@ class MultiAgentEnvManager:
         try:
             observations, infos = self.envs.reset_wait(timeout)
         except (EnvError, WorkerDied):
-            self._catch_up()
+            self._outcomes.of_error(self.envs._observations(), self.num_envs)
             raise
         others = set(range(self.num_envs)).difference(self._resetting)
-        joint = self._rows.joint(self._rows.silenced(observations, others), infos, self.num_envs)
-        self.alive, self.present = joint.alive, joint.present
+        joint = self._outcomes.of_reset(observations, infos, others, self.num_envs)
         return joint.observations, Infos(joint.infos, joint.common)
 
     def step(self, actions: Mapping[Agent, Any], timeout: float | None = None) -> Step:
         """Step all environments. `actions[agent]` has a row for each; those where it is not alive are ignored."""
-        optional_wait(timeout)
+        if timeout is not None:
+            optional_wait(timeout)
         self.step_async(actions)
         return self.step_wait(timeout)
 
     def step_async(self, actions: Mapping[Agent, Any]) -> None:
         """Begin a step. `step_wait` ends it."""
-        self._check_actions(actions, range(self.num_envs), self.alive)
+        self._check_actions(actions, None)
         self.envs.step_async(self._rows.join_actions(actions, self.num_envs, self.alive))
 
     def step_wait(self, timeout: float | None = None) -> Step:
@@ -196,7 +199,7 @@ class MultiAgentEnvManager:
         try:
             observations, _, terminated, truncated, infos = self.envs.step_wait(timeout)
         except (EnvError, WorkerDied):
-            self._catch_up()
+            self._outcomes.of_error(self.envs._observations(), self.num_envs)
             raise
         return self._results(None, observations, terminated | truncated, infos)
 
@@ -205,9 +208,8 @@ class MultiAgentEnvManager:
     def send(self, actions: Mapping[Agent, Any], env_ids: int | Iterable[int] | None = None) -> None:
         """Step some environments, each at its own pace. `actions[agent]` has a row for each. `recv` has the results."""
         envs = some_envs(env_ids, self.num_envs)
-        alive = {agent: there[envs] for agent, there in self.alive.items()}
-        self._check_actions(actions, envs, alive)
-        self.envs.send(self._rows.join_actions(actions, len(envs), alive), envs)
+        self._check_actions(actions, envs)
+        self.envs.send(self._rows.join_actions(actions, len(envs), self._attendance.alive_in(envs)), envs)
 
     def send_reset(
         self,
@@ -220,7 +222,7 @@ class MultiAgentEnvManager:
         """Reset some environments, each at its own pace; arguments as in `reset`. `recv` brings the results."""
         env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is looked at twice
         self.envs.send_reset(env_ids, seed=seed, options=options, tasks=tasks)
-        self._last_words.forget(reset_wish(options, tasks, env_ids, self.num_envs).envs)
+        self._outcomes.forget(reset_wish(options, tasks, env_ids, self.num_envs).envs)
         self._begun = True
 
     def recv(
@@ -235,74 +237,7 @@ class MultiAgentEnvManager:
         observation, _, terminated, truncated, info = self.envs.recv_env(env_id, timeout)
         infos = add_info({}, info, 0, 1)
         observations, ended = self._rows.lifted(observation), np.array([terminated or truncated])
-        return self._taken_apart(np.array([env_id]), observations, ended, infos)[0]
-
-    # ---- what else ParallelEnvManager has ---------------------------------------------------------------------------
-
-    def set_tasks(self, tasks: Sequence[Any], env_ids: int | Iterable[int] | None = None) -> None:
-        """Give environments tasks, one for each, from their next episodes on."""
-        self.envs.set_tasks(tasks, env_ids)
-
-    def get_tasks(self, env_ids: int | Iterable[int] | None = None) -> list[Any]:
-        """The tasks that environments have."""
-        return self.envs.get_tasks(env_ids)
-
-    def call(self, name: str, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of the environments (or read an attribute): all, or those of `env_ids`."""
-        return self.envs.call(name, *args, env_ids=env_ids, **kwargs)
-
-    def call_async(self, name: str, /, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> None:
-        """Begin a call. `call_wait` ends it."""
-        self.envs.call_async(name, *args, env_ids=env_ids, **kwargs)
-
-    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """The results of the call that was begun."""
-        return self.envs.call_wait(timeout)
-
-    def get_attr(self, name: str, env_ids: int | Iterable[int] | None = None) -> tuple[Any, ...]:
-        """An attribute of each environment."""
-        return self.envs.get_attr(name, env_ids)
-
-    def set_attr(self, name: str, values: Any, env_ids: int | Iterable[int] | None = None) -> None:
-        """Set an attribute of each environment."""
-        self.envs.set_attr(name, values, env_ids)
-
-    def state(self) -> npt.NDArray[Any]:
-        """The global state of each environment, for those that have one."""
-        return np.stack(self.envs.call("state"))
-
-    def render(self) -> tuple[Any, ...] | None:
-        """What each environment renders."""
-        return self.envs.render()
-
-    def restart(self, env_ids: int | Iterable[int] | None = None) -> None:
-        """Replace the workers of these environments by fresh ones."""
-        self.envs.restart(env_ids)
-
-    def stats(self) -> list[dict[str, Any]]:
-        """What each worker has done so far."""
-        return self.envs.stats()
-
-    @property
-    def closed(self) -> bool:
-        return self.envs.closed
-
-    def close(self, timeout: float = 5.0) -> None:
-        """End all workers."""
-        self.envs.close(timeout=timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        agents = len(self.possible_agents)
-        known = f"{agents} agents so far" if self.is_open else f"{agents} agents"
-        return f"MultiAgentEnvManager({known}, {self.envs!r})"
+        return self._outcomes.of_step(np.array([env_id]), observations, ended, infos)[0]
 
     # ---- views ------------------------------------------------------------------------------------------------------
 
@@ -318,107 +253,27 @@ class MultiAgentEnvManager:
 
         return SingleEnv(self, env_id)
 
+    def __repr__(self) -> str:
+        agents = len(self.possible_agents)
+        known = f"{agents} agents so far" if self.is_open else f"{agents} agents"
+        return f"MultiAgentEnvManager({known}, {self.envs!r})"
+
     # ---- inside -----------------------------------------------------------------------------------------------------
 
-    def _check_actions(self, actions: Mapping[Agent, Any], envs: Sequence[int], alive: Mapping[Agent, Flags]) -> None:
-        """`envs` are the numbers of the rows."""
+    def _check_actions(self, actions: Mapping[Agent, Any], envs: Sequence[int] | None) -> None:
+        """`envs` are the numbers of the rows (None: all)."""
         if not isinstance(actions, Mapping):
             raise TypeError(f"actions={actions!r} is not a dict. Give a batch of actions for each agent, by its id.")
-        if actions.keys() == alive.keys() and self._begun:
+        if self._begun and (tuple(actions) == self._rows.agents or actions.keys() == self.alive.keys()):
             return
         if not self._begun and not self.closed:
             raise ResetNeeded("Actions were given before the first reset: nobody is there to act. Call reset first.")
-        for agent in actions:
-            if agent not in alive and agent not in self._rows.agents:
-                raise ValueError(f"Actions were given for {agent!r}, who is no agent here: {list(self._rows.agents)}.")
-        for agent, there in alive.items():
-            if agent not in actions and (awaited := there & self.present[agent][list(envs)]).any():
-                where = env_names([envs[row] for row in np.flatnonzero(awaited).tolist()])
-                raise ValueError(
-                    f"No actions were given for {agent!r}, who is alive in {where}. Give actions for every agent of "
-                    "agents_now."
-                )
+        self._attendance.check_actors(actions, self._rows.agents, range(self.num_envs) if envs is None else envs)
 
     def _results(self, envs: npt.NDArray[np.intp] | None, observations: Any, ended: Flags, infos: Any) -> Step:
         """The five dicts, with what belongs to an episode that has just ended in its place."""
-        last, joint = self._taken_apart(envs, observations, ended, infos)
+        last, joint = self._outcomes.of_step(envs, observations, ended, infos)
         return joint.observations, last.rewards, last.terminations, last.truncations, Infos(joint.infos, joint.common)
-
-    def _taken_apart(
-        self, envs: npt.NDArray[np.intp] | None, observations: Any, ended: Flags, infos: Any
-    ) -> tuple[Joint, Joint]:
-        """What the environments returned from their steps, and what is shown: another thing where one has been reset
-        since.
-        """
-        num_rows = len(ended)
-        rows = np.arange(num_rows) if envs is None else envs
-        if "final_obs" in infos:
-            finals = np.flatnonzero(infos["_final_obs"]).tolist()
-            last, joint = self._before_and_after(observations, infos, finals, num_rows)
-        else:
-            finals = []
-            last = joint = self._rows.joint(observations, infos, num_rows)
-        lost = np.asarray(joint.common.get("worker_restarted", np.zeros(num_rows)), np.bool_)
-        if lost.any():
-            self._end_lost(last, joint, rows, lost)
-        if last.someone_ended:
-            self._last_words.hear(last, rows, lost, {row: joint.infos for row in range(num_rows) if row not in finals})
-        if ended.any():
-            self._last_words.tell(joint.infos, rows, ended)
-        self._note(envs, joint)
-        return last, joint
-
-    def _before_and_after(self, observations: Any, infos: Any, finals: list[int], num_rows: int) -> tuple[Joint, Joint]:
-        """SAME_STEP: rewards and ends are those of the last step, not of the reset after it in the rows `finals`."""
-        after = {key: value for key, value in infos.items() if key.removeprefix("_") not in ("final_obs", "final_info")}
-        before = self._rows.substituted(observations, {row: infos["final_obs"][row] for row in finals})
-        last = self._rows.joint(before, infos.get("final_info", {}), num_rows, observations)
-        joint = self._rows.joint(observations, after, num_rows, before)
-        if "new_agents" in last.common:
-            joint.common["new_agents"] = last.common.pop("new_agents")
-        if last.common:
-            joint.common |= {"final_info": last.common, "_final_info": infos["_final_info"]}
-        return last, joint
-
-    def _end_lost(self, last: Joint, joint: Joint, rows: npt.NDArray[np.intp], lost: Flags) -> None:
-        """Episodes that were lost with their worker: whoever was alive in one is truncated, without last words."""
-        self._last_words.forget(rows[lost])
-        for agent, before in self.alive.items():
-            cut = lost & before[rows]
-            if agent not in joint.truncations and cut.any():
-                self._rows.add_absent(joint, agent)
-                self._rows.add_absent(last, agent)
-            if agent in last.truncations:
-                last.truncations[agent] = last.truncations[agent] | cut
-        for agent, alive in last.alive.items():  # it is over; where that is the last that is shown, nobody acts
-            last.alive[agent] = alive & ~lost
-
-    def _catch_up(self) -> None:
-        """After an error the environments that did not raise have gone on: who is there now, and new spaces."""
-        joint = self._rows.joint(self.envs._observations(), {}, self.num_envs)
-        self.alive, self.present = joint.alive, joint.present
-
-    def _note(self, envs: npt.NDArray[np.intp] | None, joint: Joint) -> None:
-        """Who is there now."""
-        if envs is None:
-            self.alive, self.present = joint.alive, joint.present
-            return
-        self.alive = self._with_rows(self.alive, envs, joint.alive)
-        self.present = self._with_rows(self.present, envs, joint.present)
-        for agent in [agent for agent in self.alive if agent not in joint.alive]:
-            if not self.alive[agent].any() and not self.present[agent].any():  # it has gone everywhere
-                del self.alive[agent], self.present[agent]
-
-    def _with_rows(
-        self, flags: Mapping[Agent, Flags], envs: npt.NDArray[np.intp], news: Mapping[Agent, Flags]
-    ) -> dict[Agent, Flags]:
-        """Flags of all environments, with those of `envs` replaced."""
-        changed = {}
-        for agent in {**flags, **news}:
-            there = flags[agent].copy() if agent in flags else np.zeros(self.num_envs, np.bool_)
-            there[envs] = news.get(agent, False)
-            changed[agent] = there
-        return changed
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

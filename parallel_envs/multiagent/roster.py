@@ -14,12 +14,17 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 from gymnasium.vector.utils import batch_space
 
+from parallel_envs.vector.layout import leaves, only_leaf
+
 Agent = Hashable
 
 PRESENT, ALIVE, TERMINATED, TRUNCATED = 1, 2, 4, 8
 """What is known of an agent after a step, as bits: it has an observation; it goes on; how it ended."""
 
 FLAGS, REWARDS, GROUPS = "flags", "rewards", "groups"
+
+AGENTS, COMMON = "agents", "common"
+"""In a joint info: the infos of the agents, by place; and what the env said of no agent."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,11 @@ class Roster:
     def action_groups(self) -> tuple[Group, ...]:
         return _groups(self.action_spaces)
 
+    @cached_property
+    def acts_as_one(self) -> bool:
+        """Whether the actions of all agents are the rows of one array."""
+        return len(self.action_groups) == 1 and only_leaf(leaves(self.action_spaces[0])) is not None
+
     def __len__(self) -> int:
         return len(self.agents)
 
@@ -96,8 +106,13 @@ class JointObservations(Dict):
         return _told(self.roster.agents, self.roster.observation_spaces)
 
 
+def joint_actions(roster: Roster) -> Space[Any]:
+    """The space of what all agents of an env do: of one array if they act as one, else of a dict of groups."""
+    return batch_space(roster.action_spaces[0], len(roster)) if roster.acts_as_one else JointActions(roster)
+
+
 class JointActions(Dict):
-    """The space of what all agents of an env do."""
+    """The space of what the agents of an env do, group by group."""
 
     def __init__(self, roster: Roster) -> None:
         self.roster = roster

@@ -8,9 +8,9 @@ import numpy as np
 from gymnasium.spaces import Space
 from pettingzoo import ParallelEnv
 
+from parallel_envs.multiagent.joint import Joint, row_of
 from parallel_envs.multiagent.last_words import FINAL_INFO, FINAL_OBS, FINAL_REWARD, info_of
 from parallel_envs.multiagent.roster import Agent
-from parallel_envs.multiagent.rows import Joint, row_of
 from parallel_envs.vector.layout import Leaf, assembler, leaves
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Space
 
 from parallel_envs.vector.buffers import Buffers, cells
-from parallel_envs.vector.layout import Leaf, assembler
+from parallel_envs.vector.layout import Leaf, assembler, only_leaf
 
 
 class ActionReader:
@@ -27,9 +27,9 @@ class ActionReader:
         self._dtypes = cells(buffers.action_dtypes)
         self._actions = buffers.actions
         self._assemble = assembler(action_space)
-        simple = len(self._leaves) == 1 and self._leaves[0].fixed and not self._leaves[0].path
-        self.shaped = simple and self._leaves[0].shape != ()
-        self.views = buffers.actions[0] if simple else None
+        only = only_leaf(self._leaves)
+        self.shaped = only is not None and only.shape != ()
+        self.views = None if only is None else buffers.actions[0]
 
     def compose(self, env: int) -> Any:
         """An action that has several leaves, or one without a fixed shape."""
@@ -51,19 +51,21 @@ class ObservationWriter:
     """
 
     def __init__(self, buffers: Buffers) -> None:
-        self._leaves = buffers.plan.observation
-        self._sets = buffers.observations
-        simple = len(self._leaves) == 1 and self._leaves[0].fixed and not self._leaves[0].path
-        self.shape = self._leaves[0].shape if simple else None
-        self.arrays: list[Any] = [arrays[0] if simple else None for arrays in self._sets]
+        parts = buffers.plan.observation
+        self._sets = [list(zip(parts, arrays, strict=True)) for arrays in buffers.observations]
+        only = only_leaf(parts)
+        self.shape = None if only is None else only.shape
+        self.arrays: list[Any] = [None if only is None else arrays[0] for arrays in buffers.observations]
 
     def write(self, which_set: int, env: int, observation: Any) -> list[Any] | None:
         """Write what has a place; return the rest, leaf by leaf, or None where there is none."""
         loose: list[Any] = []
-        for leaf, array in zip(self._leaves, self._sets[which_set], strict=True):
+        for leaf, array in self._sets[which_set]:
             value = leaf.of(observation)
             if array is None:
                 loose.append(value)
+            elif type(value) is np.ndarray and value.shape == leaf.shape:
+                array[env] = value
             else:
                 array[env] = _fitting(value, leaf)
         return loose or None

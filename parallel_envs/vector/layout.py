@@ -82,19 +82,28 @@ def unknown_parts(space: Space[Any]) -> Iterator[Space[Any]]:
         yield space
 
 
+def only_leaf(parts: Sequence[Leaf]) -> Leaf | None:
+    """The leaf that is the whole value, if that is a single array or number; else None."""
+    return parts[0] if len(parts) == 1 and parts[0].fixed and not parts[0].path else None
+
+
 def assembler(space: Space[Any]) -> Callable[[Sequence[Any]], Any]:
     """A function that puts one value for each leaf together into the shape of `space`."""
     if not isinstance(space, Dict | Tuple):
         return lambda values: values[0]
-    return lambda values: _assemble(space, iter(values))
+    build = _builder(space)
+    return lambda values: build(iter(values))
 
 
-def _assemble(space: Space[Any], values: Iterator[Any]) -> Any:
+def _builder(space: Space[Any]) -> Callable[[Iterator[Any]], Any]:
+    """A function that takes as many values as `space` has leaves. What it is made of is found out here, once."""
     if isinstance(space, Dict):
-        return {key: _assemble(part, values) for key, part in space.spaces.items()}
+        named = [(key, _builder(part)) for key, part in space.spaces.items()]
+        return lambda values: {key: build(values) for key, build in named}
     if isinstance(space, Tuple):
-        return tuple(_assemble(part, values) for part in space.spaces)
-    return next(values)
+        builds = [_builder(part) for part in space.spaces]
+        return lambda values: tuple([build(values) for build in builds])
+    return next
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from parallel_envs.engine import WorkerPool, open_pool
-from tests.engine.asking import SOON_SECONDS, ends_within, host, reply_to, run, settings_of, value_of
+from parallel_envs.errors import ClosedError
+from tests.engine.asking import SOON_SECONDS, ends_within, host, reply_to, run, settings_of, settled, value_of
 from tests.engine.conftest import Open
 from tests.engine.hosted import (
     ENDS,
@@ -225,3 +226,19 @@ def test_a_pool_that_is_let_go_of_leaves_no_memory(method: str) -> None:
 def _memory_descriptors() -> int:
     links = list(Path("/proc/self/fd").iterdir())
     return sum(link.is_symlink() and str(link.readlink()).startswith("/memfd:parallel_envs") for link in links)
+
+
+def test_workers_answer_no_process_that_was_forked_from_theirs(open_parallel: Open) -> None:
+    pool = open_parallel()
+    key = host(pool, Echo)
+    child = os.fork()
+    if not child:
+        told = 1
+        try:
+            pool.ring(key)
+        except ClosedError as error:
+            told = 0 if "forked" in str(error) else 2
+        finally:
+            os._exit(told)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    settled(pool, pool.ring(key))

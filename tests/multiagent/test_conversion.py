@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import pytest
 from pettingzoo import AECEnv
+from pettingzoo.utils import wrappers
 from pettingzoo.utils.conversions import aec_to_parallel
 
 from parallel_envs.multiagent.conversion import QuickerConversion, quicker
 
 AGENTS = ["red", "blue"]
+
+Wrapping = Callable[[Any], Any]
 
 
 class CountingGame(AECEnv):  # type: ignore[misc]  # PettingZoo ships no type information
@@ -82,6 +86,77 @@ class UncopyableGame(CountingGame):
         raise TypeError("there is only one of me")
 
 
+class PaintedGame(CountingGame):
+    """What is seen is drawn if the paint is wet."""
+
+    def __init__(self, *, wet: bool) -> None:
+        super().__init__()
+        self.wet = wet
+
+    def observe(self, agent: str) -> Any:
+        return self.np_random.standard_normal(1) if self.wet else super().observe(agent)
+
+
+class PushingGame(CountingGame):
+    """One pushes by so and so much."""
+
+    def action_space(self, agent: str) -> gymnasium.Space[Any]:
+        return gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float64)
+
+    def step(self, action: Any) -> None:
+        super().step(None if action is None else action[0])
+
+
+class DoublingWrapper(wrappers.OrderEnforcingWrapper):  # type: ignore[misc]  # as above
+    """Derived from one that is passed by: it does something."""
+
+    def step(self, action: Any) -> None:
+        super().step(None if action is None else 2 * action)
+
+    def observe(self, agent: str) -> Any:
+        return -super().observe(agent)
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        return {agent: reward + 1 for agent, reward in self.env.rewards.items()}
+
+
+def ordered(env: Any) -> Any:
+    return wrappers.OrderEnforcingWrapper(env)
+
+
+def bounded(env: Any) -> Any:
+    return wrappers.OrderEnforcingWrapper(wrappers.AssertOutOfBoundsWrapper(env))
+
+
+def clipped(env: Any) -> Any:
+    return wrappers.OrderEnforcingWrapper(wrappers.ClipOutOfBoundsWrapper(env))
+
+
+def doubled_inside(env: Any) -> Any:
+    return wrappers.OrderEnforcingWrapper(DoublingWrapper(env))
+
+
+def doubled_between(env: Any) -> Any:
+    return wrappers.OrderEnforcingWrapper(wrappers.AssertOutOfBoundsWrapper(DoublingWrapper(env)))
+
+
+def bounded_twice(env: Any) -> Any:
+    return bounded(bounded(env))
+
+
+WRAPPINGS = [
+    ordered,
+    bounded,
+    wrappers.AssertOutOfBoundsWrapper,
+    wrappers.BaseWrapper,
+    DoublingWrapper,
+    doubled_inside,
+    doubled_between,
+    bounded_twice,
+]
+
+
 def played(env: Any, num_steps: int = 30) -> list[Any]:
     rng = np.random.default_rng(1)
     told = [repr(env.reset(seed=5))]
@@ -104,6 +179,50 @@ def test_where_it_might_change_something_the_conversion_stays(game: type[Countin
 @pytest.mark.parametrize("game", [CountingGame, GuessingGame, LeakyGame, UncopyableGame])
 def test_nothing_differs(game: type[CountingGame]) -> None:
     assert played(quicker(aec_to_parallel(game()))) == played(aec_to_parallel(game()))
+
+
+@pytest.mark.parametrize("wrapped", WRAPPINGS)
+def test_nothing_differs_behind_wrappers(wrapped: Wrapping) -> None:
+    env = quicker(aec_to_parallel(wrapped(CountingGame())))
+    assert isinstance(env, QuickerConversion)
+    assert played(env) == played(aec_to_parallel(wrapped(CountingGame())))
+
+
+@pytest.mark.parametrize("convert", [quicker, lambda env: env], ids=["quicker", "pettingzoos"])
+def test_an_action_out_of_bounds_is_an_error(convert: Wrapping) -> None:
+    env = convert(aec_to_parallel(bounded(CountingGame())))
+    env.reset(seed=0)
+    for action in (3, None):
+        with pytest.raises(AssertionError, match="action is not in action space"):
+            env.step({"red": action, "blue": 1})
+    env.step({"red": 2, "blue": 1})
+
+
+@pytest.mark.filterwarnings("ignore:.*clipping to space")
+def test_actions_are_clipped() -> None:
+    ours, theirs = (convert(aec_to_parallel(clipped(PushingGame()))) for convert in (quicker, lambda env: env))
+    assert isinstance(ours, QuickerConversion)
+    for env in (ours, theirs):
+        env.reset(seed=0)
+    actions = {"red": np.array([0.5]), "blue": np.array([7.0])}
+    told = ours.step(actions)
+    assert told[0]["red"].tolist() == [1.5]
+    assert repr(told) == repr(theirs.step(actions))
+
+
+def test_each_environment_is_tried() -> None:
+    dry, wet = (aec_to_parallel(PaintedGame(wet=wet)) for wet in (False, True))
+    assert isinstance(quicker(dry), QuickerConversion)
+    assert quicker(wet) is wet
+
+
+def test_what_an_environment_is_made_of_may_change_between_episodes() -> None:
+    env = quicker(aec_to_parallel(bounded(CountingGame())))
+    env.reset(seed=0)
+    env.aec_env.env = other = CountingGame()
+    env.reset(seed=0)
+    env.step(dict.fromkeys(AGENTS, 2))
+    assert other.total == 4
 
 
 def test_trying_it_draws_no_random_number_of_ours() -> None:

@@ -250,6 +250,29 @@ def test_what_the_caller_holds_stays_as_it_is(make: Make) -> None:
     assert_same_batch(held, before)
 
 
+def test_what_a_step_returns_is_the_callers_own(make: Make) -> None:
+    envs, others = (make([scripted(together(9))] * 2) for _ in range(2))
+    for one in (envs, others):
+        one.reset(seed=0)
+    for _ in range(3):
+        returned = envs.step(noop(envs))
+        assert_same_batch(returned[:4], others.step(noop(others))[:4])
+        for values in returned[:4]:
+            for agent in ("a", "b"):
+                values[agent][...] = 1
+                assert values["b"].any() == (agent == "b" or values is returned[0] or values is returned[1])
+        returned[4]["a"]["mine"] = 1
+        assert "mine" not in returned[4]["b"]
+
+
+def test_who_is_there_is_not_to_be_written_to(make: Make) -> None:
+    envs = make([scripted(together(9))] * 2)
+    envs.reset(seed=0)
+    for flags in (envs.alive, envs.present):
+        with pytest.raises(ValueError, match="read-only"):
+            flags["a"][0] = False
+
+
 def test_without_copies_rewards_are_the_callers_own(make: Make) -> None:
     envs = make([scripted(together(9))] * 2, copy=False)
     envs.reset(seed=0)

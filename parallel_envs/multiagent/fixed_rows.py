@@ -1,0 +1,243 @@
+"""For envs that know their agents: everything lies in arrays already, and is only cut up by agent; and actions joined.
+
+A step makes a few views for each agent and nothing else agent by agent: with many agents that is what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Space
+
+from parallel_envs.multiagent.joint import Flags, Joint, only_rows, table
+from parallel_envs.multiagent.roster import (
+    AGENTS,
+    ALIVE,
+    COMMON,
+    FLAGS,
+    GROUPS,
+    PRESENT,
+    REWARDS,
+    TERMINATED,
+    TRUNCATED,
+    Agent,
+    JointObservations,
+    Roster,
+    name,
+)
+from parallel_envs.vector.layout import Leaf, assembler, leaves
+
+_OURS = frozenset((AGENTS, f"_{AGENTS}", COMMON, f"_{COMMON}"))
+_NOTHING: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Attendance:
+    """What flags say of who is there: mostly the same, step by step. Nothing here is ever written to."""
+
+    flags: bytes
+    present: dict[Agent, Flags]
+    alive: dict[Agent, Flags]
+    someone_ended: bool
+
+
+class FixedRows:
+    """Columns of the arrays of all agents. Views of them are given out: the caller gives what the user may keep."""
+
+    def __init__(self, roster: Roster) -> None:
+        self.agents = roster.agents
+        space = JointObservations(roster)
+        self._leaves, self._assemble = leaves(space), assembler(space)
+        spaces = zip(roster.observation_spaces, roster.action_spaces, strict=True)
+        self._spaces = dict(zip(roster.agents, spaces, strict=True))
+        self._groups = [
+            (name(number), tuple(roster.agents[place] for place in group.places))
+            for number, group in enumerate(roster.observation_groups)
+        ]
+        made_of = [(leaves(group.space), assembler(group.space)) for group in roster.observation_groups]
+        self._parts = {
+            agent: parts for (_, agents), parts in zip(self._groups, made_of, strict=True) for agent in agents
+        }
+        self._acts_as_one = roster.acts_as_one
+        self._action_parts = [
+            (
+                name(number),
+                tuple(roster.agents[place] for place in group.places),
+                leaves(group.space),
+                assembler(group.space),
+            )
+            for number, group in enumerate(roster.action_groups)
+        ]
+        self._attendance = _Attendance(b"", {}, {}, someone_ended=False)
+
+    def observation_space(self, agent: Agent) -> Space[Any]:
+        return self._space(agent, 0)
+
+    def action_space(self, agent: Agent) -> Space[Any]:
+        return self._space(agent, 1)
+
+    def _space(self, agent: Agent, which: int) -> Space[Any]:
+        if agent not in self._spaces:
+            raise KeyError(f"{agent!r} is no agent of these environments. They have {list(self._spaces)}.")
+        return self._spaces[agent][which]
+
+    # ---- from arrays to dicts ---------------------------------------------------------------------------------------
+
+    def joint(self, observations: Any, infos: Mapping[str, Any], num_rows: int, others: Any = None) -> Joint:
+        flags = observations[FLAGS]
+        there = self._attendance_of(flags)
+        terminations, truncations = self._ends(flags) if there.someone_ended else self._no_ends(num_rows)
+        own_infos, common = self._told(infos) if infos else ({agent: {} for agent in self.agents}, {})
+        return Joint(
+            self._cut(observations[GROUPS]),
+            self._columns(observations[REWARDS].T.copy()),  # with copy=False they lie in shared memory
+            terminations,
+            truncations,
+            own_infos,
+            there.present,
+            there.alive,
+            common,
+            there.someone_ended,
+            num_rows,
+        )
+
+    def _attendance_of(self, flags: npt.NDArray[np.uint8]) -> _Attendance:
+        told = flags.tobytes()
+        if told != self._attendance.flags:
+            someone_ended = bool((flags & (TERMINATED | TRUNCATED)).any())
+            present, alive = (self._columns(_read_only(flags & bit != 0).T) for bit in (PRESENT, ALIVE))
+            self._attendance = _Attendance(told, present, alive, someone_ended)
+        return self._attendance
+
+    def _ends(self, flags: npt.NDArray[np.uint8]) -> tuple[dict[Agent, Flags], dict[Agent, Flags]]:
+        """Who was terminated, and who was truncated."""
+        return self._columns((flags & TERMINATED != 0).T), self._columns((flags & TRUNCATED != 0).T)
+
+    def _no_ends(self, num_rows: int) -> tuple[dict[Agent, Flags], dict[Agent, Flags]]:
+        columns = iter(np.zeros((2 * len(self.agents), num_rows), np.bool_))
+        return self._columns(columns), self._columns(columns)
+
+    def _columns(self, columns: Iterable[npt.NDArray[Any]]) -> dict[Agent, npt.NDArray[Any]]:
+        return dict(zip(self.agents, columns, strict=False))  # strict would cost a seventh of it
+
+    def _told(self, infos: Mapping[str, Any]) -> tuple[dict[Agent, dict[str, Any]], dict[str, Any]]:
+        """The infos of the agents, and those of no agent."""
+        told = infos.get(AGENTS, _NOTHING)
+        own = {agent: told.get(str(place), {}) for place, agent in enumerate(self.agents)}
+        common = {key: value for key, value in infos.items() if key not in _OURS}
+        return own, common | infos.get(COMMON, _NOTHING)
+
+    def _cut(self, groups: Mapping[str, Any]) -> dict[Agent, Any]:
+        """Each agent's rows out of its group."""
+        cut: dict[Agent, Any] = {}
+        for key, agents in self._groups:
+            group = groups[key]
+            if isinstance(group, np.ndarray):
+                cut.update(zip(agents, group.swapaxes(0, 1), strict=False))
+            else:
+                cut.update({agent: _row_of_all(group, row, *self._parts[agent]) for row, agent in enumerate(agents)})
+        return cut if len(self._groups) == 1 else {agent: cut[agent] for agent in self.agents}
+
+    # ---- other batches ----------------------------------------------------------------------------------------------
+
+    def silenced(self, observations: Any, rows: Collection[int]) -> Any:
+        """A batch in which these rows have no infos."""
+        return observations
+
+    def substituted(self, observations: Any, rows: Mapping[int, Any]) -> Any:
+        """A copy of a batch of joint observations with some rows replaced."""
+        columns = []
+        for leaf in self._leaves:
+            column = leaf.of(observations)
+            column = column.copy() if leaf.fixed else list(column)
+            for row, value in rows.items():
+                column[row] = leaf.of(value)
+            columns.append(column)
+        return self._assemble(columns)
+
+    def lifted(self, observation: Any) -> Any:
+        """The joint observation of one env as a batch of one row."""
+        values = [leaf.of(observation) for leaf in self._leaves]
+        return self._assemble(
+            [value[None] if leaf.fixed else (value,) for leaf, value in zip(self._leaves, values, strict=True)]
+        )
+
+    def table(self, agent: Agent, values: Mapping[int, Any], num_rows: int) -> Any:
+        """Some observations of an agent as a batch, by row."""
+        return table(self._spaces[agent][0], values, num_rows)
+
+    def only_rows(self, agent: Agent, batch: Any, mask: Flags) -> Any:
+        """A copy of a batch of an agent's observations; zeros (or None) where the mask is not set."""
+        parts, assemble = self._parts[agent]
+        return assemble([only_rows(leaf.of(batch), mask) for leaf in parts])
+
+    def add_absent(self, joint: Joint, agent: Agent) -> None:
+        """All agents are in every joint."""
+
+    # ---- actions ----------------------------------------------------------------------------------------------------
+
+    def join_actions(self, actions: Mapping[Agent, Any], num_rows: int, alive: Mapping[Agent, Flags]) -> Any:
+        """The actions of all agents in the order of the action space; anything for those who have none."""
+        joined = {
+            key: assemble([_column(leaf, _of_agents(actions, agents), num_rows, agents) for leaf in parts])
+            for key, agents, parts, assemble in self._action_parts
+        }
+        return joined[name(0)] if self._acts_as_one else {GROUPS: joined}
+
+
+def _of_agents(actions: Mapping[Agent, Any], agents: tuple[Agent, ...]) -> list[Any]:
+    """What each of these does; None for those who have no actions."""
+    return list(actions.values()) if tuple(actions) == agents else list(map(actions.get, agents))
+
+
+def _read_only(flags: Flags) -> Flags:
+    flags.flags.writeable = False
+    return flags
+
+
+def _row_of_all(group: Any, row: int, parts: Sequence[Leaf], assemble: Callable[..., Any]) -> Any:
+    """One agent's rows out of a group that is no single array."""
+    return assemble([leaf.of(group)[:, row] if leaf.fixed else leaf.of(group)[row] for leaf in parts])
+
+
+def _column(leaf: Leaf, actions: Sequence[Any], num_rows: int, agents: Sequence[Agent]) -> Any:
+    """A part of the actions of a group, one agent beside the other."""
+    values = [None if one is None else leaf.of(one) for one in actions] if leaf.path else actions
+    if not leaf.fixed:
+        return tuple([None] * num_rows if value is None else list(value) for value in values)
+    at_once = _side_by_side(values, (num_rows, *leaf.shape))
+    return _checked_column(leaf, values, num_rows, agents) if at_once is None else at_once
+
+
+def _side_by_side(values: Sequence[Any], shape: tuple[int, ...]) -> npt.NDArray[Any] | None:
+    """As usual everyone has an array of the right shape. None: not so, and each is to be looked at."""
+    try:
+        if set(map(len, values)) != {shape[0]}:
+            return None
+        together = np.concatenate(values)  # looks at the other dimensions itself, except that it may be all of them
+    except (TypeError, ValueError):
+        return None
+    return together.reshape(len(values), *shape).swapaxes(0, 1) if together.shape[1:] == shape[1:] else None
+
+
+def _checked_column(leaf: Leaf, values: Sequence[Any], num_rows: int, agents: Sequence[Agent]) -> npt.NDArray[Any]:
+    """As above, where agents may be missing (zeros) and something may be wrong."""
+    shape = num_rows, *leaf.shape
+    arrays = [None if value is None else np.asarray(value) for value in values]
+    for agent, array in zip(agents, arrays, strict=True):
+        if array is not None and array.shape != shape:
+            raise ValueError(
+                f"Actions{leaf.name} of shape {array.shape} were given for {agent!r} in {num_rows} environments, whose "
+                f"actions have shape {leaf.shape}. Give an array of shape {shape}."
+            )
+    kinds = [array.dtype for array in arrays if array is not None]
+    dtype = np.result_type(*kinds) if kinds else leaf.dtype
+    table = np.zeros((num_rows, len(values), *leaf.shape), dtype)
+    for row, array in enumerate(arrays):
+        if array is not None:
+            table[:, row] = array
+    return table

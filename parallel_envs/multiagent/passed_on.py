@@ -1,0 +1,79 @@
+"""What `MultiAgentEnvManager` has from the manager beneath, as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from parallel_envs.vector import ParallelEnvManager
+
+
+class PassedOn:
+    """Tasks, calls of the environments' methods, and the workers' lives."""
+
+    envs: ParallelEnvManager
+    """The manager underneath: each environment with all its agents is one of its environments."""
+
+    def set_tasks(self, tasks: Sequence[Any], env_ids: int | Iterable[int] | None = None) -> None:
+        """Give environments tasks, one for each, from their next episodes on."""
+        self.envs.set_tasks(tasks, env_ids)
+
+    def get_tasks(self, env_ids: int | Iterable[int] | None = None) -> list[Any]:
+        """The tasks that environments have."""
+        return self.envs.get_tasks(env_ids)
+
+    def call(self, name: str, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of the environments (or read an attribute): all, or those of `env_ids`."""
+        return self.envs.call(name, *args, env_ids=env_ids, **kwargs)
+
+    def call_async(self, name: str, /, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> None:
+        """Begin a call. `call_wait` ends it."""
+        self.envs.call_async(name, *args, env_ids=env_ids, **kwargs)
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """The results of the call that was begun."""
+        return self.envs.call_wait(timeout)
+
+    def get_attr(self, name: str, env_ids: int | Iterable[int] | None = None) -> tuple[Any, ...]:
+        """An attribute of each environment."""
+        return self.envs.get_attr(name, env_ids)
+
+    def set_attr(self, name: str, values: Any, env_ids: int | Iterable[int] | None = None) -> None:
+        """Set an attribute of each environment."""
+        self.envs.set_attr(name, values, env_ids)
+
+    def state(self) -> npt.NDArray[Any]:
+        """The global state of each environment, for those that have one."""
+        return np.stack(self.envs.call("state"))
+
+    def render(self) -> tuple[Any, ...] | None:
+        """What each environment renders."""
+        return self.envs.render()
+
+    def restart(self, env_ids: int | Iterable[int] | None = None) -> None:
+        """Replace the workers of these environments by fresh ones."""
+        self.envs.restart(env_ids)
+
+    def stats(self) -> list[dict[str, Any]]:
+        """What each worker has done so far."""
+        return self.envs.stats()
+
+    @property
+    def closed(self) -> bool:
+        return self.envs.closed
+
+    def close(self, timeout: float = 5.0) -> None:
+        """End all workers."""
+        self.envs.close(timeout=timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
