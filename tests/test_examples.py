@@ -34,3 +34,13 @@ def test_who_remembers_the_goal_does_better_in_the_second_episode() -> None:
     assert len(gains) == 8
     assert min(gains) >= 0.0  # none where the search happens to lead straight to the goal
     assert sum(gains) > 0.0
+
+
+def test_four_policies_do_the_same_under_every_strategy() -> None:
+    for needed in ("torch", "mpe2"):
+        pytest.importorskip(needed)
+    shown = output_of("agent_wrappers.py", "--rounds", "1")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if line.startswith("│")]
+    assert [name for name, *_ in rows] == ["sequential", "thread", "process", "batch", "gpu", "auto", "mixed"]
+    assert [same for *_, same in rows] == ["yes"] * 7
+    assert "auto chose " in shown

@@ -15,7 +15,9 @@ from parallel_envs.bench.experiments import (
     CallsPerStep,
     Experiment,
     Figures,
+    GuardCost,
     MemoryGrowth,
+    PolicyFigures,
     RolloutRatios,
     StartupRatio,
     StepRatios,
@@ -24,6 +26,7 @@ from parallel_envs.bench.experiments import (
 )
 from parallel_envs.bench.machine import Needs, first_missing
 from parallel_envs.bench.measure import MeasurementFailed, Tell
+from parallel_envs.bench.policy_works import AUTO, POLICY_WORKS
 from parallel_envs.bench.startup import GYMNASIUM_FORK
 from parallel_envs.bench.syscalls import StraceMissing
 from parallel_envs.bench.turns import Pace
@@ -73,6 +76,17 @@ _SPREAD = ZooFigures("mpe2.simple_spread_v3")
 _MEMORY = MemoryGrowth("CartPole-v1", num_envs=8, steps=100_000)
 
 
+def _guarding(work: str, experiment: GuardCost) -> Bar:
+    return Bar(
+        work=f"{work}, with deadlines and sentinels",
+        experiment=experiment,
+        figure="ratio",
+        unit="x a wait for completions alone",
+        sense="at least",
+        limit=0.95,
+    )
+
+
 def _collecting(name: str, work: str, figure: str, limit: float) -> Bar:
     return Bar(
         work=f"{work}: {figure}",
@@ -96,6 +110,30 @@ def _together(how: str, ours: str, other: str, limit: float, needs: Needs = ()) 
         needs=(("mpe2", "mpe2"), *needs),
     )
 
+
+def _turning(name: str, figure: str, limit: float, unit: str = "x sequential") -> Bar:
+    work = POLICY_WORKS[name]
+    return Bar(
+        work=f"{work.what}: {figure.partition(',')[0]}",
+        experiment=PolicyFigures(name),
+        figure=figure,
+        unit=unit,
+        sense="at most" if unit.startswith("us") else "at least",
+        limit=limit,
+        needs=work.needs,
+    )
+
+
+_POLICY_BARS: tuple[Bar, ...] = (
+    _turning("python", "process", 1.85),
+    _turning("sleep", "thread", 7.0),
+    _turning("networks", "batch", 4.0),
+    _turning("networks-64", "batch", 12.0),
+    _turning("networks-rows", "batch", 2.0),
+    _turning("empty", "process, us", 60.0, "us an agent a turn"),
+    *(_turning(name, f"{AUTO} / best", 0.9, "x the best other") for name in POLICY_WORKS),
+    *(_turning(name, AUTO, 0.97) for name in POLICY_WORKS),
+)
 
 BARS: tuple[Bar, ...] = (
     Bar(
@@ -189,6 +227,8 @@ BARS: tuple[Bar, ...] = (
         limit=0.98,
         needs=(("mujoco", "gymnasium[mujoco]"),),
     ),
+    _guarding("CartPole-v1, 8 envs, one a worker", GuardCost("CartPole-v1", num_envs=8, num_workers=8)),
+    _guarding("CartPole-v1, 128 envs, 2 workers", GuardCost("CartPole-v1", num_envs=128, num_workers=2)),
     _collecting("ant-mlp", "16 rollouts of AntDirection, MLP policy", _FEW, 1.6),
     _collecting("ant-mlp", "16 rollouts of AntDirection, MLP policy", _MANY, 1.5),
     _collecting("ant-recurrent", "16 rollouts of AntDirection, recurrent policy", _FEW, 1.5),
@@ -207,6 +247,7 @@ BARS: tuple[Bar, ...] = (
         sense="at most",
         limit=15.0,
     ),
+    *_POLICY_BARS,
 )
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -25,6 +25,9 @@ from parallel_envs.bench.envs import UnknownEnv, resolve
 from parallel_envs.bench.measure import MeasurementFailed, Tell
 from parallel_envs.bench.memory import growth, measure_memory
 from parallel_envs.bench.peers import UnknownPeer, chosen_peers
+from parallel_envs.bench.policies import PolicyPlan, measure_policies
+from parallel_envs.bench.policy_report import policies_report
+from parallel_envs.bench.policy_works import POLICY_WORKS
 from parallel_envs.bench.rollouts import RolloutPlan, measure_rollouts
 from parallel_envs.bench.soak import soak as run_soak
 from parallel_envs.bench.soak_leg import Crowd
@@ -82,17 +85,9 @@ def step(
     json: Json = None,
 ) -> None:
     """Environment steps per second: ours, the in-process loop and the peers, in turns."""
-    _check_share(num_workers, num_envs)
+    shared = _shared(num_envs, num_workers, seconds, rounds)
     with _asking() as tell:
-        plan = StepPlan(
-            env=resolve(env),
-            num_envs=num_envs,
-            num_workers=num_workers,
-            backend=backend,
-            context=context,
-            peers=chosen_peers(peers),
-            pace=Pace(seconds=seconds, rounds=rounds),
-        )
+        plan = StepPlan(env=resolve(env), backend=backend, context=context, peers=chosen_peers(peers), **shared)
         rows = measure_step(plan, tell)
     ours_worked = all(row.error is None for row in rows if row.name == Ours.name)
     title = _title(env, num_envs, plan.pace)
@@ -135,18 +130,37 @@ def zoo(
     json: Json = None,
 ) -> None:
     """Many agents in each environment: joint steps per second, ours, the plain loop and the peers, in turns."""
-    _check_share(num_workers, num_envs)
+    shared = _shared(num_envs, num_workers, seconds, rounds)
     with _asking() as tell:
-        plan = ZooPlan(
-            env=resolve_zoo(env),
-            num_envs=num_envs,
-            num_workers=num_workers,
-            pace=Pace(seconds=seconds, rounds=rounds),
-            peers=chosen_peers(peers, ZOO_PEERS),
-        )
+        plan = ZooPlan(env=resolve_zoo(env), peers=chosen_peers(peers, ZOO_PEERS), **shared)
         rows = measure_zoo(plan, tell)
     ours_worked = all(row.error is None for row in rows if row.name.startswith(Ours.name))
     _deliver(report.zoo_report(rows, plan.settings, _title(env, num_envs, plan.pace)), json, good=ours_worked)
+
+
+@app.command()
+def policies(
+    work: Annotated[str, typer.Option(help=f"{', '.join(POLICY_WORKS)} or some of them; all.")] = "all",
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes of a strategy.")] = 2,
+    seconds: Seconds = 0.3,
+    rounds: Rounds = 9,
+    json: Json = None,
+) -> None:
+    """Every agent's policy at once: what a turn takes under each strategy, in turns."""
+    works = _chosen_works(work)
+    plan = PolicyPlan(works=works, workers=workers, pace=Pace(seconds=seconds, rounds=rounds))
+    with _asking() as tell:
+        rows = measure_policies(plan, tell)
+    all_worked = all(row.error is None for row in rows)
+    title = f"a turn of all agents, {workers} workers; {rounds} slices of {seconds:g} s each, in turns"
+    _deliver(policies_report(rows, plan.settings, title), json, good=all_worked)
+
+
+def _chosen_works(names: str) -> tuple[str, ...]:
+    chosen = tuple(POLICY_WORKS) if names == "all" else tuple(name.strip() for name in names.split(","))
+    if unknown := [name for name in chosen if name not in POLICY_WORKS]:
+        raise typer.BadParameter(f"There is no work called {unknown[0]!r}. Choose from {', '.join(POLICY_WORKS)}.")
+    return chosen
 
 
 @app.command()
@@ -246,6 +260,12 @@ def soak(
         tally = run_soak(crowd, minutes * 60, seed, faults_per_minute, lambda tally: show(tally.line(minutes * 60)))
     settings = {"minutes": minutes, "seed": seed, "faults_per_minute": faults_per_minute, **dataclasses.asdict(crowd)}
     _deliver(report.soak_report(tally, settings), json, good=tally.good)
+
+
+def _shared(num_envs: int, num_workers: int | None, seconds: float, rounds: int) -> dict[str, Any]:
+    """What the plans of `step` and `zoo` have in common, checked."""
+    _check_share(num_workers, num_envs)
+    return {"num_envs": num_envs, "num_workers": num_workers, "pace": Pace(seconds=seconds, rounds=rounds)}
 
 
 def _check_share(num_workers: int | None, num_envs: int) -> None:

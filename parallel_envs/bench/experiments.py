@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 from parallel_envs.bench.contestants import GymnasiumAsync
 from parallel_envs.bench.envs import resolve
+from parallel_envs.bench.guard_cost import measure_guard_cost
 from parallel_envs.bench.measure import MeasurementFailed, Tell
 from parallel_envs.bench.memory import growth, measure_memory
+from parallel_envs.bench.policies import PolicyPlan, measure_policies
+from parallel_envs.bench.policy_works import AUTO
 from parallel_envs.bench.rollouts import RolloutPlan, measure_rollouts
 from parallel_envs.bench.startup import GYMNASIUM_FORK, LINES, OURS_WARM, measure_startup, ours_to_gymnasium
 from parallel_envs.bench.step import StepPlan, measure_step
@@ -123,6 +126,18 @@ class ZooFigures(Experiment):
 
 
 @dataclass(frozen=True)
+class GuardCost(Experiment):
+    """Our steps per second with deadlines and sentinels, as a multiple of those with a wait for completions alone."""
+
+    env: str
+    num_envs: int
+    num_workers: int
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        return {"ratio": measure_guard_cost(resolve(self.env), self.num_envs, self.num_workers, pace, tell).median}
+
+
+@dataclass(frozen=True)
 class TaskCost(Experiment):
     """Our steps per second with tasks in use, as a multiple of those without."""
 
@@ -132,6 +147,24 @@ class TaskCost(Experiment):
 
     def figures(self, pace: Pace, tell: Tell) -> Figures:
         return {"ratio": measure_task_cost(resolve(self.env), self.num_envs, self.num_workers, pace, tell).median}
+
+
+@dataclass(frozen=True)
+class PolicyFigures(Experiment):
+    """Each strategy as a multiple of the sequential one, by its name; its microseconds an agent, `name, us`.
+
+    And `auto / best`: as a multiple of the best of the others.
+    """
+
+    work: str
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = measure_policies(PolicyPlan(works=(self.work,), pace=pace), tell)
+        _require({row.name: row.error for row in rows})
+        ratios = {row.name: row.to_sequential.median for row in rows if row.to_sequential is not None}
+        times = {f"{row.name}, us": row.agent_microseconds for row in rows if row.agent_microseconds is not None}
+        best = {f"{AUTO} / best": row.to_best.median for row in rows if row.to_best is not None}
+        return {**ratios, **times, **best}
 
 
 def _require(errors: Mapping[str, str | None]) -> None:

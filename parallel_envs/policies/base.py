@@ -119,7 +119,10 @@ class MultiAgentPolicy(ABC):
         """The policy of this agent."""
 
     def reset(self) -> None:  # noqa: B027  # see AgentPolicy.reset
-        """An episode begins for all agents."""
+        """An episode begins for all agents: what they have in common begins anew.
+
+        Each agent's policy has a `reset` of its own, which is called by whoever runs it: leave it out here.
+        """
 
 
 class RandomPolicy(BatchPolicy):

@@ -52,7 +52,7 @@ class ScriptedAgent(AgentPolicy):
 
 
 class EachAgent(MultiAgentPolicy):
-    """A policy for each agent, made by a function of the agent when it is first asked for."""
+    """A policy for each agent, made by a function of the agent when it is first asked for. They share nothing."""
 
     def __init__(self, make: Callable[[Hashable], Any]) -> None:
         self._make = make
@@ -62,10 +62,6 @@ class EachAgent(MultiAgentPolicy):
         if agent not in self._made:
             self._made[agent] = self._make(agent)
         return self._made[agent]
-
-    def reset(self) -> None:
-        for policy in self._made.values():
-            policy.reset()
 
 
 def zero(space: Space[Any]) -> Any:

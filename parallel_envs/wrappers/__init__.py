@@ -13,12 +13,13 @@ leads here for people who browse, and is not installed.
 """
 
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
-from parallel_envs.wrappers.base import PerAgentWrapper, Rules
+from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.batch import PerAgentBatchWrapper
 from parallel_envs.wrappers.gpu import PerAgentGPUWrapper
 from parallel_envs.wrappers.multi import STRATEGIES, WrappedMultiAgentPolicy
 from parallel_envs.wrappers.pool import PolicyPool
 from parallel_envs.wrappers.process import PerAgentProcessWrapper, PerAgentSubprocessWrapper
+from parallel_envs.wrappers.rules import Rules
 from parallel_envs.wrappers.sequential import PerAgentSequentialWrapper
 from parallel_envs.wrappers.thread import PerAgentThreadWrapper
 

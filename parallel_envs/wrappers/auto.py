@@ -5,19 +5,24 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from parallel_envs.wrappers.base import Agent, Answer, Ask, LocalWrapper, PerAgentWrapper, Rules
+from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask
+from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.batch import PerAgentBatchWrapper
+from parallel_envs.wrappers.local import LocalWrapper
 from parallel_envs.wrappers.pool import PolicyPool
 from parallel_envs.wrappers.process import PerAgentProcessWrapper
+from parallel_envs.wrappers.rules import Rules
 from parallel_envs.wrappers.sequential import PerAgentSequentialWrapper
+from parallel_envs.wrappers.sharing import sharers
+from parallel_envs.wrappers.split import SplitWrapper
 from parallel_envs.wrappers.thread import PerAgentThreadWrapper
 
 _WORTH = 0.95  # a strategy must take less than this share of the sequential time to be worth leaving it
@@ -32,8 +37,8 @@ class PerAgentAutoWrapper(LocalWrapper):
 
     While it measures, the policies themselves are asked one by one, so what they say and remember is what they would
     say and remember anyway; what they do to the world outside, their copies do too. `chosen` says what it took, `why`
-    in words; `measure_again()` starts over. Policies with `load_state_dict` are not tried in processes: their networks
-    may be trained here, in place, and a process would not see that.
+    in words; `measure_again()` starts over. Policies with `load_state_dict` are kept here when the others are tried in
+    processes: their networks may be trained here, in place, and a process would not see that.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class PerAgentAutoWrapper(LocalWrapper):
         if num_turns < 1:
             raise ValueError(f"num_turns={num_turns!r} is not a number of turns. Give a whole number from 1 up.")
         super().__init__(policies, rules)
+        self._kept_here = {agent for group in sharers(self.policies) for agent in group if self._may_be_trained(group)}
         self._own_pool = pool is None
         self._pool = PolicyPool() if pool is None else pool
         self._num_turns = num_turns
@@ -57,25 +63,33 @@ class PerAgentAutoWrapper(LocalWrapper):
         self.chosen = "sequential"
         self.why = "Nothing has been measured yet."
         self._turns_left = num_turns + 1  # the first warms up
-        self._asks: Mapping[Agent, Ask] = {}
-
-    @property
-    def goes_on(self) -> bool:  # type: ignore[override]  # it depends
-        return not self._turns_left and self._true.goes_on
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, asks: Mapping[Agent, Ask]) -> None:
-        self._asks = asks
-        if not self._turns_left:
-            self._true._begin(asks)  # a strategy made of strategies
+    def _begin(self, asks: Mapping[Agent, Ask]) -> Any:
+        if self._turns_left:
+            return _Unmeasured(asks)
+        if not self._open:
+            self._step_aside()
+        return self._true._begin(asks)  # a strategy made of strategies
 
-    def _end(self, deadline: float | None) -> dict[Agent, Answer]:
-        if not self._turns_left:
-            return self._true._end(deadline)  # as above
-        return self._measured_turn(self._asks)
+    def _end(self, token: Any, deadline: float | None) -> Answers:
+        if type(token) is not _Unmeasured:
+            return self._true._end(token, deadline)
+        if self._turns_left:
+            return self._measured_turn(token.asks)
+        return _turn(self._true, token.asks, deadline)  # another turn was the last to be measured
 
-    def _measured_turn(self, asks: Mapping[Agent, Ask]) -> dict[Agent, Answer]:
+    def _step_aside(self) -> None:
+        """Turns go straight to what was chosen: beside policies that do next to nothing, a call more would show."""
+        self._begin, self._end = self._true._begin, self._true._end  # type: ignore[method-assign]  # of this object only
+
+    def _step_in(self) -> None:
+        """Turns come here again."""
+        for name in ("_begin", "_end"):
+            vars(self).pop(name, None)
+
+    def _measured_turn(self, asks: Mapping[Agent, Ask]) -> Answers:
         first = "sequential" not in self._times
         copies = self._copied() if first else None
         began = time.perf_counter()
@@ -92,7 +106,7 @@ class PerAgentAutoWrapper(LocalWrapper):
             self._choose()
         return answers
 
-    def _try(self, name: str, asks: Mapping[Agent, Ask], true: Mapping[Agent, Answer], patience: float) -> None:
+    def _try(self, name: str, asks: Mapping[Agent, Ask], true: Answers, patience: float) -> None:
         """Measure a strategy. One that fails where the policies themselves did not is out."""
         began = time.perf_counter()
         try:
@@ -101,11 +115,14 @@ class PerAgentAutoWrapper(LocalWrapper):
             self._drop(name, f"it failed: {error!r}")
             return
         self._times.setdefault(name, []).append(time.perf_counter() - began)
-        failed = [one.failure for one in answers.values() if one.failure is not None]
-        if answers.keys() < asks.keys():
+        failed = [one.failure for one in answers.others.values() if one.failure is not None]
+        if answers.actions.keys() | answers.others.keys() < asks.keys():
             self._drop(name, f"it did not answer within {patience:.3g} seconds")
-        elif failed and not any(one.failure is not None for one in true.values()):
+        elif failed and not any(one.failure is not None for one in true.others.values()):
             self._drop(name, f"it failed: {failed[0].message}")
+
+    def _may_be_trained(self, agents: Sequence[Agent]) -> bool:
+        return any(hasattr(self.policies[agent], "load_state_dict") for agent in agents)
 
     def _copied(self) -> Callable[[], dict[Agent, Any]] | None:
         """Makes copies of the policies as they are now, before they are asked."""
@@ -120,7 +137,7 @@ class PerAgentAutoWrapper(LocalWrapper):
         for name, least in _LEAST_SECONDS.items():
             if seconds < least:
                 self._left_out[name] = f"a turn takes only {seconds * 1e6:.0f} us"
-            elif name == "process" and any(hasattr(policy, "load_state_dict") for policy in self.policies.values()):
+            elif name == "process" and self._kept_here == self.policies.keys():
                 self._left_out[name] = "it would not see networks that are trained in place"
             else:
                 try:
@@ -131,12 +148,20 @@ class PerAgentAutoWrapper(LocalWrapper):
     def _made(self, name: str, policies: Mapping[Agent, Any]) -> PerAgentWrapper:
         if name == "batch":
             return PerAgentBatchWrapper(policies, self.rules)
-        kind = PerAgentThreadWrapper if name == "thread" else PerAgentProcessWrapper
-        return kind(policies, self.rules, pool=self._pool)
+        if name == "thread":
+            return PerAgentThreadWrapper(policies, self.rules, pool=self._pool)
+        here = {agent: policy for agent, policy in policies.items() if agent in self._kept_here}
+        away = {agent: policy for agent, policy in policies.items() if agent not in here}
+        workers = PerAgentProcessWrapper(away, self.rules, pool=self._pool)
+        return (
+            SplitWrapper(policies, [workers, PerAgentBatchWrapper(here, self.rules)], self.rules) if here else workers
+        )
 
-    def _seated(self, wrapper: LocalWrapper) -> LocalWrapper:
-        """A wrapper with the seats of this one: the policies themselves, and what their rows remember."""
-        wrapper._seats = self._seats  # a strategy made of strategies
+    def _seated(self, wrapper: PerAgentWrapper) -> PerAgentWrapper:
+        """A wrapper with the seats of this one, where it has any: the policies themselves, and what rows remember."""
+        for part in _parts(wrapper):
+            if isinstance(part, LocalWrapper):
+                part._seats = {agent: self._seats[agent] for agent in part.policies}  # a strategy made of strategies
         return wrapper
 
     def _drop(self, name: str, reason: str) -> None:
@@ -144,31 +169,32 @@ class PerAgentAutoWrapper(LocalWrapper):
         self._trials.pop(name).close()
 
     def _choose(self) -> None:
-        medians = {
-            name: statistics.median(times[1:])
-            for name, times in self._times.items()
-            if len(times) == self._num_turns + 1
-        }
-        best = min(medians, key=lambda name: medians[name])
-        if medians[best] > _WORTH * medians["sequential"]:
+        usual = {name: _usual(times[1:]) for name, times in self._times.items() if len(times) == self._num_turns + 1}
+        best = min(usual, key=lambda name: usual[name])
+        if usual[best] > _WORTH * usual["sequential"]:
             best = "sequential"
         measured = ", ".join(
-            f"{name} {seconds * 1e6:.0f} us" for name, seconds in sorted(medians.items(), key=lambda one: one[1])
+            f"{name} {seconds * 1e6:.0f} us" for name, seconds in sorted(usual.items(), key=lambda one: one[1])
         )
         reasons = "".join(f"; not {name}: {reason}" for name, reason in self._left_out.items())
-        self.chosen, self.why = best, f"{best} of {measured} a turn{reasons}."
+        here = f", with {sorted(self._kept_here, key=str)} here, to be trained," if self._kept_here else ""
+        self.chosen = best
+        self.why = f"{best}{here if best == 'process' else ''} of {measured} a turn{reasons}."
         self._end_trials()
         if best != "sequential":
-            self._move_to(self._made(best, self.policies))
+            self._move_to(self._seated(self._made(best, self.policies)))
 
     def _move_to(self, wrapper: PerAgentWrapper) -> None:
-        """Go on with another strategy from where this one is."""
-        if isinstance(wrapper, LocalWrapper) and isinstance(self._true, LocalWrapper):
-            self._seated(wrapper)
-        else:
-            wrapper.set_states(self._true.get_states())
+        """Go on with another strategy from where this one is: what lives in workers comes home, or goes there."""
+        for part in _parts_away(self._true):
+            states = part.get_states()
+            super()._ask_seats("set_state", {agent: (state,) for agent, state in states.items()})
+        for part in _parts_away(wrapper):
+            seated = super()._ask_seats("get_state", dict.fromkeys(part.policies, ()))
+            part.set_states({agent: one.action for agent, one in seated.items()})
         self._true.close()
         self._true = wrapper
+        self.goes_on = wrapper.goes_on
 
     def _end_trials(self) -> None:
         for trial in self._trials.values():
@@ -177,8 +203,9 @@ class PerAgentAutoWrapper(LocalWrapper):
 
     def measure_again(self) -> None:
         """Measure anew from the next turn on: the load may have changed."""
-        if self.closed or self._asked is not None:
+        if self.closed or self._open:
             raise RuntimeError("measure_again was called between send and recv, or after close. Call it before send.")
+        self._step_in()
         self._end_trials()
         if self.chosen != "sequential":
             self._move_to(self._seated(PerAgentSequentialWrapper(self.policies, self.rules)))
@@ -214,6 +241,20 @@ class PerAgentAutoWrapper(LocalWrapper):
             self._pool.close()
 
 
+def _usual(seconds: Sequence[float]) -> float:
+    """The lower quartile: what disturbs single turns, here and elsewhere on the machine, makes them longer only."""
+    return sorted(seconds)[len(seconds) // 4]
+
+
+def _parts(wrapper: PerAgentWrapper) -> Sequence[PerAgentWrapper]:
+    return wrapper.parts if isinstance(wrapper, SplitWrapper) else [wrapper]
+
+
+def _parts_away(wrapper: PerAgentWrapper) -> list[PerAgentWrapper]:
+    """Those whose policies live elsewhere."""
+    return [part for part in _parts(wrapper) if not isinstance(part, LocalWrapper)]
+
+
 @contextlib.contextmanager
 def _generators_untouched() -> Iterator[None]:
     """The generators that belong to nobody are afterwards as they were: trials draw from them too."""
@@ -229,6 +270,12 @@ def _generators_untouched() -> Iterator[None]:
             torch.set_rng_state(of_torch)
 
 
-def _turn(wrapper: PerAgentWrapper, asks: Mapping[Agent, Ask], deadline: float | None = None) -> dict[Agent, Answer]:
-    wrapper._begin(asks)  # a strategy made of strategies
-    return wrapper._end(deadline)  # as above
+@dataclass(frozen=True, slots=True)
+class _Unmeasured:
+    """A turn that was begun while there was still something to measure."""
+
+    asks: Mapping[Agent, Ask]
+
+
+def _turn(wrapper: PerAgentWrapper, asks: Mapping[Agent, Ask], deadline: float | None = None) -> Answers:
+    return wrapper._end(wrapper._begin(asks), deadline)  # a strategy made of strategies

@@ -12,90 +12,22 @@ from __future__ import annotations
 import copy
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Self
 
 from parallel_envs.engine import Failure
-from parallel_envs.errors import ClosedError, PolicyError, RemoteTraceback
-from parallel_envs.policies import AgentPolicy
-from parallel_envs.wrappers.seats import Mask, Seat, made, spread
+from parallel_envs.errors import ClosedError
+from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, Turn, policy_error
+from parallel_envs.wrappers.rows import Mask, row_numbers
+from parallel_envs.wrappers.rules import Rules, Tally
 
-Agent = Any
-"""Whatever is hashable. (A `dict[str, ...]` is no `Mapping[Hashable, ...]` to a type checker.)"""
-Ask = tuple[Any, Mask | None]
-"""An observation; or a batch of them, and which rows want an action."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a policy said: an action, or how it failed, or nothing in time. `seconds` is how long it took, if known."""
-
-    action: Any = None
-    failure: Failure | None = None
-    late: bool = False
-    seconds: float = 0.0
-
+if TYPE_CHECKING:
+    from parallel_envs.wrappers.agent import WrappedAgent
 
 _NOT_YET = Answer(late=True)
-
-
-@dataclass(slots=True)
-class Tally:
-    """What has become of an agent's turns."""
-
-    turns: int = 0
-    late: int = 0
-    failed: int = 0
-    defaults: int = 0
-    late_seconds: float = 0.0
-    """By how much its answers were late, in this episode."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """Deadlines and failures.
-
-    Args:
-        action_timeout: Seconds that a turn may take. Who has not answered by then gets the default action; a late
-            answer is dropped. A policy in the caller cannot be interrupted: it is found to be late afterwards.
-        default_action: In the place of an action that is late or missing: a value, or a function of the agent.
-        lateness_budget: Seconds that an agent may be late by in all, in an episode. Then it is not asked any more.
-        on_error: `"raise"`, or `"default"`: the default action, and a count. Where no action is wanted (`reset`,
-            `get_state`, ...) an error is raised in any case.
-    """
-
-    action_timeout: float | None = None
-    default_action: Any = None
-    lateness_budget: float | None = None
-    on_error: str = "raise"
-
-    def __post_init__(self) -> None:
-        for name in ("action_timeout", "lateness_budget"):
-            value = getattr(self, name)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if value is not None and not (is_number and 0.0 < value < float("inf")):
-                raise ValueError(f"{name}={value!r} is not a number of seconds. Give one above 0, or None.")
-        if self.on_error not in ("raise", "default"):
-            raise ValueError(f"on_error={self.on_error!r} is unknown. Choose 'raise' or 'default'.")
-        if self.lateness_budget is not None and self.action_timeout is None:
-            raise ValueError("lateness_budget is never used up without action_timeout: nobody is late. Give both.")
-        if self.default_action is None and (self.action_timeout is not None or self.on_error == "default"):
-            raise ValueError(
-                "default_action is missing: with action_timeout or on_error='default' an agent may need one. Give an "
-                "action, or a function of the agent."
-            )
-
-    def default(self, agent: Agent, wanted: Mask | None) -> Any:
-        """The default action, or for a batch one for each row that wants an action."""
-        chosen = self.default_action(agent) if callable(self.default_action) else copy.deepcopy(self.default_action)
-        if wanted is None:
-            return chosen
-        rows = np.flatnonzero(wanted)
-        return spread([chosen] * len(rows), rows, len(wanted)) if len(rows) else None
+_TWICE = "send was called twice without recv in between. Call recv first."
 
 
 class PerAgentWrapper(ABC):
@@ -103,6 +35,8 @@ class PerAgentWrapper(ABC):
 
     goes_on = False
     """Whether policies compute by themselves after `send`; else they do in `recv`, in the caller."""
+    most_turns = 1
+    """How many turns an agent may have been asked in that have not been received yet."""
 
     def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:
         for agent, policy in policies.items():
@@ -116,51 +50,84 @@ class PerAgentWrapper(ABC):
         self.rules = rules or Rules()
         self.tallies = {agent: Tally() for agent in self.policies}
         self.closed = False
-        self._asked: dict[Agent, Ask] | None = None
-        self._began = 0.0
+        self._sent: deque[Turn] = deque()  # by `send`
+        self._open: list[Turn] = []  # these, and those of single agents
         self._overdue: dict[Agent, float] = {}  # who still owes an answer: up to when its lateness has been counted
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
     def send(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None = None) -> None:
         """Ask these agents. With `wanted`, observations are batches, and it says which rows want an action."""
-        if self.closed:
-            raise ClosedError("Policies were asked after their wrapper was closed. Make a new one.")
-        if self._asked is not None:
-            raise RuntimeError("send was called twice without recv in between. Call recv first.")
-        self._check_known(observations)
-        if wanted is not None and (missing := [agent for agent in observations if agent not in wanted]):
-            raise KeyError(f"Nothing says which rows of {missing[0]!r} are alive. Give a mask for each agent.")
-        self._asked = {
-            agent: (observations[agent], None if wanted is None else wanted[agent])
-            for agent in self.policies
-            if agent in observations
-        }
-        self._began = time.monotonic()
-        asks = {agent: ask for agent, ask in self._asked.items() if not self._is_out(agent)}
-        try:
-            self._begin(asks)
-        except BaseException:
-            self._asked = None
-            raise
+        if len(self._sent) >= self.most_turns and not self.closed:
+            raise RuntimeError(_TWICE)
+        self._sent.append(self.ask(observations, wanted))
 
     def recv(self) -> dict[Agent, Any]:
-        """The actions of all who were asked.
+        """The actions of all who were asked, in the first turn that has not been received yet.
 
         Raises:
             PolicyError: A policy raised, and `on_error` is "raise". `actions` of the error holds those of the others.
         """
-        if self._asked is None:
+        if not self._sent:
             raise RuntimeError("recv was called without send. Call send first.")
-        asked, self._asked = self._asked, None
+        return self.hear(self._sent.popleft())
+
+    def step(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None = None) -> dict[Agent, Any]:
+        """`send` and `recv`."""
+        if self._sent:
+            raise RuntimeError(_TWICE)
+        return self.hear(self.ask(observations, wanted))
+
+    def ask(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None = None) -> Turn:
+        """`send` for a turn of one's own: it may go on beside others in which other agents are asked."""
+        if self.closed:
+            raise ClosedError("Policies were asked after their wrapper was closed. Make a new one.")
+        self._check_known(observations)
+        if wanted is not None and (missing := [agent for agent in observations if agent not in wanted]):
+            raise KeyError(f"Nothing says which rows of {missing[0]!r} are alive. Give a mask for each agent.")
+        if self._open and any(self._turns_of(agent) >= self.most_turns for agent in observations):
+            raise RuntimeError(_TWICE)
+        asks: dict[Agent, Ask] = {
+            agent: (observations[agent], None if wanted is None else wanted[agent])
+            for agent in self.policies
+            if agent in observations
+        }
+        turn = Turn(asks, time.monotonic())
+        turn.token = self._begin(asks if self.rules.lateness_budget is None else self._still_in(asks))
+        self._open.append(turn)
+        return turn
+
+    def hear(self, turn: Turn) -> dict[Agent, Any]:
+        """`recv` for a turn of one's own."""
+        self._open.remove(turn)
         if self.closed:
             raise ClosedError("Actions were waited for after their wrapper was closed. Make a new one.")
         limit = self.rules.action_timeout
-        answers = self._end(None if limit is None else self._began + limit)
+        answers = self._end(turn.token, None if limit is None else turn.began + limit)
+        actions = answers.actions
+        if answers.others or len(actions) < len(turn.asks) or not self.rules.are_plain:
+            return self._judged(turn, answers)
+        for agent in actions:
+            self.tallies[agent].turns += 1
+        return {agent: actions[agent] for agent in turn.asks}
+
+    def abandon(self) -> None:
+        """Wait no more for those who were asked: there will be no `recv`. Their policies have acted all the same."""
+        while self._sent:
+            self._open.remove(self._sent.popleft())
+
+    def _turns_of(self, agent: Agent) -> int:
+        return sum(agent in turn.asks for turn in self._open)
+
+    # ---- what is made of the answers --------------------------------------------------------------------------------
+
+    def _judged(self, turn: Turn, answers: Answers) -> dict[Agent, Any]:
+        """The actions of a turn in which something is to be looked at."""
         actions: dict[Agent, Any] = {}
         failures: dict[Agent, Failure] = {}
-        for agent, (_, wanted) in asked.items():
-            answer = self._judged(agent, answers.get(agent, _NOT_YET))
+        for agent, (_, wanted) in turn.asks.items():
+            known = agent in answers.actions or agent in answers.others
+            answer = self._counted(turn, agent, answers.of(agent) if known else _NOT_YET, wanted)
             if answer.failure is not None and self.rules.on_error == "raise":
                 failures[agent] = answer.failure
             elif answer.failure is not None or answer.late:
@@ -172,40 +139,33 @@ class PerAgentWrapper(ABC):
             raise policy_error(failures, actions)
         return actions
 
-    def step(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None = None) -> dict[Agent, Any]:
-        """`send` and `recv`."""
-        self.send(observations, wanted)
-        return self.recv()
-
-    def abandon(self) -> None:
-        """Wait no more for those who were asked: there will be no `recv`. Their policies have acted all the same."""
-        self._asked = None
-
-    def _judged(self, agent: Agent, answer: Answer) -> Answer:
-        """The answer, counted; late if it took longer than allowed."""
+    def _counted(self, turn: Turn, agent: Agent, answer: Answer, wanted: Mask | None) -> Answer:
+        """The answer, counted; late if it took longer than allowed, a failure if the action is outside its space."""
         tally, limit = self.tallies[agent], self.rules.action_timeout
         tally.turns += 1
+        if answer.failure is None and limit is not None and (answer.late or answer.seconds > limit):
+            if not self._is_out(agent):
+                tally.late += 1
+                tally.late_seconds += self._lateness(turn, agent, answer, limit)
+            return _NOT_YET
+        if answer.failure is None:
+            self._overdue.pop(agent, None)
+            answer = Answer(answer.action, self.rules.objection(agent, self.policies[agent], answer.action, wanted))
         if answer.failure is not None:
             tally.failed += 1
-            return answer
-        if limit is None:
-            return answer
-        if not (answer.late or answer.seconds > limit):
-            self._overdue.pop(agent, None)
-            return answer
-        if not self._is_out(agent):
-            tally.late += 1
-            tally.late_seconds += self._lateness(agent, answer, limit)
-        return _NOT_YET
+        return answer
 
-    def _lateness(self, agent: Agent, answer: Answer, limit: float) -> float:
+    def _lateness(self, turn: Turn, agent: Agent, answer: Answer, limit: float) -> float:
         """By how much more an agent is late than has been counted: until now, if its answer is still to come."""
         if not answer.late:
             return answer.seconds - limit
         now = time.monotonic()
-        since = self._overdue.get(agent, self._began + limit)
+        since = self._overdue.get(agent, turn.began + limit)
         self._overdue[agent] = now
         return max(now - since, 0.0)
+
+    def _still_in(self, asks: dict[Agent, Ask]) -> dict[Agent, Ask]:
+        return {agent: ask for agent, ask in asks.items() if not self._is_out(agent)}
 
     def _is_out(self, agent: Agent) -> bool:
         budget = self.rules.lateness_budget
@@ -214,11 +174,14 @@ class PerAgentWrapper(ABC):
     # ---- what a strategy must do ------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _begin(self, asks: Mapping[Agent, Ask]) -> None:
-        """Ask these agents. Whatever can go on by itself goes on from here."""
+    def _begin(self, asks: Mapping[Agent, Ask]) -> Any:
+        """Ask these agents. Whatever can go on by itself goes on from here. What is returned, `_end` is given.
+
+        Turns of other agents may be begun before this one is ended.
+        """
 
     @abstractmethod
-    def _end(self, deadline: float | None) -> dict[Agent, Answer]:
+    def _end(self, token: Any, deadline: float | None) -> Answers:
         """The answers that have come by `deadline` (of the monotonic clock; None: all of them)."""
 
     @abstractmethod
@@ -266,9 +229,9 @@ class PerAgentWrapper(ABC):
         """What the seats return. Who fails does not keep the others from being asked."""
         if self.closed:
             raise ClosedError(f"{method} was called after the wrapper was closed. Make a new one.")
-        if self._asked is not None:
-            raise RuntimeError(f"{method} was called between send and recv. Call recv first.")
         self._check_known(arguments)
+        if self._open and any(map(self._turns_of, arguments)):
+            raise RuntimeError(f"{method} was called between send and recv. Call recv first.")
         answers = self._ask_seats(method, arguments, later=later)
         failures = {agent: one.failure for agent, one in answers.items() if one.failure is not None}
         if failures:
@@ -296,91 +259,15 @@ class PerAgentWrapper(ABC):
         return f"{type(self).__name__}({len(self.policies)} agents{', closed' if self.closed else ''})"
 
     def agent_policy(self, agent: Agent) -> WrappedAgent:
-        """One agent by itself."""
+        """One agent by itself. Several of them may be asked at once."""
+        from parallel_envs.wrappers.agent import WrappedAgent
+
         self._check_known([agent])
         return WrappedAgent(self, agent)
 
     def _check_known(self, agents: Iterable[Agent]) -> None:
         if unknown := [agent for agent in agents if agent not in self.policies]:
             raise KeyError(f"There is no policy for {unknown[0]!r}. There are policies for {list(self.policies)}.")
-
-
-class LocalWrapper(PerAgentWrapper):
-    """Policies that are seated in the caller's process."""
-
-    def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:
-        super().__init__(policies, rules)
-        self.policies = {agent: made(policy) for agent, policy in self.policies.items()}
-        self._seats = {agent: Seat(policy) for agent, policy in self.policies.items()}
-
-    def _ask_seats(
-        self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
-    ) -> dict[Agent, Answer]:
-        return {agent: told(self._seats[agent], method, own) for agent, own in arguments.items()}
-
-
-@dataclass
-class WrappedAgent(AgentPolicy):
-    """One agent of a wrapper, as a policy: `send` and `recv`, or `step` for both."""
-
-    wrapper: PerAgentWrapper
-    agent: Agent
-    tally: Tally = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.tally = self.wrapper.tallies[self.agent]
-
-    def send(self, observation: Any) -> None:
-        self.wrapper.send({self.agent: observation})
-
-    def recv(self) -> Any:
-        return self.wrapper.recv()[self.agent]
-
-    def step(self, observation: Any) -> Any:
-        return self.wrapper.step({self.agent: observation})[self.agent]
-
-    def reset(self) -> None:
-        self.wrapper.reset([self.agent])
-
-    def get_state(self) -> Any:
-        return self.wrapper.get_state(self.agent)
-
-    def set_state(self, state: Any) -> None:
-        self.wrapper.set_state(self.agent, state)
-
-    def load_state_dict(self, weights: Any) -> None:
-        self.wrapper.load_state_dict(self.agent, weights)
-
-
-def answered(seat: Seat, ask: Ask) -> Answer:
-    """What the policy in a seat says, here and now."""
-    began = time.monotonic()
-    try:
-        action = seat.answer(*ask)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001  # SystemExit too: a policy may not end the program
-        return Answer(failure=Failure.of(error), seconds=time.monotonic() - began)
-    return Answer(action, seconds=time.monotonic() - began)
-
-
-def told(seat: Seat, method: str, arguments: tuple[Any, ...]) -> Answer:
-    """What a method of a seat returns, here and now."""
-    try:
-        return Answer(getattr(seat, method)(*arguments))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001  # as above
-        return Answer(failure=Failure.of(error))
-
-
-def row_numbers(rows: Sequence[int] | Mask | None) -> list[int] | None:
-    """Rows by their numbers, whether they were given so or as a mask."""
-    if rows is None:
-        return None
-    given = np.asarray(rows)
-    numbers: list[int] = (np.flatnonzero(given) if given.dtype == bool else given).tolist()
-    return numbers
 
 
 def _copies(states: dict[Agent, Any]) -> dict[Agent, Any]:
@@ -398,17 +285,3 @@ def _failure_to_copy(state: Any) -> Failure | None:
     except Exception as error:  # noqa: BLE001  # as above
         return Failure.of(error)
     return None
-
-
-def policy_error(failures: Mapping[Agent, Failure], actions: dict[Agent, Any]) -> PolicyError:
-    """The error of the first agent whose policy raised; the others are told in notes."""
-    (agent, failure), *others = failures.items()
-    kind = PolicyError.named(failure.type_name)
-    text = f"The policy of {agent!r} raised {failure.type_name}: {failure.message}"
-    error = kind(text, type_name=failure.type_name, remote_message=failure.message)
-    assert isinstance(error, PolicyError)
-    error.agents, error.actions = tuple(failures), actions
-    error.__cause__ = failure.cause or RemoteTraceback(failure.traceback)
-    for other, told in others:
-        error.add_note(f"The policy of {other!r} raised {told.type_name}: {told.message}")
-    return error

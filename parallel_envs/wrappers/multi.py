@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from parallel_envs.engine import Unpicklable, picklable
+import numpy as np
+
+from parallel_envs.engine import Unpicklable
 from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import AgentPolicy, MultiAgentPolicy
+from parallel_envs.wrappers.answers import Agent
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
-from parallel_envs.wrappers.base import Agent, PerAgentWrapper, Rules, Tally
+from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.batch import PerAgentBatchWrapper
 from parallel_envs.wrappers.gpu import PerAgentGPUWrapper
 from parallel_envs.wrappers.pool import PolicyPool
 from parallel_envs.wrappers.process import PerAgentProcessWrapper
-from parallel_envs.wrappers.seats import Mask
+from parallel_envs.wrappers.rows import Mask, row_numbers
+from parallel_envs.wrappers.rules import Rules, Tally
+from parallel_envs.wrappers.seats import reset_policy
 from parallel_envs.wrappers.sequential import PerAgentSequentialWrapper
-from parallel_envs.wrappers.sharing import sharers
+from parallel_envs.wrappers.sharing import check_together, stuck
 from parallel_envs.wrappers.thread import PerAgentThreadWrapper
 
 STRATEGIES: dict[str, Callable[..., PerAgentWrapper]] = {
@@ -90,18 +96,23 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
         if self._sent is not None:
             raise RuntimeError("send was called twice without recv in between. Call recv first.")
         self._meet([agent for agent in observations if agent not in self._wrapper_of])
-        parts: dict[int, dict[Agent, Any]] = {}
-        for agent, observation in observations.items():
-            parts.setdefault(id(self._wrapper_of[agent]), {})[agent] = observation
         self._sent = []
         try:
-            for wrapper in self._wrappers:
-                if id(wrapper) in parts:
-                    wrapper.send(parts[id(wrapper)], alive)
-                    self._sent.append(wrapper)
+            for wrapper, part in self._parts(observations):
+                wrapper.send(part, alive)
+                self._sent.append(wrapper)
         except BaseException:
             self._abandon()
             raise
+
+    def _parts(self, observations: Mapping[Agent, Any]) -> list[tuple[PerAgentWrapper, Mapping[Agent, Any]]]:
+        """Each wrapper's own part of the observations."""
+        if len(self._wrappers) == 1:
+            return [(self._wrappers[0], observations)] if observations else []
+        parts: dict[PerAgentWrapper, dict[Agent, Any]] = {wrapper: {} for wrapper in self._wrappers}
+        for agent, observation in observations.items():
+            parts[self._wrapper_of[agent]][agent] = observation
+        return [(wrapper, part) for wrapper, part in parts.items() if part]
 
     def recv(self) -> dict[Agent, Any]:
         """The actions of all who were asked.
@@ -144,7 +155,7 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
         if self.closed or self._sent is not None:
             raise ClosedError("It has been closed.") if self.closed else RuntimeError("Call recv first.")
         policies = {agent: self._policy_of(agent) for agent in agents}
-        _check_together({**self._given, **policies}, self._strategy_of, policies)
+        check_together({**self._given, **policies}, self._strategy_of, policies)
         by_strategy: dict[str, dict[Agent, Any]] = {}
         for agent, policy in policies.items():
             by_strategy.setdefault(self._strategy_of(agent), {})[agent] = policy
@@ -156,7 +167,7 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
         try:
             wrapper = STRATEGIES[name](policies, self.rules, self._pool)
         except Unpicklable:
-            here = _stuck(policies)
+            here = stuck(policies)
             if not here:
                 raise
             warnings.warn(
@@ -190,8 +201,23 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
         return self._wrapper_of[agent].agent_policy(agent)
 
     def reset(self, rows: Sequence[int] | Mask | None = None) -> None:
-        """Episodes begin: in all rows, or in some (their numbers, or a mask)."""
-        self._each(lambda wrapper: wrapper.reset(rows=rows))
+        """Episodes begin: in all rows, or in some (their numbers, or a mask).
+
+        First in what agents have in common (`MultiAgentPolicy.reset`), then in each agent's policy. Where only some
+        rows begin anew, the former is told so if it takes `rows`, and else is not asked.
+        """
+        try:
+            self._reset_common(rows)
+        finally:  # the agents' policies in any case
+            self._each(lambda wrapper: wrapper.reset(rows=rows))
+
+    def _reset_common(self, rows: Sequence[int] | Mask | None) -> None:
+        if self.closed or self._sent is not None or isinstance(self.policy, Mapping):
+            return
+        if rows is None:
+            reset_policy(self.policy)
+        elif callable(reset := getattr(self.policy, "reset", None)) and "rows" in inspect.signature(reset).parameters:
+            reset(rows=np.asarray(row_numbers(rows), np.intp))
 
     def get_state(self) -> dict[Agent, Any]:
         """What each policy remembers."""
@@ -262,9 +288,6 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
         return f"WrappedMultiAgentPolicy({len(self._wrapper_of)} agents, strategy={self.strategy!r})"
 
 
-_IN_ONE_THREAD = ("sequential", "batch", "gpu")
-
-
 def _check_strategy(strategy: Any, policy: Any) -> None:
     for name in strategy.values() if isinstance(strategy, Mapping) else (strategy,):
         if not isinstance(name, str) or name not in STRATEGIES:
@@ -272,32 +295,6 @@ def _check_strategy(strategy: Any, policy: Any) -> None:
     named = strategy if isinstance(strategy, Mapping) and isinstance(policy, Mapping) else ()
     if unknown := [agent for agent in named if agent not in policy]:
         raise ValueError(f"strategy names {unknown[0]!r}, for whom there is no policy among {list(policy)}.")
-
-
-def _check_together(
-    policies: Mapping[Agent, Any], strategy_of: Callable[[Agent], str], new: Mapping[Agent, Any]
-) -> None:
-    """Agents that share something must have one strategy: apart they would stop sharing."""
-    for group in sharers(policies):
-        names = {strategy_of(agent) for agent in group}
-        if len(names) > 1:
-            raise ValueError(
-                f"The policies of {group} share an object, but their strategies are {sorted(names)}: apart they would "
-                "stop sharing it. Give them one strategy, or policies of their own."
-            )
-        late = [agent for agent in group if agent in new]
-        if 0 < len(late) < len(group) and not names <= {*_IN_ONE_THREAD}:
-            raise ValueError(
-                f"The policy of {late[0]!r} shares an object with those of {[a for a in group if a not in new]}, who "
-                f"were met before: with strategy={names.pop()!r} they would stop sharing it. Give a dict of all "
-                f"policies, so that all are met at once, or one of the strategies {_IN_ONE_THREAD}."
-            )
-
-
-def _stuck(policies: Mapping[Agent, Any]) -> dict[Agent, Any]:
-    """Those policies that cannot be pickled, with those that share something with them."""
-    groups = [group for group in sharers(policies) if not picklable([policies[agent] for agent in group])]
-    return {agent: policies[agent] for group in groups for agent in group}
 
 
 def _joined(errors: Sequence[PolicyError], actions: dict[Agent, Any]) -> PolicyError:

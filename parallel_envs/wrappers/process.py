@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from parallel_envs.engine import HOST, Call, Failure, Reply, SharedBlock, Ticket, Unpicklable, picklable
-from parallel_envs.wrappers.base import Agent, Answer, Ask, PerAgentWrapper, Rules, policy_error
+from parallel_envs.engine import HOST, Call, Failure, Reply, Ticket, Unpicklable, picklable
+from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, policy_error, still_busy
+from parallel_envs.wrappers.base import PerAgentWrapper
+from parallel_envs.wrappers.desk import Desk
 from parallel_envs.wrappers.pool import PolicyPool
-from parallel_envs.wrappers.process_host import IN_BLOCK, Place, PolicyHost
-from parallel_envs.wrappers.seats import Seat
+from parallel_envs.wrappers.process_host import IN_BLOCK, PolicyHost
+from parallel_envs.wrappers.rules import Rules
+from parallel_envs.wrappers.seats import Seat, is_spec
 from parallel_envs.wrappers.sharing import sharers
-from parallel_envs.wrappers.thread import still_busy
 
-_ALIGNMENT = 64
+_STATE_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A turn on its way: the request to each worker, and who was not asked because it cannot be."""
+
+    tickets: dict[int, tuple[Ticket, list[Agent]]]
+    refused: dict[Agent, Answer]
 
 
 class PerAgentProcessWrapper(PerAgentWrapper):
@@ -35,12 +44,9 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         super().__init__(policies, rules)
         self._own_pool = pool is None
         self._policy_pool = PolicyPool() if pool is None else pool
-        self._block: SharedBlock | None = None
-        self._places: dict[Agent, Place] = {}
-        self._views: dict[Agent, Any] = {}
-        self._tickets: dict[int, Ticket] = {}
-        self._late: dict[int, Ticket] = {}
-        self._refused: dict[Agent, Answer] = {}
+        self._desk = Desk()
+        self._last: dict[int, Ticket] = {}  # of each worker, what it was asked last
+        self._late: dict[int, Ticket] = {}  # whose turn has ended without them
         self._pids: dict[int, int] = {}
         try:
             self._workers = self._policy_pool.processes()
@@ -71,8 +77,17 @@ class PerAgentProcessWrapper(PerAgentWrapper):
             if (failure := _failure_in(reply)) is not None
             for agent in self._held[worker]
         }
+        if not failures and any(map(is_spec, self.policies.values())):
+            failures = self._unmade(workers)
         if failures:
             raise policy_error(failures, {})
+
+    def _unmade(self, workers: Collection[int]) -> dict[Agent, Failure]:
+        """How those failed whose specs made no policy."""
+        ticket = self._workers.send(dict.fromkeys(workers, Call(self._key, "unmade")))
+        self._workers.wait(ticket)
+        answers = [self._answers_in(worker, ticket, self._held[worker]) for worker in workers]
+        return {agent: one.failure for told in answers for agent, one in told.others.items() if one.failure is not None}
 
     def _loss(self, worker: int) -> Failure | None:
         """How a worker was lost, if it was."""
@@ -86,99 +101,79 @@ class PerAgentProcessWrapper(PerAgentWrapper):
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, asks: Mapping[Agent, Ask]) -> None:
+    def _begin(self, asks: Mapping[Agent, Ask]) -> _Asked:
         self._forget_answered()
-        self._lay_out(asks)
+        if not self._desk.suits(asks) and not self._is_any_busy():
+            self._lay_out(asks)
         calls: dict[int, dict[Agent, Ask]] = {}
         for agent, (observation, wanted) in asks.items():
             worker = self._home[agent]
-            if worker in self._late:
-                continue  # it is still busy with an earlier turn: its agents are late again
-            calls.setdefault(worker, {})[agent] = self._placed(agent, observation), wanted
-        self._tickets, self._refused = {}, {}
+            if worker not in self._late:  # else it is still busy with an earlier turn: its agents are late again
+                in_block = not self._is_busy(worker) and self._desk.put(agent, observation)
+                calls.setdefault(worker, {})[agent] = (IN_BLOCK if in_block else observation), wanted
+        asked = _Asked({}, {})
         for worker, mine in calls.items():
-            if self._loss(worker) is not None:
-                continue
-            if len(mine) == len(self._held[worker]) and all(
-                one is IN_BLOCK and wanted is None for one, wanted in mine.values()
-            ):
-                self._tickets[worker] = self._workers.ring(self._key, 0, (worker,))
-            else:
-                self._tickets[worker] = self._call_to_act(worker, mine)
+            if self._loss(worker) is None:
+                ticket = self._last[worker] = self._call_to_act(worker, mine, asked.refused)
+                asked.tickets[worker] = ticket, list(mine)
+        return asked
 
-    def _call_to_act(self, worker: int, asks: dict[Agent, Ask]) -> Ticket:
+    def _call_to_act(self, worker: int, asks: dict[Agent, Ask], refused: dict[Agent, Answer]) -> Ticket:
+        everybody = len(asks) == len(self._held[worker])
+        if everybody and all(seen is IN_BLOCK and wanted is None for seen, wanted in asks.values()):
+            return self._workers.ring(self._key, 0, (worker,))
         try:
             return self._workers.call(worker, self._key, "act", asks)
         except Unpicklable:
             sendable = {agent: ask for agent, ask in asks.items() if picklable(ask)}
         for agent in asks.keys() - sendable.keys():
             text = f"its observation, {asks[agent][0]!r}, cannot be pickled, so it cannot be sent to a worker"
-            self._refused[agent] = Answer(failure=Failure("TypeError", text, text))
+            refused[agent] = Answer(failure=Failure("TypeError", text, text))
         return self._workers.call(worker, self._key, "act", sendable)
 
-    def _placed(self, agent: Agent, observation: Any) -> Any:
-        """The observation if it must go by pipe; any other lies in shared memory now."""
-        if agent not in self._places:
-            return observation
-        self._views[agent][...] = observation
-        return IN_BLOCK
-
-    def _end(self, deadline: float | None) -> dict[Agent, Answer]:
-        answers, self._refused = self._refused, {}
-        tickets, self._tickets = self._tickets, {}
-        for worker, ticket in tickets.items():
+    def _end(self, token: _Asked, deadline: float | None) -> Answers:
+        answers = Answers({}, token.refused)
+        for worker, (ticket, agents) in token.tickets.items():
             if self._workers.wait(ticket, None if deadline is None else max(deadline - time.monotonic(), 0.0)):
-                answers |= self._answers_in(worker, ticket)
+                answers.add(self._answers_in(worker, ticket, agents))
             else:
                 self._late[worker] = ticket
-        for worker in self._held.keys() - tickets.keys():
+        for worker in self._held.keys() - token.tickets.keys():
             if (loss := self._loss(worker)) is not None:
-                answers |= dict.fromkeys(self._held[worker], Answer(failure=loss))
+                answers.add(Answers({}, dict.fromkeys(self._held[worker], Answer(failure=loss))))
         return answers
 
-    def _answers_in(self, worker: int, ticket: Ticket) -> dict[Agent, Answer]:
-        """What a worker has answered for its agents."""
+    def _answers_in(self, worker: int, ticket: Ticket, agents: Collection[Agent]) -> Answers:
+        """What a worker has answered for these of its agents."""
         reply = ticket.replies[worker]
         failure = _failure_in(reply)
         if failure is None:
-            told: dict[Agent, Answer] = reply.value
+            told: Answers = reply.value
             return told
         if failure.type_name.endswith(f".{Unpicklable.__name__}"):  # of one agent: what did the others say?
-            again = self._workers.call(worker, self._key, "said")
+            again = self._workers.call(worker, self._key, "said", agents)
             self._workers.wait(again)
             if _failure_in(again.replies[worker]) is None:
-                return dict(again.replies[worker].value)
-        return dict.fromkeys(self._held[worker], Answer(failure=failure))
+                said: Answers = again.replies[worker].value
+                return said
+        return Answers({}, dict.fromkeys(agents, Answer(failure=failure)))
 
     def _forget_answered(self) -> None:
-        while self._late and self._workers.pump(0.0):
+        """Know who has answered by now, of those who are late or whom Ctrl-C has left unheard."""
+        while any(map(self._is_busy, self._last)) and self._workers.pump(0.0):
             pass
         self._late = {worker: ticket for worker, ticket in self._late.items() if not ticket.done}
 
-    # ---- shared memory ----------------------------------------------------------------------------------------------
+    def _is_busy(self, worker: int) -> bool:
+        """Whether it may still read from the block."""
+        return worker in self._last and not self._last[worker].done
+
+    def _is_any_busy(self) -> bool:
+        return any(map(self._is_busy, self._last))
 
     def _lay_out(self, asks: Mapping[Agent, Ask]) -> None:
-        """Have a place for every array, laid out anew when one comes that fits no place."""
-        wanting = {
-            agent: observation
-            for agent, (observation, _) in asks.items()
-            if type(observation) is np.ndarray and not observation.dtype.hasobject and observation.size
-        }
-        odd = [agent for agent in asks if agent not in wanting and agent in self._places]
-        if not odd and all(_fits(self._places.get(agent), array) for agent, array in wanting.items()):
-            return
-        if self._late:  # they may still read where they have been told to: let everything go by pipe for this turn
-            self._places = {}
-            return
-        arrays = {agent: (place.dtype, place.shape) for agent, place in self._places.items() if agent not in odd}
-        arrays |= {agent: (array.dtype, array.shape) for agent, array in wanting.items()}
-        places, end = {}, 0
-        for agent, (dtype, shape) in arrays.items():
-            places[agent] = Place(dtype, shape, end)
-            end += -(-dtype.itemsize * int(np.prod(shape)) // _ALIGNMENT) * _ALIGNMENT
-        before, block = self._block, SharedBlock.create(max(end, 1))
-        self._block, self._places = block, places
-        self._views = {agent: place.view(block) for agent, place in places.items()}
+        """Have a place for every array."""
+        block, places, before = self._desk.lay_out(asks)
         here = [worker for worker in self._held if self._loss(worker) is None]
         self._workers.wait(self._workers.send(dict.fromkeys(here, Call(self._key, "attach", (block, places)))))
         if before is not None:
@@ -191,7 +186,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
     ) -> dict[Agent, Answer]:
         self._forget_answered()
         answers: dict[Agent, Answer] = {}
-        tickets: dict[int, Ticket] = {}
+        tickets: dict[int, tuple[Ticket, list[Agent]]] = {}
         for worker, held in self._held.items():
             mine = {agent: arguments[agent] for agent in held if agent in arguments}
             if not mine:
@@ -205,18 +200,27 @@ class PerAgentProcessWrapper(PerAgentWrapper):
             elif (loss := self._loss(worker)) is not None:
                 answers |= dict.fromkeys(mine, Answer(failure=loss))
             else:
-                tickets[worker] = self._workers.call(worker, self._key, "tell", method, mine)
+                ticket = self._last[worker] = self._workers.call(worker, self._key, "tell", method, mine)
+                tickets[worker] = ticket, list(mine)
         self._forget_answered()
-        for worker, ticket in tickets.items():
+        for worker, (ticket, agents) in tickets.items():
             if worker in self._late:
                 self._late[worker] = ticket  # requests are answered in order: it is back when this has been answered
+            elif self._workers.wait(ticket, self._patience(later)):
+                told = self._answers_in(worker, ticket, agents)
+                answers |= {agent: told.of(agent) for agent in agents}
             else:
-                self._workers.wait(ticket)
-                answers |= self._answers_in(worker, ticket)
+                self._late[worker] = ticket
+                answers |= {} if later else dict.fromkeys(agents, Answer(failure=still_busy(method)))
         return answers
 
+    def _patience(self, later: bool) -> float | None:
+        """How long a worker may take that is not asked to act. A state may be large: longer than an action."""
+        limit = self.rules.action_timeout
+        return limit if limit is None or later else max(limit, _STATE_SECONDS)
+
     def sync(self) -> None:
-        given = [agent for agent, policy in self.policies.items() if not callable(getattr(policy, "make", None))]
+        given = [agent for agent, policy in self.policies.items() if not is_spec(policy)]
         for agent, (own, _) in self.get_states(given).items():
             Seat(self.policies[agent]).set_state((own, []))
 
@@ -228,7 +232,8 @@ class PerAgentProcessWrapper(PerAgentWrapper):
             if worker in self._late or self._workers.death(worker) is not None:
                 self._workers.restart(worker)
             self._late.pop(worker, None)
-        self._places = {}
+            self._last.pop(worker, None)
+        self._desk.clear()
         self._settle_in(lost)
         return [agent for worker in lost for agent in self._held[worker]]
 
@@ -240,9 +245,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
             self._policy_pool.close()
         elif not self._policy_pool.closed and hasattr(self, "_held"):
             self._leave()
-        if self._block is not None:
-            self._block.close()
-            self._block, self._places, self._views = None, {}, {}
+        self._desk.close()
 
     def _leave(self) -> None:
         """Leave a pool that goes on. A worker that hangs on a policy of this wrapper is of no use to any other."""
@@ -263,10 +266,6 @@ def _shared_out(groups: list[list[Agent]], num_workers: int) -> dict[int, list[A
     for group in sorted(groups, key=len, reverse=True):
         held[min(held, key=lambda worker: len(held[worker]))].extend(group)
     return {worker: agents for worker, agents in held.items() if agents}
-
-
-def _fits(place: Place | None, array: Any) -> bool:
-    return place is not None and place.shape == array.shape and place.dtype == array.dtype
 
 
 def _failure_in(reply: Reply) -> Failure | None:

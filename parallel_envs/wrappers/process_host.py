@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parallel_envs.engine import Failure, SharedBlock, Unpicklable, dump_reply
-from parallel_envs.wrappers.base import Agent, Answer, Ask, answered, told
+from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, ask_in_turn, told
 from parallel_envs.wrappers.seats import Seat, made
 
 IN_BLOCK = ...
@@ -33,10 +34,22 @@ class PolicyHost:
     """The seats of some agents. `policies` are the policies themselves, or specs that make them."""
 
     def __init__(self, policies: Mapping[Agent, Any]) -> None:
-        self._seats = {agent: Seat(made(policy)) for agent, policy in policies.items()}
+        self._seats: dict[Agent, Seat] = {}
+        self._unmade: dict[Agent, Answer] = {}
         self._block: SharedBlock | None = None
         self._views: dict[Agent, npt.NDArray[Any]] = {}
-        self._said: dict[Agent, Answer] = {}
+        self._said: dict[Agent, Answers] = {}
+        for agent, policy in policies.items():
+            try:
+                self._seats[agent] = Seat(made(policy))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  # SystemExit too: a policy may not end its worker by raising
+                self._unmade[agent] = Answer(failure=Failure.of(error))
+
+    def unmade(self) -> Answers:
+        """How those failed who could not be made."""
+        return Answers({}, self._unmade)
 
     def attach(self, block: SharedBlock, places: Mapping[Agent, Place]) -> None:
         """Read observations there from now on."""
@@ -44,11 +57,11 @@ class PolicyHost:
         places = {agent: places[agent] for agent in self._seats if agent in places}
         self._views = {agent: place.view(block) for agent, place in places.items()}
 
-    def ring(self, argument: int) -> dict[Agent, Answer]:
+    def ring(self, argument: int) -> Answers:
         """Everybody acts on what lies in the block."""
         return self._answers({agent: (view.copy(), None) for agent, view in self._views.items()})
 
-    def act(self, asks: Mapping[Agent, Ask]) -> dict[Agent, Answer]:
+    def act(self, asks: Mapping[Agent, Ask]) -> Answers:
         """These agents act, each on its observation, be that here or in the block."""
         return self._answers(
             {
@@ -57,24 +70,27 @@ class PolicyHost:
             }
         )
 
-    def _answers(self, asks: Mapping[Agent, Ask]) -> dict[Agent, Answer]:
-        self._said = {agent: answered(self._seats[agent], ask) for agent, ask in asks.items()}
-        return self._said
+    def _answers(self, asks: Mapping[Agent, Ask]) -> Answers:
+        return self._noted(ask_in_turn(self._seats, asks, Answers.none()))
 
-    def tell(self, method: str, arguments: Mapping[Agent, tuple[Any, ...]]) -> dict[Agent, Answer]:
+    def tell(self, method: str, arguments: Mapping[Agent, tuple[Any, ...]]) -> Answers:
         """Call a method of these agents' seats."""
-        self._said = {agent: told(self._seats[agent], method, own) for agent, own in arguments.items()}
-        return self._said
+        return self._noted(
+            Answers({}, {agent: told(self._seats[agent], method, own) for agent, own in arguments.items()})
+        )
 
-    def said(self) -> dict[Agent, Answer]:
-        """What was answered last, where that could not travel: without what cannot."""
-        return {agent: _travelling(answer) for agent, answer in self._said.items()}
+    def _noted(self, answers: Answers) -> Answers:
+        self._said.update(dict.fromkeys([*answers.actions, *answers.others], answers))
+        return answers
+
+    def said(self, agents: Collection[Agent]) -> Answers:
+        """What these agents answered last, where that could not travel: without what cannot."""
+        return Answers({}, {agent: _travelling(self._said[agent].of(agent)) for agent in agents if agent in self._said})
 
     def close(self) -> None:
-        for seat in self._seats.values():
-            close = getattr(seat.policy, "close", None)
-            if callable(close):
-                close()
+        with contextlib.ExitStack() as closing:
+            for seat in self._seats.values():
+                closing.callback(seat.close)
 
 
 def _travelling(answer: Answer) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import types
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Mask = npt.NDArray[np.bool_]
+from parallel_envs.wrappers.rows import Mask, check_count, spread, take_rows
 
 
 class Seat:
@@ -39,7 +40,9 @@ class Seat:
         rows = np.flatnonzero(wanted)
         if not len(rows):
             return None
-        return spread(self.answer_rows(take_rows(observation, rows), rows), rows, len(wanted))
+        actions = self.answer_rows(take_rows(observation, rows), rows)
+        check_count(actions, len(rows), self.policy)
+        return spread(actions, rows, len(wanted))
 
     def answer_rows(self, observations: Any, rows: npt.NDArray[np.intp]) -> Any:
         """The actions for these rows."""
@@ -70,6 +73,12 @@ class Seat:
             reset_policy(twin)
             self._copies.append(twin)
 
+    def close(self) -> None:
+        """Close the policy and its copies, those that can be, also where one raises."""
+        with contextlib.ExitStack() as closing:
+            for policy in (self.policy, *self._copies):
+                closing.callback(close_policy, policy)
+
     # ---- state ------------------------------------------------------------------------------------------------------
 
     def get_state(self) -> Any:
@@ -95,9 +104,21 @@ class Seat:
             policy.load_state_dict(weights)
 
 
+def is_spec(policy: Any) -> bool:
+    """Whether a policy is still to be made."""
+    return callable(getattr(policy, "make", None))
+
+
 def made(policy: Any) -> Any:
     """The policy, made here if it was given as a spec."""
-    return policy.make() if callable(getattr(policy, "make", None)) else policy
+    return policy.make() if is_spec(policy) else policy
+
+
+def close_policy(policy: Any) -> None:
+    """Close a policy, if it can be."""
+    close = getattr(policy, "close", None)
+    if callable(close):
+        close()
 
 
 def reset_policy(policy: Any, **rows: Any) -> None:
@@ -115,36 +136,6 @@ def _is_overridden(kind: type) -> bool:
         if "step" in vars(one):
             return any("step_batch" in vars(base) for base in one.__mro__)
     return False
-
-
-def take_rows(batch: Any, rows: Any) -> Any:
-    """Some rows (or one) of a batch: of dicts and tuples of arrays too."""
-    if isinstance(batch, dict):
-        return {key: take_rows(part, rows) for key, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(take_rows(part, rows) for part in batch)
-    return batch[rows]
-
-
-def spread(actions: Any, rows: npt.NDArray[np.intp], num_rows: int) -> Any:
-    """Actions of some rows in the places of all, zeros elsewhere."""
-    if isinstance(actions, dict):
-        return {key: spread(part, rows, num_rows) for key, part in actions.items()}
-    if isinstance(actions, tuple):
-        return tuple(spread(part, rows, num_rows) for part in actions)
-    if len(actions) != len(rows):
-        raise ValueError(f"{len(actions)} actions were returned for {len(rows)} observations. Return one for each.")
-    if isinstance(actions, list) and isinstance(actions[0], dict | tuple):
-        kind = actions[0]
-        keys = kind if isinstance(kind, dict) else range(len(kind))
-        parts = {key: spread([action[key] for action in actions], rows, num_rows) for key in keys}
-        return parts if isinstance(kind, dict) else tuple(parts.values())
-    values = np.asarray(actions)
-    if len(rows) == num_rows:
-        return values
-    full = np.zeros((num_rows, *values.shape[1:]), values.dtype)
-    full[rows] = values
-    return full
 
 
 def _state_of(policy: Any) -> Any:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from parallel_envs.wrappers.base import Agent, Answer, Ask, LocalWrapper, Rules, answered
+from parallel_envs.wrappers.answers import Agent, Answers, Ask
+from parallel_envs.wrappers.local import LocalWrapper
 
 
 class PerAgentSequentialWrapper(LocalWrapper):
     """Asks one policy after another."""
 
-    def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:
-        super().__init__(policies, rules)
-        self._asks: Mapping[Agent, Ask] = {}
+    def _begin(self, asks: Mapping[Agent, Ask]) -> Mapping[Agent, Ask]:
+        return asks
 
-    def _begin(self, asks: Mapping[Agent, Ask]) -> None:
-        self._asks = asks
-
-    def _end(self, deadline: float | None) -> dict[Agent, Answer]:
-        asks, self._asks = self._asks, {}
-        return {agent: answered(self._seats[agent], ask) for agent, ask in asks.items()}
+    def _end(self, token: Mapping[Agent, Ask], deadline: float | None) -> Answers:
+        return self._answers(token)

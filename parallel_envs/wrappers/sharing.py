@@ -7,11 +7,13 @@ import logging
 import pathlib
 import types
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Dict, Space, Tuple
+
+from parallel_envs.engine import picklable
 
 _CONSTANT = (
     str,
@@ -42,6 +44,7 @@ _SEEN_THROUGH = (
     types.BuiltinFunctionType,
 )
 """These cannot change, but may hold what can."""
+_IN_ONE_THREAD = ("sequential", "batch", "gpu")
 _MOST_OBJECTS = 100_000  # of one policy; more are not looked at
 
 
@@ -65,6 +68,32 @@ def sharers(policies: Mapping[Hashable, Any]) -> list[list[Hashable]]:
     for agent in policies:
         groups.setdefault(root(agent), []).append(agent)
     return list(groups.values())
+
+
+def check_together(
+    policies: Mapping[Hashable, Any], strategy_of: Callable[[Hashable], str], new: Mapping[Hashable, Any]
+) -> None:
+    """Hashables that share something must have one strategy: apart they would stop sharing."""
+    for group in sharers(policies):
+        names = {strategy_of(agent) for agent in group}
+        if len(names) > 1:
+            raise ValueError(
+                f"The policies of {group} share an object, but their strategies are {sorted(names)}: apart they would "
+                "stop sharing it. Give them one strategy, or policies of their own."
+            )
+        late = [agent for agent in group if agent in new]
+        if 0 < len(late) < len(group) and not names <= {*_IN_ONE_THREAD}:
+            raise ValueError(
+                f"The policy of {late[0]!r} shares an object with those of {[a for a in group if a not in new]}, who "
+                f"were met before: with strategy={names.pop()!r} they would stop sharing it. Give a dict of all "
+                f"policies, so that all are met at once, or one of the strategies {_IN_ONE_THREAD}."
+            )
+
+
+def stuck(policies: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+    """Those policies that cannot be pickled, with those that share something with them."""
+    groups = [group for group in sharers(policies) if not picklable([policies[agent] for agent in group])]
+    return {agent: policies[agent] for group in groups for agent in group}
 
 
 def _parts(thing: Any) -> Iterator[Any]:

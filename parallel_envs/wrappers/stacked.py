@@ -10,6 +10,8 @@ A chain of linear layers and activations becomes one batched matrix product a la
 from __future__ import annotations
 
 import copy
+import itertools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,8 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.wrappers.passes import PartReplaced
 
 _ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Identity)
+_VERSION = operator.attrgetter("_version")
 _OF_EVERY_MODULE = vars(nn.Module()).keys() - {"training"}
 _PLAIN = (int, float, str, bytes, bool, type(None), type, torch.dtype, torch.device)
 
@@ -48,17 +52,48 @@ def _plain(value: Any) -> Any:
     return id(value)
 
 
-class Stack:
-    """Modules of one signature. Weights are copied when the stack is made, and again when they have changed.
+class Watch:
+    """Whether modules are still what they were: their parts, their tensors, and what these hold.
 
-    A change is seen by the version that torch counts for a tensor: optimisers, `load_state_dict` and everything else
-    that writes to a parameter in place raise it; what is written to `parameter.data` does not.
+    A change within a tensor is seen by the version that torch counts for it: optimisers, `load_state_dict` and
+    everything else that writes to a parameter in place raise it; what is written to `parameter.data` does not.
     """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        parts = [part for module in modules for part in module.modules()]
+        tensors = [kept for part in parts for kept in (part._parameters, part._buffers) if kept]
+        self._whole = [kept for kept in tensors if all(one is not None for one in kept.values())]
+        self._holed = [kept for kept in tensors if any(one is None for one in kept.values())]  # a bias that is left out
+        self._modules = [part._modules for part in parts if part._modules]
+        self._parts = _values(self._modules)
+        self._seen: list[Tensor] = []
+        self._versions: list[int] = []
+
+    def has_changed(self) -> bool:
+        """Since it was asked last; true at first. Raises `PartReplaced` where layers are others than they were."""
+        if _values(self._modules) != self._parts:
+            raise PartReplaced("A part of a network was replaced, so it may compute something else.")
+        tensors = _values(self._whole)
+        if self._holed:
+            tensors += [one for one in _values(self._holed) if one is not None]
+        versions = list(map(_VERSION, tensors))
+        if versions == self._versions and all(map(operator.is_, tensors, self._seen)):
+            return False
+        self._seen, self._versions = tensors, versions
+        return True
+
+
+def _values(dicts: Sequence[dict[str, Any]]) -> list[Any]:
+    """What all of them hold. It is asked in every turn: for 64 small networks these are some hundred tensors."""
+    return list(itertools.chain.from_iterable(map(dict.values, dicts)))
+
+
+class Stack:
+    """Modules of one signature. Weights are copied when the stack is made, and when they have changed (`Watch`)."""
 
     def __init__(self, modules: Sequence[nn.Module], device: torch.device | None = None) -> None:
         self.modules, self._device = list(modules), device
-        self._tensors = [one for module in modules for one in (*module.parameters(), *module.buffers())]
-        self._versions: list[int] = []
+        self._watch = Watch(self.modules)
         self._compute: Callable[[Tensor], Tensor] = _not_yet
 
     def __call__(self, features: Tensor) -> Tensor:
@@ -66,10 +101,8 @@ class Stack:
             return self._outputs(features)
 
     def _outputs(self, features: Tensor) -> Tensor:
-        versions = [one._version for one in self._tensors]  # grows with every change in place
-        if versions != self._versions:
+        if self._watch.has_changed():
             self._compute = self._made()
-            self._versions = versions
         return self._compute(features)
 
     def _made(self) -> Callable[[Tensor], Tensor]:
@@ -89,7 +122,7 @@ def _chain(modules: Sequence[nn.Module]) -> Callable[[Tensor], Tensor] | None:
     if any(chain is None for chain in chains):
         return None
     together = zip(*[chain for chain in chains if chain is not None], strict=True)
-    steps = [_linear(layers) if isinstance(layers[0], nn.Linear) else layers[0] for layers in together]
+    steps = [_linear(layers) if isinstance(layers[0], nn.Linear) else layers[0].forward for layers in together]
 
     def compute(features: Tensor) -> Tensor:
         for step in steps:
@@ -124,6 +157,10 @@ def _linear(layers: Sequence[Any]) -> Callable[[Tensor], Tensor]:
     return lambda features: torch.baddbmm(biases, features, weights)
 
 
+def _is_of_torch(part: nn.Module) -> bool:
+    return type(part).__module__.startswith("torch.")
+
+
 def _general(modules: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
     parameters, buffers = torch.func.stack_module_state(list(modules))
     template = modules[0]
@@ -134,8 +171,10 @@ def _general(modules: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
 
     mapped = torch.vmap(one, in_dims=(0, 0, 0), randomness="different")
 
+    own_parts = [[part for part in module.modules() if not _is_of_torch(part)] for module in modules]
+
     def compute(features: Tensor) -> Tensor:
-        first, *others = ([_attributes(part) for part in module.modules()] for module in modules)
+        first, *others = ([_attributes(part) for part in parts] for parts in own_parts)
         if any(other != first for other in others):
             raise ValueError("The attributes of the networks differ by now, so they cannot be computed in one pass.")
         out: Tensor = mapped(parameters, buffers, features)

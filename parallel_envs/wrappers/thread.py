@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from typing import Any
 
-from parallel_envs.engine import Failure
-from parallel_envs.wrappers.base import Agent, Answer, Ask, LocalWrapper, Rules, answered, told
+from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, ask_in_turn, still_busy, told
+from parallel_envs.wrappers.local import LocalWrapper
 from parallel_envs.wrappers.pool import PolicyPool
+from parallel_envs.wrappers.rules import Rules
 from parallel_envs.wrappers.sharing import sharers
+
+Owed = tuple[str, dict[Agent, tuple[Any, ...]]]
+"""A method of seats, and its arguments by agent."""
+
+
+@dataclass(slots=True)
+class _Said:
+    """A turn on its way: who answers it, by the numbers of their groups; and what has been answered so far."""
+
+    running: dict[int, Future[None]]
+    answers: Answers
 
 
 class PerAgentThreadWrapper(LocalWrapper):
@@ -29,54 +41,50 @@ class PerAgentThreadWrapper(LocalWrapper):
         self._own_pool = pool is None
         self._pool = PolicyPool() if pool is None else pool
         self._groups = sharers(self.policies)
-        self._busy: dict[int, Future[None]] = {}
-        self._running: list[int] = []
-        self._answers: dict[Agent, Answer] = {}
-        self._owed: dict[
-            int, list[tuple[str, dict[Agent, Any]]]
-        ] = {}  # what busy policies are to do when they are back
-        self._turn = 0
-        self._lock = threading.Lock()
+        self._last: dict[int, Future[None]] = {}  # of each group, what it was asked last
+        self._late: dict[int, Future[None]] = {}  # whose turn has ended without them
+        self._owed: dict[int, list[Owed]] = {}  # what late policies are to do when they are back
 
-    def _begin(self, asks: Mapping[Agent, Ask]) -> None:
-        self._turn += 1
-        self._answers = {}
-        self._running = []
+    # ---- a turn -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, asks: Mapping[Agent, Ask]) -> _Said:
+        said = _Said({}, Answers.none())
         threads = self._pool.threads()
         for number, group in enumerate(self._groups):
             mine = {agent: asks[agent] for agent in group if agent in asks}
             if mine and self._is_back(number):
-                self._busy[number] = threads.submit(self._answer, mine, self._turn, self._owed.pop(number, ()))
-                self._running.append(number)
+                owed, before = self._owed.pop(number, ()), self._last.get(number)
+                self._last[number] = threads.submit(self._answer, mine, said.answers, owed, before)
+                said.running[number] = self._last[number]
+        return said
 
     def _is_back(self, number: int) -> bool:
-        """Whether a group has answered the turn before. Without a deadline it is waited for: Ctrl-C may have come."""
-        if number in self._busy and self.rules.action_timeout is None:
-            wait([self._busy[number]])
-        return number not in self._busy or self._busy[number].done()
+        """Whether a group that was late has come back; or was not late."""
+        if number in self._late and self._late[number].done():
+            del self._late[number]
+        return number not in self._late
 
-    def _answer(self, asks: Mapping[Agent, Ask], turn: int, owed: Any) -> None:
+    def _answer(
+        self, asks: Mapping[Agent, Ask], answers: Answers, owed: Sequence[Owed], before: Future[None] | None
+    ) -> None:
+        if before is not None:
+            wait([before])  # a turn of others of the group, or one that Ctrl-C has ended
         for method, arguments in owed:
             super()._ask_seats(method, arguments)
-        for agent, ask in asks.items():
-            answer = answered(self._seats[agent], ask)
-            with self._lock:
-                if turn == self._turn:  # else it is late: another turn has begun
-                    self._answers[agent] = answer
+        ask_in_turn(self._seats, asks, answers, timed=self.rules.action_timeout is not None)
 
-    def _end(self, deadline: float | None) -> dict[Agent, Answer]:
-        running = {number: self._busy[number] for number in self._running}
-        wait(running.values(), None if deadline is None else max(deadline - time.monotonic(), 0.0))
-        with self._lock:
-            answers, self._answers = self._answers, {}
-            self._turn += 1
-        for number, future in running.items():
-            if (
-                future.done() and (error := future.exception()) is not None
-            ):  # KeyboardInterrupt: not Ctrl-C, in a thread
-                lost = [agent for agent in self._groups[number] if agent not in answers]
-                answers |= dict.fromkeys(lost, Answer(failure=Failure.of(error)))
+    def _end(self, token: _Said, deadline: float | None) -> Answers:
+        wait(token.running.values(), None if deadline is None else max(deadline - time.monotonic(), 0.0))
+        answers = Answers(*(told_so_far.copy() for told_so_far in token.answers))  # what comes from now on is late
+        for number, future in token.running.items():
+            if not future.done():
+                self._late[number] = future
+            elif (error := future.exception()) is not None:  # KeyboardInterrupt: not Ctrl-C, in a thread
+                heard = answers.actions.keys() | answers.others.keys()
+                answers.add(Answers.failed([agent for agent in self._groups[number] if agent not in heard], error))
         return answers
+
+    # ---- seats ------------------------------------------------------------------------------------------------------
 
     def _ask_seats(
         self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
@@ -99,17 +107,13 @@ class PerAgentThreadWrapper(LocalWrapper):
     def _has_come_back(self, number: int, seconds: float | None) -> bool:
         if self.rules.action_timeout is None:
             seconds = None  # nobody is ever late
-        if number in self._busy:
-            wait([self._busy[number]], seconds)
-        return number not in self._busy or self._busy[number].done()
+        if number in self._last:
+            wait([self._last[number]], seconds)
+        return number not in self._last or self._last[number].done()
 
     def close(self) -> None:
+        if self.closed:
+            return
         super().close()
         if self._own_pool:
             self._pool.close()
-
-
-def still_busy(method: str) -> Failure:
-    """What is told of a policy that was asked for something while it is late."""
-    text = f"{method} was not answered within action_timeout: it is still busy with an earlier turn."
-    return Failure("TimeoutError", text, text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from parallel_envs.policies import AgentPolicy
 from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.wrappers.choosing import choose
+from parallel_envs.wrappers.gathering import Gathering, parted
 from parallel_envs.wrappers.stacked import signature
 
 Array = npt.NDArray[Any]
@@ -50,7 +52,7 @@ class TorchPolicy(AgentPolicy):
         self.module, self.action_space, self.deterministic = module, action_space, deterministic
         self.version = 0
         """Grows with every `load_state_dict`."""
-        self._generator = np.random.default_rng(seed)
+        self.generator = np.random.default_rng(seed)
         self._log_std = log_std
         self._memory: Any = None
 
@@ -62,18 +64,25 @@ class TorchPolicy(AgentPolicy):
 
     def step_batch(self, observations: Any, rows: Rows | None = None) -> Array:
         """Actions for the rows of a batch. `rows` numbers the episodes that they belong to, for recurrent networks."""
-        features, mask = _features(observations)
+        features, mask = parted(observations)
         rows = np.arange(len(features)) if rows is None else rows
         with torch.inference_mode(), one_torch_thread():
             outputs = self._forward(torch.as_tensor(features, dtype=torch.float32), rows).numpy()
-        return _chosen(outputs[None], mask, [np.arange(len(outputs))], [self])[0]
+        actions: Array = choose(outputs[None], mask, [np.ones(len(outputs), bool)], [self])[0]
+        return actions
 
     def _forward(self, features: Tensor, rows: Rows) -> Tensor:
         if not self.is_recurrent:
             out: Tensor = self.module(features)
             return out
         self._remember(int(rows.max()) + 1)
-        out, state = self.module(features, tuple(part[rows] for part in self._memory))
+        before = tuple(part[rows] for part in self._memory)
+        out, state = self.module(features, before)
+        if _shapes(state) != _shapes(before):
+            raise ValueError(
+                f"{type(self.module).__name__} returned a state of {_shapes(state)} for one of {_shapes(before)}. "
+                "Return a tuple of tensors of the same shapes."
+            )
         for part, new in zip(self._memory, state, strict=True):
             part[rows] = new
         return out
@@ -94,10 +103,9 @@ class TorchPolicy(AgentPolicy):
     def _initial_state(self, num_rows: int) -> Any:
         state = self.module.initial_state(num_rows)  # type: ignore[operator]  # an nn.Module's attribute
         if not isinstance(state, tuple | list) or any(len(part) != num_rows for part in state):
-            shapes = [tuple(part.shape) for part in state] if isinstance(state, tuple | list) else type(state).__name__
             raise ValueError(
-                f"initial_state({num_rows}) of {type(self.module).__name__} returned {shapes}. Return a tuple of "
-                "tensors with the rows along the first axis."
+                f"initial_state({num_rows}) of {type(self.module).__name__} returned {_shapes(state)}. Return a tuple "
+                "of tensors with the rows along the first axis."
             )
         return tuple(state)
 
@@ -115,10 +123,10 @@ class TorchPolicy(AgentPolicy):
     def get_state(self) -> dict[str, Any]:
         """The generator's state and what a recurrent network remembers. Not the weights."""
         memory = None if self._memory is None else [part.numpy().copy() for part in self._memory]
-        return {"generator": copy.deepcopy(self._generator.bit_generator.state), "memory": memory}
+        return {"generator": copy.deepcopy(self.generator.bit_generator.state), "memory": memory}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._generator.bit_generator.state = state["generator"]
+        self.generator.bit_generator.state = state["generator"]
         memory = state["memory"]
         self._memory = None if memory is None else tuple(torch.tensor(part) for part in memory)
 
@@ -136,35 +144,28 @@ class TorchPolicy(AgentPolicy):
 
     # ---- many at once -----------------------------------------------------------------------------------------------
 
+    @property
+    def can_be_stacked(self) -> bool:
+        """Whether a row of a batch is all that an action depends on, and the network all that computes it."""
+        own = type(self)
+        return not self.is_recurrent and own.step is TorchPolicy.step and own.step_batch is TorchPolicy.step_batch
+
     def stack_signature(self) -> Any:
         """Equal for policies that may be computed in one pass; None if this one may not."""
-        own = type(self)
-        if self.is_recurrent or own.step is not TorchPolicy.step or own.step_batch is not TorchPolicy.step_batch:
+        if not self.can_be_stacked:
             return None
-        return own, signature(self.module), repr(self.action_space), self.deterministic
+        return type(self), signature(self.module), repr(self.action_space), self.deterministic
+
+    new_gathering = staticmethod(Gathering)
+    """Gathers what several of these policies see."""
 
     @staticmethod
-    def compute_stacked(stack: Callable[[Tensor], Tensor], batches: Sequence[Any]) -> tuple[Array, Array | None]:
-        """The outputs of all policies, and their masks, each for its own batch."""
-        parts = [_features(batch) for batch in batches]
-        features = torch.as_tensor(np.stack([part[0] for part in parts]), dtype=torch.float32)
-        masks = [part[1] for part in parts if part[1] is not None]
-        if masks and len(masks) < len(parts):
-            raise ValueError("Some of the observations have masks and some have none: they cannot share a pass.")
-        return stack(features).numpy(), np.concatenate(masks) if masks else None
+    def compute_stacked(stack: Callable[[Tensor], Tensor], features: Array) -> Array:
+        """The outputs of all policies, each for its own rows."""
+        return stack(torch.from_numpy(features)).numpy()
 
-    @staticmethod
-    def choose_stacked(
-        outputs: Array, mask: Array | None, rows: Sequence[Rows], policies: Sequence[TorchPolicy]
-    ) -> list[Array]:
-        """An action for each of these rows of each policy, drawn from its own generator."""
-        return _chosen(outputs, mask, rows, policies)
-
-    def _noise(self, num_rows: int, size: int) -> Array:
-        """What this policy draws for so many rows."""
-        if isinstance(self.action_space, Discrete):
-            return self._generator.random((num_rows, 1))
-        return self._generator.standard_normal((num_rows, size))
+    choose_stacked = staticmethod(choose)
+    """From what their networks say to an action of each, drawn from its own generator."""
 
     @property
     def log_std(self) -> Array:
@@ -174,45 +175,8 @@ class TorchPolicy(AgentPolicy):
         return np.zeros(()) if own is None else own.detach().numpy()
 
 
-def _chosen(outputs: Array, mask: Array | None, rows: Sequence[Rows], policies: Sequence[TorchPolicy]) -> list[Array]:
-    """Actions of policies of one kind: outputs are (policies, rows, numbers). Each gets those of its `rows`."""
-    first = policies[0]
-    if isinstance(first.action_space, Discrete) and outputs.shape[-1] != first.action_space.n:
-        raise ValueError(f"The network gives {outputs.shape[-1]} logits for the actions of {first.action_space}.")
-    if not first.deterministic:
-        noise = np.zeros((*outputs.shape[:2], 1 if isinstance(first.action_space, Discrete) else outputs.shape[2]))
-        for own, wanted, policy in zip(noise, rows, policies, strict=True):
-            own[wanted] = policy._noise(len(wanted), outputs.shape[2])
-    if isinstance(first.action_space, Discrete):
-        logits = outputs.astype(np.float64)
-        if mask is not None:
-            legal = mask.reshape(logits.shape).astype(bool)
-            legal |= ~legal.any(-1, keepdims=True)  # rows of agents who are not there have masks of zeros
-            logits[~legal] = -np.inf
-        if first.deterministic:
-            actions = logits.argmax(-1)
-        else:
-            sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
-            actions = np.minimum((sums <= noise * sums[..., -1:]).sum(-1), logits.shape[-1] - 1)
-        actions = actions + first.action_space.start
-    else:
-        space = first.action_space
-        assert isinstance(space, Box)
-        if not first.deterministic:
-            widths = np.stack([np.broadcast_to(np.exp(policy.log_std), outputs.shape[2:]) for policy in policies])
-            outputs = outputs + widths[:, None] * noise
-        actions = outputs.reshape(*outputs.shape[:2], *space.shape)
-        actions = np.clip(actions, space.low, space.high).astype(space.dtype)
-    return [own[wanted] for own, wanted in zip(actions, rows, strict=True)]
-
-
-def _features(observations: Any) -> tuple[Array, Array | None]:
-    """A batch of observations as flat numbers, and the masks of its actions."""
-    mask = None
-    if isinstance(observations, dict):
-        mask, observations = observations.get("action_mask"), observations["observation"]
-    array = np.asarray(observations)
-    return array.reshape(len(array), -1), mask
+def _shapes(state: Any) -> Any:
+    return [tuple(part.shape) for part in state] if isinstance(state, tuple | list) else type(state).__name__
 
 
 def _as_batch(observation: Any) -> Any:

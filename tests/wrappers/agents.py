@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from parallel_envs.policies import AgentPolicy, MultiAgentPolicy
-from tests.vector.gates import wait_at
+from tests.gates import wait_at
 
 
 def digest(observation: Any) -> int:

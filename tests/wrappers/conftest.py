@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from parallel_envs.wrappers import STRATEGIES, PerAgentWrapper, PolicyPool, WrappedMultiAgentPolicy
-from tests.vector.gates import Gate
+from tests.gates import Gate
 
 Wrap = Callable[..., WrappedMultiAgentPolicy]
 Seat = Callable[..., Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
@@ -34,6 +35,17 @@ class Misshapen(Recurrent):
 
     def initial_state(self, num_rows: int) -> Any:
         return (torch.zeros(1, num_rows, 8),)
+
+
+class Forgetful(Recurrent):
+    """Returns no state, or one of another shape."""
+
+    def __init__(self, seed: int, state: Any) -> None:
+        super().__init__(seed)
+        self.state = state
+
+    def forward(self, features: Any, state: Any) -> Any:
+        return super().forward(features, state)[0], self.state
 
 
 class Scaled(nn.Module):
@@ -86,3 +98,11 @@ class WithStd(nn.Module):
 
     def forward(self, features: Any) -> Any:
         return self.layers(features)
+
+
+class Slow(nn.Module):
+    """Takes its time."""
+
+    def forward(self, features: Any) -> Any:
+        time.sleep(0.03)
+        return features

@@ -14,12 +14,12 @@ import pytest
 
 from parallel_envs.errors import PolicyError
 from parallel_envs.wrappers import PerAgentAutoWrapper, PolicyPool, Rules, auto
-from parallel_envs.wrappers.auto import _LEAST_PATIENCE
 from tests.wrappers.agents import Batched, Constant, Doing, Drawing, Held, Loaded, Sharing
 from tests.wrappers.conftest import Wrap
 
 SEEN = np.zeros(2)
 NUM_TURNS = 3
+PATIENCE = 0.15
 
 
 class Busy(Drawing):
@@ -196,10 +196,11 @@ def test_uncopyable_policies_are_named_as_the_reason(pool: PolicyPool) -> None:
         assert "not all others: the policies cannot be copied to try them" in wrapper.why
 
 
-def test_a_trial_that_hangs_is_given_up(pool: PolicyPool) -> None:
+def test_a_trial_that_hangs_is_given_up(pool: PolicyPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "_LEAST_PATIENCE", PATIENCE)
     with measured(pool, {"a": OnlyHere(threading.get_ident(), os.getpid())}) as wrapper:
         assert wrapper.chosen in ("sequential", "batch")
-        assert f"not thread: it did not answer within {_LEAST_PATIENCE:.3g} seconds" in wrapper.why
+        assert f"not thread: it did not answer within {PATIENCE:.3g} seconds" in wrapper.why
 
 
 class OnlyHere:
@@ -209,7 +210,7 @@ class OnlyHere:
         self.home = thread, process
 
     def step(self, observation: Any) -> Any:
-        threading.Event().wait(0.002 if (threading.get_ident(), os.getpid()) == self.home else _LEAST_PATIENCE + 0.3)
+        threading.Event().wait(0.002 if (threading.get_ident(), os.getpid()) == self.home else PATIENCE + 0.3)
         return 0
 
 
@@ -265,6 +266,43 @@ def test_measuring_anew_while_measuring_and_the_end_leave_nothing_behind(pool: P
 def test_networks_that_may_be_trained_here_are_not_tried_in_processes(pool: PolicyPool) -> None:
     with measured(pool, {"a": SlowLoaded()}) as wrapper:
         assert "not process: it would not see networks that are trained in place" in wrapper.why
+
+
+def test_those_who_may_be_trained_here_stay_when_the_others_go_to_processes(
+    pool: PolicyPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    stays = {"a": Loaded(), "b": Noting(notes), "c": Trained(notes)}  # `b` shares with `c`
+    policies: dict[str, Any] = {**stays, "d": Busy(1, seconds=0.0), "e": Busy(2, seconds=0.0)}
+    with choosing("process", pool, policies, monkeypatch) as wrapper:
+        for number in range(3 * NUM_TURNS):
+            policies["a"].weight += 1.0
+            said = turn(wrapper)
+            assert said["a"] == policies["a"].weight
+            assert said["c"] == 2 * number + 2
+            assert [said[agent][0] // 1000 for agent in "de"] == [number + 1] * 2
+            if number > NUM_TURNS:
+                assert {said[agent][1] for agent in "de"} == {pool.processes().pid(worker) for worker in range(2)}
+        assert wrapper.why.startswith("process, with ['a', 'b', 'c'] here, to be trained, of ")
+        wrapper.measure_again()
+        assert turn(wrapper)["d"][0] // 1000 == policies["d"].count == 3 * NUM_TURNS + 1
+        assert len(notes) == 6 * NUM_TURNS + 2
+
+
+class Noting:
+    """Notes its steps where others do, too."""
+
+    def __init__(self, notes: list[str]) -> None:
+        self.notes = notes
+
+    def step(self, observation: Any) -> int:
+        self.notes.append(type(self).__name__)
+        return len(self.notes)
+
+
+class Trained(Noting):
+    def load_state_dict(self, weights: Any) -> None:
+        raise NotImplementedError
 
 
 class SlowLoaded(Loaded):

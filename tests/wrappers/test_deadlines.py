@@ -14,7 +14,7 @@ import pytest
 
 from parallel_envs.errors import PolicyError
 from parallel_envs.wrappers import PerAgentProcessWrapper, PolicyPool, Rules, WrappedMultiAgentPolicy
-from tests.vector.gates import Gate
+from tests.gates import Gate
 from tests.wrappers.agents import Constant, Waiting
 from tests.wrappers.conftest import Wrap
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.wrappers import PolicyPool
+from parallel_envs.wrappers import STRATEGIES, PolicyPool
 from tests.wrappers.agents import Constant
 from tests.wrappers.conftest import Seat
 
@@ -33,8 +33,10 @@ def held(pids: list[int]) -> tuple[int, int]:
     return sum(map(descriptors, pids)), threading.active_count()
 
 
-@pytest.mark.parametrize("strategy", ["thread", "process"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_ten_thousand_turns_leave_nothing_behind(seat: Seat, pool: PolicyPool, strategy: str) -> None:
+    if strategy == "gpu":
+        pytest.importorskip("torch")
     wrapper = seat(strategy, {"a": Constant(), "b": Constant()})
     pids = [os.getpid()]
     if strategy == "process":
@@ -50,7 +52,35 @@ def test_ten_thousand_turns_leave_nothing_behind(seat: Seat, pool: PolicyPool, s
             wrapper.step(seen[2])
             wrapper.reset()
             wrapper.get_state("a")
+            one, other = wrapper.agent_policy("a"), wrapper.agent_policy("b")
+            one.send(seen[0]["a"])
+            assert (other.step(seen[0]["b"]), one.recv()) == (0, 0)
     assert held(pids) == before
     for pid, earlier in zip(pids, bytes_before, strict=True):
         assert resident(pid) - earlier < MOST_BYTES
-    assert wrapper.tallies["b"].turns == 2 * WARM_UP + TURNS + TURNS // 1000
+    assert wrapper.tallies["b"].turns == 2 * WARM_UP + TURNS + 2 * (TURNS // 1000)
+
+
+def test_ten_thousand_passes_leave_nothing_behind(seat: Seat) -> None:
+    """Of networks that are trained, replaced and asked in ever other company."""
+    torch = pytest.importorskip("torch")
+    from tests.wrappers.test_torch import discrete
+
+    policies: dict[str, Any] = {agent: discrete(seed) for seed, agent in enumerate("abcd")}
+    wrapper = seat("batch", policies)
+    companies = [{agent: np.zeros(6, np.float32) for agent in agents} for agents in ("abcd", "ab", "bcd", "dcba", "ac")]
+
+    def passes(count: int) -> None:
+        for number in range(count):
+            wrapper.step(companies[number % 5])
+            if number % 50 == 0:
+                with torch.no_grad():
+                    policies["b"].module[0].weight += 0.001
+            if number % 500 == 0:
+                policies["c"].module = discrete(number).module
+
+    passes(WARM_UP)
+    before, bytes_before = held([os.getpid()]), resident(os.getpid())
+    passes(TURNS)
+    assert held([os.getpid()]) == before
+    assert resident(os.getpid()) - bytes_before < MOST_BYTES

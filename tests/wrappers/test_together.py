@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from parallel_envs.wrappers import PerAgentProcessWrapper, PolicyPool
-from tests.vector.gates import Gate
+from tests.gates import Gate
 from tests.wrappers.agents import Constant, Doing, Meeting, OneByOne, Waiting
 from tests.wrappers.conftest import Wrap
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 
 from parallel_envs.errors import PolicyError
 from parallel_envs.testing import assert_same_batch
-from parallel_envs.wrappers import STRATEGIES, PerAgentGPUWrapper, PolicyPool
+from parallel_envs.wrappers import STRATEGIES, PerAgentGPUWrapper, PolicyPool, Rules
 from parallel_envs.wrappers.sharing import sharers
-from tests.wrappers.conftest import Seat, Wrap
+from tests.wrappers.conftest import CLOSE_SECONDS, Seat, Wrap
 
 torch = pytest.importorskip("torch")
 
@@ -31,6 +32,26 @@ FOUR = spaces.Discrete(4, start=2)
 BOX = spaces.Box(-0.5, 0.5, (2,), np.float32)
 AGENTS = "abcdefgh"
 HERE = ("thread", "batch", "gpu", "auto")
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[PolicyPool]:
+    """Two worker processes for all tests here: each has to load torch, which takes longer than any of them."""
+    pool = PolicyPool(2)
+    pool.processes()
+    yield pool
+    pool.close(CLOSE_SECONDS)
+
+
+@pytest.fixture
+def pool(request: pytest.FixtureRequest, workers: PolicyPool) -> Iterator[PolicyPool]:
+    """These workers where processes are tested, else a pool of this test."""
+    if "process" in request.node.name:
+        yield workers
+        return
+    pool = PolicyPool(2)
+    yield pool
+    pool.close(CLOSE_SECONDS)
 
 
 def discrete(seed: int, **more: Any) -> TorchPolicy:
@@ -344,6 +365,18 @@ def test_a_recurrent_state_of_the_wrong_shape_is_an_error_that_names_agent_and_n
         policy.step({"a": np.zeros((3, 6))}, {"a": np.ones(3, bool)})
 
 
+@pytest.mark.parametrize(
+    ("state", "shown"), [(None, "NoneType"), ((), r"\[\]"), ((torch.zeros(2, 8),), r"\[\(2, 8\)\]")]
+)
+def test_a_next_state_of_the_wrong_shape_is_an_error_that_names_agent_and_network(
+    seat: Seat, state: Any, shown: str
+) -> None:
+    for strategy in ("sequential", "thread", "batch"):
+        wrapper = seat(strategy, {"a": TorchPolicy(networks.Forgetful(0, state), FOUR)})
+        with pytest.raises(ValueError, match=rf"'a' .*Forgetful returned a state of {shown} for one of \[\(1, 8\)\]"):
+            wrapper.step({"a": np.zeros(6)})
+
+
 def test_new_weights_reach_running_workers(wrap: Wrap, strategy: str) -> None:
     policy = wrap({agent: discrete(seed, deterministic=True) for seed, agent in enumerate("ab")}, strategy)
     seen = np.random.default_rng(0).standard_normal((20, 6)).astype(np.float32)
@@ -434,3 +467,101 @@ def test_a_stack_on_a_device_sees_training_of_the_networks_that_were_given() -> 
     stack(features)
     _written(modules[1])
     torch.testing.assert_close(stack(features), outputs(modules, features))
+
+
+# ---- what may go wrong with networks -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
+@pytest.mark.parametrize("strategy", ["thread", "batch", "gpu"])
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_an_observation_that_is_no_number_is_that_of_its_agent_only(seat: Seat, strategy: str, value: float) -> None:
+    def made() -> dict[str, Any]:
+        boxes = {agent: TorchPolicy(networks.WithStd(seed), BOX, seed=seed) for seed, agent in enumerate("gh")}
+        return {agent: discrete(seed) for seed, agent in enumerate("abc")} | boxes
+
+    wrapper, reference = seat(strategy, made()), seat("sequential", made())
+    for turn in range(4):
+        seen = {agent: np.random.default_rng([turn, ord(agent)]).standard_normal(6) for agent in "abcgh"}
+        seen["b"][2] = seen["h"][1] = value
+        said, expected = wrapper.step(seen), reference.step(seen)
+        assert [said[agent] for agent in "abc"] == [expected[agent] for agent in "abc"]
+        for agent in "gh":
+            np.testing.assert_allclose(said[agent], expected[agent], atol=1e-5)
+    assert_same_batch(wrapper.get_states(), reference.get_states())
+
+
+def _assigned(module: Any) -> None:
+    module.load_state_dict(networks.mlp(9).state_dict(), assign=True)
+
+
+def _replaced(module: Any) -> None:
+    module[0].weight = nn.Parameter(module[0].weight.detach() + 1.0)
+
+
+def _with_another_layer(module: Any) -> None:
+    module[2] = nn.Linear(16, 4)
+
+
+def _with_another_activation(module: Any) -> None:
+    module[1] = nn.ReLU()
+
+
+@pytest.mark.parametrize("way", [_assigned, _replaced, _with_another_layer, _with_another_activation])
+@pytest.mark.parametrize("strategy", ["batch", "gpu"])
+def test_parts_that_are_replaced_are_seen_from_the_next_turn_on(seat: Seat, strategy: str, way: Any) -> None:
+    policies = {agent: discrete(seed, deterministic=True) for seed, agent in enumerate("abc")}
+    wrapper = seat(strategy, policies)
+    for number in range(8):
+        if number % 3 == 1:
+            way(policies["b"].module)
+        if number == 5:
+            _written(policies["b"].module)
+        seen = {agent: np.random.default_rng(number).standard_normal(6) for agent in "abc"}
+        assert wrapper.step(seen) == {agent: one.step(seen[agent]) for agent, one in policies.items()}
+
+
+def test_weights_that_are_pushed_between_send_and_recv_count_where_policies_act_in_recv(seat: Seat) -> None:
+    for strategy in ("sequential", "batch", "gpu"):
+        policies = {agent: discrete(seed, deterministic=True) for seed, agent in enumerate("ab")}
+        wrapper = seat(strategy, policies)
+        seen = {agent: np.random.default_rng(3).standard_normal(6) for agent in "ab"}
+        wrapper.step(seen)
+        wrapper.send(seen)
+        _written(policies["b"].module)
+        assert wrapper.recv() == {agent: one.step(seen[agent]) for agent, one in policies.items()}
+
+
+def test_batches_of_different_lengths_share_a_pass(seat: Seat) -> None:
+    policies = {agent: discrete(seed) for seed, agent in enumerate("abc")}
+    wrapper, alone = seat("batch", policies), seat("sequential", copy.deepcopy(policies))
+    for turn in range(6):
+        rows = {agent: (turn * place) % 4 + 1 for place, agent in enumerate("abc")}
+        seen = {agent: observed("a" if turn % 2 else "b", turn, count) for agent, count in rows.items()}
+        alive = {agent: np.random.default_rng(turn).random(count) < 0.7 for agent, count in rows.items()}
+        assert_same_batch(wrapper.step(seen, alive), alone.step(seen, alive))
+    [[stacked]] = wrapper._passes.values()
+    assert stacked._misses == 0
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float16, np.int64, np.uint8, np.bool_])
+@pytest.mark.parametrize("rows", [None, 3])
+def test_numbers_of_every_kind_are_seen_as_they_are(seat: Seat, kind: Any, rows: int | None) -> None:
+    policies = {agent: discrete(seed) for seed, agent in enumerate("ab")}
+    wrapper, alone = seat("batch", policies), seat("sequential", copy.deepcopy(policies))
+    shape = (6,) if rows is None else (rows, 2, 3)
+    seen = {agent: (np.random.default_rng(ord(agent)).random(shape) * 3).astype(kind) for agent in "ab"}
+    alive = None if rows is None else dict.fromkeys("ab", np.array([True, False, True]))
+    for _ in range(3):
+        assert_same_batch(wrapper.step(seen, alive), alone.step(seen, alive))
+
+
+@pytest.mark.parametrize("strategy", ["batch", "gpu"])
+def test_a_pass_that_takes_too_long_is_late_for_all_in_it(seat: Seat, strategy: str) -> None:
+    policies: dict[str, Any] = {
+        agent: TorchPolicy(nn.Sequential(networks.Slow(), nn.Linear(6, 4)), FOUR, seed=seed)
+        for seed, agent in enumerate("ab")
+    }
+    wrapper = seat(strategy, policies, Rules(action_timeout=0.02, default_action=-1))
+    assert wrapper.step(dict.fromkeys("ab", np.zeros(6))) == {"a": -1, "b": -1}
+    assert [wrapper.tallies[agent].late for agent in "ab"] == [1, 1]
