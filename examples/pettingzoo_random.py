@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter, defaultdict
+from typing import Any
 
 import numpy as np
 
@@ -29,14 +31,13 @@ def main() -> None:
 
 def play(envs: MultiAgentEnvManager, num_steps: int) -> None:
     envs.reset(seed=0)
-    spaces = {agent: envs.action_space(agent) for agent in envs.possible_agents}
-    for number, space in enumerate(spaces.values()):
-        space.seed(number)
-    totals, lives, num_joint = dict.fromkeys(spaces, 0.0), dict.fromkeys(spaces, 0), 0
+    for number, agent in enumerate(envs.possible_agents):
+        envs.action_space(agent).seed(number)
+    totals, lives, num_joint = defaultdict[Any, float](float), Counter[Any](), 0
     began = time.perf_counter()
     for _ in range(num_steps):
         num_joint += int(np.any(list(envs.alive.values()), axis=0).sum())  # the others are only reset
-        actions = {agent: space.sample() for agent, space in spaces.items()}
+        actions = {agent: envs.action_space(agent).sample() for agent in envs.agents_now}
         _, rewards, terminations, truncations, _ = envs.step(actions)
         for agent in rewards:
             totals[agent] += float(rewards[agent].sum())
@@ -44,7 +45,7 @@ def play(envs: MultiAgentEnvManager, num_steps: int) -> None:
     seconds = time.perf_counter() - began
     for agent, total in totals.items():
         print(f"{agent}: mean return {total / max(1, lives[agent]):.1f} in {lives[agent]} episodes")
-    print(f"{num_joint:,} steps of {len(spaces)} agents each, {num_joint / seconds:,.0f} a second")
+    print(f"{num_joint:,} steps of {len(envs.possible_agents)} agents each, {num_joint / seconds:,.0f} a second")
 
 
 if __name__ == "__main__":

@@ -100,7 +100,12 @@ def _settings(
 
 def _bare_env(env_id: EnvId, kwargs: dict[str, Any]) -> AnyEnv:
     if isinstance(env_id, str | EnvSpec):
-        return gymnasium.make(env_id, **kwargs)
+        try:
+            return gymnasium.make(env_id, **kwargs)
+        except gymnasium.error.UnregisteredEnv:
+            if isinstance(env_id, str):
+                find_spec(env_id)  # raises the same, and says what may have been meant
+            raise
     _check_callable(env_id)
     return env_id(**kwargs)
 

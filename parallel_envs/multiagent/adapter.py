@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.multiagent.joint import shown
 from parallel_envs.multiagent.roster import Agent
 
 Info = dict[str, Any]
@@ -50,7 +51,9 @@ class Adapter(gymnasium.Env[Any, Any]):
     def _reset_env(self, seed: int | None, options: Info | None) -> tuple[dict[Agent, Any], dict[Agent, Any]]:
         self._num_steps = 0
         given = {"seed": seed, "options": options}
-        observations, infos = self.env.reset(**{key: value for key, value in given.items() if value is not None})
+        told = self.env.reset(**{key: value for key, value in given.items() if value is not None})
+        self._check_kinds(told, ("observations", "infos"))
+        observations, infos = told
         if not self._takes_turns:
             self._check_agents(self.env.agents, observations)
         self._lived = set(self.env.agents)
@@ -60,12 +63,34 @@ class Adapter(gymnasium.Env[Any, Any]):
         """What the env returned; and whether all is as usual: those who acted have observations, and nobody ended."""
         self._num_steps += 1
         results: Results = self.env.step(actions)
+        self._check_kinds(results, _RESULTS)
         observations, _, terminations, truncations, _ = results
         same = observations.keys() == actions.keys() == terminations.keys() == truncations.keys()
         usual = same and not any(terminations.values()) and not any(truncations.values())
         if not usual or len(self.env.agents) != len(actions):
             self._check_results(actions, observations, terminations, truncations)
         return results, usual
+
+    def _check_kinds(self, told: Any, names: tuple[str, ...]) -> None:
+        """Raise if this is not so many dicts."""
+        if not isinstance(told, tuple | list) or len(told) != len(names):
+            raise TypeError(
+                f"In {self._moment} the environment returned {_counted(told)}. A parallel environment returns "
+                f"{len(names)} dicts by agent here: {', '.join(names)}."
+            )
+        for named, value in zip(names, told, strict=True):
+            if not isinstance(value, dict | Mapping):
+                raise TypeError(
+                    f"In {self._moment} the environment returned {shown(value)} as its {named}. Return a dict by agent."
+                )
+
+    def _own(self, info: Any, agent: Agent) -> Info:
+        """The info of an agent, which must be a dict."""
+        if not isinstance(info, dict | Mapping):
+            raise TypeError(
+                f"In {self._moment} the environment returned {shown(info)} as the info of {agent!r}. Return a dict."
+            )
+        return info if isinstance(info, dict) else dict(info)
 
     def _check_results(self, actions: Named, observations: Named, terminations: Named, truncations: Named) -> None:
         """Raise if what the env returned fits neither those who acted nor those who are alive now."""
@@ -112,6 +137,13 @@ class Adapter(gymnasium.Env[Any, Any]):
             return False, False
         cut = any(truncations.values())
         return not cut, cut
+
+
+_RESULTS = ("observations", "rewards", "terminations", "truncations", "infos")
+
+
+def _counted(told: Any) -> str:
+    return f"{len(told)} values" if isinstance(told, tuple | list) else f"one {type(told).__name__}: {shown(told)}"
 
 
 _INSIDE = ("env", "aec_env", "_conversion")

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from parallel_envs.multiagent.joint import row_of
+from parallel_envs.multiagent.joint import row_of, shown
 from parallel_envs.multiagent.last_words import FINAL_OBS
 from parallel_envs.multiagent.roster import Agent
-from parallel_envs.vector.layout import assembler, leaves
+from parallel_envs.vector.layout import Leaf, assembler, leaves
 from parallel_envs.vector.snapshots import snapshot
 
 if TYPE_CHECKING:
@@ -35,20 +35,15 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     Args:
         envs: Its environments have `possible_agents`.
-        agents: Which agents, by default all. Their spaces must be equal.
+        agents: The order of the agents, by default that of `possible_agents`. All of them must be named, as the others
+            would have nobody to act for them, and their spaces must be equal.
     """
 
     def __init__(self, envs: MultiAgentEnvManager, agents: Sequence[Agent] | None = None) -> None:
         if envs.is_open:
             raise ValueError("Agents of these environments come and go: they cannot be rows. Use the manager itself.")
         self.envs = envs
-        self.agents = tuple(envs.possible_agents if agents is None else agents)
-        self._others = [agent for agent in envs.possible_agents if agent not in self.agents]
-        if self._others:
-            raise ValueError(
-                f"as_vector_env was asked for {list(self.agents)}, and nobody would act for {self._others}. "
-                "Rows must be all agents: give those with other spaces to another policy through the manager itself."
-            )
+        self.agents = _all_of(envs.possible_agents, agents)
         self.single_observation_space = self._common("observation space", envs.single_observation_space)
         self.single_action_space = self._common("action space", envs.single_action_space)
         self.num_envs = envs.num_envs * len(self.agents)
@@ -105,9 +100,9 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return [int(env) for env in np.flatnonzero(over)]
 
     def step(self, actions: Any) -> Batch:
-        count = len(self.agents)
+        count, columns = len(self.agents), [self._column(leaf, actions) for leaf in self._action_leaves]
         batches = {
-            agent: self._assemble_action([leaf.of(actions)[place::count] for leaf in self._action_leaves])
+            agent: self._assemble_action([column[place::count] for column in columns])
             for place, agent in enumerate(self.agents)
         }
         observations, rewards, terminations, truncations, infos = self.envs.step(batches)
@@ -118,6 +113,27 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._side_by_side([truncations[agent] for agent in self.agents]),
             self._infos(infos),
         )
+
+    def _column(self, leaf: Leaf, actions: Any) -> Any:
+        """A part of the actions, checked: nothing is to be told of a single agent's share."""
+        try:
+            part = leaf.of(actions)
+            column = np.asarray(part) if leaf.fixed else list(part)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ValueError(f"{shown(actions)} is no batch of actions: its part{leaf.name} is missing.") from error
+        shape, wanted = np.shape(column) if leaf.fixed else (len(column),), (self.num_envs, *leaf.shape)
+        if shape != wanted:
+            raise ValueError(
+                f"Actions{leaf.name} of shape {shape} were given for {self.num_envs} rows ({len(self.agents)} agents "
+                f"in each of {self.envs.num_envs} environments), whose actions have shape {leaf.shape}: {shown(part)}. "
+                f"Give an array of shape {wanted}."
+            )
+        if isinstance(column, np.ndarray) and column.dtype.kind not in "biuf":
+            raise TypeError(
+                f"Actions{leaf.name} of dtype {column.dtype} were given: {shown(part)}. Give numbers, such as "
+                f"{leaf.dtype}."
+            )
+        return column
 
     def _observations(self, observations: dict[Agent, Any]) -> Any:
         parts = [[leaf.of(observations[agent]) for agent in self.agents] for leaf in self._leaves]
@@ -166,6 +182,24 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def close_extras(self, **kwargs: Any) -> None:
         self.envs.envs.close(**kwargs)
+
+
+def _all_of(possible: Sequence[Agent], agents: Sequence[Agent] | None) -> tuple[Agent, ...]:
+    """All agents, in the order that was asked for."""
+    if agents is None:
+        return tuple(possible)
+    if isinstance(agents, str) or not isinstance(agents, Sequence):
+        raise TypeError(f"agents={agents!r} is not a list of agents. They are {list(possible)}.")
+    if unknown := [agent for agent in agents if agent not in possible]:
+        raise ValueError(f"as_vector_env was asked for {unknown}, who are no agents here: {list(possible)}.")
+    if len(set(agents)) < len(agents):
+        raise ValueError(f"as_vector_env was asked for {list(agents)}: name each agent once.")
+    if others := [agent for agent in possible if agent not in agents]:
+        raise ValueError(
+            f"as_vector_env was asked for {list(agents)}, and nobody would act for {others}. "
+            "Rows must be all agents: give those with other spaces to another policy through the manager itself."
+        )
+    return tuple(agents)
 
 
 def _spread(rows: dict[str, Any], infos: dict[str, Any], place: int, count: int, num_rows: int) -> None:

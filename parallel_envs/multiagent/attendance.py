@@ -39,6 +39,7 @@ class Attendance:
         for agent in {**flags, **news}:
             there = flags[agent].copy() if agent in flags else np.zeros(self._num_envs, np.bool_)
             there[envs] = news.get(agent, False)
+            there.flags.writeable = False
             changed[agent] = there
         return changed
 
@@ -55,7 +56,7 @@ class Attendance:
             if agent not in self.alive and agent not in agents:
                 raise ValueError(f"Actions were given for {agent!r}, who is no agent here: {list(agents)}.")
         for agent, there in self.alive.items():
-            if agent not in actions and (awaited := (there & self.present[agent])[list(envs)]).any():
+            if actions.get(agent) is None and (awaited := (there & self.present[agent])[list(envs)]).any():
                 where = env_names([envs[row] for row in np.flatnonzero(awaited).tolist()])
                 raise ValueError(
                     f"No actions were given for {agent!r}, who is alive in {where}. Give actions for every agent of "

@@ -3,7 +3,8 @@
 PettingZoo's `aec_to_parallel` asks every agent for an observation before it acts, and drops it; and it reads each
 attribute through every wrapper around the env. Where observing is a mere look, as the API means it to be, both are left
 out here: two fifths of a step of the mpe2 environments. Whether it is, is tried once for each environment, on a copy;
-where it is not (an env that draws its observations at random) PettingZoo's own conversion stays.
+where it is not (an env that draws its observations at random, or notes who has looked) PettingZoo's own conversion
+stays.
 """
 
 from __future__ import annotations
@@ -114,14 +115,18 @@ def _out_of_turn(agent: Any, selected: Any) -> AssertionError:
 
 
 def _observing_changes_nothing(aec: Any) -> bool:
-    """Try it on a copy: two looks show the same, and no random numbers are drawn."""
+    """Try it on a copy, before and after everybody has acted once: two looks show the same, and leave all as it was."""
     everywhere = np.random.get_state(), random.getstate()
     try:
         twin = copy.deepcopy(aec)
         twin.reset(seed=0)
-        before = _random_states(twin)
-        looks = [[twin.observe(agent) for agent in twin.agents] for _ in range(2)]
-        return before == _random_states(twin) and pickle.dumps(looks[0]) == pickle.dumps(looks[1])
+        if not _mere_looks(twin):
+            return False
+        for agent in list(twin.agents):
+            actions = copy.deepcopy(twin.action_space(agent))
+            actions.seed(0)
+            twin.step(actions.sample())
+        return _mere_looks(twin)
     except Exception:  # noqa: BLE001  # user code: what cannot be tried is left as it is
         return False
     finally:
@@ -129,7 +134,21 @@ def _observing_changes_nothing(aec: Any) -> bool:
         random.setstate(everywhere[1])
 
 
-def _random_states(env: Any) -> bytes:
+def _mere_looks(env: Any) -> bool:
+    before = _state_of(env)
+    looks = [pickle.dumps([env.observe(agent) for agent in env.agents]) for _ in range(2)]
+    return looks[0] == looks[1] and before == _state_of(env)
+
+
+def _state_of(env: Any) -> list[bytes]:
+    """The random numbers to come, and all that the env holds, as far as that can be told."""
     own = getattr(env.unwrapped, "np_random", None)
     state = getattr(getattr(own, "bit_generator", None), "state", None)
-    return pickle.dumps((state, np.random.get_state(), random.getstate()))
+    return [pickle.dumps((state, np.random.get_state(), random.getstate())), *map(_told, vars(env.unwrapped).values())]
+
+
+def _told(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value)
+    except Exception:  # noqa: BLE001  # a window, a lock: what cannot be told is left out
+        return b""

@@ -5,6 +5,7 @@ A step makes a few views for each agent and nothing else agent by agent: with ma
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Space
 
-from parallel_envs.multiagent.joint import Flags, Joint, only_rows, table
+from parallel_envs.multiagent.joint import Flags, Joint, only_rows, shown, table
 from parallel_envs.multiagent.roster import (
     AGENTS,
     ALIVE,
@@ -26,13 +27,16 @@ from parallel_envs.multiagent.roster import (
     TRUNCATED,
     Agent,
     JointObservations,
+    Kind,
     Roster,
     name,
 )
+from parallel_envs.vector.buffers import ACTION_DTYPES
 from parallel_envs.vector.layout import Leaf, assembler, leaves
 
 _OURS = frozenset((AGENTS, f"_{AGENTS}", COMMON, f"_{COMMON}"))
 _NOTHING: dict[str, Any] = {}
+_NUMBERS = frozenset(ACTION_DTYPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +89,23 @@ class FixedRows:
             raise KeyError(f"{agent!r} is no agent of these environments. They have {list(self._spaces)}.")
         return self._spaces[agent][which]
 
+    def space_in(self, what: Kind, agent: Agent, env: int) -> Space[Any]:
+        """Of an agent in an environment: all environments are alike."""
+        return self.observation_space(agent) if what == "observation" else self.action_space(agent)
+
+    def spaces_by_row(self, what: Kind, agent: Agent, num_envs: int) -> None:
+        """None: they do not differ."""
+
     # ---- from arrays to dicts ---------------------------------------------------------------------------------------
 
-    def joint(self, observations: Any, infos: Mapping[str, Any], num_rows: int, others: Any = None) -> Joint:
+    def joint(
+        self,
+        observations: Any,
+        infos: Mapping[str, Any],
+        num_rows: int,
+        envs: Iterable[int] | None = None,
+        others: Any = None,
+    ) -> Joint:
         flags = observations[FLAGS]
         there = self._attendance_of(flags)
         terminations, truncations = self._ends(flags) if there.someone_ended else self._no_ends(num_rows)
@@ -206,11 +224,58 @@ def _row_of_all(group: Any, row: int, parts: Sequence[Leaf], assemble: Callable[
 
 def _column(leaf: Leaf, actions: Sequence[Any], num_rows: int, agents: Sequence[Agent]) -> Any:
     """A part of the actions of a group, one agent beside the other."""
-    values = [None if one is None else leaf.of(one) for one in actions] if leaf.path else actions
+    values = list(map(_part, itertools.repeat(leaf), actions, agents)) if leaf.path else actions
     if not leaf.fixed:
-        return tuple([None] * num_rows if value is None else list(value) for value in values)
-    at_once = _side_by_side(values, (num_rows, *leaf.shape))
-    return _checked_column(leaf, values, num_rows, agents) if at_once is None else at_once
+        return tuple(_items(leaf, value, num_rows, agent) for value, agent in zip(values, agents, strict=True))
+    column = _side_by_side(values, (num_rows, *leaf.shape))
+    if column is None:
+        column = _checked_column(leaf, values, num_rows, agents)
+    if column.dtype in _NUMBERS:
+        return column
+    if (native := column.dtype.newbyteorder("=")) not in _NUMBERS:
+        raise _no_numbers(leaf, values, agents)
+    return column.astype(native)
+
+
+def _array(leaf: Leaf, value: Any, agent: Agent) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"The actions{leaf.name} of {agent!r} are not an array: {shown(value)} ({error}).") from error
+
+
+def _part(leaf: Leaf, action: Any, agent: Agent) -> Any:
+    """A part of the actions of an agent; None if it has none."""
+    if action is None:
+        return None
+    try:
+        return leaf.of(action)
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError(
+            f"The actions of {agent!r} have no part{leaf.name}, which its action space asks for: {shown(action)}."
+        ) from error
+
+
+def _items(leaf: Leaf, value: Any, num_rows: int, agent: Agent) -> list[Any]:
+    """Actions that lie in no array, one for each row."""
+    if value is None:
+        return [None] * num_rows
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable) or len(items := list(value)) != num_rows:
+        raise ValueError(
+            f"Actions{leaf.name} were given for {agent!r} in {num_rows} environments that are no sequence of "
+            f"{num_rows} items: {shown(value)}."
+        )
+    return items
+
+
+def _no_numbers(leaf: Leaf, values: Sequence[Any], agents: Sequence[Agent]) -> TypeError:
+    for value, agent in zip(values, agents, strict=True):
+        if value is not None and (dtype := np.asarray(value).dtype.newbyteorder("=")) not in _NUMBERS:
+            return TypeError(
+                f"Actions{leaf.name} of dtype {dtype} were given for {agent!r}: {shown(value)}. Give numbers, such as "
+                f"{leaf.dtype}, in every row: where it is not alive any will do."
+            )
+    return TypeError(f"The actions{leaf.name} of {list(agents)} have no dtype in common. Give {leaf.dtype} to all.")
 
 
 def _side_by_side(values: Sequence[Any], shape: tuple[int, ...]) -> npt.NDArray[Any] | None:
@@ -227,7 +292,9 @@ def _side_by_side(values: Sequence[Any], shape: tuple[int, ...]) -> npt.NDArray[
 def _checked_column(leaf: Leaf, values: Sequence[Any], num_rows: int, agents: Sequence[Agent]) -> npt.NDArray[Any]:
     """As above, where agents may be missing (zeros) and something may be wrong."""
     shape = num_rows, *leaf.shape
-    arrays = [None if value is None else np.asarray(value) for value in values]
+    arrays = [
+        None if value is None else _array(leaf, value, agent) for value, agent in zip(values, agents, strict=True)
+    ]
     for agent, array in zip(agents, arrays, strict=True):
         if array is not None and array.shape != shape:
             raise ValueError(

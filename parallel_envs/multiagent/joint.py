@@ -60,3 +60,9 @@ def only_rows(column: Any, mask: Flags) -> Any:
     kept = np.zeros(column.shape, column.dtype)
     kept[mask] = column[mask]
     return kept
+
+
+def shown(value: Any) -> str:
+    """A value in an error's text, on one line and not at length."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."

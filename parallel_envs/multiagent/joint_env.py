@@ -158,7 +158,7 @@ class JointEnv(Adapter):
     def _joint_info(self, infos: Named) -> Info:
         """The infos that say something: by place for agents, beside them what is about none."""
         place = self.roster.place
-        told = {str(place[agent]): info for agent, info in infos.items() if info and agent in place}
+        told = {str(place[agent]): self._own(info, agent) for agent, info in infos.items() if info and agent in place}
         common = {str(key): value for key, value in infos.items() if key not in place}
         joint: Info = {AGENTS: told} if told else {}
         if common:

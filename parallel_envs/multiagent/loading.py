@@ -9,6 +9,7 @@ from typing import Any
 
 from parallel_envs.multiagent.conversion import quicker
 from parallel_envs.multiagent.joint_env import JointEnv
+from parallel_envs.multiagent.nearest import no_module
 from parallel_envs.multiagent.open_env import OpenJointEnv
 from parallel_envs.multiagent.turns import TurnEnv
 from parallel_envs.vector.arguments import check_count
@@ -44,7 +45,12 @@ class ModuleFactory:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> Any:
-        module = importlib.import_module(self.path)
+        try:
+            module = importlib.import_module(self.path)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{self.path}.".startswith(f"{error.name}."):
+                raise  # the module is there, and imports what is not
+            raise ModuleNotFoundError(no_module(self.path, error.name), name=error.name) from error
         made_by = "parallel_env" if self.turns == "simultaneous" and hasattr(module, "parallel_env") else "env"
         if not hasattr(module, made_by):
             raise AttributeError(
@@ -74,6 +80,8 @@ def joint_factories(
         if num_envs is None:
             raise ValueError(f"The module {env_fns!r} was given without num_envs. Say how many environments to make.")
         check_count("num_envs", num_envs)
+        if not env_fns.strip(".") or env_fns.startswith("."):
+            raise ValueError(f"{env_fns!r} is not the path of a module. Give one such as 'mpe2.simple_spread_v3'.")
         if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
             raise TypeError(f"env_kwargs={env_kwargs!r} is not a dict of keyword arguments.")
         return [JointFactory(ModuleFactory(env_fns, turns, dict(env_kwargs or {})), turns)] * int(num_envs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -9,20 +10,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gymnasium.error import ResetNeeded
-from gymnasium.spaces import Space
+from gymnasium.spaces import Space, Tuple
 from gymnasium.vector.utils import batch_space
 
 from parallel_envs.errors import EnvError, WorkerDied
 from parallel_envs.multiagent.attendance import Attendance
+from parallel_envs.multiagent.beneath import ManagerBeneath
 from parallel_envs.multiagent.fixed_rows import FixedRows
 from parallel_envs.multiagent.joint import Flags, Joint
 from parallel_envs.multiagent.loading import TaskOfJoint, joint_factories
 from parallel_envs.multiagent.open_rows import OpenRows
 from parallel_envs.multiagent.outcomes import Infos, Outcomes
 from parallel_envs.multiagent.passed_on import PassedOn
-from parallel_envs.multiagent.roster import Agent, JointObservations
+from parallel_envs.multiagent.roster import Agent, JointObservations, Kind
 from parallel_envs.vector import ParallelEnvManager
 from parallel_envs.vector.arguments import Options, optional_wait, reset_wish, some_envs
+from parallel_envs.vector.failures import env_names
 from parallel_envs.vector.infos import add_info
 
 Named = dict[Agent, Any]
@@ -34,19 +37,23 @@ class MultiAgentEnvManager(PassedOn):
 
         envs = MultiAgentEnvManager("mpe2.simple_spread_v3", num_envs=8, num_workers=2)
         observations, infos = envs.reset(seed=7)                    # observations[agent]: (8, ...)
-        actions = {agent: envs.action_space(agent).sample() for agent in envs.agents_now}
-        observations, rewards, terminations, truncations, infos = envs.step(actions)
+        for _ in range(1000):
+            actions = {agent: envs.action_space(agent).sample() for agent in envs.agents_now}
+            observations, rewards, terminations, truncations, infos = envs.step(actions)
 
     Every dict is keyed by agent, every array has one row for each environment. `alive[agent]` says in which rows the
-    agent will act next, `present[agent]` in which its observation is one: other rows hold zeros, and their actions are
-    ignored. In the step that ends an agent its last observation is present and it is not alive.
+    agent is still in play, `present[agent]` in which its observation is one: other rows hold zeros. Where it is both,
+    it acts in the next step; actions in all other rows are ignored. In the step that ends an agent its last observation
+    is present and it is not alive. `agents_now` names those who are alive in some environment: as environments are
+    reset when their episodes end, somebody always is where episodes differ in length. So count steps, as above.
 
     An environment's episode ends when no agent is left; it is then reset as `autoreset_mode` says. There the infos of
     each agent hold `final_obs`, `final_reward` and `final_info`, what it was last told at its own end, with masks.
 
     Agents of environments without `possible_agents` come and go: the dicts then hold those that are there in some
     environment, `infos.common["new_agents"]` names those not met before, and an agent whose spaces differ between
-    environments has a list with one item a row in the place of an array.
+    environments has a list with one item a row in the place of an array: its `observation_space` and `action_space`
+    are then `Tuple`s with one space a row, and `single_action_space(agent, env_id)` is that of one environment.
 
     Args:
         env_fns: Callables that make PettingZoo environments (parallel or AEC), or the path of a module, such as
@@ -55,7 +62,8 @@ class MultiAgentEnvManager(PassedOn):
         env_kwargs: With a path: keyword arguments for the module's `parallel_env` or `env`.
         turns: How AEC environments are played. `"simultaneous"`: all observe, then all act (PettingZoo's own
             conversion, for those that are parallelizable). `"sequential"`: agents act one after another on the world as
-            it changes; a step is one turn in each environment, and only the agent to move is present.
+            it changes; a step is one turn in each environment. All who are in play are alive; only the agent to move is
+            present, and only its action is used.
         **options: As for `ParallelEnvManager`: `num_workers`, `backend`, `context`, `copy`, `shared_memory`,
             `autoreset_mode`, `on_failure`, `step_timeout`, `task_source` and so on.
     """
@@ -74,7 +82,7 @@ class MultiAgentEnvManager(PassedOn):
         self.turns = turns
         if callable(options.get("task_setter")):
             options["task_setter"] = TaskOfJoint(options["task_setter"])
-        self.envs = ParallelEnvManager(factories, **options)
+        self.envs = ManagerBeneath(factories, **options)
         """The manager underneath: each environment with all its agents is one of its environments."""
         space = self.envs.single_observation_space
         self._rows = FixedRows(space.roster) if isinstance(space, JointObservations) else OpenRows()
@@ -84,7 +92,7 @@ class MultiAgentEnvManager(PassedOn):
         self._outcomes = Outcomes(self._rows, self._attendance)
         self._resetting: list[int] = []
         self._begun = False
-        self._batched: dict[tuple[str, Agent], tuple[Space[Any], Space[Any]]] = {}
+        self._batched: dict[tuple[str, Agent], tuple[tuple[Space[Any], ...], Space[Any]]] = {}
 
     # ---- agents and spaces ------------------------------------------------------------------------------------------
 
@@ -100,17 +108,28 @@ class MultiAgentEnvManager(PassedOn):
 
     @property
     def alive(self) -> dict[Agent, Flags]:
-        """By agent, in which environments it acts next. Not to be written to."""
+        """By agent, in which environments it is still in play. Not to be written to.
+
+        With `turns="simultaneous"` it acts there next. With `turns="sequential"` players who wait for their turn are
+        alive too: `alive[agent] & present[agent]` says where it is to move.
+        """
         return self._attendance.alive
 
     @property
     def present(self) -> dict[Agent, Flags]:
-        """By agent, in which environments its observation is one. Not to be written to."""
+        """By agent, in which environments its observation is one: it is to act next, or has just ended (and is not
+        alive). With `turns="sequential"`, only the agent to move and those who have just ended. Not to be written to.
+        """
         return self._attendance.present
 
     @property
     def agents_now(self) -> tuple[Agent, ...]:
-        """The agents that are alive in some environment."""
+        """The agents that are alive in some environment: actions are to be given for all of them.
+
+        Where episodes differ in length, and are reset as they end, somebody always is: a loop `while envs.agents_now`
+        need not end. With `turns="sequential"` all players are among them, and only the moves of those who are
+        `present` are used (and must be given).
+        """
         return tuple(agent for agent, there in self.alive.items() if there.any())
 
     def agents(self, env_id: int) -> list[Agent]:
@@ -118,27 +137,44 @@ class MultiAgentEnvManager(PassedOn):
         (agents,) = self.envs.get_attr("agents", env_ids=env_id)
         return list(agents)
 
-    def single_observation_space(self, agent: Agent) -> Space[Any]:
-        """What an agent observes in one environment."""
-        return self._rows.observation_space(agent)
+    def single_observation_space(self, agent: Agent, env_id: int | None = None) -> Space[Any]:
+        """What an agent observes in one environment: in `env_id`, which only matters where environments differ."""
+        return self._single("observation", agent, env_id)
 
-    def single_action_space(self, agent: Agent) -> Space[Any]:
-        """What an agent does in one environment."""
-        return self._rows.action_space(agent)
+    def single_action_space(self, agent: Agent, env_id: int | None = None) -> Space[Any]:
+        """What an agent does in one environment: in `env_id`, which only matters where environments differ."""
+        return self._single("action", agent, env_id)
 
     def observation_space(self, agent: Agent) -> Space[Any]:
-        """What an agent observes in all environments."""
-        return self._batch_of("observation", agent, self.single_observation_space(agent))
+        """What an agent observes in all environments: a `Tuple` with one space a row where they differ."""
+        return self._batch_of("observation", agent)
 
     def action_space(self, agent: Agent) -> Space[Any]:
-        """What an agent does in all environments."""
-        return self._batch_of("action", agent, self.single_action_space(agent))
+        """What an agent does in all environments: a `Tuple` with one space a row where they differ. What is sampled
+        from it may be given to `step`.
+        """
+        return self._batch_of("action", agent)
 
-    def _batch_of(self, what: str, agent: Agent, single: Space[Any]) -> Space[Any]:
+    def _single(self, what: Kind, agent: Agent, env_id: int | None) -> Space[Any]:
+        if env_id is not None:
+            (env,) = some_envs(env_id, self.num_envs)
+            return self._rows.space_in(what, agent, env)
+        spaces = self._rows.spaces_by_row(what, agent, self.num_envs)
+        if spaces is not None and any(space != spaces[0] for space in spaces):
+            raise ValueError(
+                f"{agent!r} has no one {what} space: {_told_apart(spaces)}. Say in which environment: "
+                f"single_{what}_space({agent!r}, env_id=...); {what}_space({agent!r}) has one space a row."
+            )
+        return self._rows.observation_space(agent) if what == "observation" else self._rows.action_space(agent)
+
+    def _batch_of(self, what: Kind, agent: Agent) -> Space[Any]:
         """The same object each time, so that it may be seeded."""
+        spaces = self._rows.spaces_by_row(what, agent, self.num_envs)
+        made_of = (self._single(what, agent, None),) if spaces is None else spaces
         known = self._batched.get((what, agent))
-        if known is None or known[0] is not single:
-            known = self._batched[what, agent] = single, batch_space(single, self.num_envs)
+        if known is None or known[0] != made_of:
+            batched = batch_space(made_of[0], self.num_envs) if spaces is None else _one_a_row(spaces)
+            known = self._batched[what, agent] = made_of, batched
         return known[1]
 
     # ---- reset and step ---------------------------------------------------------------------------------------------
@@ -242,7 +278,10 @@ class MultiAgentEnvManager(PassedOn):
     # ---- views ------------------------------------------------------------------------------------------------------
 
     def as_vector_env(self, agents: Sequence[Agent] | None = None) -> Any:
-        """Agents of equal spaces as rows of one `gymnasium.vector.VectorEnv`: see `AgentRows`."""
+        """Agents of equal spaces as rows of one `gymnasium.vector.VectorEnv`: see `AgentRows`.
+
+        `agents` may say in which order they come in each environment; all must be named.
+        """
         from parallel_envs.multiagent.agent_rows import AgentRows
 
         return AgentRows(self, agents)
@@ -265,7 +304,11 @@ class MultiAgentEnvManager(PassedOn):
         if not isinstance(actions, Mapping):
             raise TypeError(f"actions={actions!r} is not a dict. Give a batch of actions for each agent, by its id.")
         if self._begun and (tuple(actions) == self._rows.agents or actions.keys() == self.alive.keys()):
-            return
+            for batch in actions.values():
+                if batch is None:
+                    break
+            else:
+                return
         if not self._begun and not self.closed:
             raise ResetNeeded("Actions were given before the first reset: nobody is there to act. Call reset first.")
         self._attendance.check_actors(actions, self._rows.agents, range(self.num_envs) if envs is None else envs)
@@ -274,6 +317,26 @@ class MultiAgentEnvManager(PassedOn):
         """The five dicts, with what belongs to an episode that has just ended in its place."""
         last, joint = self._outcomes.of_step(envs, observations, ended, infos)
         return joint.observations, last.rewards, last.terminations, last.truncations, Infos(joint.infos, joint.common)
+
+
+def _one_a_row(spaces: Sequence[Space[Any]]) -> Space[Any]:
+    """A space with one item a row, each drawn from a stream of its own."""
+    together = Tuple(copy.deepcopy(list(spaces)))
+    together.seed()
+    return together
+
+
+def _told_apart(spaces: Sequence[Space[Any]]) -> str:
+    """Which environments have which of these spaces."""
+    kinds: list[tuple[Space[Any], list[int]]] = []
+    for env, space in enumerate(spaces):
+        for kind, envs in kinds:
+            if kind == space:
+                envs.append(env)
+                break
+        else:
+            kinds.append((space, [env]))
+    return ", ".join(f"{space} in {env_names(envs)}" for space, envs in kinds)
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

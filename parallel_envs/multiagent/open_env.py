@@ -40,7 +40,12 @@ class OpenJointEnv(Adapter):
         return self._joint(*results), 0.0, terminated, truncated, {}
 
     def _joint(
-        self, observations: Mapping[Agent, Any], rewards: Mapping[Agent, Any], *others: Mapping[Agent, Any]
+        self,
+        observations: Mapping[Agent, Any],
+        rewards: Mapping[Agent, Any],
+        terminations: Mapping[Agent, Any],
+        truncations: Mapping[Agent, Any],
+        infos: Mapping[Agent, Any],
     ) -> tuple[Any, ...]:
         """What the env said, who is alive, and the spaces of those who are new or have new ones."""
         news = {}
@@ -53,4 +58,6 @@ class OpenJointEnv(Adapter):
             for leaf in self._parts[agent]:
                 part_of_observation(observation, leaf, agent)
         told = dict(observations), {agent: as_float(reward) for agent, reward in rewards.items()}
-        return (*told, *map(dict, others), tuple(self.env.agents), news)
+        known = self._known
+        own = {agent: self._own(info or {}, agent) if agent in known else info for agent, info in infos.items()}
+        return (*told, dict(terminations), dict(truncations), own, tuple(self.env.agents), news)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Space
 
 from parallel_envs.multiagent.joint import Flags, Joint, row_of, table
-from parallel_envs.multiagent.roster import Agent
+from parallel_envs.multiagent.roster import Agent, Kind
+from parallel_envs.vector.failures import env_names
 from parallel_envs.vector.infos import add_info
 from parallel_envs.vector.layout import Leaf, assembler, leaves
 from parallel_envs.vector.snapshots import snapshot
+
+Spaces = tuple[Space[Any], Space[Any]]
+"""Of what an agent observes, and of what it does."""
 
 
 class OpenRows:
@@ -22,8 +26,13 @@ class OpenRows:
     """
 
     def __init__(self) -> None:
-        self._spaces: dict[Agent, tuple[Space[Any], Space[Any]]] = {}
+        self._spaces: dict[Agent, Spaces] = {}
+        self._spaces_in: dict[Agent, dict[int, Spaces]] = {}
+        """By agent and environment what was last announced."""
         self._ragged: set[Agent] = set()
+        """Those whose spaces have once differed: their observations are lists."""
+        self._acts_differently: set[Agent] = set()
+        """Those whose action spaces differ between environments now."""
 
     @property
     def agents(self) -> tuple[Agent, ...]:
@@ -41,13 +50,36 @@ class OpenRows:
             raise KeyError(f"{agent!r} has not been met yet. So far there were {list(self._spaces)}.")
         return self._spaces[agent][which]
 
+    def space_in(self, what: Kind, agent: Agent, env: int) -> Space[Any]:
+        """Of an agent in an environment, as that has last said."""
+        self._space(agent, 0)
+        if env not in self._spaces_in[agent]:
+            raise KeyError(
+                f"{agent!r} has not been met in env {env} yet. So far it was in {env_names([*self._spaces_in[agent]])}."
+            )
+        return self._spaces_in[agent][env][_WHICH[what]]
+
+    def spaces_by_row(self, what: Kind, agent: Agent, num_envs: int) -> tuple[Space[Any], ...] | None:
+        """The spaces of an agent in all environments (any where it has not been met); None: one array holds a batch."""
+        default = self._space(agent, _WHICH[what])
+        if agent not in (self._acts_differently if what == "action" else self._ragged):
+            return None
+        known = self._spaces_in[agent]
+        return tuple(known[env][_WHICH[what]] if env in known else default for env in range(num_envs))
+
     def joint(
-        self, observations: Sequence[Any], infos: Mapping[str, Any], num_rows: int, others: Sequence[Any] | None = None
+        self,
+        observations: Sequence[Any],
+        infos: Mapping[str, Any],
+        num_rows: int,
+        envs: Iterable[int] | None = None,
+        others: Sequence[Any] | None = None,
     ) -> Joint:
-        """`others` are rows whose agents are to have entries too."""
+        """`envs` are the numbers of the rows (None: all). `others` are rows whose agents are to have entries too."""
         observations = [told or _NOTHING_TOLD for told in observations]  # None: it has not been reset yet
-        everything = [*(told or _NOTHING_TOLD for told in others or ()), *observations]
-        new = self._meet(everything)
+        earlier = [told or _NOTHING_TOLD for told in others or ()]
+        everything, numbers = [*earlier, *observations], range(num_rows) if envs is None else envs
+        new = self._meet(earlier, numbers) + self._meet(observations, numbers)
         there = dict.fromkeys(agent for told in everything for agent in _concerned(told) if agent in self._spaces)
         joint = Joint({}, {}, {}, {}, {agent: {} for agent in there}, {}, {}, dict(infos), False, num_rows)
         if new:
@@ -99,17 +131,28 @@ class OpenRows:
         for flags in (joint.terminations, joint.truncations, joint.present, joint.alive):
             flags[agent] = np.zeros(joint.num_rows, np.bool_)
 
-    def _meet(self, observations: Sequence[Any]) -> list[Agent]:
-        """Learn the spaces that these rows announce. Returns the agents that are new."""
+    def _meet(self, observations: Sequence[Any], envs: Iterable[int]) -> list[Agent]:
+        """Learn the spaces that these environments announce. Returns the agents that are new."""
         new = []
-        for told in observations:
+        for env, told in zip(envs, observations, strict=False):  # there may be no rows at all
             for agent, spaces in told[6].items():
                 if agent not in self._spaces:
                     new.append(agent)
+                    self._spaces[agent] = spaces
                 elif self._spaces[agent] != spaces:
                     self._ragged.add(agent)
-                self._spaces[agent] = spaces
+                    self._spaces[agent] = spaces
+                self._note(agent, int(env))
         return new
+
+    def _note(self, agent: Agent, env: int) -> None:
+        """An environment has just announced an agent, with the spaces that are its latest now."""
+        latest, known = self._spaces[agent], self._spaces_in.setdefault(agent, {})
+        known[env] = latest
+        if agent in self._ragged and any(spaces[1] != latest[1] for spaces in known.values()):
+            self._acts_differently.add(agent)
+        else:
+            self._acts_differently.discard(agent)
 
     def join_actions(
         self, actions: Mapping[Agent, Any], num_rows: int, alive: Mapping[Agent, Flags]
@@ -117,19 +160,21 @@ class OpenRows:
         """For each row the actions of those who are alive in it."""
         joined: list[dict[Agent, Any]] = [{} for _ in range(num_rows)]
         for agent, batch in actions.items():
-            rows = np.flatnonzero(alive[agent]).tolist() if agent in alive else []
+            rows = np.flatnonzero(alive[agent]).tolist() if agent in alive and batch is not None else []
             for row, action in zip(rows, self._actions_of(agent, batch, rows, num_rows), strict=True):
                 joined[row][agent] = action
         return joined
 
     def _actions_of(self, agent: Agent, batch: Any, rows: Sequence[int], num_rows: int) -> list[Any]:
-        """The actions of these rows. A list holds one a row, whatever the space."""
+        """The actions of these rows. A list holds one a row, whatever the space; so does anything where it differs."""
         space = self._spaces[agent][1]
-        parts = (Leaf((), None),) if isinstance(batch, list) or agent in self._ragged else leaves(space)
+        by_row = isinstance(batch, list) or agent in self._acts_differently
+        parts = (Leaf((), None),) if by_row else leaves(space)
         for leaf in parts if rows else ():
-            if (given := len(leaf.of(batch))) != num_rows:
+            if (given := _length(leaf, batch)) != num_rows:
+                counted = "No batch of" if given is None else given
                 raise ValueError(
-                    f"{given} actions{leaf.name} were given for {agent!r} in {num_rows} environments. Give one for "
+                    f"{counted} actions{leaf.name} were given for {agent!r} in {num_rows} environments. Give one for "
                     "each; those where it is not alive are ignored."
                 )
         if len(parts) == 1 and not parts[0].path:
@@ -138,6 +183,15 @@ class OpenRows:
         return [assemble([leaf.of(batch)[row] for leaf in parts]) for row in rows]
 
 
+def _length(leaf: Leaf, batch: Any) -> int | None:
+    """How many items a part of a batch has; None where there is no such part, or it has no items."""
+    try:
+        return len(leaf.of(batch))
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
+_WHICH: dict[Kind, int] = {"observation": 0, "action": 1}
 _NOTHING_TOLD: tuple[Any, ...] = ({}, {}, {}, {}, {}, (), {})
 
 

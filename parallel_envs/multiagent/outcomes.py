@@ -54,21 +54,23 @@ class Outcomes:
         """
         if "final_obs" in infos:
             finals = np.flatnonzero(infos["_final_obs"]).tolist()
-            last, joint = self._before_and_after(observations, infos, finals, len(ended))
+            last, joint = self._before_and_after(envs, observations, infos, finals, len(ended))
         else:
             finals = []
-            last = joint = self._rows.joint(observations, infos, len(ended))
+            last = joint = self._rows.joint(observations, infos, len(ended), envs)
         if RESTARTED in joint.common or last.someone_ended or np.count_nonzero(ended):
             self._tell_ends(last, joint, np.arange(len(ended)) if envs is None else envs, ended, finals)
         self._attendance.note(joint, envs)
         return last, joint
 
-    def _before_and_after(self, observations: Any, infos: Any, finals: list[int], num_rows: int) -> tuple[Joint, Joint]:
+    def _before_and_after(
+        self, envs: npt.NDArray[np.intp] | None, observations: Any, infos: Any, finals: list[int], num_rows: int
+    ) -> tuple[Joint, Joint]:
         """SAME_STEP: rewards and ends are those of the last step, not of the reset after it in the rows `finals`."""
         after = {key: value for key, value in infos.items() if key.removeprefix("_") not in ("final_obs", "final_info")}
         before = self._rows.substituted(observations, {row: infos["final_obs"][row] for row in finals})
-        last = self._rows.joint(before, infos.get("final_info", {}), num_rows, observations)
-        joint = self._rows.joint(observations, after, num_rows, before)
+        last = self._rows.joint(before, infos.get("final_info", {}), num_rows, envs, observations)
+        joint = self._rows.joint(observations, after, num_rows, envs, before)
         if "new_agents" in last.common:
             joint.common["new_agents"] = last.common.pop("new_agents")
         if last.common:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space
@@ -17,6 +17,7 @@ from gymnasium.vector.utils import batch_space
 from parallel_envs.vector.layout import leaves, only_leaf
 
 Agent = Hashable
+Kind = Literal["observation", "action"]
 
 PRESENT, ALIVE, TERMINATED, TRUNCATED = 1, 2, 4, 8
 """What is known of an agent after a step, as bits: it has an observation; it goes on; how it ended."""
@@ -103,7 +104,10 @@ class JointObservations(Dict):
         return JointObservations(self.roster)
 
     def __repr__(self) -> str:
-        return _told(self.roster.agents, self.roster.observation_spaces)
+        """With what they do: two may differ in that alone."""
+        roster = self.roster
+        pairs = zip(roster.observation_spaces, roster.action_spaces, strict=True)
+        return _told(roster.agents, [f"{observed} to {done}" for observed, done in pairs])
 
 
 def joint_actions(roster: Roster) -> Space[Any]:
@@ -179,5 +183,5 @@ def name(number: int) -> str:
     return f"{number:04}"
 
 
-def _told(agents: Sequence[Agent], spaces: Sequence[Space[Any]]) -> str:
+def _told(agents: Sequence[Agent], spaces: Sequence[object]) -> str:
     return "{" + ", ".join(f"{agent!r}: {space}" for agent, space in zip(agents, spaces, strict=True)) + "}"

@@ -88,7 +88,7 @@ class SingleEnv(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo
         )
 
     def _observation(self, agent: Agent, joint: Joint) -> Any:
-        return row_of(self._envs.single_observation_space(agent), joint.observations[agent], 0)
+        return row_of(self._envs.single_observation_space(agent, self._env), joint.observations[agent], 0)
 
     def state(self) -> Any:
         (state,) = self._envs.call("state", env_ids=self._env)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Space
 
+from parallel_envs.multiagent.joint import shown
 from parallel_envs.multiagent.roster import Agent
 from parallel_envs.vector.layout import Leaf, assembler, leaves, only_leaf
 
@@ -48,11 +49,18 @@ class Stack:
     def put(self, agent: Agent, observation: Any) -> None:
         """Write the row of an agent."""
         row = self._row[agent]
-        if self._shape is not None and type(observation) is np.ndarray and observation.shape == self._shape:
-            self._columns[0][row] = observation
+        if type(observation) is np.ndarray and observation.shape == self._shape and observation.dtype.kind in "biuf":
+            self._columns[0][row] = observation  # as usual
             return
         for leaf, column in zip(self._leaves, self._columns, strict=True):
-            column[row] = part_of_observation(observation, leaf, agent)
+            value = part_of_observation(observation, leaf, agent)
+            try:
+                column[row] = value
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"The environment returned an observation{leaf.name} for {agent!r} that is no {leaf.dtype}: "
+                    f"{shown(value)} ({error}). Correct the environment or its observation_space."
+                ) from error
 
     def clear(self, agent: Agent) -> None:
         """Forget what an agent has seen."""

@@ -174,6 +174,7 @@ BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("an env", {"env_id": Counting()}, TypeError, "neither an id, nor a spec, nor a callable"),
     ("a number", {"env_id": 3}, TypeError, "env_id=3"),
     ("an unknown id", {"env_id": "Nowhere-v0"}, gym.error.NameNotFound, "Nowhere"),
+    ("a misspelt id", {"env_id": "CartPol-v1"}, gym.error.NameNotFound, "Did you mean: `CartPole`"),
 ]
 BAD_MANY: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("no workers", {"num_workers": 0}, ValueError, "num_workers=0"),

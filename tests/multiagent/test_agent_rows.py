@@ -218,6 +218,55 @@ def test_closing_it_closes_the_manager(make: Make) -> None:
     rows.close(terminate=True)
 
 
+@pytest.mark.parametrize(
+    ("actions", "text"),
+    [
+        (
+            np.zeros(3, np.int64),
+            r"shape \(3,\) were given for 4 rows \(2 agents in each of 2 envi.*an array of shape \(4,\)",
+        ),
+        (np.zeros((4, 1), np.int64), r"shape \(4, 1\) were given for 4 rows.* have shape \(\): .*of shape \(4,\)"),
+        (None, r"Actions of shape \(\) were given for 4 rows .*: None\. Give an array of shape \(4,\)"),
+        ([1, 1, 1], r"shape \(3,\) were given for 4 rows"),
+        (["x"] * 4, "Actions of dtype <U1 were given: .*Give numbers, such as int64"),
+        ([0, None, 0, 0], "Actions of dtype object were given: .*Give numbers, such as int64"),
+    ],
+    ids=range(6),
+)
+def test_actions_that_are_no_rows(make_serial: Make, actions: Any, text: str) -> None:
+    rows = make_serial([scripted(together(9))] * 2).as_vector_env()
+    rows.reset(seed=0)
+    with pytest.raises((ValueError, TypeError), match=text):
+        rows.step(actions)
+    rows.step([0, 1, 2, 0])
+
+
+def test_actions_without_a_part(make_serial: Make) -> None:
+    parts = Dict({"move": Discrete(2), "word": Text(3)})
+    rows = make_serial([scripted(together(9), action_spaces=dict.fromkeys("ab", parts))] * 2).as_vector_env()
+    rows.reset(seed=0)
+    with pytest.raises(ValueError, match=r"is no batch of actions: its part\['word'\] is missing"):
+        rows.step({"move": np.zeros(4, np.int64)})
+    with pytest.raises(ValueError, match=r"Actions\['word'\] of shape \(3,\) were given for 4 rows"):
+        rows.step({"move": np.zeros(4, np.int64), "word": ["a", "b", "c"]})
+    rows.step({"move": np.zeros(4, np.int64), "word": ["a", "b", "c", "d"]})
+
+
+@pytest.mark.parametrize(
+    ("agents", "error", "text"),
+    [
+        (["a", "x"], ValueError, r"asked for \['x'\], who are no agents here: \['a', 'b'\]"),
+        (["a", "b", "b"], ValueError, "name each agent once"),
+        ("ab", TypeError, "agents='ab' is not a list of agents"),
+        (3, TypeError, "agents=3 is not a list of agents"),
+    ],
+    ids=range(4),
+)
+def test_agents_that_cannot_be_named(make_serial: Make, agents: Any, error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        make_serial([scripted(together(9))]).as_vector_env(agents)
+
+
 def test_what_cannot_be_rows(make_serial: Make) -> None:
     unequal = make_serial([scripted(together(2), observation_spaces={"b": Discrete(3)})])
     with pytest.raises(ValueError, match=r"observation space of 'b' is Discrete\(3\), that of 'a' is Box"):

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
-from gymnasium.spaces import Dict, Discrete
+from gymnasium.spaces import Dict, Discrete, Text
 
 from parallel_envs import MultiAgentEnvManager
-from parallel_envs.errors import EnvError
+from parallel_envs.errors import ClosedError, EnvError
 from tests.multiagent.conftest import Make
 from tests.multiagent.scripts import EARLY_AND_LATE, scripted, together
 from tests.multiagent.test_resets import noop
@@ -40,8 +40,11 @@ def begun(make: Make, possible_agents: Any) -> MultiAgentEnvManager:
         (None, TypeError, "is not a dict"),
         ({"a": np.zeros(3, np.int64), "b": ZEROS}, ValueError, "given for 'a' in 2 environments"),
         ({"a": ZEROS, "b": [1]}, ValueError, "given for 'b' in 2 environments"),
+        ({"a": ZEROS, "b": None}, ValueError, "No actions were given for 'b', who is alive in envs 0, 1"),
+        ({"a": ZEROS, "b": 1}, ValueError, "given for 'b' in 2 environments"),
+        ({"a": ZEROS, "b": (x for x in ZEROS)}, ValueError, "given for 'b' in 2 environments"),
     ],
-    ids=range(8),
+    ids=range(11),
 )
 def test_actions_that_cannot_be(make_both: Make, possible_agents: Any, actions: Any, error: Any, text: str) -> None:
     envs = begun(make_both, possible_agents)
@@ -59,6 +62,50 @@ def test_actions_of_another_shape_name_the_part(make_serial: Make) -> None:
     envs.reset(seed=0)
     with pytest.raises(ValueError, match=r"Actions\['turn'\] of shape \(2, 1\) were given for 'a'"):
         envs.step({"a": {"move": ZEROS, "turn": np.zeros((2, 1))}, "b": ZEROS})
+
+
+@pytest.mark.parametrize("spaces", [{}, {"b": Discrete(5)}], ids=["one group", "two groups"])
+def test_actions_that_are_no_numbers_name_the_agent(make_both: Make, spaces: dict[str, Any]) -> None:
+    envs = make_both([scripted(together(9), action_spaces=spaces)] * 2)
+    envs.reset(seed=0)
+    for wrong, dtype in (([None, 0], "object"), (["x", "y"], "<U1"), ([1j, 0], "complex128")):
+        with pytest.raises(
+            TypeError, match=f"^Actions of dtype {dtype} were given for 'b': .*Give numbers, such as int64"
+        ):
+            envs.step({"a": ZEROS, "b": wrong})
+    with pytest.raises(ValueError, match=r"The actions of 'b' are not an array: \[\[1\], \[2, 3\]\]"):
+        envs.step({"a": ZEROS, "b": [[1], [2, 3]]})
+    envs.step({"a": ZEROS.astype(">i8"), "b": ZEROS.astype(">i8")})
+
+
+def test_actions_with_parts_name_the_agent(make_both: Make) -> None:
+    parts = Dict({"move": Discrete(2), "word": Text(3)})
+    envs = make_both([scripted(together(9), action_spaces={"a": parts})] * 2)
+    envs.reset(seed=0)
+    right = {"move": ZEROS, "word": ["a", "b"]}
+    for wrong, text in (
+        ({"move": ZEROS}, r"The actions of 'a' have no part\['word'\]"),
+        (ZEROS, r"The actions of 'a' have no part\['move'\]"),
+        (right | {"word": "ab"}, r"Actions\['word'\] were given for 'a' in 2 envir.* no sequence of 2 items: 'ab'"),
+        (right | {"word": ["a"]}, r"Actions\['word'\] were given for 'a' in 2 environments that are no sequence of 2"),
+        (right | {"word": 3}, r"Actions\['word'\] were given for 'a' in 2 environments that are no sequence of 2"),
+        (right | {"move": [None, 1]}, r"Actions\['move'\] of dtype object were given for 'a'"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=text):
+            envs.step({"a": wrong, "b": ZEROS})
+    envs.step({"a": right, "b": ZEROS})
+
+
+def test_after_its_end_the_manager_is_named(make_serial: Make) -> None:
+    envs = begun(make_serial, "all")
+    single, rows, actions = envs.single_env(0), envs.as_vector_env(), noop(envs)
+    envs.close()
+    asks: list[Any] = [envs.reset, lambda: envs.step(actions), envs.recv, lambda: envs.get_attr("agents"), envs.render]
+    for ask in (*asks, envs.stats, single.reset, rows.reset):
+        with pytest.raises(
+            ClosedError, match=r"^Trying to operate on `MultiAgentEnvManager` \(`\w+`\), after a call to"
+        ):
+            ask()
 
 
 def test_missing_actions_name_the_environments_where_the_agent_is_alive(make_serial: Make) -> None:
@@ -119,6 +166,8 @@ def test_environments_that_are_not_there(make_both: Make, possible_agents: Any) 
         ({"env_fns": "mpe2.simple_spread_v3", "num_envs": 0}, ValueError, "num_envs=0 is too small"),
         ({"env_fns": "mpe2.simple_spread_v3", "num_envs": 2.0}, TypeError, "num_envs=2.0 is not a whole number"),
         ({"env_fns": "mpe2.simple_spread_v3", "num_envs": 2, "env_kwargs": "N"}, TypeError, "is not a dict of keyword"),
+        ({"env_fns": "", "num_envs": 2}, ValueError, "'' is not the path of a module. Give one such as"),
+        ({"env_fns": ".spread", "num_envs": 2}, ValueError, "'.spread' is not the path of a module"),
         ({"env_fns": []}, ValueError, "env_fns is empty"),
         ({"env_fns": [3]}, TypeError, r"env_fns\[0\]=3 is not callable. Give functions"),
         ({"env_fns": [scripted()()]}, TypeError, "Give functions that make environments, not environments"),
@@ -132,7 +181,7 @@ def test_environments_that_are_not_there(make_both: Make, possible_agents: Any) 
         ({"env_fns": [scripted()], "backend": "fast"}, ValueError, "backend='fast' is unknown"),
         ({"env_fns": [scripted()], "task_setter": 3}, TypeError, "task_setter=3 cannot be called"),
     ],
-    ids=range(16),
+    ids=range(18),
 )
 def test_arguments_that_cannot_be(arguments: dict[str, Any], error: Any, text: str) -> None:
     with pytest.raises(error, match=text):
@@ -143,7 +192,17 @@ def test_arguments_that_cannot_be(arguments: dict[str, Any], error: Any, text: s
     ("path", "settings", "text"),
     [
         ("no_such_package.no_such_env", {}, "Env 0 raised ModuleNotFoundError .* No module named 'no_such_package'"),
-        ("mpe2.no_such_env_v0", {}, "Env 0 raised ModuleNotFoundError .*no_such_env_v0"),
+        (
+            "mpe2.no_such_env_v0",
+            {},
+            r"Env 0 raised ModuleNotFoundError .*no_such_env_v0.*'mpe2' has .*simple_spread_v3, ",
+        ),
+        ("mpe2.simple_spred_v3", {}, r"No module named 'mpe2.simple_spred_v3' .* mean 'mpe2.simple_spread_v3'\?"),
+        ("mpe2.simple_spread_v2", {}, r"Did you mean 'mpe2.simple_spread_v3'\?"),
+        ("mpe2/simple_spread_v3", {}, r"Did you mean 'mpe2.simple_spread_v3'\?"),
+        ("mpe3.simple_spread_v3", {}, r"No module named 'mpe3' .* Did you mean 'mpe2.simple_spread_v3'\?"),
+        ("simple_spread_v3", {}, r"Did you mean 'mpe2.simple_spread_v3'\?"),
+        ("CartPole-v1", {}, "is the id of a Gymnasium environment: give that to ParallelEnvManager"),
         ("json", {}, "'json' has neither parallel_env nor env: it is no PettingZoo module"),
         ("mpe2.simple_spread_v3", {"env_kwargs": {"size": 3}}, "Env 0 raised TypeError .* argument 'size'"),
     ],

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
+from parallel_envs import MultiAgentEnvManager
 from parallel_envs.errors import EnvError
 from parallel_envs.testing import ScriptedAgentsEnv
 from tests.multiagent import broken_envs
@@ -124,6 +125,76 @@ def test_an_observation_without_a_part(make_both: Make) -> None:
             envs.reset(seed=0)
 
 
+class OddlyReturning(ScriptedAgentsEnv):
+    """Returns something else than so many dicts: from its reset, or from its steps."""
+
+    def __init__(self, at: str, change: Any, **settings: Any) -> None:
+        super().__init__(together(9), **settings)
+        self.at, self.change = at, change
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        results = super().reset(seed, options)
+        return self.change(results) if self.at == "reset" else results
+
+    def step(self, actions: Any) -> Any:
+        results = super().step(actions)
+        return self.change(results) if self.at == "step" else results
+
+
+ODD = [
+    (
+        "reset",
+        lambda told: told[0],
+        r"In reset the environment returned one dict: .* returns 2 dicts by agent here: obs",
+    ),
+    ("reset", lambda told: (told[0], None), "In reset the environment returned None as its infos. Return a dict by ag"),
+    ("reset", lambda told: (*told, 1), "In reset the environment returned 3 values"),
+    ("step", lambda told: told[:4], "In step 1 the environment returned 4 values.* returns 5 dicts by agent here: obs"),
+    ("step", lambda told: (*told[:4], None), "In step 1 the environment returned None as its infos"),
+    (
+        "step",
+        lambda told: (*told[:4], {"a": {}, "b": "word"}),
+        "In step 1 .* returned 'word' as the info of 'b'. Return a",
+    ),
+    ("step", lambda told: (told[0], 1.0, *told[2:]), "In step 1 the environment returned 1.0 as its rewards"),
+]
+
+
+@pytest.mark.parametrize("possible_agents", ["all", None], ids=["known", "open"])
+@pytest.mark.parametrize(("at", "change", "text"), ODD, ids=range(len(ODD)))
+def test_what_are_not_so_many_dicts(make_serial: Make, at: str, change: Any, text: str, possible_agents: Any) -> None:
+    envs = make_serial([partial(OddlyReturning, at, change, possible_agents=possible_agents)])
+    with pytest.raises(EnvError, match=rf"^Env 0 raised TypeError during (reset|step 1): {text}"):
+        begin_and_step(envs)
+
+
+@pytest.mark.parametrize("possible_agents", ["all", None], ids=["known", "open"])
+def test_an_agent_may_have_no_info(make_both: Make, possible_agents: Any) -> None:
+    def says_nothing(results: Any) -> Any:
+        return *results[:4], {"a": None, "all": 3}
+
+    envs = make_both([partial(OddlyReturning, "step", says_nothing, possible_agents=possible_agents)])
+    envs.reset(seed=0)
+    *_, infos = envs.step(noop(envs))
+    assert infos == {"a": {}, "b": {}}
+    assert infos.common["all"].tolist() == [3]
+
+
+def begin_and_step(envs: MultiAgentEnvManager) -> None:
+    envs.reset(seed=0)
+    envs.step(noop(envs))
+
+
+def test_observations_that_are_no_numbers(make_serial: Make) -> None:
+    def speaks(results: Any) -> Any:
+        return results[0] | {"b": ["x", "y", "z"]}, *results[1:]
+
+    envs = make_serial([partial(OddlyReturning, "step", speaks)])
+    envs.reset(seed=0)
+    with pytest.raises(EnvError, match=r"an observation for 'b' that is no float32: \['x', 'y', 'z'\]"):
+        envs.step(noop(envs))
+
+
 # ---- construction --------------------------------------------------------------------------------
 
 
@@ -158,5 +229,14 @@ def test_what_a_factory_must_not_return(make_both: Make, factory: Any, text: str
     ids=["agents", "observations", "actions", "open"],
 )
 def test_environments_that_differ(make_both: Make, other: Any) -> None:
-    with pytest.raises(RuntimeError, match=r"^Env 1 has the (observation|action) space .*, env 0 has \{'a': Box"):
+    with pytest.raises(RuntimeError, match=r"^Env 1 has the observation space .*, env 0 has \{'a': Box") as raised:
         make_both([scripted(), other])
+    assert "observation_mode" not in str(raised.value)
+    assert "must have the same agents with equal spaces: open one manager for each kind" in str(raised.value)
+
+
+def test_action_spaces_that_differ_are_shown(make_serial: Make) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"'b': Box\(.*\) to Discrete\(2\).*env 0 has .*'b': Box\(.*\) to Discrete\(3\)"
+    ):
+        make_serial([scripted(), scripted(action_spaces={"b": Discrete(2)})])

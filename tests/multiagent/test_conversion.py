@@ -79,6 +79,33 @@ class LeakyGame(CountingGame):
         return super().observe(agent)
 
 
+class NotingGame(CountingGame):
+    """It is noted who has looked, and what is seen does not tell."""
+
+    num_looks = 0
+
+    def observe(self, agent: str) -> Any:
+        self.num_looks += 1
+        return super().observe(agent)
+
+
+class LetterGame(CountingGame):
+    """Who looks takes his letters out of the box; the first comes with the first move."""
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        super().reset(seed, options)
+        self.letters: dict[str, list[Any]] = {agent: [] for agent in AGENTS}
+
+    def observe(self, agent: str) -> Any:
+        taken, self.letters[agent] = self.letters[agent], []
+        return np.array([float(len(taken))])
+
+    def step(self, action: Any) -> None:
+        for letters in self.letters.values():
+            letters.append(action)
+        super().step(action)
+
+
 class UncopyableGame(CountingGame):
     """It cannot be tried on a copy."""
 
@@ -170,13 +197,13 @@ def test_a_look_that_changes_nothing_is_left_out() -> None:
     assert isinstance(quicker(aec_to_parallel(CountingGame())), QuickerConversion)
 
 
-@pytest.mark.parametrize("game", [GuessingGame, LeakyGame, UncopyableGame])
+@pytest.mark.parametrize("game", [GuessingGame, LeakyGame, NotingGame, LetterGame, UncopyableGame])
 def test_where_it_might_change_something_the_conversion_stays(game: type[CountingGame]) -> None:
     converted = aec_to_parallel(game())
     assert quicker(converted) is converted
 
 
-@pytest.mark.parametrize("game", [CountingGame, GuessingGame, LeakyGame, UncopyableGame])
+@pytest.mark.parametrize("game", [CountingGame, GuessingGame, LeakyGame, NotingGame, LetterGame, UncopyableGame])
 def test_nothing_differs(game: type[CountingGame]) -> None:
     assert played(quicker(aec_to_parallel(game()))) == played(aec_to_parallel(game()))
 

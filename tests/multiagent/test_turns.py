@@ -264,3 +264,23 @@ def test_a_game_that_cannot_be_played_all_at_once_says_how_it_can(make_both: Mak
 def test_a_parallel_environment_has_no_turns(make_both: Make) -> None:
     with pytest.raises(EnvError, match=r"is a parallel environment: .* Give turns='simultaneous'"):
         make_both([scripted()], turns="sequential")
+
+
+def test_who_waits_for_its_turn_is_alive_and_not_present(make_both: Make) -> None:
+    envs = make_both([raw_env_of_connect_four] * 2, turns="sequential")
+    envs.reset(seed=0)
+    for turn in range(4):
+        mover, other = (f"player_{(turn + k) % 2}" for k in range(2))
+        assert envs.agents_now == ("player_0", "player_1")
+        assert (envs.alive[mover] & envs.present[mover]).all()
+        assert envs.alive[other].all()
+        assert not envs.present[other].any()
+        with pytest.raises(ValueError, match=f"No actions were given for '{mover}'"):
+            envs.step({mover: None, other: [0, 0]})
+        envs.step({mover: [turn, 0], other: None})
+
+
+def raw_env_of_connect_four() -> Any:
+    from pettingzoo.classic.connect_four_v3 import raw_env
+
+    return raw_env()

@@ -1,0 +1,41 @@
+"""What somebody may have meant who gave the path of a module that is not there."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import pkgutil
+from collections.abc import Iterator
+
+import gymnasium
+
+_PACKAGES = ("mpe2", "pettingzoo.butterfly", "pettingzoo.classic", "pettingzoo.sisl", "pettingzoo.atari")
+"""Where the environments of PettingZoo and its kin are."""
+
+
+def no_module(path: str, missing_part: str) -> str:
+    """The text of an error: what was looked for, and what is there."""
+    missing = f"No module named {missing_part!r} was found: {path!r} was to have parallel_env or env."
+    if path in gymnasium.registry:
+        return f"{missing} It is the id of a Gymnasium environment: give that to ParallelEnvManager."
+    package, _, name = path.replace("/", ".").rpartition(".")
+    modules = list(_modules_of(package)) if package else []
+    if not modules:
+        modules = [module for known in _PACKAGES for module in _modules_of(known)]
+    names = {module.rpartition(".")[2]: module for module in modules}
+    if close := difflib.get_close_matches(name, names, n=1, cutoff=0.75):
+        return f"{missing} Did you mean {names[close[0]]!r}?"
+    if package and modules[0].startswith(f"{package}."):
+        return f"{missing} {package!r} has {', '.join(names)}."
+    return f"{missing} Give its whole path, such as 'mpe2.simple_spread_v3', and install what it is in."
+
+
+def _modules_of(package: str) -> Iterator[str]:
+    """The environments of a package that is installed: their names end in a version."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return
+    for module in pkgutil.iter_modules(spec.submodule_search_locations or () if spec else ()):
+        if module.name.rpartition("_v")[2].isdecimal():
+            yield f"{package}.{module.name}"
