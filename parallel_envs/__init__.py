@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         WorkerStartError,
         WorkerTimeout,
     )
+    from parallel_envs.learners import IndependentLearners
     from parallel_envs.meta import MultiEpisodeWrapper, VariBadWrapper, make_env, make_parallel_env
     from parallel_envs.multiagent import MultiAgentEnvManager
     from parallel_envs.rollouts import collect
@@ -37,6 +38,7 @@ _HOMES = {
     "ClosedError": "errors",
     "CollectionInterrupted": "errors",
     "EnvError": "errors",
+    "IndependentLearners": "learners",
     "MultiAgentEnvManager": "multiagent",
     "MultiEpisodeWrapper": "meta",
     "ParallelEnvManager": "vector",
@@ -61,6 +63,7 @@ __all__ = [
     "ClosedError",
     "CollectionInterrupted",
     "EnvError",
+    "IndependentLearners",
     "MultiAgentEnvManager",
     "MultiEpisodeWrapper",
     "ParallelEnvManager",

@@ -144,6 +144,11 @@ class CurriculumTasks(TaskSource):
     """
 
     def __init__(self, tasks_at: Callable[[float], Sequence[Any]], seed: int = 0) -> None:
+        if not callable(tasks_at):
+            raise TypeError(
+                f"tasks_at={tasks_at!r} is no function. Give one from progress, a number, to a list of tasks; for one "
+                "list at all times take UniformTasks."
+            )
         self._tasks_at, self._seed = tasks_at, seed
         self._progress = 0.0
         self._now = UniformTasks(tasks_at(0.0), seed)
@@ -216,6 +221,12 @@ class ScoredTasks(_Pool):
 
 def split_tasks(tasks: Sequence[Any], num_train: int, seed: int = 0) -> tuple[list[Task], list[Task]]:
     """Two disjoint lists: `num_train` tasks drawn at random to train on, and the rest. Numbers count in `tasks`."""
+    if isinstance(tasks, str) or not isinstance(tasks, Sequence):
+        raise TypeError(f"tasks={tasks!r} is not a list of tasks.")
+    if isinstance(num_train, bool) or not isinstance(num_train, int | np.integer):
+        raise TypeError(f"num_train={num_train!r} is not a number of tasks. Give a whole number, such as half of them.")
+    if len(tasks) < 2:
+        raise ValueError(f"{len(tasks)} tasks cannot be split: each side needs one. Give at least two.")
     if not 0 < num_train < len(tasks):
         raise ValueError(
             f"num_train={num_train} leaves no task on one side of {len(tasks)}. "

@@ -29,6 +29,7 @@ FACADE = "(parallel_envs)"  # the package's own __init__.py: names only, resolve
 
 # From the top down. A module may import from the rows below its own, and from itself, nothing else.
 LAYERS: list[list[str]] = [
+    ["__main__"],
     ["cli", "bench"],
     ["testing"],
     [FACADE],
@@ -53,6 +54,7 @@ PUBLIC_NAMES = {
     "ClosedError",
     "CollectionInterrupted",
     "EnvError",
+    "IndependentLearners",
     "MultiAgentEnvManager",
     "MultiEpisodeWrapper",
     "ParallelEnvManager",

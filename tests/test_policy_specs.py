@@ -177,3 +177,10 @@ def test_specs_act_in_the_place_of_policies_that_cannot_travel(strategy: str) ->
             for wrapper in policy._wrappers:
                 for one in wrapper.policies.values():
                     one.close()
+
+
+def test_a_class_that_does_not_tell_what_it_takes_is_asked_all_the_same() -> None:
+    with pytest.raises(TypeError, match=r"collections:OrderedDict made .*which has no method step"):
+        load_policy("collections:OrderedDict")
+    with pytest.raises(TypeError, match=r"math:pi is 3\.14.*Name a class"):
+        load_policy("math:pi")

@@ -376,3 +376,13 @@ def test_only_options_are_added_to_the_reset() -> None:
         assert TaskWay.of(env, setter).apply(env, 7, setter) == {}
     assert [env.task for env, _ in cases] == [7, 7, ("set", 7)]
     assert TaskWay.OPTIONS.apply(ByOptions(), 7, None) == {"task": 7}
+
+
+def test_what_cannot_be_split_nor_be_a_curriculum_is_refused() -> None:
+    for num_train in (0.5, True, "2"):
+        with pytest.raises(TypeError, match=f"num_train={num_train!r} is not a number of tasks"):
+            split_tasks(WORDS, num_train)  # type: ignore[arg-type]  # that is the point
+    with pytest.raises(ValueError, match="0 tasks cannot be split"):
+        split_tasks([], 1)
+    with pytest.raises(TypeError, match=r"tasks_at=\[1, 2\] is no function"):
+        CurriculumTasks([1, 2])  # type: ignore[arg-type]  # as above

@@ -22,6 +22,7 @@ from parallel_envs.bench import machine, report
 from parallel_envs.bench.bars import BARS, judge
 from parallel_envs.bench.contestants import Ours
 from parallel_envs.bench.envs import UnknownEnv, resolve
+from parallel_envs.bench.learners import learners
 from parallel_envs.bench.measure import MeasurementFailed, Tell
 from parallel_envs.bench.memory import growth, measure_memory
 from parallel_envs.bench.peers import UnknownPeer, chosen_peers
@@ -161,6 +162,9 @@ def _chosen_works(names: str) -> tuple[str, ...]:
     if unknown := [name for name in chosen if name not in POLICY_WORKS]:
         raise typer.BadParameter(f"There is no work called {unknown[0]!r}. Choose from {', '.join(POLICY_WORKS)}.")
     return chosen
+
+
+app.command()(learners)
 
 
 @app.command()

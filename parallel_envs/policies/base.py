@@ -151,7 +151,15 @@ class FunctionPolicy(BatchPolicy):
         return f"{type(self).__name__}({self.function!r})"
 
     def act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
-        return [self.function(observation) for observation in rows.singles()], state
+        try:
+            return [self.function(observation) for observation in rows.singles()], state
+        except Exception as error:
+            if is_network(self.function):
+                raise TypeError(
+                    f"The policy is a torch module, {type(self.function).__name__}, and cannot take an observation as "
+                    f"it comes ({error}). {NETWORK_HINT}"
+                ) from error
+            raise
 
 
 class LiftedPolicy(BatchPolicy):
@@ -166,9 +174,19 @@ class LiftedPolicy(BatchPolicy):
     def initial_state(self, num_rows: int) -> Array:
         copies = np.full(num_rows, None, object)
         for row in range(num_rows):
-            copies[row] = copy.deepcopy(self.policy)
+            copies[row] = self._copy()
             copies[row].reset()
         return copies
+
+    def _copy(self) -> AgentPolicy:
+        try:
+            return copy.deepcopy(self.policy)
+        except Exception as error:
+            raise TypeError(
+                f"{self.policy!r} cannot be copied ({error}), and each episode gets a copy of it, so that none learns "
+                "from another's memory. Leave out what cannot be copied (or give it __deepcopy__), or give a "
+                "BatchPolicy or a function, which are not copied."
+            ) from error
 
     def act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
         pairs = zip(state, rows.singles(), strict=True)
@@ -193,6 +211,16 @@ class SingleRow(AgentPolicy):
         actions, self._state = self.policy.act(batch, self._state, np.array([self._begins]), rows)
         self._begins = False
         return actions[0]
+
+
+NETWORK_HINT = "Give parallel_envs.rollouts.networks.NetworkPolicy(action_space, module), which does what it says."
+
+
+def is_network(thing: Any) -> bool:
+    """Whether a thing is a torch module, found out without torch."""
+    return any(
+        (kind.__module__, kind.__name__) == ("torch.nn.modules.module", "Module") for kind in type(thing).__mro__
+    )
 
 
 def as_batch_policy(policy: Any) -> BatchPolicy:

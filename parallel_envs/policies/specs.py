@@ -14,7 +14,7 @@ import dataclasses
 import importlib
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,9 @@ class PolicySpec:
     def make(self) -> Any:
         """The policy."""
         kind = self._class()
-        takes = inspect.signature(kind).parameters
+        if not callable(kind):
+            raise TypeError(f"{self.class_path} is {kind!r}. Name a class, or a function that makes a policy.")
+        takes = _parameters(kind)
         known = {name: value for name, value in self.known.items() if name in takes and name not in self.kwargs}
         try:
             policy = kind(**known, **self.kwargs)
@@ -107,6 +109,14 @@ class PolicySpec:
             raise AttributeError(
                 f"The module {module!r} has no {name!r}, which the policy {self.class_path!r} names."
             ) from None
+
+
+def _parameters(kind: Any) -> Collection[str]:
+    """What a class takes, by name; nothing, where compiled code does not tell."""
+    try:
+        return inspect.signature(kind).parameters
+    except ValueError:
+        return ()
 
 
 def load_policy(spec: str | PolicySpec, agent: Any = None, **known: Any) -> Any:

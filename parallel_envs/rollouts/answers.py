@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parallel_envs.policies import BatchPolicy
+from parallel_envs.policies import BatchPolicy, FunctionPolicy
+from parallel_envs.policies.base import NETWORK_HINT, is_network
 from parallel_envs.rollouts import trees
 from parallel_envs.rollouts.columns import Columns
 
@@ -53,10 +54,11 @@ def actions(policy: BatchPolicy, given: Any, columns: Columns, num_rows: int) ->
     """The actions of so many rows as a batch."""
     try:
         return columns.checked(columns.stack(given) if isinstance(given, list) and given else given, num_rows)
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
+        is_bare = isinstance(policy, FunctionPolicy) and is_network(policy.function)
+        help_ = NETWORK_HINT if is_bare else "Return a batch with a row for each, or a list of one action for each."
         raise ValueError(
-            f"{policy!r} returned actions for {num_rows} rows that do not fit the action space: {error}. "
-            "Return a batch with a row for each, or a list of one action for each."
+            f"{policy!r} returned actions for {num_rows} rows that do not fit the action space: {error}. {help_}"
         ) from error
 
 

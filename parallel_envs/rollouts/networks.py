@@ -89,6 +89,11 @@ class NetworkPolicy(BatchPolicy):
         if _remembers(self.actor) or _remembers(self.critic):
             remembered = torch.cat([seen, self._previous(rows, resets)], 1)
         out, actor_state = _forward(self.actor, seen, remembered, state[0])
+        if out.shape != (len(rows), num_actions(self.action_space)):
+            raise ValueError(
+                f"The actor, {type(self.actor).__name__}, gave an output of shape {tuple(out.shape)} for {len(rows)} "
+                f"rows, and {self.action_space} needs {num_actions(self.action_space)} numbers a row."
+            )
         critic_state = state[1]
         if self.critic is not None:
             value, critic_state = _forward(self.critic, seen, remembered, state[1])

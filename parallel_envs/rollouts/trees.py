@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 def take(tree: Any, rows: npt.NDArray[np.intp]) -> Any:
     """A copy of these rows of every leaf."""
-    return _mapped(lambda leaf: leaf[rows], tree)
+    return mapped(lambda leaf: leaf[rows], tree)
 
 
 def put(tree: Any, rows: npt.NDArray[np.intp], values: Any) -> Any:
@@ -22,12 +22,38 @@ def put(tree: Any, rows: npt.NDArray[np.intp], values: Any) -> Any:
         leaf[rows] = value
         return leaf
 
-    return _mapped(write, tree, values)
+    return mapped(write, tree, values)
 
 
 def check(tree: Any, num_rows: int) -> None:
     """Raise ValueError unless every leaf is an array of so many rows."""
-    _mapped(lambda leaf: _check_rows(leaf, num_rows), tree)
+    mapped(lambda leaf: _check_rows(leaf, num_rows), tree)
+
+
+def mapped(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """The tree with the function's value for each leaf, given beside it that of other trees of the same form."""
+    if tree is None:
+        if any(other is not None for other in others):
+            raise ValueError(f"there is {others[0]!r} where None is wanted")
+        return None
+    if not isinstance(tree, dict | tuple | list):
+        return function(tree, *others)
+    for other in others:
+        if not isinstance(other, dict if isinstance(tree, dict) else tuple | list) or len(other) != len(tree):
+            raise ValueError(f"there is {other!r} where a {type(tree).__name__} of {len(tree)} parts is wanted")
+    if isinstance(tree, dict):
+        if any(other.keys() != tree.keys() for other in others):
+            raise ValueError(f"the keys are {list(others[0])} where {list(tree)} are wanted")
+        return {key: mapped(function, part, *(other[key] for other in others)) for key, part in tree.items()}
+    parts = [mapped(function, *group) for group in zip(tree, *others, strict=True)]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The leaves of a tree, in the order in which `mapped` meets them."""
+    found: list[Any] = []
+    mapped(found.append, tree)
+    return found
 
 
 def is_empty(tree: Any) -> bool:
@@ -55,21 +81,3 @@ def _check_same_kind(leaf: Any, value: Any, num_rows: int) -> None:
 def _told(leaf: Any) -> str:
     shape = getattr(leaf, "shape", None)
     return repr(leaf) if shape is None else f"an array of {leaf.dtype} with the shape {tuple(shape)}"
-
-
-def _mapped(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    if tree is None:
-        if any(other is not None for other in others):
-            raise ValueError(f"there is {others[0]!r} where None is wanted")
-        return None
-    if not isinstance(tree, dict | tuple | list):
-        return function(tree, *others)
-    for other in others:
-        if not isinstance(other, dict if isinstance(tree, dict) else tuple | list) or len(other) != len(tree):
-            raise ValueError(f"there is {other!r} where a {type(tree).__name__} of {len(tree)} parts is wanted")
-    if isinstance(tree, dict):
-        if any(other.keys() != tree.keys() for other in others):
-            raise ValueError(f"the keys are {list(others[0])} where {list(tree)} are wanted")
-        return {key: _mapped(function, part, *(other[key] for other in others)) for key, part in tree.items()}
-    parts = [_mapped(function, *group) for group in zip(tree, *others, strict=True)]
-    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)

@@ -60,13 +60,24 @@ def check_vector_env(
         make_vector: takes the list of factories and the settings; `ParallelEnvManager` by default.
         settings: for `make_vector`; `autoreset_mode` and `observation_mode` go to the reference as well.
     """
-    factories = [make] * num_envs if callable(make) else list(make)
+    factories = _factories(make, num_envs)
     modes = {key: settings[key] for key in ("autoreset_mode", "observation_mode") if key in settings}
     with (
         closing((make_vector or _manager())(factories, **settings)) as subject,
         closing(SyncVectorEnv([partial(_Snapshots, each) for each in factories], **modes)) as reference,
     ):
         _Walk(subject, reference, are_copies=settings.get("copy", True)).go(seed, num_steps)
+
+
+def _factories(make: Any, num_envs: Any) -> list[EnvFactory]:
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+        raise ValueError(f"num_envs={num_envs!r} is not a number of envs. Give a whole number from 1 up.")
+    factories = [make] * num_envs if callable(make) or not isinstance(make, Sequence) else list(make)
+    is_name = isinstance(make, str)
+    if is_name or not factories or not all(map(callable, factories)):
+        name = f"lambda: gymnasium.make({make!r})" if is_name else "your env's class"
+        raise TypeError(f"make={make!r} makes no env. Give a function that does, such as {name}, or a list of them.")
+    return factories
 
 
 def _manager() -> VectorFactory:

@@ -7,10 +7,17 @@
     gpu          the same on a device
     auto         measures these, and keeps the fastest
 
+`TorchPolicy` makes a policy of a torch network. It is here too, and loads torch when it is asked for; `import *` leaves
+it out, so that the rest works without torch.
+
 Start with `multi.py` (`WrappedMultiAgentPolicy`). To add a strategy, subclass `PerAgentWrapper` (`base.py`) and add a
 line to `STRATEGIES`. The import name is `parallel_envs.wrappers`; the link `wrappers` at the top of the repository
 leads here for people who browse, and is not installed.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
 from parallel_envs.wrappers.base import PerAgentWrapper
@@ -22,6 +29,9 @@ from parallel_envs.wrappers.process import PerAgentProcessWrapper, PerAgentSubpr
 from parallel_envs.wrappers.rules import Rules
 from parallel_envs.wrappers.sequential import PerAgentSequentialWrapper
 from parallel_envs.wrappers.thread import PerAgentThreadWrapper
+
+if TYPE_CHECKING:
+    from parallel_envs.wrappers.torch_policy import TorchPolicy as TorchPolicy  # exported so
 
 __all__ = [
     "STRATEGIES",
@@ -37,3 +47,15 @@ __all__ = [
     "Rules",
     "WrappedMultiAgentPolicy",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "TorchPolicy":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from parallel_envs.wrappers.torch_policy import TorchPolicy
+
+    return TorchPolicy
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "TorchPolicy"})

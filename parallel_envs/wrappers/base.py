@@ -10,6 +10,7 @@ A strategy says where policies live and how they are asked: `_begin` starts a tu
 from __future__ import annotations
 
 import copy
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -20,12 +21,14 @@ from typing import TYPE_CHECKING, Any, Self
 from parallel_envs.engine import Failure
 from parallel_envs.errors import ClosedError
 from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, Turn, policy_error
-from parallel_envs.wrappers.rows import Mask, row_numbers
+from parallel_envs.wrappers.rows import Mask, check_mask, row_numbers
 from parallel_envs.wrappers.rules import Rules, Tally
+from parallel_envs.wrappers.seats import as_policy
 
 if TYPE_CHECKING:
     from parallel_envs.wrappers.agent import WrappedAgent
 
+_log = logging.getLogger(__name__)
 _NOT_YET = Answer(late=True)
 _TWICE = "send was called twice without recv in between. Call recv first."
 
@@ -39,17 +42,15 @@ class PerAgentWrapper(ABC):
     """How many turns an agent may have been asked in that have not been received yet."""
 
     def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:
-        for agent, policy in policies.items():
-            if isinstance(policy, type):
-                raise TypeError(f"The policy of {agent!r}, {policy!r}, is a class. Give one of its objects.")
-            if not any(callable(getattr(policy, name, None)) for name in ("step", "make")):
-                raise TypeError(f"The policy of {agent!r}, {policy!r}, has no method step(observation). Give it one.")
+        self.policies = {agent: as_policy(agent, policy) for agent, policy in policies.items()}
         if not isinstance(rules, Rules | None):
             raise TypeError(f"rules={rules!r} are not Rules. Give parallel_envs.wrappers.Rules(...), or None.")
-        self.policies = dict(policies)
         self.rules = rules or Rules()
         self.tallies = {agent: Tally() for agent in self.policies}
         self.closed = False
+        self.num_rows = 0
+        """How many rows there are, as far as turns have told."""
+        self._logged: set[tuple[Agent, str]] = set()  # failures in whose place the default action was taken
         self._sent: deque[Turn] = deque()  # by `send`
         self._open: list[Turn] = []  # these, and those of single agents
         self._overdue: dict[Agent, float] = {}  # who still owes an answer: up to when its lateness has been counted
@@ -82,9 +83,10 @@ class PerAgentWrapper(ABC):
         """`send` for a turn of one's own: it may go on beside others in which other agents are asked."""
         if self.closed:
             raise ClosedError("Policies were asked after their wrapper was closed. Make a new one.")
+        check_by_agent("observations", observations)
         self._check_known(observations)
-        if wanted is not None and (missing := [agent for agent in observations if agent not in wanted]):
-            raise KeyError(f"Nothing says which rows of {missing[0]!r} are alive. Give a mask for each agent.")
+        if wanted is not None:
+            self.check_masks(observations, wanted)
         if self._open and any(self._turns_of(agent) >= self.most_turns for agent in observations):
             raise RuntimeError(_TWICE)
         asks: dict[Agent, Ask] = {
@@ -96,6 +98,14 @@ class PerAgentWrapper(ABC):
         turn.token = self._begin(asks if self.rules.lateness_budget is None else self._still_in(asks))
         self._open.append(turn)
         return turn
+
+    def check_masks(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask]) -> None:
+        """Raise where something is missing or of the wrong length."""
+        check_by_agent("masks of rows that are alive", wanted)
+        for agent, batch in observations.items():
+            if agent not in wanted:
+                raise KeyError(f"Nothing says which rows of {agent!r} are alive. Give a mask for each agent.")
+            self.num_rows = max(self.num_rows, check_mask(agent, wanted[agent], batch))
 
     def hear(self, turn: Turn) -> dict[Agent, Any]:
         """`recv` for a turn of one's own."""
@@ -132,6 +142,8 @@ class PerAgentWrapper(ABC):
                 failures[agent] = answer.failure
             elif answer.failure is not None or answer.late:
                 self.tallies[agent].defaults += 1
+                if answer.failure is not None:
+                    self._log_once(agent, answer.failure)
                 actions[agent] = self.rules.default(agent, wanted)
             else:
                 actions[agent] = answer.action
@@ -154,6 +166,13 @@ class PerAgentWrapper(ABC):
         if answer.failure is not None:
             tally.failed += 1
         return answer
+
+    def _log_once(self, agent: Agent, failure: Failure) -> None:
+        """Default actions may go on for long: say once why, for each agent and kind of failure."""
+        if (agent, failure.type_name) not in self._logged:
+            self._logged.add((agent, failure.type_name))
+            text = "The policy of %r raised %s: %s. It gets default actions where it fails; this is told once."
+            _log.warning(text, agent, failure.type_name, failure.message)
 
     def _lateness(self, turn: Turn, agent: Agent, answer: Answer, limit: float) -> float:
         """By how much more an agent is late than has been counted: until now, if its answer is still to come."""
@@ -198,7 +217,7 @@ class PerAgentWrapper(ABC):
     def reset(self, agents: Sequence[Agent] | None = None, rows: Sequence[int] | Mask | None = None) -> None:
         """Episodes begin: of all agents or some, in all rows or some (their numbers, or a mask)."""
         chosen = list(self.policies if agents is None else agents)
-        self._ask("reset", dict.fromkeys(chosen, (row_numbers(rows),)), later=True)
+        self._ask("reset", dict.fromkeys(chosen, (row_numbers(rows, self.num_rows),)), later=True)
         if rows is None:
             for agent in chosen:
                 self.tallies[agent].late_seconds = 0.0
@@ -238,6 +257,31 @@ class PerAgentWrapper(ABC):
             raise policy_error(failures, {})
         return {agent: one.action for agent, one in answers.items()}
 
+    def revive(self, agents: Iterable[Agent] | None = None) -> list[Agent]:
+        """Start anew those policies whose worker has died or is late: of all agents, or where some of these live.
+
+        Returns those who begin anew: all agents of such a worker. In the caller's process nobody has to.
+        """
+        if self.closed:
+            raise ClosedError("revive was called after the wrapper was closed. Make a new one.")
+        self._check_known(agents or ())
+        return self._forgiven(self._revived(agents))
+
+    def _revived(self, agents: Iterable[Agent] | None) -> list[Agent]:
+        """`revive`, where policies live in workers."""
+        return []
+
+    def _forgiven(self, agents: list[Agent]) -> list[Agent]:
+        """The same; what these do wrong from now on is told again."""
+        self._logged = {told for told in self._logged if told[0] not in agents}
+        for agent in agents:
+            self._overdue.pop(agent, None)
+        return agents
+
+    def _is_anybody_busy(self) -> bool:
+        """Whether a policy still works on a turn that has ended without it."""
+        return False
+
     def sync(self) -> None:  # noqa: B027  # nothing to do where policies run as they were given
         """Bring the policies that were given up to date with those that run, so that they can be saved."""
 
@@ -268,6 +312,11 @@ class PerAgentWrapper(ABC):
     def _check_known(self, agents: Iterable[Agent]) -> None:
         if unknown := [agent for agent in agents if agent not in self.policies]:
             raise KeyError(f"There is no policy for {unknown[0]!r}. There are policies for {list(self.policies)}.")
+
+
+def check_by_agent(what: str, given: Any) -> None:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"The {what}, of type {type(given).__name__}, are no dict. Give one by agent: {{agent: ...}}.")
 
 
 def _copies(states: dict[Agent, Any]) -> dict[Agent, Any]:

@@ -112,6 +112,8 @@ def _discrete(outputs: Array, mask: Array | None, rows: _Wanted, policies: Seque
 def _continuous(outputs: Array, rows: _Wanted, policies: Sequence[Chooser]) -> Array:
     """Actions (policies, rows, *shape) around a mean, or the mean itself."""
     space: Box = policies[0].action_space
+    if outputs.shape[-1] != np.prod(space.shape):
+        raise ValueError(f"The network gives {outputs.shape[-1]} numbers for the actions of {space}.")
     if not policies[0].deterministic:
         widths = np.stack([np.broadcast_to(np.exp(policy.log_std), outputs.shape[2:]) for policy in policies])
         outputs = outputs + widths[:, None] * rows.drawn(outputs.shape, policies, normal=True)

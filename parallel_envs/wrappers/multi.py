@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import AgentPolicy, MultiAgentPolicy
 from parallel_envs.wrappers.answers import Agent
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
-from parallel_envs.wrappers.base import PerAgentWrapper
+from parallel_envs.wrappers.base import PerAgentWrapper, check_by_agent
 from parallel_envs.wrappers.batch import PerAgentBatchWrapper
 from parallel_envs.wrappers.gpu import PerAgentGPUWrapper
 from parallel_envs.wrappers.pool import PolicyPool
@@ -51,7 +51,8 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
 
     Args:
         policy: A policy for each agent in a dict, or a `MultiAgentPolicy`, which is asked for an agent's when it is
-            first met.
+            first met. A policy has `step(observation)`, or is a function of the observation; it must not write into
+            what it observes.
         strategy: A name (see `STRATEGIES`), or one for each agent in a dict.
         workers: How many threads and processes at most, if no `budget` is given.
         budget: A pool to share with other wrappers. Whoever made it closes it.
@@ -95,7 +96,11 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
             raise ClosedError("Policies were asked after their wrapper was closed. Make a new one.")
         if self._sent is not None:
             raise RuntimeError("send was called twice without recv in between. Call recv first.")
+        check_by_agent("observations", observations)
         self._meet([agent for agent in observations if agent not in self._wrapper_of])
+        if alive is not None and len(self._wrappers) > 1:  # one that does not fit is found before anybody is asked
+            for wrapper, part in self._parts(observations):
+                wrapper.check_masks(part, alive)
         self._sent = []
         try:
             for wrapper, part in self._parts(observations):
@@ -206,18 +211,19 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
         First in what agents have in common (`MultiAgentPolicy.reset`), then in each agent's policy. Where only some
         rows begin anew, the former is told so if it takes `rows`, and else is not asked.
         """
+        numbers = row_numbers(rows, max((wrapper.num_rows for wrapper in self._wrappers), default=0))
         try:
-            self._reset_common(rows)
+            self._reset_common(numbers)
         finally:  # the agents' policies in any case
-            self._each(lambda wrapper: wrapper.reset(rows=rows))
+            self._each(lambda wrapper: wrapper.reset(rows=numbers))
 
-    def _reset_common(self, rows: Sequence[int] | Mask | None) -> None:
+    def _reset_common(self, rows: Sequence[int] | None) -> None:
         if self.closed or self._sent is not None or isinstance(self.policy, Mapping):
             return
         if rows is None:
             reset_policy(self.policy)
         elif callable(reset := getattr(self.policy, "reset", None)) and "rows" in inspect.signature(reset).parameters:
-            reset(rows=np.asarray(row_numbers(rows), np.intp))
+            reset(rows=np.asarray(rows, np.intp))
 
     def get_state(self) -> dict[Agent, Any]:
         """What each policy remembers."""
@@ -241,6 +247,29 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
     def sync(self) -> None:
         """Bring the policies that were given up to date with those that run."""
         self._each(lambda wrapper: wrapper.sync())
+
+    def revive(self, agents: Iterable[Agent] | None = None) -> list[Agent]:
+        """Start anew the policies whose worker has died or is still late: all of them, or where some `agents` live.
+
+        A fresh worker gets them as they were given (a spec is made again) or as `sync` has last brought them home, with
+        the weights that `load_state_dict` has loaded last. Lost is what they have learnt, remembered and drawn since,
+        and what they remember of each row: call `set_state` with what you have kept. Other workers go on as they are.
+
+        Returns:
+            The agents whose policies have begun anew: all of such a worker, also those not asked for.
+        """
+        if self._sent is not None:
+            raise RuntimeError("revive was called between send and recv. Call recv first.")
+        chosen = None if agents is None else list(agents)
+        self._meet([agent for agent in chosen or () if agent not in self._wrapper_of])
+        anew: list[Agent] = []
+
+        def revive(wrapper: PerAgentWrapper) -> None:
+            mine = None if chosen is None else [agent for agent in chosen if agent in wrapper.policies]
+            anew.extend(wrapper.revive(mine))
+
+        self._each(revive)
+        return anew
 
     def _each(self, ask: Callable[[PerAgentWrapper], Any]) -> None:
         """Ask all wrappers, also where one of them fails."""

@@ -26,9 +26,12 @@ class Threads:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._num_threads = self._num_free = 0
+        self._home = os.getpid()
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Run `function(*arguments)` in a thread that is free, or in a new one."""
+        if os.getpid() != self._home:  # nobody would ever answer
+            raise ClosedError("These threads stayed behind when this process was forked: make a new pool in it.")
         future: Future[Any] = Future()
         with self._lock:
             if self._num_free:
@@ -86,7 +89,7 @@ class PolicyPool:
 
     def threads(self) -> Threads:
         """The threads. Agents that wait for something else need one each; the interpreter's lock bounds the rest."""
-        self._check_open()
+        self.check_open()
         if self._threads is None:
             self._threads = Threads("policy")
             weakref.finalize(self, self._threads.close)
@@ -94,12 +97,13 @@ class PolicyPool:
 
     def processes(self) -> WorkerPool:
         """The worker processes."""
-        self._check_open()
+        self.check_open()
         if self._processes is None:
             self._processes = open_pool(self.num_workers, self._settings)
         return self._processes
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise `ClosedError` if the pool has been closed."""
         if self.closed:
             raise ClosedError("A policy pool was used after it had been closed. Open a new one.")
 

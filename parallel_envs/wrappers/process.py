@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
 
     Agents that share something live in the same worker. Arrays travel through shared memory, anything else by pipe. A
     worker that dies is an error that names its agents; `revive` puts a fresh one in its place, with the policies as
-    they were given or last `sync`ed.
+    they were given or last `sync`ed, and with the weights that were loaded last.
     """
 
     goes_on = True
@@ -48,6 +49,8 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         self._last: dict[int, Ticket] = {}  # of each worker, what it was asked last
         self._late: dict[int, Ticket] = {}  # whose turn has ended without them
         self._pids: dict[int, int] = {}
+        self._unmade_in: dict[int, Failure] = {}  # workers in which policies could not be made again
+        self._weights: dict[Agent, Any] = {}  # that were loaded last
         try:
             self._workers = self._policy_pool.processes()
             self._key = self._workers.new_key()
@@ -79,6 +82,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         }
         if not failures and any(map(is_spec, self.policies.values())):
             failures = self._unmade(workers)
+        self._unmade_in |= {self._home[agent]: failure for agent, failure in failures.items()}
         if failures:
             raise policy_error(failures, {})
 
@@ -94,6 +98,8 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         death = self._workers.death(worker)
         if death is not None:
             return _of_death(death)
+        if worker in self._unmade_in:
+            return self._unmade_in[worker]
         if self._workers.pid(worker) != self._pids[worker]:
             text = "its worker was replaced by another wrapper of the pool; call revive() to start the policy anew"
             return Failure("WorkerDied", text, text)
@@ -102,6 +108,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
     def _begin(self, asks: Mapping[Agent, Ask]) -> _Asked:
+        self._policy_pool.check_open()
         self._forget_answered()
         if not self._desk.suits(asks) and not self._is_any_busy():
             self._lay_out(asks)
@@ -184,6 +191,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
     def _ask_seats(
         self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
     ) -> dict[Agent, Answer]:
+        self._policy_pool.check_open()
         self._forget_answered()
         answers: dict[Agent, Answer] = {}
         tickets: dict[int, tuple[Ticket, list[Agent]]] = {}
@@ -212,6 +220,8 @@ class PerAgentProcessWrapper(PerAgentWrapper):
             else:
                 self._late[worker] = ticket
                 answers |= {} if later else dict.fromkeys(agents, Answer(failure=still_busy(method)))
+        if method == "load_state_dict":
+            self._weights |= {agent: _kept(arguments[agent][0]) for agent in answers if answers[agent].failure is None}
         return answers
 
     def _patience(self, later: bool) -> float | None:
@@ -224,18 +234,30 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         for agent, (own, _) in self.get_states(given).items():
             Seat(self.policies[agent]).set_state((own, []))
 
-    def revive(self) -> list[Agent]:
-        """Replace workers that have died or are late. Returns the agents that begin anew."""
+    def _revived(self, agents: Iterable[Agent] | None) -> list[Agent]:
+        """Replace workers that have died or are late, and fill them as the first ones were, with the last weights."""
+        self._policy_pool.check_open()
         self._forget_answered()
-        lost = [worker for worker in self._held if worker in self._late or self._loss(worker) is not None]
+        asked = self._held if agents is None else {self._home[agent] for agent in agents}
+        lost = [w for w in self._held if w in asked and (w in self._late or self._loss(w) is not None)]
         for worker in lost:
             if worker in self._late or self._workers.death(worker) is not None:
                 self._workers.restart(worker)
+            self._unmade_in.pop(worker, None)
             self._late.pop(worker, None)
             self._last.pop(worker, None)
         self._desk.clear()
         self._settle_in(lost)
-        return [agent for worker in lost for agent in self._held[worker]]
+        anew = [agent for worker in lost for agent in self._held[worker]]
+        weights = {agent: (self._weights[agent],) for agent in anew if agent in self._weights}
+        answers = self._ask_seats("load_state_dict", weights)
+        if failures := {agent: one.failure for agent, one in answers.items() if one.failure is not None}:
+            raise policy_error(failures, {})
+        return anew
+
+    def _is_anybody_busy(self) -> bool:
+        self._forget_answered()
+        return self._is_any_busy()
 
     def close(self) -> None:
         if self.closed:
@@ -266,6 +288,14 @@ def _shared_out(groups: list[list[Agent]], num_workers: int) -> dict[int, list[A
     for group in sorted(groups, key=len, reverse=True):
         held[min(held, key=lambda worker: len(held[worker]))].extend(group)
     return {worker: agents for worker, agents in held.items() if agents}
+
+
+def _kept(weights: Any) -> Any:
+    """A copy, where one can be made: whoever gave the weights may train on, in place."""
+    try:
+        return copy.deepcopy(weights)
+    except Exception:  # noqa: BLE001  # user code
+        return weights
 
 
 def _failure_in(reply: Reply) -> Failure | None:

@@ -87,10 +87,37 @@ def spread(actions: Any, rows: npt.NDArray[np.intp], num_rows: int) -> Any:
     return full
 
 
-def row_numbers(rows: Sequence[int] | Mask | None) -> list[int] | None:
-    """Rows by their numbers, whether they were given so or as a mask."""
+def count_rows(batch: Any) -> int | None:
+    """How many rows a batch has; None where it does not say."""
+    if isinstance(batch, dict | tuple):
+        return count_rows(next(iter(batch.values() if isinstance(batch, dict) else batch), None))
+    shape = getattr(batch, "shape", None)
+    if isinstance(shape, tuple):
+        return shape[0] if shape else 0
+    return len(batch) if hasattr(batch, "__len__") else None
+
+
+def check_mask(agent: Any, mask: Any, batch: Any) -> int:
+    """How many rows a mask speaks of: as many as the observations have."""
+    if not hasattr(mask, "__len__") or getattr(mask, "ndim", 1) != 1:
+        raise TypeError(f"The mask of {agent!r}, {mask!r}, is no array of one dimension. Give one with a truth a row.")
+    have = count_rows(batch)
+    if have is not None and have != len(mask):
+        raise ValueError(
+            f"The mask of {agent!r} speaks of {len(mask)} rows, and its observations have {have}. Give one truth a row."
+        )
+    return len(mask)
+
+
+def row_numbers(rows: Sequence[int] | Mask | None, num_rows: int = 0) -> list[int] | None:
+    """Rows by their numbers, whether they were given so or as a mask. `num_rows` are there, if that is known."""
     if rows is None:
         return None
     given = np.asarray(rows)
-    numbers: list[int] = (np.flatnonzero(given) if given.dtype == bool else given).tolist()
+    if given.size and (given.ndim != 1 or given.dtype.kind not in "biu"):
+        raise TypeError(f"rows={rows!r} are no rows. Give a list of their numbers, or a mask.")
+    numbers: list[int] = (np.flatnonzero(given) if given.dtype == bool else given.astype(np.intp)).tolist()
+    if odd := [row for row in numbers if row < 0 or (num_rows and row >= num_rows)]:
+        there = f"there are {num_rows}, numbered from 0" if num_rows else "rows are numbered from 0"
+        raise ValueError(f"Row {odd[0]} was asked for, and {there}. Give numbers of rows, or a mask.")
     return numbers

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from parallel_envs.policies import ScriptedAgent
+from parallel_envs.policies.base import is_network
 from parallel_envs.wrappers.rows import Mask, check_count, spread, take_rows
 
 
@@ -102,6 +104,26 @@ class Seat:
         """New weights, for the copies too."""
         for policy in (self.policy, *self._copies):
             policy.load_state_dict(weights)
+
+
+def as_policy(agent: Any, policy: Any) -> Any:
+    """What was given as an agent's policy, if it is one; a function of the observation becomes one."""
+    if isinstance(policy, type):
+        raise TypeError(f"The policy of {agent!r}, {policy!r}, is a class. Give one of its objects.")
+    if callable(getattr(policy, "step", None)) or is_spec(policy):
+        return policy
+    if is_network(policy):
+        raise TypeError(
+            f"The policy of {agent!r} is a torch module, {type(policy).__name__}, and has no method step(observation). "
+            "Give parallel_envs.wrappers.TorchPolicy(module, action_space)."
+        )
+    if callable(policy):
+        return ScriptedAgent(policy)
+    text = " For a policy by its name give parallel_envs.policies.load_policy(...)." if isinstance(policy, str) else ""
+    raise TypeError(
+        f"The policy of {agent!r}, {policy!r}, has no method step(observation). Give it one, or give a function from "
+        f"an observation to an action.{text}"
+    )
 
 
 def is_spec(policy: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask
@@ -39,6 +39,13 @@ class SplitWrapper(PerAgentWrapper):
         for part in self.parts:
             answers |= part._ask_seats(method, _own(part, arguments), later=later)  # as above
         return answers
+
+    def _revived(self, agents: Iterable[Agent] | None) -> list[Agent]:
+        chosen = None if agents is None else dict.fromkeys(agents)
+        return [one for part in self.parts for one in part._revived(None if chosen is None else _own(part, chosen))]
+
+    def _is_anybody_busy(self) -> bool:
+        return any(part._is_anybody_busy() for part in self.parts)  # as above
 
     def sync(self) -> None:
         for part in self.parts:

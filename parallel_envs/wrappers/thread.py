@@ -111,6 +111,9 @@ class PerAgentThreadWrapper(LocalWrapper):
             wait([self._last[number]], seconds)
         return number not in self._last or self._last[number].done()
 
+    def _is_anybody_busy(self) -> bool:
+        return not all(future.done() for future in self._last.values())
+
     def close(self) -> None:
         if self.closed:
             return

@@ -204,3 +204,15 @@ def test_a_batch_policy_needs_no_state_and_may_return_what_it_likes_for_none() -
 
     rollouts = collect(scripted(), Stateless(), 2)
     assert_same_batch(content(rollouts), content(collect(scripted(), Acting(zeros), 2)))
+
+
+def test_an_agent_that_cannot_be_copied_is_told_that_each_episode_needs_a_copy() -> None:
+    class Locked(AgentPolicy):
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def step(self, observation: Any) -> Any:
+            return 0
+
+    with pytest.raises(TypeError, match=r"Locked.*cannot be copied.*each episode gets a copy"):
+        collect(scripted(), Locked(), 1)

@@ -168,3 +168,11 @@ def test_one_row_acts_with_a_network_that_sees_only_what_is_there() -> None:
 def test_what_these_networks_cannot_do_is_told(make_policy: Any, words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         make_policy()
+
+
+def test_an_actor_of_the_wrong_size_and_a_bare_network_are_told_of() -> None:
+    actor = torch.nn.Linear(4, 6)
+    with pytest.raises(ValueError, match=r"The actor, Linear, gave an output of shape .*6.*needs 2 numbers a row"):
+        collect(factory("box")(), networks.NetworkPolicy(ACTIONS["box"], actor), 1)
+    with pytest.raises((TypeError, ValueError), match=r"Linear.*NetworkPolicy\(action_space, module\)"):
+        collect(factory("box")(), actor, 1)

@@ -54,7 +54,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def mapped(tree: Any) -> Any:
-    return trees._mapped(lambda leaf: leaf + 1, tree)
+    return trees.mapped(lambda leaf: leaf + 1, tree)
 
 
 def counting(observations: Any, state: Any, resets: Any, rows: Any) -> Any:

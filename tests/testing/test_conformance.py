@@ -138,3 +138,9 @@ def test_both_are_closed_after_a_failure() -> None:
     with pytest.raises(AssertionError):
         check_vector_env(ClosingEnv, 0, 8, make_vector=partial(SpoiltVector, spoil=wrong_observation))
     assert len(closed) == 6
+
+
+@pytest.mark.parametrize("make", ["CartPole-v1", [], 3, [3]])
+def test_what_makes_no_env_is_refused(make: Any) -> None:
+    with pytest.raises(TypeError, match=r"makes no env\. Give a function"):
+        check_vector_env(make)

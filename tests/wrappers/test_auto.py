@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from parallel_envs.errors import PolicyError
-from parallel_envs.wrappers import PerAgentAutoWrapper, PolicyPool, Rules, auto
+from parallel_envs.wrappers import PerAgentAutoWrapper, PerAgentProcessWrapper, PolicyPool, Rules, auto
 from tests.wrappers.agents import Batched, Constant, Doing, Drawing, Held, Loaded, Sharing
 from tests.wrappers.conftest import Wrap
 
@@ -314,3 +314,44 @@ class SlowLoaded(Loaded):
 def test_no_turns_are_too_few_to_measure() -> None:
     with pytest.raises(ValueError, match="num_turns=0 is not a number of turns"):
         PerAgentAutoWrapper({"a": Constant()}, num_turns=0)
+
+
+# ---- with a deadline -----------------------------------------------------------------------------
+
+LATE = -1
+
+
+def test_measuring_keeps_the_deadline_and_who_is_late_goes_to_a_process(pool: PolicyPool) -> None:
+    rules = Rules(action_timeout=0.05, default_action=LATE)
+    policies = {"a": Stuck(), "b": Drawing()}
+    with PerAgentAutoWrapper(policies, rules, pool=pool, num_turns=NUM_TURNS) as wrapper:
+        assert wrapper.chosen == "thread"
+        for _ in range(NUM_TURNS + 1):
+            began = time.monotonic()
+            assert turn(wrapper)["a"] == LATE
+            assert time.monotonic() - began < 0.3
+        assert wrapper.chosen == "process"
+        assert "threads were late in " in wrapper.why
+        while wrapper._next is not None:  # it moves when nobody is busy
+            turn(wrapper)
+        assert isinstance(wrapper._true, PerAgentProcessWrapper)
+        assert wrapper.tallies["b"].failed == 0
+
+
+class Stuck:
+    """Takes longer than it may."""
+
+    def step(self, observation: Any) -> int:
+        threading.Event().wait(0.3)
+        return 0
+
+
+def test_with_a_deadline_that_is_kept_it_stays_where_it_can_be_kept(pool: PolicyPool) -> None:
+    reference = {"a": Drawing(1), "b": Drawing(2)}
+    rules = Rules(action_timeout=5.0, default_action=LATE)
+    with PerAgentAutoWrapper(copy.deepcopy(reference), rules, pool=pool, num_turns=NUM_TURNS) as wrapper:
+        for number in range(3 * NUM_TURNS):
+            assert turn(wrapper) == {agent: one.step(SEEN) for agent, one in reference.items()}
+            if number == NUM_TURNS + 1:
+                assert wrapper.chosen in ("thread", "process")
+                wrapper.measure_again()

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from parallel_envs.errors import PolicyError
 from parallel_envs.policies import PolicySpec
 from parallel_envs.wrappers import Rules
-from tests.wrappers.agents import Batched, Constant, Doing
+from tests.wrappers.agents import Batched, Constant, Doing, Drawing
 from tests.wrappers.conftest import Seat, Wrap
 
 SEEN = np.zeros(2)
@@ -101,9 +101,40 @@ class Alone(Batched):
         return self.returned
 
 
-def test_a_mask_that_is_longer_than_the_batch_is_an_error_of_its_agent(seat: Seat, strategy: str) -> None:
-    wrapper = seat(strategy, {"a": Doing(len), "b": Constant(1)})
-    with pytest.raises(IndexError, match="policy of 'a' raised IndexError") as caught:
-        wrapper.step(dict.fromkeys("ab", np.zeros((2, 2))), {"a": np.ones(3, bool), "b": np.ones(2, bool)})
-    assert isinstance(caught.value, PolicyError)
-    assert caught.value.actions["b"].tolist() == [1, 1]
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_mask_of_another_length_is_the_callers_error_and_nobody_acts(wrap: Wrap, strategy: str, length: int) -> None:
+    policy = wrap({"a": Doing(len), "b": Drawing()}, {"a": strategy, "b": "sequential"})
+    masks = {"a": np.ones(length, bool), "b": np.ones(2, bool)}
+    with pytest.raises(ValueError, match=f"mask of 'a' speaks of {length} rows, and its observations have 2") as caught:
+        policy.step(dict.fromkeys("ba", np.zeros((2, 2))), masks)
+    assert not isinstance(caught.value, PolicyError)
+    assert policy.get_state()["b"][0]["count"] == 0
+
+
+def test_rows_that_are_not_there_are_not_reset(wrap: Wrap, strategy: str) -> None:
+    policy = wrap({"a": Drawing()}, strategy)
+    policy.step({"a": np.zeros((2, 2))}, {"a": np.ones(2, bool)})
+    for rows, error in (([7], ValueError), ([-1], ValueError), ([0.5], TypeError), ("x", TypeError)):
+        with pytest.raises(error, match=r"Row -?\d was asked for, and there are 2|are no rows"):
+            policy.reset(rows)  # type: ignore[arg-type]  # that is the point
+    policy.reset([1])
+    policy.reset(np.array([True, False]))
+
+
+def test_what_is_no_dict_by_agent_is_refused(wrap: Wrap) -> None:
+    policy = wrap({"a": Constant()}, "sequential")
+    with pytest.raises(TypeError, match="observations, of type list, are no dict"):
+        policy.step([1, 2])  # type: ignore[arg-type]  # that is the point
+    with pytest.raises(TypeError, match="alive, of type ndarray, are no dict"):
+        policy.step({"a": np.zeros((2, 1))}, np.ones(2, bool))  # type: ignore[arg-type]  # as above
+
+
+def test_a_function_of_the_observation_is_a_policy(wrap: Wrap, strategy: str) -> None:
+    assert wrap({"a": len, "b": lambda seen: -len(seen)}, strategy).step({"a": SEEN, "b": SEEN}) == {"a": 2, "b": -2}
+
+
+def test_what_is_no_policy_is_told_what_would_be(wrap: Wrap) -> None:
+    with pytest.raises(TypeError, match=r"'random', has no method step.*load_policy"):
+        wrap({"a": "random"})
+    with pytest.raises(TypeError, match="function from an observation to an action"):
+        wrap({"a": object()})

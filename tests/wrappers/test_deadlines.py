@@ -169,7 +169,7 @@ def test_a_program_ends_though_a_policy_hangs_in_a_thread() -> None:
 # ---- in the caller -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", ["sequential", "batch", "auto"])
+@pytest.mark.parametrize("strategy", ["sequential", "batch"])
 def test_a_policy_in_the_caller_is_found_to_be_late_afterwards(wrap: Wrap, strategy: str) -> None:
     policy = wrap({"a": Slow(0.05), "b": Constant(7)}, strategy, rules=Rules(action_timeout=0.01, default_action=LATE))
     assert policy.step({"a": GO, "b": GO}) == {"a": LATE, "b": 7}

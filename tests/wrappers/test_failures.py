@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.errors import PolicyError, RemoteTraceback
+from parallel_envs.errors import ClosedError, PolicyError, RemoteTraceback
 from parallel_envs.wrappers import PerAgentProcessWrapper, PolicyPool, Rules
 from tests.engine.asking import ends_within
 from tests.wrappers.agents import (
@@ -20,6 +20,7 @@ from tests.wrappers.agents import (
     Doing,
     Drawing,
     Held,
+    Loaded,
     ended,
     exiting,
     killed,
@@ -304,3 +305,51 @@ def test_the_last_output_of_a_dead_worker_is_told(wrap: Wrap) -> None:
 def _last_words(_: Any) -> None:
     os.write(2, b"goodbye\n")
     os._exit(1)
+
+
+def test_the_wrapped_policy_revives_its_own_with_the_weights_loaded_last(wrap: Wrap) -> None:
+    policy = wrap({"a": LoadedAndMortal(), "b": Constant("b")}, "process")
+    policy.load_state_dict({"a": {"weight": 5.0}})
+    with pytest.raises(PolicyError, match="revive"):
+        policy.step({"a": None, "b": SEEN})
+    assert policy.revive(["b"]) == []
+    assert policy.revive() == ["a"]
+    assert policy.step({"a": SEEN, "b": SEEN}) == {"a": 5.0, "b": "b"}
+    policy.send({"a": SEEN})
+    with pytest.raises(RuntimeError, match="revive was called between send and recv"):
+        policy.revive()
+    policy.recv()
+    with pytest.raises(KeyError, match="no policy for 'z'"):
+        policy.revive(["z"])
+
+
+class LoadedAndMortal(Loaded):
+    """Dies of None."""
+
+    def step(self, observation: Any) -> Any:
+        return ended() if observation is None else super().step(observation)
+
+
+def test_where_default_actions_stand_in_the_log_warns_once(wrap: Wrap, caplog: pytest.LogCaptureFixture) -> None:
+    policy = wrap(four(b=Doing(killed)), "process", rules=Rules(on_error="default", default_action=0))
+    for _ in range(3):
+        policy.step(SEEN_BY)
+    told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING" and "'b'" in one.getMessage()]
+    assert len(told) == 1
+    assert "WorkerDied" in told[0]
+    assert "revive" in told[0]
+
+
+def test_a_pool_that_was_closed_is_told_of(pool: PolicyPool) -> None:
+    with PerAgentProcessWrapper({"a": Constant()}, pool=pool) as wrapper:
+        pool.close(0.5)
+        for call in (lambda: wrapper.step({"a": SEEN}), wrapper.reset, wrapper.revive):
+            with pytest.raises(ClosedError, match="pool was used after it had been closed"):
+                call()
+
+
+def test_threads_do_not_follow_into_a_forked_process(pool: PolicyPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = pool.threads()
+    monkeypatch.setattr(threads, "_home", -1)
+    with pytest.raises(ClosedError, match="forked"):
+        threads.submit(int)

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parallel_envs import wrappers
 from parallel_envs.errors import PolicyError
 from parallel_envs.testing import assert_same_batch
 from parallel_envs.wrappers import STRATEGIES, PerAgentGPUWrapper, PolicyPool, Rules
@@ -565,3 +566,10 @@ def test_a_pass_that_takes_too_long_is_late_for_all_in_it(seat: Seat, strategy: 
     wrapper = seat(strategy, policies, Rules(action_timeout=0.02, default_action=-1))
     assert wrapper.step(dict.fromkeys("ab", np.zeros(6))) == {"a": -1, "b": -1}
     assert [wrapper.tallies[agent].late for agent in "ab"] == [1, 1]
+
+
+def test_a_bare_network_is_told_of_torch_policy_which_is_found_beside_the_wrappers(wrap: Wrap) -> None:
+    with pytest.raises(TypeError, match=r"Linear.*parallel_envs\.wrappers\.TorchPolicy"):
+        wrap({"a": nn.Linear(2, 4)}, "batch")
+    assert wrappers.TorchPolicy is TorchPolicy
+    assert "TorchPolicy" in dir(wrappers)

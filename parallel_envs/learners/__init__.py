@@ -1,0 +1,50 @@
+"""Independent learners: each agent its own network, buffer, optimiser and random generator.
+
+Start with `independent.py` (`IndependentLearners`) and `learner.py` (one agent). Each algorithm is one file: `ppo.py`,
+`dqn.py`, `sac.py`; `algorithm.py` says what one is. `updates/` holds the ways to run them. Names are resolved on first
+use: they need torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parallel_envs.learners.brain import Diverged
+    from parallel_envs.learners.checkpoints import BadCheckpoint
+    from parallel_envs.learners.dqn import DQNConfig
+    from parallel_envs.learners.independent import IndependentLearners
+    from parallel_envs.learners.learner import AgentLearner
+    from parallel_envs.learners.ppo import PPOConfig
+    from parallel_envs.learners.sac import SACConfig
+
+_HOMES = {
+    "AgentLearner": "learner",
+    "BadCheckpoint": "checkpoints",
+    "DQNConfig": "dqn",
+    "Diverged": "brain",
+    "IndependentLearners": "independent",
+    "PPOConfig": "ppo",
+    "SACConfig": "sac",
+}
+
+__all__ = [
+    "AgentLearner",
+    "BadCheckpoint",
+    "DQNConfig",
+    "Diverged",
+    "IndependentLearners",
+    "PPOConfig",
+    "SACConfig",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,166 @@
+"""The policy that acts for a learner: a copy of its actor, which gets new weights when they are there."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from parallel_envs.learners.distributions import Head
+from parallel_envs.learners.features import Sight
+from parallel_envs.policies import AgentPolicy
+from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.wrappers.stacked import signature
+
+Array = npt.NDArray[Any]
+Rows = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
+Ask = tuple[Any, Flags | None]
+
+
+class LearnerPolicy(AgentPolicy):
+    """Acts with a network; draws come from a generator of its own. A recurrent network remembers row by row.
+
+    Agents whose networks have one shape are computed in one pass by `PerAgentBatchWrapper`, as `TorchPolicy` is.
+
+    Args:
+        module: The network. The policy takes it as its own: give a copy.
+        sight: How observations become numbers.
+        head: How outputs become actions.
+        seed: Where draws begin.
+        deterministic: Take the best action and draw nothing.
+    """
+
+    def __init__(
+        self, module: nn.Module, sight: Sight, head: Head, *, seed: int = 0, deterministic: bool = False
+    ) -> None:
+        self.module, self.sight, self.head = module.requires_grad_(False), sight, head
+        self.deterministic = deterministic
+        self.generator = np.random.default_rng(seed)
+        self._memory: tuple[Tensor, ...] | None = None
+
+    # ---- acting -----------------------------------------------------------------------------------------------------
+
+    def step(self, observation: Any) -> Any:
+        action = self.step_batch(_as_batch(observation), np.zeros(1, np.intp))[0]
+        return action if action.ndim else action.item()
+
+    def step_batch(self, observations: Any, rows: Rows | None = None) -> Array:
+        """Actions for the rows of a batch. `rows` numbers the episodes that they belong to."""
+        features, mask = self.sight.numbers(observations)
+        rows = np.arange(len(features)) if rows is None else rows
+        with torch.inference_mode(), one_torch_thread():
+            outputs = self._forward(torch.as_tensor(features), rows).numpy()
+        return self._actions(outputs, mask)
+
+    def _forward(self, features: Tensor, rows: Rows) -> Tensor:
+        if not self.is_recurrent:
+            out: Tensor = self.module(features)
+            return out
+        memory = self._remember(int(rows.max()) + 1)
+        out, state = self.module(features, tuple(part[rows] for part in memory))
+        for part, new in zip(memory, state, strict=True):
+            part[rows] = new
+        return out
+
+    def _actions(self, outputs: Array, mask: Array | None) -> Array:
+        if self.deterministic:
+            return self.head.best(outputs, mask)
+        return self.head.choose(outputs, mask, self.head.noise(self.generator, len(outputs)))
+
+    # ---- what is remembered -----------------------------------------------------------------------------------------
+
+    @property
+    def is_recurrent(self) -> bool:
+        return hasattr(self.module, "initial_state")
+
+    def _remember(self, num_rows: int) -> tuple[Tensor, ...]:
+        """Memory for at least so many rows."""
+        module: Any = self.module
+        if self._memory is None:
+            self._memory = module.initial_state(num_rows)
+        elif (missing := num_rows - len(self._memory[0])) > 0:
+            fresh = module.initial_state(missing)
+            self._memory = tuple(torch.cat(pair) for pair in zip(self._memory, fresh, strict=True))
+        memory: Any = self._memory
+        return tuple(memory)
+
+    @torch.inference_mode()
+    def reset(self, rows: Rows | None = None) -> None:
+        if rows is None:
+            self._memory = None
+        elif self.is_recurrent and len(rows):
+            for part in self._remember(int(np.max(rows)) + 1):
+                part[rows] = 0.0
+
+    def get_state(self) -> dict[str, Any]:
+        """The generator's state and what is remembered. Not the weights."""
+        memory = None if self._memory is None else [part.numpy().copy() for part in self._memory]
+        return {"generator": copy.deepcopy(self.generator.bit_generator.state), "memory": memory}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.generator.bit_generator.state = state["generator"]
+        memory = state["memory"]
+        self._memory = None if memory is None else tuple(torch.tensor(part) for part in memory)
+
+    def load_state_dict(self, weights: Any) -> None:
+        """New weights: those of a network of the same shape."""
+        self.module.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
+
+    # ---- many at once -----------------------------------------------------------------------------------------------
+
+    def stack_signature(self) -> Any:
+        """Equal for policies that may be computed in one pass; None if this one may not."""
+        if self.is_recurrent:
+            return None
+        return type(self), signature(self.module), repr(self.sight.space), repr(self.head.space), type(self.head)
+
+    def new_gathering(self, num_policies: int) -> Callable[[Collection[Ask]], tuple[Array, Array | None]]:
+        """Gathers what so many policies see: the numbers and masks of all, (policies, rows, ...)."""
+        return self._gathered
+
+    def _gathered(self, asks: Collection[Ask]) -> tuple[Array, Array | None]:
+        seen = [_as_batch(observation) if wanted is None else observation for observation, wanted in asks]
+        parts = [self.sight.numbers(batch) for batch in seen]
+        masks = [mask for _, mask in parts if mask is not None]
+        return np.stack([features for features, _ in parts]), np.stack(masks) if masks else None
+
+    def compute_stacked(self, stack: Callable[[Tensor], Tensor], features: Array) -> Array:
+        """The outputs of all policies, each for its own rows."""
+        return stack(torch.from_numpy(features)).numpy()
+
+    def choose_stacked(
+        self, outputs: Array, mask: Array | None, wanted: Sequence[Flags | None], policies: Sequence[LearnerPolicy]
+    ) -> list[Any]:
+        """Each policy's actions: for all rows, zeros where none is wanted; None where none is wanted at all."""
+        rows = [np.zeros(1, np.intp) if own is None else np.flatnonzero(own) for own in wanted]
+        if self.deterministic:
+            actions = self.head.best(outputs, mask)
+        else:
+            drawn = [policy.head.noise(policy.generator, len(own)) for policy, own in zip(policies, rows, strict=True)]
+            noise = np.zeros((*outputs.shape[:2], drawn[0].shape[-1]))
+            for place, own, numbers in zip(noise, rows, drawn, strict=True):
+                place[own] = numbers
+            actions = self.head.choose(outputs, mask, noise)
+        return [_handed_out(*each) for each in zip(actions, rows, wanted, strict=True)]
+
+
+def _handed_out(actions: Array, rows: Rows, wanted: Flags | None) -> Any:
+    if wanted is None:
+        return actions[0] if actions.ndim > 1 else actions[0].item()
+    if not len(rows):
+        return None
+    own = np.zeros_like(actions)
+    own[rows] = actions[rows]
+    return own
+
+
+def _as_batch(observation: Any) -> Any:
+    if isinstance(observation, dict):
+        return {key: np.asarray(part)[None] for key, part in observation.items()}
+    return np.asarray(observation)[None]

@@ -1,0 +1,205 @@
+"""What an algorithm is, apart from how and where it is run.
+
+An update has two halves. `draw` decides, with the agent's own generator, all that is random about it: which rows go
+into which minibatch, what noise is used. The rest is a pure function of that `Plan` and the agent's numbers, so it
+comes to the same in the caller, in a thread, in a worker process, or fused with other agents.
+
+    plan = algorithm.draw(experience, generator)          # NumPy: may travel to where the network is
+    seen = algorithm.see(module, plan.arrays)             # what the network says of it, with the weights as they are
+    data = algorithm.prepare(seen, plan.arrays)           # advantages and the like
+    for each step of the plan:
+        loss, metrics = algorithm.loss(module, batch)     # rows of data, weights, noise
+        ... a clipped step of Adam, unless algorithm.should_stop(metrics) ...
+        algorithm.after_step(strip, active)               # target networks follow
+    algorithm.after_update(module, plan.arrays)           # running statistics
+
+`see` and `loss` are for one agent and know of no other. They must do without `.item()` and without branches on data, so
+that `torch.vmap` can run them for many agents at once. `prepare` takes many agents' arrays as well, stacked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium.spaces import Space
+from torch import Tensor, nn
+
+from parallel_envs.learners.distributions import Head
+from parallel_envs.learners.features import Sight
+from parallel_envs.learners.parameters import Strip
+
+Array = npt.NDArray[Any]
+Agent = Any
+Batch = dict[str, Tensor]
+Metrics = dict[str, Tensor]
+
+CARRY = "carry"
+"""Among prepared data: what a recurrent agent remembers at its end, `[rows, ...]`, for the next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmConfig:
+    """What all algorithms can be told."""
+
+    learning_rate: float = 3e-4
+    """Of Adam."""
+    adam_epsilon: float = 1e-5
+    """Added to Adam's denominator."""
+    max_grad_norm: float = 0.5
+    """Gradients longer than this, over all of the agent's parameters, are shortened to it."""
+    discount: float = 0.99
+    """What the next step's reward counts."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Sizes of the hidden layers."""
+    activation: str = "tanh"
+    """Between them: "tanh" or "relu"."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        check_positive(self, "learning_rate", "adam_epsilon", "max_grad_norm", "hidden")
+        check_share(self, "discount")
+        check_choice(self, "activation", ("tanh", "relu"))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that an update needs, as arrays: what was lived, and everything random about what is made of it."""
+
+    arrays: dict[str, Array]
+    """What was lived, in the form that `prepare` takes."""
+    picks: Array
+    """`[steps, batch]`: the rows of the prepared data that make each minibatch."""
+    weights: Array
+    """`[steps, batch, ...]` float32: what each row counts; 0 where there is none."""
+    noise: dict[str, Array] = field(default_factory=dict)
+    """`[steps, ...]`: random numbers that go into the loss."""
+
+    @property
+    def lived(self) -> npt.NDArray[np.bool_]:
+        """`[steps]`: in which steps there is anything to learn from."""
+        return np.asarray(self.weights.reshape(len(self.weights), -1).any(1))
+
+
+class Algorithm(ABC):
+    """One agent's algorithm: its config, and the spaces that it acts in.
+
+    Raises TypeError, naming the agent, for spaces that it cannot take.
+    """
+
+    name: ClassVar[str]
+    on_policy: ClassVar[bool]
+    traceable: bool = True
+    """Whether `loss` is short enough for the fused mode to write it down once as a list of operations."""
+    head: Any
+    """How it acts: a `Head`."""
+
+    def __init__(
+        self, config: AlgorithmConfig, observation_space: Space[Any], action_space: Space[Any], agent: Agent = None
+    ) -> None:
+        self.config, self.agent = config, agent
+        self.observation_space, self.action_space = observation_space, action_space
+        try:
+            self.sight = Sight(observation_space)
+            self.head = self.make_head(action_space)
+        except TypeError as error:
+            raise TypeError(f"Agent {agent!r} cannot learn with {self.name}: {error}") from None
+
+    @abstractmethod
+    def make_head(self, action_space: Space[Any]) -> Head:
+        """How the agent acts. Raises TypeError for spaces in which it cannot."""
+
+    @abstractmethod
+    def make_module(self, generator: torch.Generator) -> nn.Module:
+        """The network, drawn from this generator alone. Its part `actor` is what acts; targets need no gradient."""
+
+    @abstractmethod
+    def draw(self, experience: Any, generator: np.random.Generator, updates: int = 0) -> Plan:
+        """Everything random about an update. `updates`: how many there have been.
+
+        Raises ValueError, naming the agent, if the experience does not fit the config.
+        """
+
+    def see(self, module: nn.Module, arrays: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """What `prepare` is to know of the network as it is before the update."""
+        return ()
+
+    def prepare(self, seen: tuple[Tensor, ...], arrays: Mapping[str, Tensor]) -> Batch:
+        """The data that minibatches are made of, rows first; behind an axis of agents, if the arguments have one."""
+        return dict(arrays)
+
+    @abstractmethod
+    def loss(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Metrics]:
+        """The loss of a minibatch, and numbers to watch: all of them tensors without axes."""
+
+    def should_stop(self, metrics: Metrics) -> Tensor | None:
+        """Whether the update is to end before the step from this minibatch, for one agent or (stacked) for many."""
+        return None
+
+    def after_step(self, strip: Strip, active: Tensor) -> None:  # noqa: B027  # most have no targets
+        """A step was taken by the rows of `strip` that are active."""
+
+    def after_update(self, module: nn.Module, arrays: Mapping[str, Tensor]) -> None:  # noqa: B027  # nor statistics
+        """The update is over."""
+
+    def taught(self, module: nn.Module, arrays: Mapping[str, Tensor]) -> Tensor | None:
+        """How much each row of a replayed batch taught, by which it may be drawn again. None: it is not asked for."""
+        return None
+
+    def explore(self, module: nn.Module, num_steps: int) -> None:  # noqa: B027  # most explore by drawing
+        """The agent is about to act with these weights, after so many steps of its own."""
+
+    @functools.cached_property
+    def signature(self) -> Any:
+        """Equal for algorithms whose losses are the same function, so that agents can be fused."""
+        same = dataclasses.replace(self.config, learning_rate=1.0, max_grad_norm=1.0)
+        return self.name, same, repr(self.observation_space), repr(self.action_space)
+
+
+def minibatch(data: Batch, plan: Mapping[str, Tensor], step: int) -> Batch:
+    """The rows of a step, with their weights and noise."""
+    batch = {name: tensor[plan["picks"][step]] for name, tensor in data.items()}
+    return batch | {name: tensor[step] for name, tensor in plan.items() if name != "picks"}
+
+
+def plan_tensors(plan: Plan) -> Batch:
+    """A plan's picks, weights and noise as tensors."""
+    tensors = {"picks": torch.from_numpy(plan.picks), "weights": torch.from_numpy(plan.weights)}
+    return tensors | {name: torch.from_numpy(array) for name, array in plan.noise.items()}
+
+
+def mean_over(values: Tensor, weights: Tensor) -> Tensor:
+    """The mean of values, each counting what it weighs; 0 where nothing weighs anything."""
+    return (values * weights).sum() / weights.sum().clamp(min=1e-8)
+
+
+# ---- configs --------------------------------------------------------------------------------------------------------
+
+
+def check_positive(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not all(one > 0 and np.isfinite(one) for one in (value if isinstance(value, Sequence) else (value,))):
+            raise ValueError(f"{type(config).__name__}.{name}={value!r} is not above 0. Give a number above 0.")
+
+
+def check_share(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"{type(config).__name__}.{name}={value!r} is not from 0 to 1.")
+
+
+def check_choice(config: Any, name: str, choices: Sequence[str]) -> None:
+    value = getattr(config, name)
+    if value not in choices:
+        raise ValueError(
+            f"{type(config).__name__}.{name}={value!r} is unknown. Choose one of {', '.join(map(repr, choices))}."
+        )

@@ -1,0 +1,66 @@
+"""The algorithms' own configs, made of what stands in a settings file."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from parallel_envs.learners.settings import BadSettings, TrainSettings, nearest
+
+Agent = Hashable
+
+
+def algorithm_configs(settings: TrainSettings, agents: Iterable[Agent], kinds: Mapping[str, Any]) -> dict[Agent, Any]:
+    """A config for each agent.
+
+    Args:
+        settings: `algorithm` for all, `agents` for some.
+        agents: All there are.
+        kinds: The config classes (frozen dataclasses), by the algorithms' names.
+    """
+    named = {str(agent): agent for agent in agents}
+    for name in settings.agents:
+        if name not in named:
+            raise BadSettings(f"`agents.{name}` is unknown. {nearest(name, named)}")
+    return {agent: _config_of(settings, name, kinds) for name, agent in named.items()}
+
+
+def _config_of(settings: TrainSettings, agent: str, kinds: Mapping[str, Any]) -> Any:
+    own, common = settings.agents.get(agent, {}), settings.algorithm
+    where = f"agents.{agent}" if own else "algorithm"
+    if own.get("name", common.get("name")) == common.get("name"):
+        own = {**common, **own}  # another algorithm has other fields: there is nothing to take over
+    kind = kinds.get(own.get("name", ""))
+    if settings.train_interval and kind and "train_interval" in {field.name for field in dataclasses.fields(kind)}:
+        own = {"train_interval": settings.train_interval, **own}
+    return read_config(own, where, kinds)
+
+
+def read_config(given: Mapping[str, Any], where: str, kinds: Mapping[str, Any]) -> Any:
+    """The config that `name` and the other fields make. Raises BadSettings, naming the nearest right word."""
+    if "name" not in given:
+        raise BadSettings(f"`{where}.name` is missing. Known are {', '.join(f'`{name}`' for name in sorted(kinds))}.")
+    name, fields = given["name"], {key: value for key, value in given.items() if key != "name"}
+    if name not in kinds:
+        raise BadSettings(f"`{where}.name: {name}` is unknown. {nearest(str(name), kinds)}")
+    _check_names(kinds[name], fields, where)
+    try:
+        return TypeAdapter(kinds[name]).validate_python(fields)
+    except ValidationError as error:
+        lines = [
+            f"`{'.'.join([where, *map(str, one['loc'])])}: {one['input']!r}`: {one['msg']}" for one in error.errors()
+        ]
+        raise BadSettings(f"{'. '.join(lines)}.") from None
+
+
+def _check_names(kind: Any, given: Mapping[str, Any], where: str) -> None:
+    known = typing.get_type_hints(kind)
+    for name, value in given.items():
+        if name not in {field.name for field in dataclasses.fields(kind)}:
+            raise BadSettings(f"`{where}.{name}` is unknown. {nearest(name, known)}")
+        if isinstance(value, Mapping) and dataclasses.is_dataclass(known[name]):
+            _check_names(known[name], value, f"{where}.{name}")

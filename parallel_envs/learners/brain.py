@@ -1,0 +1,79 @@
+"""What learns: an algorithm, its network, and the numbers that learning changes, be it here or in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from parallel_envs.errors import ParallelEnvsError
+from parallel_envs.learners.algorithm import Algorithm
+from parallel_envs.learners.parameters import Strip, lay_out
+
+_STATISTICS = "statistics."
+
+
+class Diverged(ParallelEnvsError, ArithmeticError):
+    """Agents' losses or gradients were not finite. `agents` are they; the others have learnt."""
+
+    def __init__(self, text: str, agents: Sequence[Any] = ()) -> None:
+        super().__init__(text)
+        self.agents = tuple(agents)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of an agent's update."""
+
+    metrics: dict[str, float]
+    """Means over the steps that were taken, and `steps`, how many these were."""
+    diverged: str | None = None
+    """Why nothing was learnt: then the agent's numbers are as they were before."""
+    taught: npt.NDArray[Any] | None = field(default=None, repr=False)
+    """How much each of the drawn steps taught, if that decides how often it is drawn again."""
+    carry: npt.NDArray[Any] | None = field(default=None, repr=False)
+    """What a recurrent agent remembers now."""
+
+
+class Brain:
+    """An algorithm with a network whose parameters are views of a `Strip`."""
+
+    def __init__(self, algorithm: Algorithm, seed: int) -> None:
+        self.algorithm = algorithm
+        self.module: Any = algorithm.make_module(torch.Generator().manual_seed(seed))
+        self.layout = lay_out(self.module)
+        self.strip = Strip.of(self.module, self.layout)
+        self.layout.bind(self.module, self.strip)
+
+    def move_to(self, strip: Strip) -> None:
+        """From now on live in this strip, which gets the numbers of the old one."""
+        strip.copy_from(self.strip)
+        self.strip = strip
+        self.layout.bind(self.module, strip)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every number there is, by name: the strip's, and statistics. They share memory with the brain."""
+        statistics = {f"{_STATISTICS}{name}": tensor for name, tensor in self.module.named_buffers()}
+        return {**self.strip.arrays(), **statistics}
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The same as NumPy arrays."""
+        return {name: tensor.numpy() for name, tensor in self.tensors().items()}
+
+    def load(self, arrays: dict[str, Any]) -> None:
+        """Other numbers, all or none: ValueError, naming the agent, if they do not fit."""
+        own = self.arrays()
+        odd = {name for name in {*own, *arrays} if name not in own or name not in arrays}
+        odd |= {name for name in own.keys() - odd if own[name].shape != np.shape(arrays[name])}
+        if odd:
+            raise ValueError(
+                f"Agent {self.algorithm.agent!r}: {sorted(odd)} are missing, unknown, or of another shape than those "
+                "of its network. Load what an agent with this config has learnt."
+            )
+        for name, array in arrays.items():
+            own[name][...] = array

@@ -1,0 +1,257 @@
+"""What agents have learned, in files that are whole or not there, without pickle.
+
+    checkpoint/                      whole, or under another name beside it
+        checkpoint.json              which agents; what is about all of them (counts, seeds)
+        agent_0/                     all there is of one agent: copy it, and you have that agent
+            agent.json               config, counters, the random generator's state; form and checksum of the arrays
+            arrays.safetensors       parameters, the optimiser's moments
+            memory.npz               its replay buffer, if it has one
+
+An agent's *state* is a dict: `config`, `counters` and `generator`, which JSON can say, `arrays`, a dict of NumPy
+arrays, and, if it has a replay buffer, `memory`, that buffer's own state.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+import zlib
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parallel_envs.learners.folders import new_folder
+from parallel_envs.rollouts.archives import archive_writer, read_archive, write_down
+
+Agent = Hashable
+State = dict[str, Any]
+Arrays = dict[str, npt.NDArray[Any]]
+
+_ALL, _ONE, _ARRAYS, _MEMORY = "checkpoint.json", "agent.json", "arrays.safetensors", "memory.npz"
+_FORMATS = {_ALL: "parallel_envs checkpoint 1", _ONE: "parallel_envs agent 1"}
+_OF_THE_MOMENT = {"carry"}  # what a recurrent agent remembers just now is no part of its architecture
+_SAID_IN_JSON = ("config", "counters", "generator")
+
+
+class BadCheckpoint(ValueError):
+    """A checkpoint is damaged, foreign, or does not fit. The text names the file and the agent; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Every agent's state, and what was said `about` all of them."""
+
+    agents: dict[Agent, State]
+    about: dict[str, Any]
+
+
+# ---- all agents ---------------------------------------------------------------------------------------------------
+
+
+def save_checkpoint(folder: str | Path, agents: Mapping[Agent, State], about: Mapping[str, Any] | None = None) -> None:
+    """Write every agent's state into a folder, in the place of the checkpoint that may be there.
+
+    Whenever the process dies, `folder` is the old checkpoint or the new one, whole. A folder that is no checkpoint is
+    not written over: FileExistsError.
+    """
+    target = Path(folder)
+    _check_free(target, _ALL)
+    names = _folder_names(agents)
+    entries = [{"agent": agent, "folder": name} for agent, name in names.items()]
+    with new_folder(target) as draft:
+        for agent, state in agents.items():
+            _write_agent(draft / names[agent], agent, state)
+        _write_json(draft / _ALL, {"agents": entries, "about": dict(about or {})})
+
+
+def load_checkpoint(folder: str | Path) -> Checkpoint:
+    """What `save_checkpoint` wrote. Raises BadCheckpoint, FileNotFoundError."""
+    told = _table_of(folder)
+    return Checkpoint({agent: _read_agent(path, agent) for agent, path in told.items()}, about(folder))
+
+
+def is_checkpoint(folder: str | Path) -> bool:
+    """Whether a checkpoint was written here. It may be damaged all the same."""
+    return (Path(folder) / _ALL).is_file()
+
+
+def about(folder: str | Path) -> dict[str, Any]:
+    """What is said about all agents, without reading theirs."""
+    return dict(_read_json(Path(folder) / _ALL).get("about", {}))
+
+
+# ---- one agent ----------------------------------------------------------------------------------------------------
+
+
+def export_agent(checkpoint: str | Path, agent: Agent, folder: str | Path) -> None:
+    """Write one agent of a checkpoint into a folder of its own, for `load_agent`."""
+    save_agent(folder, agent, load_agent(checkpoint, agent))
+
+
+def save_agent(folder: str | Path, agent: Agent, state: State) -> None:
+    """Write one agent's state into a folder, in the place of the agent that may be there."""
+    target = Path(folder)
+    _check_free(target, _ONE)
+    with new_folder(target) as draft:
+        _write_agent(draft, agent, state)
+
+
+def load_agent(folder: str | Path, agent: Agent | None = None) -> State:
+    """An agent's state, from a folder of its own or, by name, out of a checkpoint."""
+    folder = Path(folder)
+    if not is_checkpoint(folder):
+        return _read_agent(folder, agent)
+    told = _table_of(folder)
+    if agent not in told:
+        raise BadCheckpoint(f"{folder} holds no agent {agent!r}. It holds {', '.join(map(repr, told))}.")
+    return _read_agent(told[agent], agent)
+
+
+def replace_agent(checkpoint: str | Path, agent: Agent, state: State) -> None:
+    """Put another state in an agent's place: one that was exported, frozen, or another agent's of the same form."""
+    whole = load_checkpoint(checkpoint)
+    if agent not in whole.agents:
+        raise BadCheckpoint(f"{checkpoint} holds no agent {agent!r}. It holds {', '.join(map(repr, whole.agents))}.")
+    check_fits(state, whole.agents[agent], agent, checkpoint)
+    save_checkpoint(checkpoint, {**whole.agents, agent: state}, whole.about)
+
+
+def frozen(state: State, *, is_frozen: bool = True) -> State:
+    """A state whose agent acts but does not learn."""
+    return {**state, "counters": {**state["counters"], "frozen": is_frozen}}
+
+
+def check_fits(state: State, own: State, agent: Agent, where: str | Path) -> None:
+    """Raise BadCheckpoint unless a state's arrays have the names, shapes and dtypes of an agent's own."""
+    odd = [
+        f"{name}: {_form(state['arrays'], name)} stored, {_form(own['arrays'], name)} here"
+        for name in sorted({*state["arrays"], *own["arrays"]} - _OF_THE_MOMENT)
+        if _form(state["arrays"], name) != _form(own["arrays"], name)
+    ]
+    if odd:
+        settings = sorted(_differing(state["config"], own["config"]))
+        hint = f" Their configs differ in {', '.join(settings)}." if settings else ""
+        raise BadCheckpoint(
+            f"{where} does not fit agent {agent!r}: it is of another architecture ({'; '.join(odd)}).{hint} Nothing "
+            "was loaded."
+        )
+
+
+def _form(arrays: Arrays, name: str) -> str:
+    return f"{arrays[name].dtype}{list(arrays[name].shape)}" if name in arrays else "nothing"
+
+
+def _differing(stored: Any, own: Any) -> set[str]:
+    if not isinstance(stored, dict) or not isinstance(own, dict):
+        return set()
+    said = json.loads(json.dumps([stored, own]))  # tuples become lists, as in the file
+    return {name for name in {*stored, *own} if said[0].get(name) != said[1].get(name)}
+
+
+# ---- files --------------------------------------------------------------------------------------------------------
+
+
+def _write_agent(folder: Path, agent: Agent, state: State) -> None:
+    folder.mkdir(exist_ok=True)
+    data = _as_safetensors(agent, state["arrays"])
+    said = {name: state[name] for name in _SAID_IN_JSON}
+    forms = {name: _form(state["arrays"], name) for name in state["arrays"]}
+    memory = state.get("memory")
+    if memory is not None:
+        write_down(folder / _MEMORY, archive_writer(memory["counters"], memory["arrays"]))
+    write_down(folder / _ARRAYS, lambda file: file.write(data))
+    told = {"agent": agent, **said, "arrays": forms, "checksum": zlib.crc32(data), "has_memory": memory is not None}
+    _write_json(folder / _ONE, told)
+
+
+def _as_safetensors(agent: Agent, arrays: Arrays) -> bytes:
+    from safetensors import SafetensorError
+    from safetensors.numpy import save
+
+    try:
+        return bytes(save({name: np.asarray(array, order="C") for name, array in arrays.items()}))
+    except SafetensorError as error:
+        raise TypeError(f"The arrays of agent {agent!r} cannot be stored: {error}") from error
+
+
+def _table_of(folder: str | Path) -> dict[Agent, Path]:
+    """Where each agent's folder is."""
+    path = Path(folder) / _ALL
+    try:
+        return {entry["agent"]: path.with_name(entry["folder"]) for entry in _read_json(path)["agents"]}
+    except (KeyError, TypeError) as error:
+        raise BadCheckpoint(f"{path} does not say which agents there are.") from error
+
+
+def _read_agent(folder: Path, agent: Agent | None) -> State:
+    try:
+        told = _read_json(folder / _ONE)
+        state: State = {name: told[name] for name in _SAID_IN_JSON}
+        state["arrays"] = _read_arrays(folder / _ARRAYS, told["checksum"])
+        if told["has_memory"]:
+            counters, arrays = read_archive(folder / _MEMORY)
+            state["memory"] = {"counters": counters, "arrays": arrays}
+    except (KeyError, ValueError, FileNotFoundError) as error:
+        whose = f"agent {agent!r}" if agent is not None else "the agent"
+        raise BadCheckpoint(f"{whose} cannot be read from {folder}. {error}") from error
+    return state
+
+
+def _read_arrays(path: Path, checksum: int) -> Arrays:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    data = path.read_bytes()
+    if zlib.crc32(data) != checksum:
+        raise BadCheckpoint(f"{path} is truncated, damaged, or not the file that was written with {_ONE}.")
+    try:
+        return dict(load(data))
+    except SafetensorError as error:
+        raise BadCheckpoint(f"{path} is no safetensors file: {error}") from error
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    told = {"format": _FORMATS[path.name], **content}
+    try:
+        text = json.dumps(told, indent=2)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{path.name} cannot say what it is to hold: {error}") from error
+    write_down(path, lambda file: file.write(text.encode()))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"There is no file {path}.") from None
+    except ValueError as error:
+        raise BadCheckpoint(f"{path} is damaged: {error}") from error
+    if not isinstance(told, dict) or told.get("format") != _FORMATS[path.name]:
+        found = told.get("format") if isinstance(told, dict) else type(told).__name__
+        raise BadCheckpoint(f"{path} is not of the format {_FORMATS[path.name]!r}, but {found!r}.")
+    return told
+
+
+def _check_free(target: Path, sign: str) -> None:
+    if target.exists() and not (target / sign).is_file() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(
+            f"{target} exists and is not a checkpoint: it is not written over. Choose another folder."
+        )
+
+
+def _folder_names(agents: Mapping[Agent, State]) -> dict[Agent, str]:
+    """A folder for each agent, named like it as far as a file system can."""
+    names: dict[Agent, str] = {}
+    for number, agent in enumerate(agents):
+        if isinstance(agent, bool) or not isinstance(agent, str | int):
+            raise TypeError(f"Agent {agent!r} cannot be named in a file. Agents' names must be words or whole numbers.")
+        name = urllib.parse.quote(str(agent), safe="").replace(".", "%2E")[:_LONGEST_NAME]
+        names[agent] = f"{name}-{number}" if name.casefold() in {other.casefold() for other in names.values()} else name
+    return names
+
+
+_LONGEST_NAME = 200

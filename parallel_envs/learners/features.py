@@ -1,0 +1,76 @@
+"""Observations as numbers that a network takes, and the masks of actions that come with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+
+Array = npt.NDArray[Any]
+
+
+class Sight:
+    """How an agent's observations become numbers.
+
+    A Box is taken as it is (pictures of bytes stay bytes: the network makes numbers of them), Discrete and
+    MultiDiscrete become ones among zeros. A Dict has `"observation"`, and `"action_mask"` where actions are masked.
+
+    Raises TypeError for any other space.
+    """
+
+    def __init__(self, space: Space[Any]) -> None:
+        self.space = space
+        self.masked = isinstance(space, Dict) and "action_mask" in space.spaces
+        inner = space.spaces.get("observation") if isinstance(space, Dict) else space
+        if not isinstance(inner, Box | Discrete | MultiBinary | MultiDiscrete):
+            raise TypeError(
+                f"{space} cannot be seen. Give a Box, Discrete, MultiBinary or MultiDiscrete space, or a Dict with "
+                "'observation' (and 'action_mask'); gymnasium.wrappers.FlattenObservation makes a Box of most others."
+            )
+        self.inner = inner
+        self.shape = self._shape()
+        """Of the numbers of one observation."""
+
+    def _shape(self) -> tuple[int, ...]:
+        if isinstance(self.inner, Discrete):
+            return (int(self.inner.n),)
+        if isinstance(self.inner, MultiDiscrete):
+            return (int(self.inner.nvec.sum()),)
+        return tuple(self.inner.shape or (1,))
+
+    @property
+    def is_image(self) -> bool:
+        return isinstance(self.inner, Box) and len(self.shape) == 3
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether the numbers are bytes, of pictures."""
+        return self.is_image and self.inner.dtype == np.uint8
+
+    @property
+    def num_numbers(self) -> int:
+        return int(np.prod(self.shape))
+
+    def numbers(self, observations: Any) -> tuple[Array, Array | None]:
+        """Batches with any leading axes: the numbers, flat for each observation, and the mask (True: allowed)."""
+        mask = np.asarray(observations["action_mask"]).astype(bool) if self.masked else None
+        given = observations["observation"] if isinstance(observations, dict) else observations
+        array = np.asarray(given)
+        if isinstance(self.inner, Discrete):
+            array = _ones(array - self.inner.start, int(self.inner.n))
+        elif isinstance(self.inner, MultiDiscrete):
+            starts, sizes = self.inner.start.ravel(), self.inner.nvec.ravel()
+            flat = array.reshape(*array.shape[: array.ndim - self.inner.nvec.ndim], -1)
+            parts = [_ones(flat[..., i] - starts[i], int(sizes[i])) for i in range(len(sizes))]
+            return np.concatenate(parts, -1), mask
+        else:
+            lead = array.shape[: array.ndim - len(self.inner.shape or ())]
+            array = array.reshape(*lead, self.num_numbers)
+        return (array if self.is_bytes else array.astype(np.float32, copy=False)), mask
+
+
+def _ones(values: Array, size: int) -> Array:
+    """One-hot. Rows of absent agents hold zeros, which may lie outside of the space."""
+    return np.eye(size, dtype=np.float32)[np.clip(values.astype(np.intp), 0, size - 1)]

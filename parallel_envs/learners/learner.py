@@ -1,0 +1,219 @@
+"""One agent as it learns: its brain, its random generator, its memory of what it lived, its counters."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Space
+
+from parallel_envs.learners.acting import LearnerPolicy
+from parallel_envs.learners.algorithm import Agent, Algorithm, AlgorithmConfig, Plan
+from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.dqn import DQN, DQNConfig
+from parallel_envs.learners.ppo import PPO, PPOConfig
+from parallel_envs.learners.sac import SAC, SACConfig
+from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
+from parallel_envs.rollouts.replay import ReplayBuffer
+from parallel_envs.rollouts.trajectories import TrajectoryStore
+from parallel_envs.seeding import SeedTree
+
+Flags = npt.NDArray[np.bool_]
+
+ALGORITHMS: dict[type[AlgorithmConfig], type[Algorithm]] = {PPOConfig: PPO, DQNConfig: DQN, SACConfig: SAC}
+"""By the type of their config."""
+CONFIGS: dict[str, type[AlgorithmConfig]] = {kind.name: config for config, kind in ALGORITHMS.items()}
+"""The types of configs, by the algorithms' names."""
+
+_CARRY = "carry"
+
+
+class AgentLearner:
+    """One agent's network, optimiser, buffer, generator and counters. No other agent's learning touches any of it.
+
+    `memory` is what it lived: a `TrajectoryStore` for PPO, a `ReplayBuffer` for DQN and SAC. `counters` are numbers:
+    `steps` that the agent has lived, `rounds` in which it was asked, `updates`, and updates that were `skipped`
+    because they diverged.
+
+    Args:
+        agent: Its name, for errors.
+        config: `PPOConfig`, `DQNConfig` or `SACConfig`.
+        observation_space: Of one environment.
+        action_space: The same.
+        num_rows: In how many environments it lives.
+        seed: All that is random about it is a child of this.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        config: AlgorithmConfig,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        *,
+        num_rows: int,
+        seed: SeedTree,
+    ) -> None:
+        if type(config) not in ALGORITHMS:
+            known = ", ".join(kind.__name__ for kind in ALGORITHMS)
+            raise TypeError(f"Agent {agent!r}: {config!r} is no config of an algorithm. Give one of {known}.")
+        self.agent, self.config = agent, config
+        self.algorithm = ALGORITHMS[type(config)](config, observation_space, action_space, agent=agent)
+        self.brain = Brain(self.algorithm, seed.child("network").seed())
+        self.generator = seed.child("draws").generator()
+        self.counters: dict[str, Any] = {"steps": 0, "rounds": 0, "updates": 0, "skipped": 0, "frozen": False}
+        self.memory = self._new_memory(num_rows)
+        self.metrics: dict[str, float] = {}
+        """Of its last update."""
+        self._acting_seed = seed.child("acting").seed()
+        self._drawn: Any = None  # where the steps of the last plan lie in a replay buffer
+        self._carry: npt.NDArray[Any] | None = None  # what a recurrent network remembers where a trajectory begins
+
+    def _new_memory(self, num_rows: int) -> TrajectoryStore | ReplayBuffer:
+        spaces, config = (self.algorithm.observation_space, self.algorithm.action_space), self._settings
+        if self.algorithm.on_policy:
+            if config.minibatch_size > config.rollout_length * num_rows:
+                raise ValueError(
+                    f"Agent {self.agent!r}: minibatch_size={config.minibatch_size} is larger than its batch of "
+                    f"{config.rollout_length} steps in {num_rows} environments. Give a smaller minibatch or a longer "
+                    "rollout."
+                )
+            return TrajectoryStore(*spaces, config.rollout_length, num_rows)
+        sizes = (max(config.buffer_size, num_rows), num_rows)
+        returns = {"num_steps": config.num_steps, "discount": config.discount}
+        if not getattr(config, "prioritized", 0.0):
+            return ReplayBuffer(*spaces, *sizes, **returns)
+        return PrioritizedReplayBuffer(
+            *spaces, *sizes, alpha=config.prioritized, beta=config.prioritized_correction, **returns
+        )
+
+    @property
+    def _settings(self) -> Any:
+        """The config, whose fields are those of its algorithm."""
+        return self.config
+
+    @property
+    def model(self) -> AgentLearner:
+        """This learner: `learners.agents[agent].model.memory` is where an agent's experience is."""
+        return self
+
+    # ---- living -----------------------------------------------------------------------------------------------------
+
+    def begin(self, observations: Any, begins: Flags | None = None) -> None:
+        """All environments have been reset. What was lived and not learnt from on-policy is dropped."""
+        self._carry = None
+        if isinstance(self.memory, TrajectoryStore):
+            self.memory.begin(observations, begins)
+        else:
+            self.memory.cut()
+
+    def observe(
+        self,
+        before: Any,
+        begins_before: Flags,
+        actions: Any,
+        rewards: Any,
+        terminated: Flags,
+        truncated: Flags,
+        observations: Any,
+        valid: Flags,
+        begins: Flags,
+    ) -> None:
+        """A step of all environments: what it saw `before`, did, got, and sees now. `valid`: where it lived it."""
+        self.counters["rounds"] += 1
+        self.counters["steps"] += int(valid.sum())
+        if self.counters["frozen"]:
+            return
+        if isinstance(self.memory, TrajectoryStore):
+            self.memory.add(actions, rewards, terminated, truncated, observations, valid, begins)
+        else:
+            self.memory.add(before, actions, rewards, terminated, truncated, observations, valid, begins_before & valid)
+
+    @property
+    def ready(self) -> bool:
+        """Whether an update is due."""
+        if self.counters["frozen"]:
+            return False
+        if isinstance(self.memory, TrajectoryStore):
+            return self.memory.full
+        config = self._settings
+        enough = self.counters["steps"] >= config.learning_starts and len(self.memory) > 0
+        return enough and self.counters["rounds"] % config.train_interval == 0
+
+    # ---- learning ---------------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan | None:
+        """Draw the next update. None if the agent has not lived since the last one."""
+        experience: Any = self.memory
+        if isinstance(self.memory, TrajectoryStore):
+            experience = self.memory.trajectory(self.memory.finish())
+            if not experience.valid.any():
+                self._carry = None
+                return None
+            if experience.memory is None and self._carry is not None:
+                experience = dataclasses.replace(experience, memory=(self._carry,))
+        plan = self.algorithm.draw(experience, self.generator, self.counters["updates"])
+        self._drawn = plan.arrays.get("indices")
+        return plan
+
+    def finish(self, report: Report) -> None:
+        """The update has been made, or has diverged."""
+        self.counters["skipped" if report.diverged else "updates"] += 1
+        self.metrics = dict(report.metrics)
+        if report.carry is not None:
+            self._carry = report.carry
+        if report.taught is not None and isinstance(self.memory, PrioritizedReplayBuffer):
+            self.memory.update_priorities(self._drawn, report.taught)
+
+    def policy(self) -> LearnerPolicy:
+        """A policy that acts as this agent does now, with a network and a generator of its own."""
+        self.algorithm.explore(self.brain.module, self.counters["steps"])
+        actor = copy.deepcopy(self.brain.module.actor)
+        return LearnerPolicy(actor, self.algorithm.sight, self.algorithm.head, seed=self._acting_seed)
+
+    def acting_weights(self) -> dict[str, Any]:
+        """What that policy is to load when the agent has learnt: a copy."""
+        self.algorithm.explore(self.brain.module, self.counters["steps"])
+        weights = self.brain.module.actor.state_dict()
+        return {name: tensor.clone() for name, tensor in weights.items()}
+
+    # ---- keeping ----------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """All that it is, as plain dicts and arrays, copied: `config`, `arrays`, `counters`, `generator`, and `memory`
+        where it has a replay buffer.
+        """
+        arrays = {name: array.copy() for name, array in self.brain.arrays().items()}
+        if self._carry is not None:
+            arrays[_CARRY] = self._carry.copy()
+        state = {
+            "config": {"name": self.algorithm.name, **dataclasses.asdict(self.config)},
+            "arrays": arrays,
+            "counters": dict(self.counters),
+            "generator": {"draws": copy.deepcopy(self.generator.bit_generator.state)},
+        }
+        if isinstance(self.memory, ReplayBuffer):
+            state["memory"] = self.memory.state()
+        return state
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Become what `state` told. ValueError, naming the agent, if it does not fit; then nothing has changed."""
+        arrays = dict(state["arrays"])
+        carry = arrays.pop(_CARRY, None)
+        self.brain.load(arrays)
+        self._carry = None if carry is None else np.array(carry)
+        self.counters |= state["counters"]
+        self.generator.bit_generator.state = copy.deepcopy(state["generator"]["draws"])
+        if isinstance(self.memory, ReplayBuffer) and "memory" in state:
+            self.memory.load_state(state["memory"])
+
+    def close(self) -> None:
+        """Give up what the memory holds of the system. It can still be read and written."""
+        if isinstance(self.memory, TrajectoryStore):
+            self.memory.close()
+
+    def __repr__(self) -> str:
+        return f"AgentLearner({self.agent!r}, {self.algorithm.name}, {self.counters['updates']} updates)"

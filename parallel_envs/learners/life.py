@@ -1,0 +1,69 @@
+"""Whose episode begins where, and what each agent has got in it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Agent = Any
+Flags = npt.NDArray[np.bool_]
+
+_EPISODES = 100  # that returns are kept of
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """What a step was: where episodes began `anew`, and how many environments took a real step."""
+
+    anew: Flags
+    num_steps: int
+
+
+class Life:
+    """Follows the agents of some environments through their episodes.
+
+    An environment in which nobody is alive is reset by its next step (NEXT_STEP). An agent's episode begins with the
+    first observation that it has in the environment's episode, also if it joins later than others.
+    """
+
+    def __init__(self, agents: Sequence[Agent], num_rows: int) -> None:
+        self.begins: dict[Agent, Flags] = {agent: np.zeros(num_rows, np.bool_) for agent in agents}
+        """Where the agent's newest observation is the first of an episode."""
+        self.returns: dict[Agent, deque[float]] = {agent: deque(maxlen=_EPISODES) for agent in agents}
+        """Of the last episodes that the agent was in."""
+        self._seen = {agent: np.zeros(num_rows, np.bool_) for agent in agents}
+        self._running = {agent: np.zeros(num_rows) for agent in agents}
+
+    def begin(self, present: Mapping[Agent, Flags]) -> None:
+        """All environments have been reset."""
+        for agent in self.begins:
+            self._seen[agent] = present[agent].copy()
+            self.begins[agent] = present[agent].copy()
+            self._running[agent] = np.zeros_like(self._running[agent])
+
+    def go_on(
+        self,
+        alive_before: Mapping[Agent, Flags],
+        alive: Mapping[Agent, Flags],
+        present: Mapping[Agent, Flags],
+        rewards: Mapping[Agent, Any],
+        lost: Flags,
+    ) -> Passage:
+        """A step was taken. `lost`: where a worker had to be restarted, and the episode is of no account."""
+        before = np.logical_or.reduce([alive_before[agent] for agent in self.begins])
+        now = np.logical_or.reduce([alive[agent] for agent in self.begins])
+        anew, over = ~before, before & ~now
+        begins = {}
+        for agent, seen in self._seen.items():
+            begins[agent] = present[agent] & (anew | ~seen)
+            self._running[agent] += np.where(alive_before[agent] & ~lost, rewards[agent], 0.0)
+            self.returns[agent].extend(self._running[agent][over & seen & ~lost].tolist())
+            self._running[agent][over] = 0.0
+            self._seen[agent] = present[agent] | (seen & ~anew)
+        self.begins = begins
+        return Passage(anew, int((before & ~lost).sum()))

@@ -1,0 +1,156 @@
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905), for one agent with bounded Box actions.
+
+Two critics of which the lower counts, their slow copies, a policy squashed by tanh, and a temperature that is learnt so
+that the policy stays as undecided as `target_entropy`. All three losses are minimised in one step of Adam from the same
+weights (where the paper updates the critics first): each moves its own parameters only, so their sum has the gradients
+of each. What the actor and the target draw is noise of the plan.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Space
+from torch import Tensor, nn
+
+from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan, check_positive, mean_over
+from parallel_envs.learners.distributions import Head, SquashedGaussian
+from parallel_envs.learners.dqn import ReplayConfig, follow, sampled
+from parallel_envs.learners.networks import mlp
+from parallel_envs.learners.parameters import Strip
+
+
+@dataclass(frozen=True, kw_only=True)
+class SACConfig(ReplayConfig):
+    """Settings of SAC."""
+
+    train_interval: int = 1
+    """Steps of each environment between two updates."""
+    batch_size: int = 256
+    """Steps of a minibatch."""
+    temperature: float = 0.2
+    """What indecision earns at the beginning."""
+    target_entropy: float | None = None
+    """How undecided the policy is to stay. None: minus the number of action dimensions."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "temperature")
+
+
+class Critic(nn.Module):
+    """The value of an action in a state."""
+
+    def __init__(self, num_in: int, config: SACConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.layers = mlp(num_in, config.hidden, 1, generator, activation=config.activation)
+
+    def forward(self, features: Tensor, actions: Tensor) -> Tensor:
+        out: Tensor = self.layers(torch.cat([features, actions], -1))
+        return out.squeeze(-1)
+
+    def held(self, features: Tensor, actions: Tensor) -> Tensor:
+        """The same, with parameters that get no gradient."""
+        out = torch.cat([features, actions], -1)
+        for layer in self.layers:
+            weights = (layer.weight.detach(), layer.bias.detach()) if isinstance(layer, nn.Linear) else ()
+            out = nn.functional.linear(out, *weights) if weights else layer(out)
+        return out.squeeze(-1)
+
+
+class Temperature(nn.Module):
+    """One number above 0."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.full((1,), math.log(value)))
+
+    def forward(self) -> Tensor:
+        return self.log.exp().squeeze(-1)
+
+
+class SoftActorCritic(nn.Module):
+    """Critics stand first: their slow copies follow the first trained parameters."""
+
+    def __init__(self, critics: list[Critic], actor: nn.Module, temperature: float) -> None:
+        super().__init__()
+        self.critics = nn.ModuleList(critics)
+        self.actor = actor
+        self.temperature = Temperature(temperature)
+        self.targets = copy.deepcopy(self.critics).requires_grad_(False)
+
+    def lower(self, critics: str, features: Tensor, actions: Tensor) -> Tensor:
+        """The lower of two values: of the "targets", or of the "critics" with their parameters held."""
+        one, other = (critic.held(features, actions) for critic in getattr(self, critics))
+        return torch.minimum(one, other)
+
+
+class SAC(Algorithm):
+    """One agent's SAC. Experience is a `ReplayBuffer`."""
+
+    name: ClassVar[str] = "sac"
+    on_policy: ClassVar[bool] = False
+    config: SACConfig
+    head: SquashedGaussian
+
+    def make_head(self, action_space: Space[Any]) -> Head:
+        if not isinstance(action_space, Box):
+            raise TypeError(f"{action_space} was given, and SAC acts in Box spaces only.")
+        if self.sight.is_bytes:
+            raise TypeError(f"{self.observation_space} holds pictures, and SAC sees flat observations only.")
+        return SquashedGaussian(action_space)
+
+    def make_module(self, generator: torch.Generator) -> nn.Module:
+        config, size = self.config, self.sight.num_numbers
+        critics = [Critic(size + self.head.size, config, generator) for _ in range(2)]
+        actor = mlp(size, config.hidden, self.head.num_outputs, generator, activation=config.activation, last_gain=0.01)
+        return SoftActorCritic(critics, actor, config.temperature)
+
+    def draw(self, experience: Any, generator: np.random.Generator, updates: int = 0) -> Plan:
+        plan = sampled(self, experience, generator)
+        shape = *plan.picks.shape, self.head.size
+        noise = {name: generator.standard_normal(shape, np.float32) for name in ("noise", "next_noise")}
+        return Plan(plan.arrays, plan.picks, plan.weights, noise)
+
+    def loss(self, module: Any, batch: Batch) -> tuple[Tensor, Metrics]:
+        features, weights = batch["features"], batch["weights"]
+        temperature = module.temperature()
+        aim = self._aim(module, batch, temperature.detach())
+        errors = [critic(features, batch["actions"]) - aim for critic in module.critics]
+        critic_loss = sum((0.5 * mean_over(error.square(), weights) for error in errors), torch.zeros(()))
+
+        actions, log_probs = self.head.sample(module.actor(features), batch["noise"])
+        value = module.lower("critics", features, actions)
+        actor_loss = mean_over(temperature.detach() * log_probs - value, weights)
+
+        entropy = -mean_over(log_probs.detach(), weights)
+        temperature_loss = temperature * (entropy - self._target_entropy)
+        return critic_loss + actor_loss + temperature_loss, {
+            "critic_loss": critic_loss.detach(),
+            "actor_loss": actor_loss.detach(),
+            "entropy": entropy,
+            "temperature": temperature.detach(),
+            "value": mean_over(value.detach(), weights),
+        }
+
+    @torch.no_grad()
+    def _aim(self, module: Any, batch: Batch, temperature: Tensor) -> Tensor:
+        """What the value of an action should be: rewards, and the soft value of what comes after them."""
+        following = batch["next_features"]
+        actions, log_probs = self.head.sample(module.actor(following), batch["next_noise"])
+        soft = module.lower("targets", following, actions) - temperature * log_probs
+        aim: Tensor = batch["rewards"] + batch["discounts"] * soft
+        return aim
+
+    @property
+    def _target_entropy(self) -> float:
+        wanted = self.config.target_entropy
+        return -float(self.head.size) if wanted is None else wanted
+
+    def after_step(self, strip: Strip, active: Tensor) -> None:
+        follow(self.config, strip, active)

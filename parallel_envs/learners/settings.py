@@ -1,0 +1,179 @@
+"""What a run is to do: a YAML file, checked word by word before anything starts.
+
+env: mpe2.simple_spread_v3           # a PettingZoo module, package.module:factory, or a Gymnasium id
+num_envs: 8
+total_steps: 200000
+seed: 0
+algorithm: {name: ppo, learning_rate: 0.0003}
+agents:                              # what is different for some of them
+  agent_2: {name: dqn}
+parallel: {parallel_training: true, use_threads: true}
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+UpdateMode = Literal["sequential", "thread", "process", "fused", "auto"]
+Strategy = Literal["sequential", "thread", "process", "batch", "gpu", "auto"]
+Backend = Literal["process", "thread", "serial", "auto"]
+
+
+class BadSettings(ValueError):
+    """Settings that cannot be run. The text has a line for each mistake, and says where it is."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ParallelBlock(_Strict):
+    """The block `parallel` of the original plan: what may run beside what. `applied` says what it means here."""
+
+    enabled: bool = True
+    """False: one process, one thread, one thing after another."""
+    parallel_actions: bool = True
+    """The actions of all agents in one go."""
+    parallel_training: bool = True
+    """Agents learn beside one another."""
+    async_learning: bool = False
+    """Collect while learning, with weights that lag by one update."""
+    train_interval: PositiveInt | None = None
+    """Steps of each environment between two updates, for agents that learn from a replay buffer."""
+    num_workers: PositiveInt | None = None
+    """How many workers, for environments and for learning alike. None: as many as there are cores."""
+    use_threads: bool = False
+    """Threads in the place of processes."""
+
+    def applied(self) -> dict[str, Any]:
+        """The same in the settings' own words."""
+        if not self.enabled:
+            return {"update_mode": "sequential", "strategy": "sequential", "backend": "serial", "num_workers": None}
+        workers = "thread" if self.use_threads else "process"
+        return {
+            "update_mode": workers if self.parallel_training else "sequential",
+            "strategy": "batch" if self.parallel_actions else "sequential",
+            "backend": workers,
+            "num_workers": self.num_workers,
+            "mode": "overlap" if self.async_learning else "sync",
+            "train_interval": self.train_interval,
+        }
+
+
+class TrainSettings(_Strict):
+    """All that a run depends on."""
+
+    env: str
+    """A PettingZoo module (`mpe2.simple_spread_v3`), `package.module:factory`, or a Gymnasium id (`CartPole-v1`)."""
+    env_kwargs: dict[str, Any] = {}
+    turns: Literal["simultaneous", "sequential"] = "simultaneous"
+    num_envs: PositiveInt = 8
+    num_workers: PositiveInt | None = None
+    backend: Backend = "process"
+    total_steps: PositiveInt
+    """Steps of environments, all rows together."""
+    seed: int = Field(default=0, ge=0)
+    algorithm: dict[str, Any] = {"name": "ppo"}
+    """`name`, and the fields of that algorithm's config."""
+    agents: dict[str, dict[str, Any]] = {}
+    """By agent, what differs from `algorithm`; with another `name`, all of it."""
+    update_mode: UpdateMode = "auto"
+    """"auto" measures, so that its runs can be repeated up to rounding only; those of any other mode to the bit."""
+    strategy: Strategy = "batch"
+    mode: Literal["sync", "overlap"] = "sync"
+    """"sync": collecting and learning take turns."""
+    train_interval: PositiveInt | None = None
+    """For all agents whose algorithm has such a setting and who do not say it themselves."""
+    folder: Path | None = None
+    """The run's own. None: a new one in `runs`."""
+    checkpoint_every: PositiveInt | None = None
+    """Steps between checkpoints; None: a tenth of all. Episodes begin anew behind each, in a run that is resumed there
+    and in one that is not: so both go on alike."""
+    keep_checkpoints: PositiveInt = 3
+    log_every: PositiveInt | None = None
+    """Steps between lines of metrics, which are means over these steps; None: a thousandth of all. Updates that are
+    further apart have a line each."""
+    tensorboard: bool = True
+    parallel: ParallelBlock | None = None
+
+    def applied(self) -> TrainSettings:
+        """The same with nothing left open: in the place of the block `parallel` stands what it means."""
+        meant = self.parallel.applied() if self.parallel else {}
+        meant["checkpoint_every"] = self.checkpoint_every or math.ceil(self.total_steps / 10)
+        meant["log_every"] = self.log_every or math.ceil(self.total_steps / 1000)
+        twice = sorted(self.model_fields_set & meant.keys() - {"checkpoint_every", "log_every"})
+        if twice:
+            raise BadSettings(f"`parallel` and `{'`, `'.join(twice)}` say the same thing. Say it in one place.")
+        return TrainSettings(**{**self.model_dump(exclude={"parallel"}, exclude_unset=True), **meant})
+
+    def described(self) -> dict[str, Any]:
+        """Everything, defaults as well, as JSON can say it."""
+        return self.model_dump(mode="json", exclude={"parallel"})
+
+
+# ---- reading ------------------------------------------------------------------------------------------------------
+
+
+def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> TrainSettings:
+    """The settings in a YAML file, with some replaced: `seed=3`, `algorithm.learning_rate=0.001`."""
+    path = Path(path)
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSettings(f"{path} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise BadSettings(f"{path} is not YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise BadSettings(f"{path} holds {type(content).__name__}, where settings (`key: value`) are wanted.")
+    for override in overrides:
+        _replace(content, override)
+    return read_settings(content, str(path))
+
+
+def read_settings(content: Mapping[str, Any], where: str = "the settings") -> TrainSettings:
+    """Settings from a dict. Raises BadSettings with a line for each mistake."""
+    try:
+        return TrainSettings.model_validate(content).applied()
+    except ValidationError as error:
+        lines = "".join(f"\n  {_told(mistake)}" for mistake in error.errors())
+        raise BadSettings(f"In {where}:{lines}") from None
+
+
+def _replace(content: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise BadSettings(f"The override {override!r} has not the form key=value, as in seed=3.")
+    *path, last = key.split(".")
+    for step in path:
+        content = content.setdefault(step, {})
+        if not isinstance(content, dict):
+            raise BadSettings(f"The override {override!r} leads into `{step}`, which holds no settings.")
+    try:
+        content[last] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BadSettings(f"The value of the override {override!r} is not YAML: {error}") from error
+
+
+def _told(mistake: Mapping[str, Any]) -> str:
+    path = mistake["loc"]
+    name = ".".join(map(str, path))
+    if mistake["type"] == "extra_forbidden":
+        known = ParallelBlock if path[0] == "parallel" else TrainSettings
+        return f"`{name}` is unknown. {nearest(str(path[-1]), known.model_fields)}"
+    if mistake["type"] == "missing":
+        return f"`{name}` is missing."
+    return f"`{name}: {mistake['input']!r}`: {mistake['msg']}."
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A sentence that names the right word most like a wrong one, or all of them."""
+    words = sorted(known)
+    close = difflib.get_close_matches(name, words, n=1)
+    return f"Did you mean `{close[0]}`?" if close else f"Known are {', '.join(f'`{word}`' for word in words)}."

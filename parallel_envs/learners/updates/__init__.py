@@ -1,0 +1,38 @@
+"""Ways to run the updates of many agents: equal numbers, different speeds.
+
+    sequential   one agent after another: the reference
+    thread       each in a thread
+    process      in workers that own the learners
+    fused        agents of one kind in one pass
+    auto         measures these, and keeps the fastest
+
+To add one, subclass `UpdateMode` (`mode.py`) and add a line to `MODES`.
+"""
+
+from collections.abc import Callable
+
+from parallel_envs.learners.updates.auto import AutoUpdates
+from parallel_envs.learners.updates.fused import FusedUpdates
+from parallel_envs.learners.updates.mode import UpdateMode
+from parallel_envs.learners.updates.process import ProcessUpdates
+from parallel_envs.learners.updates.sequential import SequentialUpdates
+from parallel_envs.learners.updates.thread import ThreadUpdates
+
+MODES: dict[str, Callable[..., UpdateMode]] = {
+    "sequential": lambda brains, workers=None: SequentialUpdates(brains),
+    "thread": ThreadUpdates,
+    "process": ProcessUpdates,
+    "fused": lambda brains, workers=None: FusedUpdates(brains),
+    "auto": AutoUpdates,
+}
+"""By name: called with brains by agent, and the number of workers or None."""
+
+__all__ = [
+    "MODES",
+    "AutoUpdates",
+    "FusedUpdates",
+    "ProcessUpdates",
+    "SequentialUpdates",
+    "ThreadUpdates",
+    "UpdateMode",
+]

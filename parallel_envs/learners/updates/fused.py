@@ -1,0 +1,195 @@
+"""Agents of one kind in one pass: parameters stacked in a matrix, losses computed for all rows at once.
+
+The loss is the agent's own function, unchanged: `torch.func` differentiates it, `torch.vmap` runs it for all rows, and
+(where it is short) `make_fx` writes the operations down once, so that a step is a list of calls into torch with nothing
+between them. Agents whose losses are different functions, or whose minibatches have other shapes, form other groups.
+
+No operation looks from one row to another: gradients are clipped, and Adam steps, row by row (`steps.py`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from parallel_envs.learners.algorithm import CARRY, Agent, Algorithm, Batch, Metrics, Plan, plan_tensors
+from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.parameters import Strip, views
+from parallel_envs.learners.updates.mode import UpdateMode
+from parallel_envs.learners.updates.sequential import finished, tensors_of
+from parallel_envs.learners.updates.steps import take_steps
+from parallel_envs.torch_threads import one_torch_thread
+
+_MOST_CREWS = 32  # sets of agents that are remembered: each holds matrices of all their numbers
+_WORTH_WRITING = 3  # updates of a crew before its operations are written down, which takes as long as many of them
+
+Gradients = Callable[..., tuple[Tensor, list[Tensor], Metrics]]
+
+
+class FusedUpdates(UpdateMode):
+    """Every group of agents of one signature in one pass."""
+
+    name = "fused"
+
+    def __init__(self, brains: Mapping[Agent, Brain]) -> None:
+        super().__init__(brains)
+        self._crews: dict[tuple[Agent, ...], Crew] = {}
+
+    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
+        reports: dict[Agent, Report] = {}
+        with one_torch_thread():
+            for agents in groups(self.brains, plans):
+                mine = [plans[agent] for agent in agents]
+                reports |= zip(agents, self._crew(agents).update(mine), strict=True)
+        return {agent: reports[agent] for agent in plans}
+
+    def _crew(self, agents: tuple[Agent, ...]) -> Crew:
+        if agents not in self._crews:
+            while len(self._crews) >= _MOST_CREWS:
+                del self._crews[next(iter(self._crews))]
+            self._crews[agents] = Crew([self.brains[agent] for agent in agents])
+        return self._crews[agents]
+
+
+def groups(brains: Mapping[Agent, Brain], plans: Mapping[Agent, Plan]) -> list[tuple[Agent, ...]]:
+    """Agents whose losses are one function, of arguments of one form."""
+    together: dict[Any, list[Agent]] = {}
+    for agent, plan in plans.items():
+        arrays = {**plan.arrays, **plan.noise, "picks": plan.picks, "weights": plan.weights}
+        forms = tuple(sorted((name, array.shape, str(array.dtype)) for name, array in arrays.items()))
+        together.setdefault((brains[agent].algorithm.signature, forms), []).append(agent)
+    return [tuple(agents) for agents in together.values()]
+
+
+class Crew:
+    """Brains of one kind, whose numbers are rows of one strip while they are together."""
+
+    def __init__(self, brains: Sequence[Brain]) -> None:
+        self.brains = list(brains)
+        self.leader = self.brains[0]
+        self.strip = Strip.stacked([brain.strip for brain in self.brains])
+        self._num_updates = 0
+        self._see = stacked(self.leader, "see")
+        self._gradients = stacked_gradients(self.leader)
+        self._is_written = not self.leader.algorithm.traceable
+        self._gradient = torch.zeros_like(self.strip.weights)
+
+    def update(self, plans: Sequence[Plan]) -> list[Report]:
+        self._gather()
+        self._num_updates += 1
+        arrays = [tensors_of(plan) for plan in plans]
+        fixed = self._fixed()
+        data = self._prepared({name: torch.stack([own[name] for own in arrays]) for name in arrays[0]}, fixed)
+        carries = data.pop(CARRY, [None] * len(plans))
+        evaluate = self._evaluation(data, [plan_tensors(plan) for plan in plans], fixed)
+        lived = np.stack([plan.lived for plan in plans], 1)
+        reports = take_steps([brain.algorithm for brain in self.brains], self.strip, evaluate, lived)
+        return [finished(*each) for each in zip(self.brains, reports, arrays, carries, strict=True)]
+
+    def _fixed(self) -> Batch:
+        """What is not trained: targets (views of the strip) and statistics."""
+        named = [dict(brain.module.named_buffers(remove_duplicate=False)) for brain in self.brains]
+        targets = views(self.leader.layout.targets, self.strip.targets)
+        return targets | {name: torch.stack([own[name] for own in named]) for name in named[0]}
+
+    @torch.no_grad()
+    def _prepared(self, arrays: Batch, fixed: Batch) -> dict[str, Any]:
+        """The data of all agents, behind an axis of agents."""
+        tensors = {**views(self.leader.layout.trained, self.strip.weights), **fixed}
+        seen = self._see(tensors, arrays)
+        return self.leader.algorithm.prepare(seen, arrays)
+
+    def _gather(self) -> None:
+        """Have every brain live in its row; it may have lived in another crew's since."""
+        for index, brain in enumerate(self.brains):
+            row = self.strip.row(index)
+            if brain.strip.weights.data_ptr() != row.weights.data_ptr():
+                brain.move_to(row)
+
+    def _evaluation(self, data: Batch, plans: Sequence[Batch], fixed: Batch) -> Callable[[int], Any]:
+        """Losses, metrics and gradients of step after step."""
+        num_rows = data[next(iter(data))].shape[1]
+        stacked = {name: tensor.flatten(0, 1) for name, tensor in data.items()}
+        starts = torch.arange(len(plans))[:, None] * num_rows
+        picks = torch.stack([plan["picks"] for plan in plans], 1) + starts  # (steps, agents, rows)
+        others = {name: torch.stack([plan[name] for plan in plans], 1) for name in plans[0] if name != "picks"}
+        weights = views(self.leader.layout.trained, self.strip.weights)
+
+        def evaluate(step: int) -> tuple[Tensor, Metrics, Tensor]:
+            flat = picks[step].flatten()
+            batch = {
+                name: tensor.index_select(0, flat).view(*picks.shape[1:], *tensor.shape[1:])
+                for name, tensor in stacked.items()
+            }
+            batch |= {name: tensor[step] for name, tensor in others.items()}
+            with torch.no_grad():
+                losses, parts, metrics = self._compute(weights, fixed, batch)
+                torch.cat(parts, 1, out=self._gradient)
+            return losses, metrics, self._gradient
+
+        return evaluate
+
+    def _compute(self, weights: Batch, fixed: Batch, batch: Batch) -> tuple[Tensor, list[Tensor], Metrics]:
+        if not self._is_written and self._num_updates >= _WORTH_WRITING:
+            self._gradients = written_down(self._gradients, weights, fixed, batch)
+            self._is_written = True
+        return self._gradients(weights, fixed, batch)
+
+
+def stacked(brain: Brain, method: str) -> Callable[[Batch, Batch], Any]:
+    """A method of an algorithm that takes a module, for stacked parameters and arguments."""
+    return torch.vmap(_called(brain, method))
+
+
+def _called(brain: Brain, method: str) -> Callable[[Batch, Batch], Any]:
+    whole = _Method(brain.algorithm, method, copy.deepcopy(brain.module))  # its tensors are swapped in and out
+
+    def call(tensors: Batch, arguments: Batch) -> Any:
+        named = {f"module.{name}": tensor for name, tensor in tensors.items()}
+        return torch.func.functional_call(whole, named, (arguments,), tie_weights=False)
+
+    return call
+
+
+def stacked_gradients(brain: Brain) -> Gradients:
+    """From stacked parameters and minibatches to losses, gradients and metrics, a row for each agent."""
+    call = _called(brain, "loss")
+
+    def loss(weights: Batch, fixed: Batch, batch: Batch) -> tuple[Tensor, tuple[Tensor, Metrics]]:
+        value, metrics = call({**weights, **fixed}, batch)
+        return value, (value.detach(), metrics)
+
+    one = torch.func.grad(loss, has_aux=True)
+
+    def all_rows(weights: Batch, fixed: Batch, batch: Batch) -> tuple[Tensor, list[Tensor], Metrics]:
+        gradients, (losses, metrics) = torch.vmap(one)(weights, fixed, batch)
+        return losses, [gradients[name].flatten(1) for name in weights], metrics
+
+    return all_rows
+
+
+def written_down(function: Gradients, weights: Batch, fixed: Batch, batch: Batch) -> Gradients:
+    """The operations of a function for arguments of these shapes."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # late: it brings in symbolic algebra, and takes a second
+
+    graph = make_fx(function)(weights, fixed, batch)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    written: Gradients = graph
+    return written
+
+
+class _Method(nn.Module):
+    """A method of an algorithm as a module, so that `functional_call` can put other parameters in."""
+
+    def __init__(self, algorithm: Algorithm, method: str, module: nn.Module) -> None:
+        super().__init__()
+        self.algorithm, self.method, self.module = algorithm, method, module
+
+    def forward(self, arguments: Batch) -> Any:
+        return getattr(self.algorithm, self.method)(self.module, arguments)

@@ -1,0 +1,70 @@
+"""One agent after another, each by plain autograd: the reference. If in doubt, this mode is right."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parallel_envs.learners.algorithm import CARRY, Agent, Batch, Metrics, Plan, minibatch, plan_tensors
+from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.updates.mode import UpdateMode
+from parallel_envs.learners.updates.steps import take_steps
+from parallel_envs.torch_threads import one_torch_thread
+
+
+class SequentialUpdates(UpdateMode):
+    """Every agent's update in the caller, in turn."""
+
+    name = "sequential"
+
+    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
+        return {agent: update_one(self.brains[agent], plan) for agent, plan in plans.items()}
+
+
+def update_one(brain: Brain, plan: Plan) -> Report:
+    """One agent's update."""
+    with one_torch_thread():
+        arrays = tensors_of(plan)
+        with torch.no_grad():
+            data = brain.algorithm.prepare(brain.algorithm.see(brain.module, arrays), arrays)
+        carry = data.pop(CARRY, None)
+        gradient = torch.zeros_like(brain.strip.weights)
+        brain.layout.bind_gradients(brain.module, gradient)
+        evaluation = Evaluation(brain, data, plan_tensors(plan), gradient)
+        (report,) = take_steps([brain.algorithm], brain.strip, evaluation, plan.lived[:, None])
+        return finished(brain, report, arrays, carry)
+
+
+class Evaluation:
+    """Loss and gradient of one agent's minibatches, as rows of one."""
+
+    def __init__(self, brain: Brain, data: Batch, plan: Batch, gradient: Tensor) -> None:
+        self.brain, self.data, self.plan, self.gradient = brain, data, plan, gradient
+
+    def __call__(self, step: int) -> tuple[Tensor, Metrics, Tensor]:
+        self.gradient.zero_()
+        loss, metrics = self.brain.algorithm.loss(self.brain.module, minibatch(self.data, self.plan, step))
+        torch.autograd.backward(loss)
+        return loss.detach()[None], {name: value[None] for name, value in metrics.items()}, self.gradient
+
+
+def tensors_of(plan: Plan) -> Batch:
+    """What was lived, as tensors that share the plan's memory."""
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in plan.arrays.items()}
+
+
+def finished(brain: Brain, report: Report, arrays: Batch, carry: Tensor | None) -> Report:
+    """The end of an update: running statistics, if it came to anything, and what is remembered."""
+    taught = None
+    if report.diverged is None:
+        brain.algorithm.after_update(brain.module, arrays)
+        taught = brain.algorithm.taught(brain.module, arrays)
+    told: dict[str, Any] = {
+        name: one.numpy().copy() for name, one in (("carry", carry), ("taught", taught)) if one is not None
+    }
+    return dataclasses.replace(report, **told) if told else report

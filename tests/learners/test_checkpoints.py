@@ -1,0 +1,323 @@
+"""Checkpoints: all of a state comes back, none of a bad one, and a process that is killed leaves the old or the new."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from parallel_envs.learners import folders
+from parallel_envs.learners.checkpoints import (
+    BadCheckpoint,
+    Checkpoint,
+    about,
+    check_fits,
+    export_agent,
+    frozen,
+    load_agent,
+    load_checkpoint,
+    replace_agent,
+    save_agent,
+    save_checkpoint,
+)
+from parallel_envs.learners.runs import Run, newest_checkpoint
+from parallel_envs.rollouts.replay import ReplayBuffer
+from parallel_envs.testing import assert_same_batch
+
+pytest.importorskip("safetensors")
+
+NUM_KILLS = 12
+
+
+def state(number: int = 0, width: int = 4) -> dict[str, Any]:
+    generator = np.random.default_rng(number)
+    arrays = {
+        "weights": np.full(width, number, np.float32),
+        "steps": np.array(number),
+        "flags": np.array([True, False]),
+        "turned": np.arange(6, dtype=np.int16).reshape(2, 3).T,
+        "empty": np.zeros((0, 3)),
+    }
+    config = {"hidden": [width, width], "learning_rate": 0.1}
+    return {
+        "config": config,
+        "arrays": arrays,
+        "counters": {"updates": number},
+        "generator": generator.bit_generator.state,
+    }
+
+
+def buffered(number: int) -> dict[str, Any]:
+    buffer = ReplayBuffer(Box(-1, 1, (2,)), Discrete(3), 8, 2)
+    one, flags = np.ones((2, 2)), np.zeros(2, bool)
+    for _ in range(number):
+        buffer.add(one, np.ones(2, int), np.ones(2), flags, flags, one, ~flags)
+    return {**state(number), "memory": buffer.state()}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("original") / "checkpoint"
+    save_checkpoint(path, {"red": state(1), "blue": buffered(2), 7: state(3, width=2)}, {"seed": 5})
+    return path
+
+
+@pytest.fixture
+def folder(original: Path, tmp_path: Path) -> Path:
+    """A checkpoint of three agents."""
+    return Path(shutil.copytree(original, tmp_path / "checkpoint"))
+
+
+def files_in(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+# ---- there and back ------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_brings_back_every_agent(folder: Path) -> None:
+    loaded = load_checkpoint(folder)
+    assert_same_batch(loaded.agents, {"red": state(1), "blue": buffered(2), 7: state(3, width=2)})
+    assert loaded.about == about(folder) == {"seed": 5}
+
+
+def test_a_generator_goes_on_where_it_was(folder: Path) -> None:
+    expected, generator = np.random.default_rng(1), np.random.default_rng()
+    generator.bit_generator.state = load_agent(folder, "red")["generator"]
+    assert generator.random() == expected.random()
+
+
+def test_each_agent_has_a_folder_of_its_own_without_pickle(folder: Path) -> None:
+    assert {path.name for path in folder.iterdir()} == {"checkpoint.json", "red", "blue", "7"}
+    assert {path.name for path in (folder / "blue").iterdir()} == {"agent.json", "arrays.safetensors", "memory.npz"}
+
+
+@pytest.mark.parametrize("agents", [["a/b", "..", ".", "é ü"], ["Red", "red", "RED"], [1, "1"], ["x" * 300, "x" * 301]])
+def test_names_that_no_folder_can_have_are_kept_apart(agents: list[Any], tmp_path: Path) -> None:
+    states = {agent: state(number) for number, agent in enumerate(agents)}
+    save_checkpoint(tmp_path / "checkpoint", states)
+    assert_same_batch(load_checkpoint(tmp_path / "checkpoint").agents, states)
+
+
+def test_a_new_checkpoint_takes_the_place_of_the_old_one(folder: Path) -> None:
+    save_checkpoint(folder, {"red": state(9)})
+    assert list(load_checkpoint(folder).agents) == ["red"]
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_so_it_does_where_names_cannot_be_exchanged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "_exchanged", lambda *_: False)
+    save_checkpoint(folder, {"red": state(9)})
+    assert list(load_checkpoint(folder).agents) == ["red"]
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+# ---- one agent -----------------------------------------------------------------------------------
+
+
+def test_an_exported_agent_stands_alone(folder: Path, tmp_path: Path) -> None:
+    export_agent(folder, "blue", tmp_path / "exported")
+    assert_same_batch(load_agent(tmp_path / "exported"), buffered(2))
+    assert_same_batch(load_agent(folder / "blue"), buffered(2))
+
+
+def test_an_agent_takes_the_place_of_another(folder: Path) -> None:
+    replace_agent(folder, "red", frozen(load_agent(folder, "blue")))
+    loaded = load_checkpoint(folder)
+    assert loaded.agents["red"]["counters"] == {"updates": 2, "frozen": True}
+    assert_same_batch(loaded.agents["red"]["arrays"], state(2)["arrays"])
+    assert_same_batch(loaded.agents["blue"], buffered(2))
+    assert loaded.about == {"seed": 5}
+
+
+def test_a_frozen_agent_thaws() -> None:
+    assert frozen(frozen(state()), is_frozen=False)["counters"]["frozen"] is False
+
+
+# ---- bad input -----------------------------------------------------------------------------------
+
+
+def test_another_architecture_is_refused_and_named(folder: Path) -> None:
+    before = files_in(folder)
+    with pytest.raises(BadCheckpoint, match=r"agent 'red'.*weights: float32\[2\] stored, float32\[4\] here.*hidden"):
+        replace_agent(folder, "red", load_agent(folder, 7))
+    assert files_in(folder) == before
+
+
+def test_missing_arrays_are_named() -> None:
+    other = state()
+    del other["arrays"]["flags"]
+    with pytest.raises(BadCheckpoint, match=r"flags: nothing stored, bool\[2\] here"):
+        check_fits(other, state(), "red", "somewhere")
+
+
+def test_what_an_agent_remembers_just_now_is_no_part_of_its_architecture() -> None:
+    other = state()
+    other["arrays"]["carry"] = np.zeros((8, 4))
+    check_fits(other, state(), "red", "somewhere")
+
+
+def test_unknown_agents_are_named(folder: Path, tmp_path: Path) -> None:
+    for act in (
+        lambda: load_agent(folder, "green"),
+        lambda: export_agent(folder, "green", tmp_path / "green"),
+        lambda: replace_agent(folder, "green", state()),
+    ):
+        with pytest.raises(BadCheckpoint, match=r"no agent 'green'\. It holds 'red', 'blue', 7"):
+            act()
+    assert not (tmp_path / "green").exists()
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "truncated": lambda data: data[:-7],
+    "foreign": lambda data: b'{"some": "json"}',
+    "changed": lambda data: data[:-7] + b"x" + data[-6:],
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("file", ["agent.json", "arrays.safetensors", "memory.npz"])
+def test_a_damaged_file_is_named_with_its_agent(folder: Path, file: str, how: str) -> None:
+    path = folder / "blue" / file
+    path.write_bytes(DAMAGES[how](path.read_bytes()))
+    with pytest.raises(BadCheckpoint, match=rf"agent 'blue' cannot be read .*{file}"):
+        load_checkpoint(folder)
+    assert_same_batch(load_agent(folder, "red"), state(1))
+
+
+@pytest.mark.parametrize("file", ["agent.json", "arrays.safetensors", "memory.npz"])
+def test_a_missing_file_is_named_with_its_agent(folder: Path, file: str) -> None:
+    (folder / "blue" / file).unlink()
+    with pytest.raises(BadCheckpoint, match=rf"agent 'blue'.*{file}"):
+        load_checkpoint(folder)
+
+
+def test_arrays_of_another_agent_are_refused(folder: Path) -> None:
+    (folder / "red/arrays.safetensors").write_bytes((folder / "7/arrays.safetensors").read_bytes())
+    with pytest.raises(BadCheckpoint, match=r"agent 'red'.*not the file that was written"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("agents", [None, [3], [{"agent": "red"}], [{"agent": [], "folder": "red"}]])
+def test_a_table_of_agents_that_makes_no_sense_is_refused(agents: Any, folder: Path) -> None:
+    path = folder / "checkpoint.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "agents": agents}))
+    with pytest.raises(BadCheckpoint, match="does not say which agents"):
+        load_checkpoint(folder)
+
+
+def test_a_folder_without_a_checkpoint_is_said_to_be_none(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"checkpoint\.json"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("save", [save_checkpoint, lambda path, agents: save_agent(path, "red", agents["red"])])
+def test_what_is_no_checkpoint_is_not_written_over(save: Any, tmp_path: Path) -> None:
+    folder, file = tmp_path / "folder", tmp_path / "file"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("words")
+    file.write_text("words")
+    for path in (folder, file):
+        with pytest.raises(FileExistsError, match="not written over"):
+            save(path, {"red": state()})
+    assert files_in(tmp_path) == {"folder/thesis.tex": b"words", "file": b"words"}
+
+
+@pytest.mark.parametrize("bad", [{"counters": {"odd": object()}}, {"arrays": {"odd": np.array([None])}}])
+def test_a_state_that_cannot_be_written_leaves_the_old_checkpoint(folder: Path, bad: dict[str, Any]) -> None:
+    before = files_in(folder.parent)
+    with pytest.raises(TypeError, match="cannot"):
+        save_checkpoint(folder, {"red": state(), "blue": {**state(), **bad}})
+    assert files_in(folder.parent) == before
+
+
+def test_agents_that_files_cannot_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="words or whole numbers"):
+        save_checkpoint(tmp_path / "checkpoint", {("a", 1): state()})
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- killed --------------------------------------------------------------------------------------
+
+
+def everything(number: int) -> dict[Any, Any]:
+    return {"red": state(number), "blue": buffered(number % 5) | {"counters": {"updates": number}}}
+
+
+def saving(number: int) -> Callable[[Path], None]:
+    return lambda path: save_checkpoint(path, everything(number), {"number": number})
+
+
+def save_over_and_over(path: Path, first: int) -> None:
+    for number in itertools.count(first):
+        saving(number)(path)
+
+
+def save_in_a_run(path: Path, first: int) -> None:
+    run = Run(path, keep_checkpoints=2)
+    for number in itertools.count(first):
+        run.save(number, saving(number))
+
+
+@pytest.mark.parametrize("target", [save_over_and_over, save_in_a_run])
+def test_a_killed_process_leaves_a_whole_checkpoint(target: Any, tmp_path: Path) -> None:
+    path, numbers, began = tmp_path / "saved", [0], time.monotonic()
+    if target is save_in_a_run:
+        path.mkdir()
+        with Run(path) as run:
+            run.save(0, saving(0))
+    else:
+        saving(0)(path)
+    one = time.monotonic() - began
+    for delay in np.random.default_rng(0).uniform(0, 4 * one, NUM_KILLS):
+        child = multiprocessing.get_context("fork").Process(target=target, args=(path, numbers[-1] + 1))
+        child.start()
+        child.join(delay)
+        child.kill()
+        child.join()
+        found = path if target is save_over_and_over else newest_checkpoint(path)
+        assert found is not None
+        numbers.append(agreed(load_checkpoint(found)))
+    assert numbers == sorted(numbers)
+    assert len(set(numbers)) > 2  # they did save, and were not all killed at one place
+
+
+def agreed(checkpoint: Checkpoint) -> int:
+    """The number that everything in it says."""
+    number = int(checkpoint.about["number"])
+    assert_same_batch(checkpoint.agents, everything(number))
+    return number
+
+
+def test_before_and_after_everything_that_is_removed_the_checkpoint_is_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+
+    def watched(path: Path, **options: Any) -> None:
+        found.append(len(load_checkpoint(folder).agents))
+        removed(path, **options)
+        found.append(len(load_checkpoint(folder).agents))
+
+    removed = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", watched)
+    save_checkpoint(folder, {"red": state(9)})
+    assert (found[0], found[-1]) == (3, 1)
+
+
+def test_what_a_killed_process_left_is_swept_away(folder: Path) -> None:
+    draft = folder.with_name(f".{folder.name}.new")
+    draft.mkdir()
+    (draft / "agent.json").write_text(json.dumps({}))
+    save_checkpoint(folder, {"red": state(9)})
+    assert list(folder.parent.iterdir()) == [folder]

@@ -1,0 +1,270 @@
+"""`parallel-envs train`: what a run leaves behind, what is refused, and that a resumed run is the one never ended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from parallel_envs import cli
+from parallel_envs.learners.algorithm_settings import algorithm_configs
+from parallel_envs.learners.checkpoints import export_agent, frozen, load_agent, load_checkpoint, replace_agent
+from parallel_envs.learners.learner import CONFIGS
+from parallel_envs.learners.runs import newest_checkpoint, read_metrics
+from parallel_envs.learners.settings import load_settings
+from parallel_envs.testing import assert_same_batch
+
+Train = Callable[..., Any]
+
+PPO = {"name": "ppo", "rollout_length": 8, "minibatch_size": 8, "num_epochs": 2, "hidden": [8]}
+REPLAY = {"batch_size": 8, "learning_starts": 12, "train_interval": 2, "buffer_size": 40, "hidden": [8]}
+DQN = {"name": "dqn", **REPLAY, "num_steps": 3, "leniency": 0.5}
+SAC = {"name": "sac", **REPLAY}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ppo": ("CartPole-v1", PPO),
+    "gru": ("CartPole-v1", {**PPO, "network": "gru", "memory_size": 4}),
+    "dqn": ("CartPole-v1", DQN),
+    "sac": ("Pendulum-v1", SAC),
+}
+PLAIN = ["update_mode=sequential", "backend=serial"]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "simple_spread.yaml"
+CHECKPOINT_STEPS = 40  # five updates, more or less, of two environments
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    settings = {
+        "env": "CartPole-v1",
+        "num_envs": 2,
+        "total_steps": 2 * CHECKPOINT_STEPS,
+        "checkpoint_every": CHECKPOINT_STEPS,
+        "seed": 5,
+        "tensorboard": False,
+        "algorithm": PPO,
+    }
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+@pytest.fixture
+def train(config: Path) -> Train:
+    """The command, as a user gives it, without the file if it goes on with a run."""
+
+    def run(*words: Any, resume: Path | None = None) -> Any:
+        given = [config, *([] if any("parallel=" in str(word) for word in words) else PLAIN)]
+        return command(*(["--resume", resume] if resume else given), *words)
+
+    return run
+
+
+def command(*words: Any) -> Any:
+    return CliRunner().invoke(cli.app, ["train", *map(str, words)])
+
+
+def newest(folder: Path) -> Path:
+    found = newest_checkpoint(folder)
+    assert found is not None
+    return found
+
+
+def learnt(folder: Path) -> Any:
+    checkpoint = load_checkpoint(newest(folder))
+    return checkpoint.agents, checkpoint.about
+
+
+# ---- what a run leaves behind --------------------------------------------------------------------
+
+
+def test_a_run_leaves_its_settings_metrics_and_checkpoints(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = train(f"folder={folder}", "seed=7", "algorithm.num_epochs=1")
+    assert done.exit_code == 0, done.output
+    assert str(folder) in done.output.splitlines()
+    assert "steps/s" in done.output
+    settings = yaml.safe_load((folder / "settings.yaml").read_text())
+    assert (settings["seed"], settings["algorithm"]["num_epochs"], settings["strategy"]) == (7, 1, "batch")
+    assert json.loads((folder / "run.json").read_text())["seed"] == 7
+    lines = read_metrics(folder)
+    assert [line["update"] for line in lines] == list(range(1, len(lines) + 1))
+    assert lines[-1]["steps"] >= 2 * CHECKPOINT_STEPS
+    assert {"loss", "entropy", "return"} <= lines[-1]["agents"]["agent_0"].keys()
+    assert lines[-1]["seconds"].keys() == {"collect", "act", "update"}
+    assert len(list((folder / "checkpoints").iterdir())) == 2
+
+
+def test_a_run_finds_a_folder_of_its_own(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert train("total_steps=8").exit_code == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("config-")
+    assert newest_checkpoint(folder)
+
+
+def test_agents_of_different_algorithms_learn_side_by_side(train: Train, tmp_path: Path) -> None:
+    pytest.importorskip("mpe2")
+    folder = tmp_path / "run"
+    agents = yaml.safe_dump({"agent_1": DQN}, default_flow_style=True).strip()
+    done = train("env=mpe2.simple_spread_v3", "env_kwargs={N: 2}", f"agents={agents}", f"folder={folder}")
+    assert done.exit_code == 0, done.output
+    states, _ = learnt(folder)
+    assert {agent: state["config"]["name"] for agent, state in states.items()} == {"agent_0": "ppo", "agent_1": "dqn"}
+    assert all(state["counters"]["updates"] > 0 for state in states.values())
+
+
+def test_the_plans_block_runs_with_the_same_outcome_as_without(train: Train, tmp_path: Path) -> None:
+    plan: dict[str, Any] = {
+        "enabled": True,
+        "parallel_actions": True,
+        "parallel_training": True,
+        "async_learning": True,
+    }
+    plan |= {"train_interval": 4, "num_workers": None, "use_threads": True}
+    for name, block in (("beside", plan), ("alone", {"enabled": False})):
+        done = train(f"folder={tmp_path / name}", f"parallel={json.dumps(block)}")
+        assert done.exit_code == 0, done.output
+        assert ("take turns" in done.output) == (name == "beside")
+    one, other = learnt(tmp_path / "beside"), learnt(tmp_path / "alone")
+    assert one[1] == other[1]
+    assert_same_batch(one[0]["agent_0"]["arrays"], other[0]["agent_0"]["arrays"])
+
+
+def test_the_example_can_be_run_as_it_stands() -> None:
+    settings = load_settings(EXAMPLE)
+    assert algorithm_configs(settings, ["agent_0"], CONFIGS)["agent_0"].rollout_length == 128
+
+
+# ---- going on ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_is_the_one_that_was_never_ended(kind: str, train: Train, tmp_path: Path) -> None:
+    env, algorithm = KINDS[kind]
+    words = [f"env={env}", f"algorithm={json.dumps(algorithm)}"]
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    assert train(*words, f"folder={straight}").exit_code == 0
+    assert train(*words, f"folder={resumed}", f"total_steps={CHECKPOINT_STEPS}").exit_code == 0
+    half = learnt(resumed)[1]
+    done = train(f"total_steps={2 * CHECKPOINT_STEPS}", resume=resumed)
+    assert done.exit_code == 0, done.output
+    assert_same_batch(learnt(resumed), learnt(straight))
+    whole = learnt(straight)[1]
+    assert 0 < half["updates"] < whole["updates"]
+    assert [line["update"] for line in read_metrics(resumed)] == list(range(1, whole["updates"] + 1))
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(train: Train, config: Path, tmp_path: Path) -> None:
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    words = ["total_steps=400", f"checkpoint_every={CHECKPOINT_STEPS}"]
+    endless = [str(config), *PLAIN, "total_steps=1000000000", words[1], f"folder={killed}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "parallel_envs", "train", *endless],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while process.poll() is None and newest_checkpoint(killed) is None:
+        try:
+            process.wait(0.01)
+        except subprocess.TimeoutExpired:
+            continue
+    process.kill()
+    process.wait()
+    for checkpoint in sorted((killed / "checkpoints").iterdir())[2:]:
+        shutil.rmtree(checkpoint)  # it was quicker than we were
+    assert train(*words, resume=killed).exit_code == 0
+    assert train(*words, f"folder={straight}").exit_code == 0
+    assert_same_batch(learnt(killed), learnt(straight))
+
+
+def test_settings_on_which_learning_depends_stay(train: Train, config: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(f"folder={folder}", f"total_steps={CHECKPOINT_STEPS}")
+    before = newest(folder)
+    done = train("seed=6", "algorithm.hidden=[9]", resume=folder)
+    assert done.exit_code == 2
+    assert "has other settings: `algorithm`, `seed`" in done.output
+    assert newest(folder) == before
+    assert command(config, *PLAIN, "--resume", folder).exit_code == 0
+    assert newest(folder) != before
+
+
+def test_an_agent_may_be_frozen_and_take_anothers_place(train: Train, tmp_path: Path) -> None:
+    pytest.importorskip("mpe2")
+    folder = tmp_path / "run"
+    train("env=mpe2.simple_spread_v3", "env_kwargs={N: 2}", f"folder={folder}", f"total_steps={CHECKPOINT_STEPS}")
+    export_agent(newest(folder), "agent_0", tmp_path / "exported")
+    replace_agent(newest(folder), "agent_1", frozen(load_agent(tmp_path / "exported")))
+    done = train(f"total_steps={2 * CHECKPOINT_STEPS}", resume=folder)
+    assert done.exit_code == 0, done.output
+    exported, states = load_agent(tmp_path / "exported"), learnt(folder)[0]
+    changed = [
+        agent for agent, state in states.items() if np.any(state["arrays"]["weights"] != exported["arrays"]["weights"])
+    ]
+    assert changed == ["agent_0"]
+    assert states["agent_1"]["counters"]["frozen"]
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sed=3"], "`sed` is unknown. Did you mean `seed`?"),
+        (["algorithm.hiden=[3]"], "`algorithm.hiden` is unknown. Did you mean `hidden`?"),
+        (["algorithm.minibatch_size=99"], "Agent 'agent_0': minibatch_size=99"),
+        (["env=Pendulum-v1", 'algorithm={"name": "dqn"}'], "Agent 'agent_0' cannot learn with dqn"),
+        (["env=CartPol-v1"], "Give the path of a PettingZoo module"),
+        (["agents={agent_1: {}}"], "`agents.agent_1` is unknown. Did you mean `agent_0`?"),
+        (["other.yaml"], "two settings files"),
+        (["env=CartPole-v1", "env_kwargs={lenght: 3}"], "lenght"),
+    ],
+)
+def test_mistakes_are_told_in_plain_words(words: list[str], message: str, train: Train, tmp_path: Path) -> None:
+    done = train(*words, f"folder={tmp_path / 'run'}")
+    assert done.exit_code == 2, done.output
+    told = " ".join(done.output.replace("│", " ").split())
+    assert message in told
+    assert "Traceback" not in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_cannot_be_resumed_is_told(train: Train, tmp_path: Path) -> None:
+    done = train(resume=tmp_path / "nowhere")
+    assert done.exit_code == 2
+    assert "holds no run" in done.output
+
+
+def test_a_folder_that_is_in_use_is_not_begun_in(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("words")
+    done = train(f"folder={tmp_path / 'run'}")
+    assert done.exit_code == 2
+    assert "Choose another folder" in done.output
+
+
+def test_damaged_checkpoints_are_told(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(f"folder={folder}", "total_steps=8")
+    (newest(folder) / "agent_0" / "arrays.safetensors").write_bytes(b"")
+    done = train("total_steps=99", resume=folder)
+    assert done.exit_code == 2
+    assert "agent 'agent_0' cannot be read from" in " ".join(done.output.split())
+
+
+def test_nothing_to_do_is_told() -> None:
+    done = command()
+    assert done.exit_code == 2
+    assert "Give a settings file" in done.output

@@ -1,0 +1,341 @@
+"""`IndependentLearners`: agents live, learn and are kept, each by itself."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from pettingzoo import ParallelEnv
+
+from parallel_envs.errors import ClosedError
+from parallel_envs.learners import Diverged, DQNConfig, IndependentLearners, PPOConfig, SACConfig
+from parallel_envs.learners.life import Life
+from parallel_envs.multiagent import MultiAgentEnvManager
+from parallel_envs.rollouts.replay import ReplayBuffer
+from parallel_envs.rollouts.trajectories import Trajectory, TrajectoryStore
+from parallel_envs.seeding import SeedTree
+from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
+
+PPO = PPOConfig(rollout_length=10, minibatch_size=20, num_epochs=2, hidden=(8,), learning_rate=1e-2)
+DQN = DQNConfig(batch_size=16, learning_starts=20, hidden=(8,), exploration_steps=200)
+SAC = SACConfig(batch_size=16, learning_starts=20, hidden=(16,), learning_rate=1e-2, discount=0.5, temperature=0.05)
+
+
+class Pressing(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ships no type information
+    """Five steps. `red` is paid for action 1, `blue` for going up; `poison`, if given, is red's pay in one step."""
+
+    metadata = {"name": "pressing"}  # noqa: RUF012  # PettingZoo's form
+    possible_agents = ["red", "blue"]  # noqa: RUF012  # PettingZoo's form
+    poison: float | None = None
+
+    def observation_space(self, agent: str) -> Any:
+        return Box(-1.0, 1.0, (2 if agent == "red" else 3,))
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(2) if agent == "red" else Box(-1.0, 1.0, (1,))
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        if seed is not None:
+            self.source = np.random.default_rng(seed)
+        self.agents, self.step_count = list(self.possible_agents), 0
+        return self.seen(), {agent: {} for agent in self.agents}
+
+    def seen(self) -> Any:
+        return {agent: self.source.uniform(-1, 1, 2 + (agent == "blue")).astype(np.float32) for agent in self.agents}
+
+    def step(self, actions: Any) -> Any:
+        self.step_count += 1
+        over = self.step_count == 5
+        rewards = {"red": float(actions["red"]), "blue": float(actions["blue"][0])}
+        if self.poison is not None and self.step_count == 3:
+            rewards["red"] = self.poison
+        seen, there = self.seen(), self.agents
+        self.agents = [] if over else there
+        return seen, rewards, dict.fromkeys(there, over), dict.fromkeys(there, False), {agent: {} for agent in there}
+
+
+class Poisoned(Pressing):
+    poison = np.inf
+
+
+def pressing(kind: type[Pressing] = Pressing, num_envs: int = 4) -> MultiAgentEnvManager:
+    return MultiAgentEnvManager([kind] * num_envs, backend="serial")
+
+
+def weights(learners: IndependentLearners) -> dict[str, Any]:
+    return {agent: one.state()["arrays"]["weights"] for agent, one in learners.agents.items()}
+
+
+# ---- living ---------------------------------------------------------------------------------------------------------
+
+
+def lived_by(agent: str, num_steps: int = 14) -> Trajectory:
+    """An env in which `a` dies early, `b` joins late and is cut off, and `c` is there to the end (step 6)."""
+    schedule: Any = {"a": Stay(2), "b": Stay(5, first=3, ending="truncated"), "c": Stay(6)}
+    config = PPOConfig(rollout_length=num_steps, minibatch_size=num_steps)
+    with (
+        MultiAgentEnvManager([lambda: ScriptedAgentsEnv([schedule])], backend="serial") as envs,
+        IndependentLearners(envs, config, update_mode="sequential") as learners,
+    ):
+        for _ in range(num_steps):
+            learners.step()
+        store = learners.agents[agent].model.memory
+        assert isinstance(store, TrajectoryStore)
+        return store.trajectory(store.finish()).copy()
+
+
+@pytest.mark.parametrize(
+    ("agent", "valid", "terminated", "truncated", "begins"),
+    [
+        ("a", [0, 1, 7, 8], [1, 8], [], [0, 7, 14]),
+        ("b", [3, 4, 10, 11], [], [4, 11], [3, 10]),
+        ("c", [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12], [5, 12], [], [0, 7, 14]),
+    ],
+)
+def test_agents_that_die_or_join_have_lived_only_what_they_lived(
+    agent: str, valid: list[int], terminated: list[int], truncated: list[int], begins: list[int]
+) -> None:
+    """Step 6 and step 13 are resets."""
+    lived = lived_by(agent)
+    assert np.flatnonzero(lived.valid[:, 0]).tolist() == valid
+    assert np.flatnonzero(lived.terminated[:, 0]).tolist() == terminated
+    assert np.flatnonzero(lived.truncated[:, 0]).tolist() == truncated
+    assert np.flatnonzero(lived.begins[:, 0]).tolist() == begins
+
+
+def test_what_is_stored_is_what_happened() -> None:
+    lived = lived_by("c")
+    env = ScriptedAgentsEnv([{"a": Stay(2), "b": Stay(5, first=3, ending="truncated"), "c": Stay(6)}])
+    others: Any = {"a": lived_by("a"), "b": lived_by("b")}
+    seed = SeedTree(0).child("envs", 0).seed()
+    seen, _ = env.reset(seed=seed)
+    for step in range(6):
+        np.testing.assert_array_equal(lived.observations[step, 0], seen["c"])
+        actions = {agent: {**others, "c": lived}[agent].actions[step, 0] for agent in env.agents}
+        seen, rewards, *_ = env.step(actions)
+        assert lived.rewards[step, 0] == np.float32(rewards["c"])
+    np.testing.assert_array_equal(lived.observations[6, 0], seen["c"])  # the last of its episode
+
+
+def test_replay_buffers_hold_lived_steps_only() -> None:
+    schedule: Any = {"a": Stay(2), "c": Stay(6)}
+    with (
+        MultiAgentEnvManager([lambda: ScriptedAgentsEnv([schedule])] * 2, backend="serial") as envs,
+        IndependentLearners(envs, DQN, update_mode="sequential") as learners,
+    ):
+        for _ in range(14):
+            learners.step()
+        sizes = {}
+        for agent, learner in learners.agents.items():
+            assert isinstance(learner.memory, ReplayBuffer)
+            sizes[agent] = len(learner.memory), learner.counters["steps"]
+    assert sizes == {"a": (8, 8), "c": (24, 24)}
+
+
+def test_a_lost_episode_is_of_no_account() -> None:
+    life, there, gone = Life(["a"], 2), np.ones(2, np.bool_), np.array([False, True])
+    life.begin({"a": there})
+    passage = life.go_on({"a": there}, {"a": ~gone}, {"a": there}, {"a": np.array([1.0, 9.0])}, gone)
+    assert passage.num_steps == 1
+    assert list(life.returns["a"]) == []
+    passage = life.go_on({"a": ~gone}, {"a": there}, {"a": there}, {"a": np.array([1.0, 0.0])}, np.zeros(2, np.bool_))
+    assert passage.anew.tolist() == life.begins["a"].tolist() == [False, True]
+    life.go_on({"a": there}, {"a": ~there}, {"a": there}, {"a": np.array([1.0, 5.0])}, np.zeros(2, np.bool_))
+    assert list(life.returns["a"]) == [3.0, 5.0]
+
+
+# ---- learning -------------------------------------------------------------------------------------------------------
+
+
+def test_agents_of_different_algorithms_and_spaces_get_better() -> None:
+    configs = {"red": PPO, "blue": SAC}
+    with pressing() as envs, IndependentLearners(envs, configs, update_mode="sequential", seed=3) as learners:
+        learners.train(160)
+        before = learners.returns()
+        learners.train(1200)
+        after = learners.returns()
+        assert all(after[agent] > before[agent] + 0.8 for agent in configs), (before, after)
+        assert learners.agents["red"].metrics["steps"] > 0
+        assert learners.steps >= 1360
+
+
+@pytest.mark.parametrize("config", [DQN, PPOConfig(rollout_length=16, minibatch_size=32, network="gru", hidden=(8,))])
+def test_others_get_better_too(config: Any) -> None:
+    if isinstance(config, PPOConfig):
+        config = PPOConfig(**{**vars(config), "learning_rate": 1e-2, "memory_size": 8})
+    configs = {"red": config, "blue": PPO}
+    with pressing() as envs, IndependentLearners(envs, configs, update_mode="sequential", seed=3) as learners:
+        learners.train(1600)
+        assert learners.returns()["red"] > 3.3  # 2.5 by chance, 5 at best
+
+
+@pytest.mark.parametrize("mode", ["fused", "thread"])
+def test_a_run_is_the_same_in_every_mode(mode: str) -> None:
+    schedule: Any = {agent: Stay(9) for agent in ("a", "b", "c")}
+    found = []
+    for name in ("sequential", mode):
+        with (
+            MultiAgentEnvManager([lambda: ScriptedAgentsEnv([schedule])] * 3, backend="serial") as envs,
+            IndependentLearners(envs, PPO, update_mode=name, seed=5) as learners,
+        ):
+            learners.train(90)
+            found.append(weights(learners))
+    for agent, one in found[0].items():
+        np.testing.assert_allclose(found[1][agent], one, atol=1e-5)
+
+
+def test_a_seed_decides_everything() -> None:
+    found = []
+    for seed in (1, 1, 2):
+        with pressing() as envs, IndependentLearners(envs, {"red": PPO, "blue": SAC}, seed=seed) as learners:
+            learners.train(200)
+            found.append(weights(learners))
+    for agent in ("red", "blue"):
+        np.testing.assert_array_equal(found[0][agent], found[1][agent])
+        assert not np.array_equal(found[0][agent], found[2][agent])
+
+
+def test_agents_begin_with_weights_of_their_own() -> None:
+    with (
+        MultiAgentEnvManager([lambda: ScriptedAgentsEnv([{"a": Stay(5), "b": Stay(5)}])], backend="serial") as envs,
+        IndependentLearners(envs, DQN) as learners,
+    ):
+        own = weights(learners)
+        assert own["a"].shape == own["b"].shape
+        assert not np.array_equal(own["a"], own["b"])
+
+
+def test_a_frozen_agent_acts_and_does_not_learn() -> None:
+    with pressing() as envs, IndependentLearners(envs, PPO, update_mode="sequential") as learners:
+        learners.agents["red"].counters["frozen"] = True
+        before = weights(learners)
+        learners.train(200)
+        after = weights(learners)
+        np.testing.assert_array_equal(after["red"], before["red"])
+        assert not np.array_equal(after["blue"], before["blue"])
+        assert "red" in learners.returns()
+
+
+def test_the_policy_acts_with_what_was_learnt() -> None:
+    with pressing() as envs, IndependentLearners(envs, PPO, update_mode="fused") as learners:
+        learners.train(120)
+        for agent, learner in learners.agents.items():
+            acting = learners.policy.policy[agent].module.state_dict()  # type: ignore[index]
+            for name, tensor in learner.brain.module.actor.state_dict().items():
+                np.testing.assert_array_equal(acting[name], tensor)
+
+
+def test_watchers_are_told_of_updates() -> None:
+    seen = []
+    with pressing() as envs, IndependentLearners(envs, PPO, update_mode="sequential") as learners:
+        learners.train(100, lambda one: seen.append((one.updates, one.steps)))
+        assert [updates for updates, _ in seen] == list(range(1, learners.updates + 1))
+        assert all(value > 0 for value in learners.seconds.values())
+
+
+# ---- divergence -----------------------------------------------------------------------------------------------------
+
+
+def test_a_diverging_agent_is_skipped_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    with pressing(Poisoned) as envs, IndependentLearners(envs, PPO, update_mode="fused") as learners:
+        before = weights(learners)
+        with caplog.at_level(logging.WARNING):
+            learners.train(100)
+        assert "Agent 'red' has not learnt: its loss or its gradient was not finite in step 1" in caplog.text
+        assert "'blue'" not in caplog.text
+        np.testing.assert_array_equal(weights(learners)["red"], before["red"])
+        assert not np.array_equal(weights(learners)["blue"], before["blue"])
+
+
+def test_or_raised_when_the_others_have_learnt() -> None:
+    with (
+        pressing(Poisoned) as envs,
+        IndependentLearners(envs, PPO, update_mode="sequential", on_divergence="raise") as learners,
+    ):
+        before = weights(learners)["blue"]
+        with pytest.raises(Diverged, match="'red'") as caught:
+            learners.train(100)
+        assert caught.value.agents == ("red",)
+        assert not np.array_equal(weights(learners)["blue"], before)
+
+
+# ---- keeping --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_saved_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    configs = {"red": DQN, "blue": SAC}
+    with pressing() as envs, IndependentLearners(envs, configs, update_mode="sequential", seed=4) as straight:
+        straight.train(120)
+        straight.save(tmp_path / "kept")
+        straight.begin()
+        straight.train(120)
+        expected = straight.states()
+    with pressing() as envs, IndependentLearners(envs, configs, update_mode="sequential", seed=4) as resumed:
+        resumed.load(tmp_path / "kept")
+        resumed.begin()
+        resumed.train(120)
+        found = resumed.states()
+    for agent, state in expected.items():
+        assert found[agent]["generator"] == state["generator"]
+        assert found[agent]["counters"] == state["counters"]
+        for name, array in state["arrays"].items():
+            np.testing.assert_array_equal(found[agent]["arrays"][name], array, err_msg=name)
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    other = PPOConfig(**{**vars(PPO), "hidden": (9,)})
+    with pressing() as envs, IndependentLearners(envs, other) as learners:
+        states = learners.states()
+    with pressing() as envs, IndependentLearners(envs, PPO) as learners:
+        before = weights(learners)
+        with pytest.raises(ValueError, match=r"Agent 'red': .*'weights'.* of another shape"):
+            learners.load_states(states)
+        np.testing.assert_array_equal(weights(learners)["red"], before["red"])
+
+
+# ---- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"update_mode": "parallel"}, "update_mode='parallel' is unknown"),
+        ({"on_divergence": "ignore"}, "on_divergence='ignore' is unknown"),
+        ({"config": {"red": PPO}}, "no config for 'blue'"),
+        ({"config": {"red": PPO, "blue": PPO, "green": PPO}}, "'green', who is no agent here"),
+        ({"config": PPOConfig(rollout_length=2, minibatch_size=9)}, "Agent 'red': minibatch_size=9 is larger than its"),
+    ],
+)
+def test_options_that_make_no_sense_are_told(options: Any, words: str) -> None:
+    with pressing() as envs, pytest.raises(ValueError, match=words):
+        IndependentLearners(envs, **{"config": PPO, **options})
+
+
+@pytest.mark.parametrize(
+    ("config", "words"), [(DQN, "Agent 'blue' cannot learn with dqn"), (3, "Agent 'red': 3 is no")]
+)
+def test_configs_that_do_not_fit_are_told_with_the_agent(config: Any, words: str) -> None:
+    with pressing() as envs, pytest.raises(TypeError, match=words):
+        IndependentLearners(envs, config)
+
+
+def test_environments_that_hide_last_observations_are_refused() -> None:
+    with (
+        MultiAgentEnvManager([Pressing], backend="serial", autoreset_mode="SameStep") as envs,
+        pytest.raises(ValueError, match=r"autoreset_mode=.*which hides what agents saw last"),
+    ):
+        IndependentLearners(envs, PPO)
+
+
+def test_closed_learners_say_so() -> None:
+    with pressing() as envs:
+        learners = IndependentLearners(envs, PPO)
+        learners.close()
+        learners.close()
+        with pytest.raises(ClosedError, match="after they had been closed"):
+            learners.train(1)

@@ -1,0 +1,221 @@
+"""Networks, distributions and what they see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
+from torch import nn
+
+from parallel_envs.learners.distributions import (
+    Categorical,
+    ClippedGaussian,
+    EpsilonGreedy,
+    Head,
+    MultiCategorical,
+    SquashedGaussian,
+    log_normal_cdf,
+    stochastic_head,
+)
+from parallel_envs.learners.features import Sight
+from parallel_envs.learners.networks import GruCell, Image, Normaliser, Recurrent, mlp
+
+SOURCE = np.random.default_rng(3)
+
+
+def generator() -> Any:
+    return torch.Generator().manual_seed(1)
+
+
+def normal(outputs: Any) -> Any:
+    """Two dimensions: means, and logarithms of standard deviations."""
+    distributions: Any = torch.distributions
+    return distributions.Normal(outputs[:, :2], outputs[:, 2:].exp())
+
+
+def drawn(head: Head, outputs: Any, mask: Any = None, count: int = 20_000) -> Any:
+    rows = np.tile(np.asarray(outputs, np.float32), (count, 1))
+    masks = None if mask is None else np.tile(np.asarray(mask, bool), (count, 1))
+    return head.choose(rows, masks, head.noise(SOURCE, count))
+
+
+# ---- networks -------------------------------------------------------------------------------------------------------
+
+
+def test_weights_are_drawn_from_the_given_generator_alone() -> None:
+    before = torch.random.get_rng_state()
+    one, other = (mlp(3, (8,), 2, generator()) for _ in range(2))
+    assert all(torch.equal(*pair) for pair in zip(one.parameters(), other.parameters(), strict=True))
+    Image((12, 10, 3), 4, generator())
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("shape", [(84, 84, 4), (4, 84, 84), (12, 10, 3), (1, 5, 5)])
+def test_pictures_of_any_size_become_features(shape: tuple[int, ...]) -> None:
+    image = Image(shape, 7, generator())
+    assert image(torch.rand(2, 3, int(np.prod(shape)))).shape == (2, 3, 7)
+
+
+def test_the_cell_is_torch_s_gru() -> None:
+    cell, reference = GruCell(3, 5, generator()), nn.GRUCell(3, 5)
+    nn.init.normal_(cell.seen.bias)
+    nn.init.normal_(cell.remembered.bias)
+    reference.weight_ih, reference.bias_ih = cell.seen.weight, cell.seen.bias
+    reference.weight_hh, reference.bias_hh = cell.remembered.weight, cell.remembered.bias
+    features, memory = torch.rand(4, 3), torch.rand(4, 5)
+    assert torch.allclose(cell(features, memory), reference(features, memory), atol=1e-6)
+
+
+def test_unrolling_is_stepping_with_a_fresh_memory_where_episodes_begin() -> None:
+    network = Recurrent(mlp(3, (), 4, generator()), GruCell(4, 5, generator()), nn.Linear(5, 2), 5)
+    features, begins = torch.rand(2, 6, 3), torch.rand(2, 6) < 0.4
+    state = torch.rand(2, 5)
+    unrolled, steps = network.head(network.unroll(features, begins, state)), []
+    for step in range(6):
+        state[begins[:, step]] = 0.0
+        out, (state,) = network(features[:, step], (state.clone(),))
+        steps.append(out)
+    assert torch.allclose(unrolled, torch.stack(steps, 1), atol=1e-6)
+
+
+def test_the_normaliser_has_the_statistics_of_all_rows() -> None:
+    rows = torch.randn(100, 3) * torch.tensor([1.0, 5.0, 0.1]) + 7.0
+    normaliser = Normaliser(3)
+    for part in (rows[:1], rows[1:10], rows[10:]):
+        normaliser.take_in(part)
+    expected = ((rows - rows.mean(0)) / rows.std(0, correction=0)).clamp(-10, 10)
+    assert torch.allclose(normaliser(rows), expected, atol=1e-3)
+
+
+def test_rows_that_are_not_finite_stay_out_of_the_statistics() -> None:
+    normaliser = Normaliser(2)
+    normaliser.take_in(torch.tensor([[1.0, 2.0], [float("nan"), 1.0], [3.0, float("inf")]]))
+    assert normaliser.mean.tolist() == [1.0, 2.0]
+
+
+# ---- distributions --------------------------------------------------------------------------------------------------
+
+
+def test_categorical_draws_as_likely_as_it_says() -> None:
+    head = Categorical(Discrete(3, start=5))
+    logits = np.log([0.2, 0.5, 0.3])
+    actions = drawn(head, logits)
+    assert set(actions.tolist()) == {5, 6, 7}
+    likely = head.log_prob(torch.tensor(logits[None]), torch.arange(3)[:, None].T.squeeze(0)[1:2], None).exp()
+    assert float(likely) == pytest.approx(0.5)
+    np.testing.assert_allclose(np.bincount(actions - 5) / len(actions), [0.2, 0.5, 0.3], atol=0.02)
+
+
+def test_masked_actions_are_never_drawn_and_have_no_say_in_the_entropy() -> None:
+    head, mask = Categorical(Discrete(3)), [True, False, True]
+    assert set(drawn(head, [0.0, 9.0, 0.0], mask).tolist()) == {0, 2}
+    assert head.best(np.array([[1.0, 9.0, 0.0]]), np.array([mask])).tolist() == [0]
+    entropy = head.entropy(torch.tensor([[0.0, 9.0, 0.0]]), torch.tensor([mask]))
+    assert float(entropy) == pytest.approx(np.log(2))
+
+
+def test_where_nothing_is_allowed_everything_is() -> None:
+    head = Categorical(Discrete(2))
+    assert set(drawn(head, [0.0, 0.0], [False, False]).tolist()) == {0, 1}
+    assert float(head.log_prob(torch.zeros(1, 2), torch.tensor([1]), torch.zeros(1, 2, dtype=torch.bool))) == (
+        pytest.approx(np.log(0.5))
+    )
+
+
+def test_choices_of_several_are_independent() -> None:
+    head = MultiCategorical(MultiDiscrete([2, 3]))
+    logits = np.log([0.25, 0.75, 0.2, 0.3, 0.5])
+    actions = drawn(head, logits)
+    assert actions[:, 0].mean() == pytest.approx(0.75, abs=0.02)
+    likely = head.log_prob(torch.tensor(logits[None]), torch.tensor([[1, 2]]), None).exp()
+    assert float(likely) == pytest.approx(0.75 * 0.5)
+    assert np.mean((actions == [1, 2]).all(1)) == pytest.approx(0.375, abs=0.02)
+
+
+def test_a_clipped_gaussian_puts_the_tails_on_the_bounds() -> None:
+    head = ClippedGaussian(Box(-2.0, 4.0, (1,)))  # middle 1, half 3: bounds at -1 and 1 of its own units
+    outputs = [0.5, np.log(0.8)]
+    actions = drawn(head, outputs)[:, 0]
+    assert (actions.min(), actions.max()) == (-2.0, 4.0)
+    row = torch.tensor([outputs], dtype=torch.float32)
+    at_top = head.log_prob(row, torch.from_numpy(head.numbers(np.array([[4.0]]))), None).exp()
+    assert float(at_top) == pytest.approx(np.mean(actions == 4.0), abs=0.02)
+    inside = np.linspace(-1.999, 3.999, 2001)[:, None]
+    density = head.log_prob(row.expand(2001, 2), torch.from_numpy(head.numbers(inside)), None).exp()
+    at_bottom = head.log_prob(row, torch.from_numpy(head.numbers(np.array([[-2.0]]))), None).exp()
+    total = float(density.mean()) * 2.0 + float(at_top) + float(at_bottom)
+    assert total == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_box_without_bounds_is_a_plain_gaussian() -> None:
+    head = ClippedGaussian(Box(-np.inf, np.inf, (2,)))
+    outputs, actions = torch.tensor([[0.5, -3.0, 0.1, 0.7]]), np.array([[2.0, -5.0]])
+    expected = normal(outputs).log_prob(torch.tensor(actions)).sum()
+    assert float(head.log_prob(outputs, torch.from_numpy(head.numbers(actions)), None)) == pytest.approx(
+        float(expected)
+    )
+
+
+def test_the_tail_of_the_normal_distribution_has_a_gradient() -> None:
+    x = torch.linspace(-45, 8, 300, requires_grad=True)
+    reference = torch.special.log_ndtr(x.detach().double())
+    assert torch.allclose(log_normal_cdf(x).double(), reference, rtol=1e-3, atol=1e-5)
+    torch.autograd.backward(log_normal_cdf(x).sum())
+    assert x.grad is not None
+    assert bool(x.grad.isfinite().all())
+    assert float(x.grad[0]) > 40
+
+
+def test_a_squashed_gaussian_knows_how_likely_its_actions_are() -> None:
+    head = SquashedGaussian(Box(-1.0, 3.0, (2,)))
+    outputs = torch.tensor([[0.3, -0.2, -0.5, 0.1]])
+    actions, log_prob = head.sample(outputs, torch.tensor([[0.7, -1.1]]))
+    transforms: Any = torch.distributions
+    tanh = transforms.TransformedDistribution(normal(outputs), [transforms.TanhTransform()])
+    assert float(log_prob) == pytest.approx(float(tanh.log_prob(actions).sum()), abs=1e-4)
+    assert float(head.log_prob(outputs, actions, None)) == pytest.approx(float(log_prob), abs=1e-4)
+    assert np.abs(drawn(head, outputs[0].numpy())).max() <= 3.0
+
+
+def test_epsilon_says_how_often_any_action_will_do() -> None:
+    head = EpsilonGreedy(Discrete(3))
+    actions = drawn(head, [1.0, 5.0, 2.0, 0.3])
+    np.testing.assert_allclose(np.bincount(actions) / len(actions), [0.1, 0.8, 0.1], atol=0.02)
+    assert set(drawn(head, [1.0, 5.0, 2.0, 1.0], [True, False, True]).tolist()) == {0, 2}
+
+
+@pytest.mark.parametrize("space", [Text(3), Box(0, 9, (2,), np.int64), MultiBinary(2)])
+def test_spaces_that_cannot_be_acted_in_are_told(space: Any) -> None:
+    with pytest.raises(TypeError, match="Give a Discrete, MultiDiscrete or"):
+        stochastic_head(space)
+
+
+# ---- observations ---------------------------------------------------------------------------------------------------
+
+
+def test_every_space_becomes_numbers() -> None:
+    seen, _ = Sight(Discrete(3, start=2)).numbers(np.array([[2, 4]]))
+    assert seen.tolist() == [[[1, 0, 0], [0, 0, 1]]]
+    seen, _ = Sight(MultiDiscrete([2, 3])).numbers(np.array([[1, 2]]))
+    assert seen.tolist() == [[0, 1, 0, 0, 1]]
+    seen, _ = Sight(Box(0, 1, (2, 2))).numbers(np.arange(8.0).reshape(2, 2, 2))
+    assert seen.shape == (2, 4)
+    pictures, _ = Sight(Box(0, 255, (4, 4, 3), np.uint8)).numbers(np.ones((5, 4, 4, 3), np.uint8))
+    assert pictures.shape == (5, 48)
+    assert pictures.dtype == np.uint8
+
+
+def test_masks_come_beside_what_is_seen() -> None:
+    space = Dict({"observation": Discrete(2), "action_mask": MultiBinary(3)})
+    seen, mask = Sight(space).numbers({"observation": np.array([1]), "action_mask": np.array([[1, 0, 1]], np.int8)})
+    assert seen.tolist() == [[0, 1]]
+    assert mask is not None
+    assert mask.tolist() == [[True, False, True]]
+
+
+def test_what_cannot_be_seen_is_told() -> None:
+    with pytest.raises(TypeError, match="cannot be seen"):
+        Sight(Text(3))

@@ -1,0 +1,83 @@
+"""Parameters in flat memory, and Adam on rows of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from parallel_envs.learners.adam import clip_rows, step_rows
+from parallel_envs.learners.parameters import Strip, lay_out, views
+
+
+def network() -> nn.Module:
+    layers = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    layers.add_module("slow", nn.Linear(4, 2).requires_grad_(False))
+    return layers
+
+
+def bound(module: nn.Module) -> Strip:
+    layout = lay_out(module)
+    strip = Strip.of(module, layout)
+    layout.bind(module, strip)
+    return strip
+
+
+def test_parameters_are_views_of_the_strip() -> None:
+    module = network()
+    before = [parameter.detach().clone() for parameter in module.parameters()]
+    strip = bound(module)
+    assert all(torch.equal(one, other) for one, other in zip(module.parameters(), before, strict=True))
+    strip.weights.fill_(3.0)
+    strip.targets.fill_(4.0)
+    assert [float(parameter.detach().mean()) for parameter in module.parameters()] == [3.0] * 4 + [4.0] * 2
+
+
+def test_gradients_arrive_in_the_flat_row() -> None:
+    module = network()
+    strip = bound(module)
+    gradient = torch.zeros_like(strip.weights)
+    lay_out(module).bind_gradients(module, gradient)
+    torch.autograd.backward(module[2](module[1](module[0](torch.ones(5, 3)))).sum())  # type: ignore[index]
+    named = views(lay_out(module).trained, gradient)
+    assert torch.equal(named["2.bias"][0], torch.full((2,), 5.0))
+    assert float(named["0.weight"].abs().sum()) > 0
+
+
+def test_rows_of_a_stack_are_views() -> None:
+    strips = [bound(network()) for _ in range(3)]
+    stack = Strip.stacked(strips)
+    stack.row(1).weights.zero_()
+    assert float(stack.weights[1].abs().sum()) == 0.0
+    assert torch.equal(stack.weights[2], strips[2].weights[0])
+
+
+@pytest.mark.parametrize("num_steps", [1, 5])
+def test_adam_is_torch_s_for_each_row(num_steps: int) -> None:
+    start, gradients = torch.randn(2, 7), torch.randn(num_steps, 2, 7)
+    strip = Strip(start.clone(), torch.zeros(2, 0), torch.zeros(2, 7), torch.zeros(2, 7), torch.zeros(2))
+    rows = [nn.Parameter(row.clone()) for row in start]
+    optimisers = [torch.optim.Adam([row], lr=rate, eps=1e-5) for row, rate in zip(rows, (0.1, 0.01), strict=True)]
+    for gradient in gradients:
+        step_rows(strip, gradient.clone(), [True, True], [0.1, 0.01], 1e-5)
+        for row, own, optimiser in zip(rows, gradient, optimisers, strict=True):
+            row.grad = own
+            optimiser.step()
+    assert torch.allclose(strip.weights, torch.stack([row.detach() for row in rows]), atol=1e-6)
+
+
+def test_a_row_that_is_not_active_keeps_everything() -> None:
+    strip = Strip(torch.rand(2, 4), torch.rand(2, 0), torch.rand(2, 4), torch.rand(2, 4), torch.tensor([3.0, 3.0]))
+    before = strip.clone()
+    step_rows(strip, torch.full((2, 4), float("nan")), [False, False], [1.0, 1.0])
+    step_rows(strip, torch.tensor([[1.0] * 4, [float("nan")] * 4]), [True, False], [1.0, 1.0])
+    assert strip.steps.tolist() == [4.0, 3.0]
+    assert not torch.equal(strip.weights[0], before.weights[0])
+    for mine, old in zip(strip.row(1).arrays().values(), before.row(1).arrays().values(), strict=True):
+        assert torch.equal(mine, old)
+
+
+def test_each_row_is_clipped_to_its_own_limit() -> None:
+    gradient: Tensor = torch.tensor([[3.0, 4.0], [30.0, 40.0], [0.3, 0.4]])
+    clip_rows(gradient, gradient.norm(dim=1), torch.tensor([1.0, 100.0, 1.0]))
+    assert torch.allclose(gradient, torch.tensor([[0.6, 0.8], [30.0, 40.0], [0.3, 0.4]]), atol=1e-5)

@@ -1,0 +1,241 @@
+"""PPO: what it learns from, what it learns, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, Text
+
+from parallel_envs.learners.algorithm import minibatch, plan_tensors
+from parallel_envs.learners.brain import Brain
+from parallel_envs.learners.ppo import PPO, PPOConfig
+from parallel_envs.learners.updates.sequential import tensors_of, update_one
+from parallel_envs.rollouts.trajectories import Trajectory
+from tests.learners.lives import ARM, GRU, MASKED, NUM_ROWS, SEEN, trajectory
+
+CONFIG = PPOConfig(rollout_length=8, minibatch_size=6, num_epochs=3, discount=0.9, gae_lambda=0.8)
+ROWS = 8 * NUM_ROWS
+THREE = Discrete(3)
+
+
+def source() -> np.random.Generator:
+    return np.random.default_rng(5)
+
+
+def brain(config: PPOConfig = CONFIG, seen: Any = SEEN, acts: Any = THREE) -> Brain:
+    return Brain(PPO(config, seen, acts, agent="red"), 1)
+
+
+def prepared(one: Brain, lived: Trajectory) -> Any:
+    arrays = tensors_of(one.algorithm.draw(lived, source()))
+    with torch.no_grad():
+        return one.algorithm.prepare(one.algorithm.see(one.module, arrays), arrays)
+
+
+def flags(*places: tuple[int, int]) -> Any:
+    array = np.zeros((8, NUM_ROWS), np.bool_)
+    for place in places:
+        array[place] = True
+    return array
+
+
+def advantages_by_hand(values: Any, lived: Trajectory, config: PPOConfig) -> Any:
+    """Straight from the definition: sums over what follows, row by row."""
+    advantages = np.zeros((8, NUM_ROWS))
+    for row in range(NUM_ROWS):
+        for start in range(8):
+            factor = 1.0
+            for step in range(start, 8):
+                if not lived.valid[step, row]:
+                    break
+                after = 0.0 if lived.terminated[step, row] else values[step + 1, row]
+                error = lived.rewards[step, row] + config.discount * after - values[step, row]
+                advantages[start, row] += factor * error
+                factor *= config.discount * config.gae_lambda
+                if lived.terminated[step, row] or lived.truncated[step, row]:
+                    break
+    return advantages
+
+
+# ---- what it learns from --------------------------------------------------------------------------------------------
+
+
+def test_advantages_end_with_episodes_and_with_lives() -> None:
+    """Row 0 terminates, row 1 is truncated, row 2 was not there for a while."""
+    config = dataclasses.replace(CONFIG, normalize_advantages=False)
+    valid = ~flags((4, 0), (6, 1), (2, 2), (3, 2))
+    lived = trajectory(SEEN, Discrete(3), source(), terminated=flags((3, 0)), truncated=flags((5, 1)), valid=valid)
+    one = brain(config)
+    values = one.module.critic(torch.from_numpy(lived.observations)).detach().numpy()[..., 0]
+    data = prepared(one, lived)
+    expected = advantages_by_hand(values, lived, config)
+    np.testing.assert_allclose(data["advantages"].reshape(8, NUM_ROWS), expected, atol=1e-5)
+    np.testing.assert_allclose(data["returns"].reshape(8, NUM_ROWS), expected + values[:-1], atol=1e-5)
+
+
+def test_truncation_counts_what_was_to_come_and_termination_does_not() -> None:
+    one = brain(dataclasses.replace(CONFIG, normalize_advantages=False))
+    last = one.module.critic(torch.from_numpy(trajectory(SEEN, Discrete(3), source()).observations[4, 0])).detach()
+    returns = {}
+    for name in ("terminated", "truncated"):
+        lived = trajectory(SEEN, Discrete(3), source(), **{name: flags((3, 0))})
+        returns[name] = float(prepared(one, lived)["returns"].reshape(8, NUM_ROWS)[3, 0])
+        assert lived.rewards[3, 0] == pytest.approx(returns["terminated"], abs=1e-6)
+    assert returns["truncated"] - returns["terminated"] == pytest.approx(0.9 * float(last), abs=1e-5)
+
+
+def test_advantages_are_normalised_over_what_was_lived() -> None:
+    valid = ~flags((0, 0), (1, 0))
+    data = prepared(brain(), trajectory(SEEN, Discrete(3), source(), valid=valid))
+    lived = data["advantages"][torch.from_numpy(valid.ravel())]
+    assert float(lived.mean()) == pytest.approx(0.0, abs=1e-6)
+    assert float(lived.std(correction=0)) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_every_epoch_goes_once_through_what_was_lived() -> None:
+    valid = ~flags((0, 0), (7, 1), (5, 2))
+    plan = brain().algorithm.draw(trajectory(SEEN, Discrete(3), source(), valid=valid), source())
+    assert plan.picks.shape == (3 * 4, 6)
+    for picks, weights in zip(plan.picks.reshape(3, -1), plan.weights.reshape(3, -1), strict=True):
+        assert sorted(picks[weights > 0]) == np.flatnonzero(valid.ravel()).tolist()
+
+
+def test_who_lived_less_takes_fewer_steps() -> None:
+    valid = flags((0, 0), (1, 0), (2, 0))
+    one = brain()
+    plan = one.algorithm.draw(trajectory(SEEN, Discrete(3), source(), valid=valid), source())
+    assert plan.lived.sum() == 3  # one minibatch an epoch
+    assert update_one(one, plan).metrics["steps"] == 3
+
+
+def test_rows_that_were_not_lived_have_no_say() -> None:
+    valid = ~flags((2, 1), (3, 1))
+    results = []
+    for filler in (0.0, 1e6):
+        lived = trajectory(SEEN, Discrete(3), source(), valid=valid)
+        lived.rewards[~valid] = filler
+        one = brain()
+        update_one(one, one.algorithm.draw(lived, source()))
+        results.append(one.strip.weights.clone())
+    assert torch.equal(*results)
+
+
+# ---- what it learns -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [CONFIG, dataclasses.replace(GRU, learning_rate=3e-3)], ids=["mlp", "gru"])
+@pytest.mark.parametrize("acts", [Discrete(3), ARM], ids=["discrete", "box"])
+def test_what_was_rewarded_becomes_likelier(config: PPOConfig, acts: Any) -> None:
+    one = brain(dataclasses.replace(config, learning_rate=3e-3, gae_lambda=0.0, discount=0.0), acts=acts)
+    draws = source()
+    for number in range(25):
+        lived = trajectory(SEEN, acts, np.random.default_rng(number))
+        good = lived.actions == 1 if isinstance(acts, Discrete) else lived.actions[..., 0] > 0
+        lived.rewards[...] = good
+        update_one(one, one.algorithm.draw(lived, draws))
+    seen = torch.zeros(1, 5)
+    out = (
+        one.module.actor(seen, one.module.actor.initial_state(1))[0] if config is not CONFIG else one.module.actor(seen)
+    )
+    best = one.algorithm.head.best(out.detach().numpy(), None)[0]
+    assert best == 1 if isinstance(acts, Discrete) else best[0] > -0.25  # the middle is at -0.5
+
+
+def test_a_masked_action_gets_no_gradient() -> None:
+    one = brain(seen=MASKED)
+    lived = trajectory(MASKED, Discrete(3), source())
+    lived.observations["action_mask"][...] = [1, 1, 0]
+    lived.actions[...] = lived.actions % 2
+    before = one.module.actor[-1].weight.detach().clone()
+    update_one(one, one.algorithm.draw(lived, source()))
+    moved = (one.module.actor[-1].weight.detach() - before).abs().sum(1)
+    assert moved[2] == 0.0
+    assert moved[:2].min() > 0.0
+
+
+def test_an_update_stops_before_the_policy_goes_too_far() -> None:
+    steps = {}
+    for limit in (None, 1e-4):
+        one = brain(dataclasses.replace(CONFIG, target_kl=limit, learning_rate=1e-2))
+        steps[limit] = update_one(one, one.algorithm.draw(trajectory(SEEN, Discrete(3), source()), source())).metrics
+    assert steps[None]["steps"] == 12
+    assert 1 <= steps[1e-4]["steps"] < 12
+    assert steps[1e-4]["approximate_kl"] <= 1e-4 < steps[None]["approximate_kl"]
+
+
+def test_the_loss_has_the_gradient_of_the_policy_where_nothing_has_moved_yet() -> None:
+    """At the old weights the ratio is 1: the surrogate's gradient is that of the policy-gradient theorem."""
+    config = dataclasses.replace(CONFIG, minibatch_size=ROWS, value_weight=0.0, entropy_weight=0.0)
+    one = brain(config)
+    plan = one.algorithm.draw(trajectory(SEEN, Discrete(3), source()), source())
+    arrays = tensors_of(plan)
+    with torch.no_grad():
+        data = one.algorithm.prepare(one.algorithm.see(one.module, arrays), arrays)
+    batch = minibatch(data, plan_tensors(plan), 0)
+    loss, metrics = one.algorithm.loss(one.module, batch)
+    log_probs = torch.log_softmax(one.module.actor(batch["features"]), -1).gather(1, batch["actions"][:, None])[:, 0]
+    plain = -(log_probs * batch["advantages"]).mean()
+    parameters = list(one.module.actor.parameters())
+    pairs = zip(torch.autograd.grad(loss, parameters), torch.autograd.grad(plain, parameters), strict=True)
+    assert all(torch.allclose(mine, theirs, atol=1e-6) for mine, theirs in pairs)
+    assert float(metrics["approximate_kl"]) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_memory_starts_anew_where_an_episode_begins_and_goes_on_elsewhere() -> None:
+    one = brain(GRU)
+    begins = np.zeros((9, NUM_ROWS), np.bool_)
+    begins[4, 0] = True
+    memory = (np.ones((NUM_ROWS, 6), np.float32),)
+    lived = trajectory(SEEN, Discrete(3), source(), begins=begins, memory=memory)
+    data = prepared(one, lived)
+    actor, state = one.module.actor, (torch.ones(NUM_ROWS, 6),)
+    for step in range(8):
+        state = (torch.where(torch.from_numpy(begins[step])[:, None], 0.0, state[0]),)
+        out, state = actor(torch.from_numpy(lived.observations[step]), state)
+        expected = torch.log_softmax(out, -1)[torch.arange(NUM_ROWS), torch.from_numpy(lived.actions[step])]
+        assert torch.allclose(data["log_probs"][:, step], expected, atol=1e-5)
+    assert torch.allclose(data["carry"], state[0], atol=1e-6)
+
+
+# ---- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seen", "acts", "config", "words"),
+    [
+        (Text(3), Discrete(2), CONFIG, "Agent 'red' cannot learn with ppo: .* cannot be seen"),
+        (SEEN, Dict({"a": Discrete(2)}), CONFIG, "Agent 'red' cannot learn with ppo: .* cannot be acted in"),
+        (SEEN, Discrete(2), dataclasses.replace(CONFIG, network="cnn"), "Agent 'red' .* pictures have three axes"),
+        (SEEN, Box(0, 5, (1,), np.int32), CONFIG, "Agent 'red'"),
+    ],
+)
+def test_spaces_it_cannot_take_are_told_with_the_agent(seen: Any, acts: Any, config: PPOConfig, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        PPO(config, seen, acts, agent="red")
+
+
+def test_a_minibatch_larger_than_the_batch_is_told_with_the_agent() -> None:
+    one = brain(dataclasses.replace(CONFIG, minibatch_size=ROWS + 1))
+    with pytest.raises(ValueError, match=r"Agent 'red': minibatch_size=25 is larger than its batch of 24 rows"):
+        one.algorithm.draw(trajectory(SEEN, Discrete(3), source()), source())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"learning_rate": 0.0},
+        {"discount": 1.5},
+        {"network": "lstm"},
+        {"activation": "gelu"},
+        {"hidden": (64, 0)},
+        {"target_kl": -1.0},
+        {"clip_range": float("nan")},
+    ],
+)
+def test_settings_that_make_no_sense_are_told(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=rf"PPOConfig\.{next(iter(wrong))}="):
+        PPOConfig(**wrong)

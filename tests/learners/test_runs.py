@@ -1,0 +1,143 @@
+"""A run's folder: what it holds, and how one goes on."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from parallel_envs.learners.checkpoints import load_checkpoint, save_checkpoint
+from parallel_envs.learners.runs import Run, newest_checkpoint, read_metrics
+from parallel_envs.testing import assert_same_batch
+
+pytest.importorskip("safetensors")
+
+SETTINGS = {"env": "CartPole-v1", "seed": 3, "algorithm": {"name": "ppo", "hidden": [64, 64]}}
+
+
+def states(number: int) -> dict[Any, Any]:
+    arrays = {"weights": np.full(3, number, np.float32)}
+    return {"red": {"config": {}, "arrays": arrays, "counters": {"updates": number}, "generator": {}}}
+
+
+def saving(number: int) -> Callable[[Path], None]:
+    return lambda path: save_checkpoint(path, states(number))
+
+
+def a_run(folder: Path, **options: Any) -> Run:
+    return Run.create(folder, SETTINGS, seed=3, **{"tensorboard": False, **options})
+
+
+def log(run: Run, *updates: int) -> None:
+    for update in updates:
+        run.log({"update": update, "steps": update * 100}, {"red": {"loss": 1 / update}})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "first"
+
+
+# ---- what it holds -------------------------------------------------------------------------------
+
+
+def test_a_run_says_what_it_is(folder: Path) -> None:
+    a_run(folder).close()
+    assert yaml.safe_load((folder / "settings.yaml").read_text()) == SETTINGS
+    told = json.loads((folder / "run.json").read_text())
+    assert told["seed"] == 3
+    assert told["packages"]["numpy"] == np.__version__
+    assert told["python"] == sys.version.split()[0]
+
+
+def test_metrics_are_lines_of_json(folder: Path) -> None:
+    with a_run(folder) as run:
+        run.log({"update": 1, "steps": 8}, {"red": {"loss": 0.5}, 7: {"loss": float("nan")}})
+        assert read_metrics(folder) == [
+            {"update": 1, "steps": 8, "agents": {"red": {"loss": 0.5}, "7": {"loss": None}}}
+        ]
+
+
+def test_a_line_that_was_cut_off_is_left_out(folder: Path) -> None:
+    with a_run(folder) as run:
+        log(run, 1, 2)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 3, "ste')
+    assert [line["update"] for line in read_metrics(folder)] == [1, 2]
+
+
+def test_the_newest_checkpoints_are_kept(folder: Path) -> None:
+    with a_run(folder, keep_checkpoints=2) as run:
+        assert newest_checkpoint(folder) is None
+        for steps in (9, 10, 100):
+            assert run.save(steps, saving(steps)) == newest_checkpoint(folder)
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["000000010", "000000100"]
+
+
+def test_tensorboard_has_the_same_numbers(folder: Path) -> None:
+    pytest.importorskip("tensorboard")
+    pytest.importorskip("torch")
+    accumulator: Any = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    with a_run(folder, tensorboard=True) as run:
+        log(run, 1, 2)
+    read = accumulator.EventAccumulator(str(folder / "tensorboard"))
+    read.Reload()
+    assert [(each.step, each.value) for each in read.Scalars("loss/red")] == [(100, 1.0), (200, 0.5)]
+
+
+def test_a_run_goes_on_without_tensorboard_and_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with a_run(folder, tensorboard=True) as run:
+        log(run, 1, 2)
+    assert len(read_metrics(folder)) == 2
+    assert [record.message for record in caplog.records] == [
+        "TensorBoard is not installed: metrics go to metrics.jsonl only."
+    ]
+
+
+# ---- going on ------------------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_from_its_newest_checkpoint(folder: Path) -> None:
+    with a_run(folder) as run:
+        log(run, 1, 2)
+        run.save(200, saving(2))
+        log(run, 3, 4)
+    again, path = Run.resume(folder, tensorboard=False)
+    with again:
+        assert_same_batch(load_checkpoint(path).agents, states(2))
+        log(again, 3)
+    assert [line["update"] for line in read_metrics(folder)] == [1, 2, 3]
+
+
+def test_what_a_killed_process_left_is_swept_away(folder: Path) -> None:
+    with a_run(folder) as run:
+        run.save(200, saving(2))
+    (folder / "checkpoints" / ".000000300.new").mkdir()
+    Run.resume(folder, tensorboard=False)[0].close()
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["000000200"]
+
+
+def test_a_folder_that_holds_something_is_not_begun_in(folder: Path) -> None:
+    a_run(folder).close()
+    before = (folder / "run.json").read_bytes()
+    with pytest.raises(FileExistsError, match="--resume"):
+        a_run(folder)
+    assert (folder / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_what_cannot_be_resumed_says_why(folder: Path, made: bool) -> None:
+    if made:
+        a_run(folder).close()
+    with pytest.raises(FileNotFoundError, match="no checkpoint yet" if made else "holds no run"):
+        Run.resume(folder)

@@ -1,0 +1,109 @@
+"""SAC: each loss moves its own parameters only; what it learns; what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from parallel_envs.learners.algorithm import minibatch, plan_tensors
+from parallel_envs.learners.brain import Brain
+from parallel_envs.learners.sac import SAC, SACConfig
+from parallel_envs.learners.updates.sequential import tensors_of, update_one
+from parallel_envs.rollouts.replay import ReplayBuffer
+from tests.learners.lives import ARM, PICTURES, SEEN, buffer_of
+
+CONFIG = SACConfig(batch_size=32, hidden=(16,), learning_rate=1e-2)
+
+
+def source() -> np.random.Generator:
+    return np.random.default_rng(5)
+
+
+def brain(config: SACConfig = CONFIG) -> Brain:
+    return Brain(SAC(config, SEEN, ARM, agent="green"), 1)
+
+
+def drawn_batch(one: Brain) -> Any:
+    plan = one.algorithm.draw(buffer_of(SEEN, ARM, source()), source())
+    return minibatch(one.algorithm.prepare((), tensors_of(plan)), plan_tensors(plan), 0)
+
+
+def test_the_gradient_of_the_sum_is_that_of_each_part() -> None:
+    """The actor is not moved by the critics' errors, nor the critics by what the actor wants."""
+    one = brain()
+    module: Any = one.module
+    batch = drawn_batch(one)
+    whole = torch.autograd.grad(one.algorithm.loss(module, batch)[0], list(module.critics.parameters()))
+    with torch.no_grad():
+        algorithm: Any = one.algorithm
+        aim = algorithm._aim(module, batch, module.temperature())
+    errors = [critic(batch["features"], batch["actions"]) - aim for critic in module.critics]
+    critics = torch.autograd.grad(
+        sum(0.5 * error.square().mean() for error in errors), list(module.critics.parameters())
+    )
+    assert all(torch.allclose(mine, theirs, atol=1e-6) for mine, theirs in zip(whole, critics, strict=True))
+
+    whole = torch.autograd.grad(one.algorithm.loss(module, batch)[0], list(module.actor.parameters()))
+    actions, log_probs = one.algorithm.head.sample(module.actor(batch["features"]), batch["noise"])
+    value = torch.minimum(*(critic(batch["features"], actions) for critic in module.critics))
+    wanted = (module.temperature().detach() * log_probs - value).mean()
+    actor = torch.autograd.grad(wanted, list(module.actor.parameters()))
+    assert all(torch.allclose(mine, theirs, atol=1e-6) for mine, theirs in zip(whole, actor, strict=True))
+
+
+def test_the_slow_critics_follow_the_critics() -> None:
+    one = brain(dataclasses.replace(CONFIG, target_rate=1.0))
+    update_one(one, one.algorithm.draw(buffer_of(SEEN, ARM, source()), source()))
+    module: Any = one.module
+    pairs = zip(module.critics.parameters(), module.targets.parameters(), strict=True)
+    assert all(torch.equal(fast.detach(), slow) for fast, slow in pairs)
+
+
+def test_it_learns_where_the_reward_is() -> None:
+    memory, draws = ReplayBuffer(SEEN, ARM, 500, 1), source()
+    over, going = np.ones(1, np.bool_), np.zeros(1, np.bool_)
+    for _ in range(500):
+        action = draws.uniform(ARM.low, ARM.high, (1, 2)).astype(np.float32)
+        seen = draws.uniform(-1, 1, (1, 5)).astype(np.float32)
+        memory.add(seen, action, action[:, 0], over, going, seen, over)
+    one = brain(dataclasses.replace(CONFIG, gradient_steps=150, temperature=0.05))
+    update_one(one, one.algorithm.draw(memory, draws))
+    module: Any = one.module
+    best = one.algorithm.head.best(module.actor(torch.zeros(1, 5)).detach().numpy(), None)
+    assert best[0, 0] > 0.5  # of -2 to 1
+
+
+def test_the_temperature_rises_while_the_policy_is_too_decided() -> None:
+    temperatures = []
+    for wanted in (-20.0, 5.0):
+        one = brain(dataclasses.replace(CONFIG, target_entropy=wanted, gradient_steps=20))
+        update_one(one, one.algorithm.draw(buffer_of(SEEN, ARM, source()), source()))
+        module: Any = one.module
+        temperatures.append(float(module.temperature().detach()))
+    assert temperatures[0] < 0.2 < temperatures[1]
+
+
+def test_noise_is_the_agent_s_own() -> None:
+    algorithm, memory = brain().algorithm, buffer_of(SEEN, ARM, source())
+    one, same, other = (algorithm.draw(memory, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one.noise["noise"], same.noise["noise"])
+    assert not np.array_equal(one.noise["noise"], other.noise["noise"])
+    assert not np.array_equal(one.noise["noise"], one.noise["next_noise"])
+
+
+@pytest.mark.parametrize(
+    ("seen", "acts", "words"),
+    [
+        (SEEN, Discrete(3), "SAC acts in Box spaces only"),
+        (SEEN, Box(-np.inf, np.inf, (2,)), "has no bounds"),
+        (PICTURES, ARM, "flat observations only"),
+    ],
+)
+def test_spaces_it_cannot_take_are_told_with_the_agent(seen: Any, acts: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=f"Agent 'green' cannot learn with sac: .*{words}"):
+        SAC(CONFIG, seen, acts, agent="green")

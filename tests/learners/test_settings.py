@@ -1,0 +1,196 @@
+"""Settings: what is right is understood, what is wrong is named with what was probably meant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parallel_envs.learners.algorithm_settings import algorithm_configs
+from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings, read_settings
+
+LEAST = {"env": "CartPole-v1", "total_steps": 100}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    hidden: tuple[int, ...] = (64, 64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slow:
+    learning_rate: float = 0.1
+    network: Network = field(default_factory=Network)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fast:
+    speed: int = 3
+    train_interval: int = 9
+
+
+KINDS = {"slow": Slow, "fast": Fast}
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text)
+    return path
+
+
+def read(**settings: Any) -> TrainSettings:
+    return read_settings({**LEAST, **settings})
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def test_a_file_is_read_and_overrides_replace_what_it_says(tmp_path: Path) -> None:
+    path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 100\nalgorithm: {name: slow, learning_rate: 1}\n")
+    settings = load_settings(path, ["seed=3", "algorithm.learning_rate=3e-4", "agents.red.name=fast", "folder=null"])
+    assert (settings.seed, settings.folder, settings.total_steps) == (3, None, 100)
+    configs = algorithm_configs(settings, ["red", "blue"], KINDS)
+    assert configs == {"red": Fast(), "blue": Slow(learning_rate=3e-4)}
+
+
+def test_what_was_resolved_is_resolved_to_the_same() -> None:
+    settings = read(parallel={"use_threads": True}, agents={"red": {"speed": 1}})
+    assert read_settings(settings.described()) == settings
+    assert "parallel" not in settings.described()
+
+
+def test_checkpoints_and_lines_come_so_often_unless_told() -> None:
+    assert read(total_steps=101).checkpoint_every == 11
+    assert read(total_steps=101, checkpoint_every=3).checkpoint_every == 3
+    assert read(total_steps=5000).log_every == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("env: [", "is not YAML"),
+        ("- env", "holds list"),
+        ("", "holds NoneType"),
+        ("env: a", r"`total_steps` is missing"),
+        ("env: a\ntotal_steps: 100\nnum_env: 3", r"`num_env` is unknown. Did you mean `num_envs`\?"),
+        ("env: a\ntotal_steps: 100\nzzz: 3", "`zzz` is unknown. Known are `agents`, `algorithm`"),
+        ("env: a\ntotal_steps: 100\nparallel: {use_thread: 1}", r"`parallel.use_thread` .*mean `use_threads`\?"),
+        ("env: a\ntotal_steps: many", "`total_steps: 'many'`: Input should be a valid integer"),
+        ("env: a\ntotal_steps: 0", "`total_steps: 0`: Input should be greater than 0"),
+        ("env: a\ntotal_steps: 9\nupdate_mode: fuse", "`update_mode: 'fuse'`: Input should be 'sequential'"),
+    ],
+)
+def test_mistakes_are_named(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match=words) as caught:
+        load_settings(written(tmp_path, text))
+    assert "config.yaml" in str(caught.value)
+
+
+def test_all_mistakes_are_named_at_once() -> None:
+    with pytest.raises(BadSettings, match=r"(?s)`num_envs: -1`.*`sed` is.*`seed`"):
+        read(sed=1, num_envs=-1)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match=r"nowhere\.yaml cannot be read"):
+        load_settings(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("seed", "has not the form key=value"),
+        ("=3", "has not the form key=value"),
+        ("env.name=3", "leads into `env`"),
+        ("seed=[", "is not YAML"),
+    ],
+)
+def test_overrides_that_say_nothing_are_refused(override: str, words: str, tmp_path: Path) -> None:
+    path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 100\n")
+    with pytest.raises(BadSettings, match=words):
+        load_settings(path, [override])
+
+
+# ---- the block `parallel` of the original plan ---------------------------------------------------
+
+PLAN = {
+    "enabled": True,
+    "parallel_actions": True,
+    "parallel_training": True,
+    "async_learning": True,
+    "train_interval": 4,
+    "num_workers": None,
+    "use_threads": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, {"update_mode": "process", "strategy": "batch", "backend": "process", "mode": "overlap"}),
+        ({"use_threads": True, "num_workers": 3}, {"update_mode": "thread", "backend": "thread", "num_workers": 3}),
+        ({"parallel_training": False}, {"update_mode": "sequential", "strategy": "batch", "backend": "process"}),
+        ({"parallel_actions": False, "async_learning": False}, {"strategy": "sequential", "mode": "sync"}),
+        ({"train_interval": 2}, {"train_interval": 2}),
+        (
+            {"enabled": False},
+            {"update_mode": "sequential", "strategy": "sequential", "backend": "serial", "mode": "sync"},
+        ),
+    ],
+)
+def test_the_plans_block_is_understood(change: dict[str, Any], expected: dict[str, Any]) -> None:
+    settings = read(parallel={**PLAN, **change})
+    assert {name: getattr(settings, name) for name in expected} == expected
+
+
+def test_what_is_said_twice_is_refused() -> None:
+    with pytest.raises(BadSettings, match="`parallel` and `backend`, `update_mode` say the same thing"):
+        read(parallel=PLAN, update_mode="fused", backend="serial")
+
+
+# ---- the algorithms' configs ---------------------------------------------------------------------
+
+
+def configs(agents: Any = None, **algorithm: Any) -> dict[Any, Any]:
+    return algorithm_configs(read(algorithm=algorithm, agents=agents or {}), ["red", 7], KINDS)
+
+
+def test_agents_take_over_what_they_do_not_say() -> None:
+    made = configs({"red": {"learning_rate": 2}}, name="slow", network={"hidden": [8]})
+    assert made == {
+        "red": Slow(learning_rate=2.0, network=Network(hidden=(8,))),
+        7: Slow(network=Network(hidden=(8,))),
+    }
+
+
+def test_agents_of_another_algorithm_take_over_nothing() -> None:
+    assert configs({"7": {"name": "fast"}}, name="slow", learning_rate=2) == {"red": Slow(learning_rate=2.0), 7: Fast()}
+
+
+def test_the_train_interval_is_for_those_who_have_one_and_do_not_say_it() -> None:
+    agents = {"red": {"name": "fast"}, "7": {"name": "fast", "train_interval": 5}}
+    settings = read(algorithm={"name": "slow"}, agents=agents, parallel={"train_interval": 2})
+    assert algorithm_configs(settings, ["red", 7, "blue"], KINDS) == {
+        "red": Fast(train_interval=2),
+        7: Fast(train_interval=5),
+        "blue": Slow(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("agents", "algorithm", "words"),
+    [
+        ({"read": {}}, {"name": "slow"}, r"`agents.read` is unknown. Did you mean `red`\?"),
+        ({}, {}, "`algorithm.name` is missing. Known are `fast`, `slow`"),
+        ({}, {"name": "slwo"}, r"`algorithm.name: slwo` is unknown. Did you mean `slow`\?"),
+        ({}, {"name": "slow", "learning_rat": 1}, r"`algorithm.learning_rat` .*mean `learning_rate`\?"),
+        ({}, {"name": "slow", "network": {"hiden": []}}, r"`algorithm.network.hiden` .*mean `hidden`\?"),
+        ({}, {"name": "slow", "learning_rate": "high"}, "`algorithm.learning_rate: 'high'`: Input should be"),
+        ({"red": {"speed": 3}}, {"name": "slow"}, "`agents.red.speed` is unknown"),
+    ],
+)
+def test_mistakes_in_algorithms_are_named(agents: Any, algorithm: Any, words: str) -> None:
+    with pytest.raises(BadSettings, match=words):
+        configs(agents, **algorithm)

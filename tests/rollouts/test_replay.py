@@ -1,0 +1,306 @@
+"""Replay against a naive memory: what is kept, what sums and sequences are made of, and files."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from parallel_envs.rollouts.archives import write_archive
+from parallel_envs.rollouts.replay import ReplayBuffer
+from parallel_envs.testing import assert_same_batch
+from tests.rollouts.lives import ACTIONS, OBSERVATIONS, Life, Step, lives, observed
+
+MEMORY = (np.zeros(1),)
+MANY = 200  # draws, so that of the few steps that are kept each is met
+
+
+def draws(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def a_life(capacity: int = 20, num_rows: int = 2, *, steps: int = 0, **options: Any) -> Life:
+    life = Life(ReplayBuffer(OBSERVATIONS, ACTIONS, capacity, num_rows, **options))
+    for _ in range(steps):
+        life.play(("goes on",) * num_rows)
+    return life
+
+
+# ---- what is kept --------------------------------------------------------------------------------
+
+
+@given(lives())
+def test_the_newest_steps_are_kept_each_as_it_was(life: Life) -> None:
+    assert len(life.buffer) == len(life.kept) <= life.buffer.capacity
+    assume(life.kept)
+    batch = life.buffer.sample(draws(), MANY)
+    numbers = batch["observations"]["number"].tolist()
+    assert set(numbers) == set(life.kept)
+    drawn = [life.kept[number] for number in numbers]
+    assert_same_batch(batch["observations"], observed(numbers))
+    assert_same_batch(batch["next_observations"], observed([step.after for step in drawn]))
+    assert batch["actions"].tolist() == [int(number) % 100 for number in numbers]
+    assert batch["rewards"].tolist() == numbers
+    assert batch["weights"].tolist() == [1.0] * MANY
+
+
+def test_absent_rows_are_not_stored() -> None:
+    life = a_life()
+    life.play(("absent", "goes on"))
+    life.play(("absent", "absent"))
+    assert len(life.buffer) == 1
+    assert life.buffer.sample(draws(), 1)["observations"]["number"] == [2.0]
+
+
+def test_what_is_drawn_is_a_copy() -> None:
+    buffer = a_life(steps=3).buffer
+    before = buffer.sample(draws(), 8)
+    buffer.sample(draws(), 8)["observations"]["number"][:] = 0
+    assert_same_batch(buffer.sample(draws(), 8), before)
+
+
+def test_draws_are_uniform() -> None:
+    indices = a_life(steps=5).buffer.sample(draws(), 10_000)["indices"]
+    assert np.bincount(indices).min() > 850
+
+
+# ---- sums of rewards -----------------------------------------------------------------------------
+
+
+def summed(step: Step, num_steps: int, discount: float) -> tuple[float, float, float]:
+    """The sum, what the value after it counts, and the observation after it: step by step."""
+    total, factor, last = step.number, discount, step
+    for _ in range(num_steps - 1):
+        if last.following is None:
+            break
+        last = last.following
+        total, factor = total + factor * last.number, factor * discount
+    return total, 0.0 if last.terminated else factor, last.after
+
+
+@given(lives(num_steps=3, discount=0.5))
+def test_sums_end_with_the_episode_and_bootstrap_unless_it_terminated(life: Life) -> None:
+    assume(life.kept)
+    batch = life.buffer.sample(draws(), MANY)
+    expected = [summed(life.kept[number], 3, 0.5) for number in batch["observations"]["number"].tolist()]
+    assert batch["rewards"].tolist() == [total for total, _, _ in expected]
+    assert batch["discounts"].tolist() == [factor for _, factor, _ in expected]
+    assert batch["next_observations"]["number"].tolist() == [after for _, _, after in expected]
+
+
+@pytest.mark.parametrize(("event", "discount"), [("terminated", 0.0), ("both", 0.0), ("truncated", 0.5)])
+def test_truncation_bootstraps_and_termination_does_not(event: str, discount: float) -> None:
+    life = a_life(num_rows=1, num_steps=3, discount=0.5)
+    life.play((event,))
+    life.play(("goes on",))
+    batch = life.buffer.sample(draws(), MANY)
+    first = batch["observations"]["number"] == 1.0
+    assert set(batch["discounts"][first].tolist()) == {discount}
+    assert set(batch["rewards"][first].tolist()) == {1.0}
+
+
+def test_a_step_that_begins_an_episode_follows_nothing() -> None:
+    buffer = ReplayBuffer(ACTIONS, ACTIONS, 8, 1, num_steps=2)
+    one, no, yes = np.ones(1, int), np.zeros(1, bool), np.ones(1, bool)
+    for begins in (yes, no, yes):
+        buffer.add(one, one, one, no, no, one, yes, begins=begins)
+    batch = buffer.sample(draws(), MANY)
+    sums = dict(zip(batch["indices"].tolist(), batch["rewards"].tolist(), strict=True))
+    assert sums == {0: pytest.approx(1.99), 1: 1.0, 2: 1.0}
+
+
+# ---- sequences -----------------------------------------------------------------------------------
+
+
+@given(lives(memory=MEMORY), st.integers(1, 6))
+def test_sequences_are_pieces_of_one_life(life: Life, length: int) -> None:
+    assume(life.kept)
+    pieces = life.buffer.sample_sequences(draws(), MANY, length)
+    assert pieces.memory is not None
+    for row in range(MANY):
+        step: Step | None = life.kept[pieces.observations["number"][0, row]]
+        assert step is not None
+        assert pieces.memory[0][row] == step.number
+        for at in range(length):
+            assert pieces.valid[at, row] == (step is not None)
+            if step is None:
+                assert pieces.rewards[at, row] == pieces.observations["number"][at + 1, row] == 0
+                assert not (pieces.terminated | pieces.truncated)[at, row]
+                continue
+            assert pieces.rewards[at, row] == step.number
+            assert pieces.observations["number"][at + 1, row] == step.after
+            assert pieces.terminated[at, row] == step.terminated
+            assert pieces.truncated[at, row] == step.truncated
+            step = step.following
+
+
+@given(lives())
+def test_only_an_episodes_first_step_begins_a_sequence_anew(life: Life) -> None:
+    assume(life.kept)
+    pieces = life.buffer.sample_sequences(draws(), MANY, 2)
+    followers = {step.following.number for step in life.steps if step.following}
+    begins = [number not in followers for number in pieces.observations["number"][0].tolist()]
+    assert pieces.begins[0].tolist() == begins
+    assert not pieces.begins[1:].any()
+    assert pieces.memory is None
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(life=lives(num_steps=2, memory=MEMORY))
+def test_a_buffer_that_was_loaded_goes_on_like_the_one_that_was_saved(
+    life: Life, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("replay") / "buffer.npz"
+    life.buffer.save(path)
+    saved = life.buffer
+    life.buffer = ReplayBuffer(OBSERVATIONS, ACTIONS, saved.capacity, saved.num_rows, num_steps=2, memory=MEMORY)
+    life.buffer.load(path)
+    assert_same_batch(life.buffer.state(), saved.state())
+    for _ in range(saved.capacity):
+        life.play(("goes on",) * saved.num_rows)
+        assert set(life.buffer.sample(draws(), MANY)["observations"]["number"]) <= set(life.kept)
+
+
+def test_a_buffer_can_be_pickled() -> None:
+    buffer = a_life(steps=3).buffer
+    copied = pickle.loads(cloudpickle.dumps(buffer))
+    assert_same_batch(copied.sample(draws(), 9), buffer.sample(draws(), 9))
+
+
+def test_a_file_of_another_form_changes_nothing(tmp_path: Path) -> None:
+    path, life = tmp_path / "buffer.npz", a_life(steps=3)
+    a_life(steps=5, memory=MEMORY).buffer.save(path)
+    before = life.buffer.sample(draws(), 9)
+    with pytest.raises(ValueError, match=r"buffer\.npz does not fit this buffer.*memory0"):
+        life.buffer.load(path)
+    with pytest.raises(ValueError, match="capacity=20, this one capacity=4"):
+        a_life(capacity=4).buffer.load(path)
+    assert_same_batch(life.buffer.sample(draws(), 9), before)
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    path, buffer = tmp_path / "buffer.npz", a_life(steps=9).buffer
+    buffer.save(path)
+    whole = path.read_bytes()
+    for damaged in (b"", b"text", whole[:-10], whole[: len(whole) // 2], whole.replace(b"capacity", b"CAPACITY")):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"buffer\.npz is damaged"):
+            buffer.load(path)
+
+
+def test_pickled_content_is_never_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "buffer.npz"
+    np.savez(path, anything=np.array([Step], object))
+    with pytest.raises(ValueError, match="damaged, or is not"):
+        a_life().buffer.load(path)
+
+
+@pytest.mark.parametrize("change", [{"size": 99}, {"position": -1}, {"last": [7, 7]}, {"last": None}, {"size": "1"}])
+def test_states_that_cannot_be_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    path, buffer = tmp_path / "buffer.npz", a_life(steps=3).buffer
+    state = buffer.state()
+    write_archive(path, {**state["counters"], **change}, state["arrays"])
+    with pytest.raises(ValueError, match="does not fit"):
+        buffer.load(path)
+
+
+def test_a_file_is_replaced_and_never_written_into(tmp_path: Path) -> None:
+    path, life = tmp_path / "buffer.npz", a_life(steps=1)
+    life.buffer.save(path)
+    before = path.read_bytes()
+    life.play(("goes on", "goes on"))
+    with path.open("rb") as old:
+        life.buffer.save(path)
+        assert old.read() == before != path.read_bytes()
+
+
+def test_saving_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "archive.npz"
+    write_archive(path, {}, {})
+    before = path.read_bytes()
+    with pytest.raises(TypeError):
+        write_archive(path, {"not json": object()}, {})
+    with pytest.raises(Exception, match="unreadable"):
+        write_archive(path, {}, {"array": Unreadable()})  # type: ignore[dict-item]
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+class Unreadable:
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise ValueError("unreadable")
+
+
+# ---- two threads ---------------------------------------------------------------------------------
+
+
+def test_a_thread_may_draw_while_another_stores() -> None:
+    life, torn = a_life(capacity=8, num_rows=2, steps=4), list[Any]()
+
+    def draw() -> None:
+        generator = draws()
+        while not done.is_set():
+            batch = life.buffer.sample(generator, 8)
+            numbers = batch["observations"]["number"]
+            if not np.array_equal(numbers.astype(np.float32), batch["rewards"]):
+                torn.append(batch)
+
+    done = threading.Event()
+    thread = threading.Thread(target=draw)
+    thread.start()
+    for _ in range(400):
+        life.play(("goes on", "goes on"))
+    done.set()
+    thread.join()
+    assert torn == []
+
+
+# ---- bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"capacity": 1}, "capacity=1"),
+        ({"num_rows": 0}, "num_rows=0"),
+        ({"num_steps": 0}, "num_steps=0"),
+        ({"discount": 1.1}, r"discount=1\.1"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ReplayBuffer(OBSERVATIONS, ACTIONS, **{"capacity": 8, "num_rows": 2, **options})
+
+
+def test_drawing_from_an_empty_buffer_is_refused() -> None:
+    with pytest.raises(ValueError, match="empty buffer"):
+        a_life().buffer.sample(draws(), 2)
+    with pytest.raises(ValueError, match="empty buffer"):
+        a_life().buffer.sample_sequences(draws(), 2, 3)
+
+
+def test_batches_that_do_not_fit_are_refused() -> None:
+    buffer = ReplayBuffer(spaces.Box(0, 1, (2,)), ACTIONS, 8, 2)
+    good: list[Any] = [
+        np.zeros((2, 2)),
+        *[np.zeros(2, kind) for kind in ("i", "f", "?", "?")],
+        np.zeros((2, 2)),
+        np.ones(2, "?"),
+    ]
+    buffer.add(*good)
+    worse: list[tuple[int, Any]] = [(0, np.zeros((2, 3))), (1, np.zeros((2, 1))), (6, np.ones(3, "?")), (6, np.ones(2))]
+    for place, bad in worse:
+        with pytest.raises(ValueError, match=r"wanted|valid="):
+            buffer.add(*[bad if place == position else fine for position, fine in enumerate(good)])
+    assert len(buffer) == 2
