@@ -106,12 +106,11 @@ class PerAgentAutoWrapper(LocalWrapper):
 
     def _step_aside(self) -> None:
         """Turns go straight to what was chosen: beside policies that do next to nothing, a call more would show."""
-        self._begin, self._end = self._true._begin, self._true._end  # type: ignore[method-assign]  # of this object only
+        self._deputy = self._true
 
     def _step_in(self) -> None:
         """Turns come here again."""
-        for name in ("_begin", "_end"):
-            vars(self).pop(name, None)
+        self._deputy = None
 
     def _measured_turn(self, asks: Mapping[Agent, Ask]) -> Answers:
         first = "sequential" not in self._times

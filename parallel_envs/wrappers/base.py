@@ -53,6 +53,7 @@ class PerAgentWrapper(ABC):
         self._logged: set[tuple[Agent, str]] = set()  # failures in whose place the default action was taken
         self._sent: deque[Turn] = deque()  # by `send`
         self._open: list[Turn] = []  # these, and those of single agents
+        self._deputy: PerAgentWrapper | None = None  # who takes the turns in the place of this one
         self._overdue: dict[Agent, float] = {}  # who still owes an answer: up to when its lateness has been counted
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
@@ -95,7 +96,8 @@ class PerAgentWrapper(ABC):
             if agent in observations
         }
         turn = Turn(asks, time.monotonic())
-        turn.token = self._begin(asks if self.rules.lateness_budget is None else self._still_in(asks))
+        acting = self if self._deputy is None else self._deputy
+        turn.token = acting._begin(asks if self.rules.lateness_budget is None else self._still_in(asks))
         self._open.append(turn)
         return turn
 
@@ -113,7 +115,8 @@ class PerAgentWrapper(ABC):
         if self.closed:
             raise ClosedError("Actions were waited for after their wrapper was closed. Make a new one.")
         limit = self.rules.action_timeout
-        answers = self._end(turn.token, None if limit is None else turn.began + limit)
+        acting = self if self._deputy is None else self._deputy
+        answers = acting._end(turn.token, None if limit is None else turn.began + limit)
         actions = answers.actions
         if answers.others or len(actions) < len(turn.asks) or not self.rules.are_plain:
             return self._judged(turn, answers)
