@@ -262,6 +262,8 @@ class ProcessPool(WorkerPool):
 
     def restart(self, worker: int) -> None:
         self.kill(worker)
+        if self._completions.cut_short:  # others may have answered too
+            self._completions.take_in([], time.perf_counter())
         self._completions.forget()
         self._lines[worker] = line = self._new_line(worker)
         self._bells[worker] = line.process.bell

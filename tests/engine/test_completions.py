@@ -110,6 +110,32 @@ def test_a_worker_in_the_place_of_another_is_not_taken_for_it(open_forkserver: O
     assert answer.replies[0].value == 2
 
 
+def interrupted(pool: WorkerPool, ticket: Any, patch: pytest.MonkeyPatch) -> None:
+    """Wait, and be interrupted as soon as something has been read."""
+    read = os.readv
+
+    def read_and_strike(fd: int, buffers: Any) -> int:
+        read(fd, buffers)
+        raise KeyboardInterrupt
+
+    with patch.context() as patched:
+        patched.setattr("parallel_envs.engine.completions.os.readv", read_and_strike)
+        with pytest.raises(KeyboardInterrupt):
+            pool.wait(ticket, 5.0)
+
+
+def test_replacing_a_dead_worker_loses_no_answer_of_another(
+    open_forkserver: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = open_forkserver(2)
+    key = host(pool, Echo)
+    pool.kill(1)
+    ticket = pool.ring(key, workers=[0])
+    interrupted(pool, ticket, monkeypatch)
+    pool.restart(1)
+    assert pool.wait(ticket, 5.0)
+
+
 def test_completions_are_noted_again_after_the_note_was_cut_short() -> None:
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
