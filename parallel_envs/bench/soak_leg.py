@@ -167,9 +167,10 @@ class Leg:
         self._judge.call("send", partial(self._envs.send, self._actions(envs, attack), envs), 0.0)
 
     def _send_reset(self, envs: Sequence[int], attack: _Attack) -> None:
-        seeds = self._some_seeds()
-        for env in envs:
-            self._judge.ask_reset(env, seeds[env])
+        some = self._some_seeds()
+        seeds = [some[env] for env in envs]
+        for env, seed in zip(envs, seeds, strict=True):
+            self._judge.ask_reset(env, seed)
         options = {"linger": tuple(attack.orders)}
         self._judge.call("send_reset", partial(self._envs.send_reset, envs, seed=seeds, options=options), 0.0)
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from parallel_envs.engine.poller import readable
 
+QUIET_LOOKS = 3
+"""A process that is just being born has no environment to look at for a moment: one look may miss it."""
+
 
 def stops_within(pid: int, seconds: float) -> bool:
     """Whether a process is stopped by then."""
@@ -40,6 +43,15 @@ def marked(mark: str) -> set[int]:
         except OSError:  # it has just ended, or belongs to someone else
             continue
     return found
+
+
+def left_after(seconds: float, mark: str) -> set[int]:
+    """The processes of `marked` that have not ended by then; those too that show only now that they were just born."""
+    deadline, quiet_looks = time.monotonic() + seconds, 0
+    while quiet_looks < QUIET_LOOKS and time.monotonic() < deadline:
+        quiet_looks = 0 if marked(mark) else quiet_looks + 1
+        time.sleep(0.02)
+    return marked(mark)
 
 
 def all_end_within(pids: set[int], seconds: float) -> bool:

@@ -22,7 +22,7 @@ from tests.engine.scripts import environment, written
 from tests.faults.broken_envs import LONG, FoundingEnv
 from tests.faults.courses import Witness
 from tests.faults.matrix import Make, reset
-from tests.faults.processes import all_end_within, marked
+from tests.faults.processes import all_end_within, left_after, marked
 
 GONE_SECONDS = 2.0
 
@@ -150,8 +150,7 @@ def test_nothing_outlives_a_process_that_is_killed_at_any_moment(
             process.wait(timeout=milliseconds / 1000)
         process.kill()
         process.wait()
-        assert all_end_within(marked(mark), GONE_SECONDS)
-        assert marked(mark) == set()
+        assert left_after(GONE_SECONDS, mark) == set()
 
 
 # ---- the keeper ----------------------------------------------------------------------------------
