@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parallel_envs.multiagent.joint import Flags, Joint
+from parallel_envs.multiagent.joint import Flags, Joint, read_only
 from parallel_envs.multiagent.roster import Agent
 from parallel_envs.vector.failures import env_names
 
@@ -39,8 +39,7 @@ class Attendance:
         for agent in {**flags, **news}:
             there = flags[agent].copy() if agent in flags else np.zeros(self._num_envs, np.bool_)
             there[envs] = news.get(agent, False)
-            there.flags.writeable = False
-            changed[agent] = there
+            changed[agent] = read_only(there)
         return changed
 
     def alive_in(self, envs: Sequence[int]) -> dict[Agent, Flags]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Space
 
-from parallel_envs.multiagent.joint import Flags, Joint, only_rows, shown, table
+from parallel_envs.multiagent.joint import Flags, Joint, only_rows, read_only, shown, table
 from parallel_envs.multiagent.roster import (
     AGENTS,
     ALIVE,
@@ -40,10 +40,12 @@ _NUMBERS = frozenset(ACTION_DTYPES)
 
 
 @dataclass(frozen=True, slots=True)
-class _Attendance:
-    """What flags say of who is there: mostly the same, step by step. Nothing here is ever written to."""
+class _Flags:
+    """What the flags say, agent by agent: mostly the same, step by step, and with many agents dear to cut up."""
 
-    flags: bytes
+    told: bytes
+    terminations: dict[Agent, Flags]
+    truncations: dict[Agent, Flags]
     present: dict[Agent, Flags]
     alive: dict[Agent, Flags]
     someone_ended: bool
@@ -76,7 +78,7 @@ class FixedRows:
             )
             for number, group in enumerate(roster.action_groups)
         ]
-        self._attendance = _Attendance(b"", {}, {}, someone_ended=False)
+        self._flags = _Flags(b"", {}, {}, {}, {}, someone_ended=False)
 
     def observation_space(self, agent: Agent) -> Space[Any]:
         return self._space(agent, 0)
@@ -106,38 +108,28 @@ class FixedRows:
         envs: Iterable[int] | None = None,
         others: Any = None,
     ) -> Joint:
-        flags = observations[FLAGS]
-        there = self._attendance_of(flags)
-        terminations, truncations = self._ends(flags) if there.someone_ended else self._no_ends(num_rows)
+        flags = self._flags_of(observations[FLAGS])
         own_infos, common = self._told(infos) if infos else ({agent: {} for agent in self.agents}, {})
         return Joint(
             self._cut(observations[GROUPS]),
             self._columns(observations[REWARDS].T.copy()),  # with copy=False they lie in shared memory
-            terminations,
-            truncations,
+            flags.terminations.copy(),
+            flags.truncations.copy(),
             own_infos,
-            there.present,
-            there.alive,
+            flags.present,
+            flags.alive,
             common,
-            there.someone_ended,
+            flags.someone_ended,
             num_rows,
         )
 
-    def _attendance_of(self, flags: npt.NDArray[np.uint8]) -> _Attendance:
+    def _flags_of(self, flags: npt.NDArray[np.uint8]) -> _Flags:
         told = flags.tobytes()
-        if told != self._attendance.flags:
+        if told != self._flags.told:
             someone_ended = bool((flags & (TERMINATED | TRUNCATED)).any())
-            present, alive = (self._columns(_read_only(flags & bit != 0).T) for bit in (PRESENT, ALIVE))
-            self._attendance = _Attendance(told, present, alive, someone_ended)
-        return self._attendance
-
-    def _ends(self, flags: npt.NDArray[np.uint8]) -> tuple[dict[Agent, Flags], dict[Agent, Flags]]:
-        """Who was terminated, and who was truncated."""
-        return self._columns((flags & TERMINATED != 0).T), self._columns((flags & TRUNCATED != 0).T)
-
-    def _no_ends(self, num_rows: int) -> tuple[dict[Agent, Flags], dict[Agent, Flags]]:
-        columns = iter(np.zeros((2 * len(self.agents), num_rows), np.bool_))
-        return self._columns(columns), self._columns(columns)
+            bits = (TERMINATED, TRUNCATED, PRESENT, ALIVE)
+            self._flags = _Flags(told, *(self._columns(read_only(flags & bit != 0).T) for bit in bits), someone_ended)
+        return self._flags
 
     def _columns(self, columns: Iterable[npt.NDArray[Any]]) -> dict[Agent, npt.NDArray[Any]]:
         return dict(zip(self.agents, columns, strict=False))  # strict would cost a seventh of it
@@ -210,11 +202,6 @@ class FixedRows:
 def _of_agents(actions: Mapping[Agent, Any], agents: tuple[Agent, ...]) -> list[Any]:
     """What each of these does; None for those who have no actions."""
     return list(actions.values()) if tuple(actions) == agents else list(map(actions.get, agents))
-
-
-def _read_only(flags: Flags) -> Flags:
-    flags.flags.writeable = False
-    return flags
 
 
 def _row_of_all(group: Any, row: int, parts: Sequence[Leaf], assemble: Callable[..., Any]) -> Any:

@@ -19,7 +19,10 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class Joint:
-    """What some envs returned, agent by agent, each array with a row for each of them."""
+    """What some envs returned, agent by agent, each array with a row for each of them.
+
+    Flags of any kind are `read_only`. The dicts of those who are there are shared by many; the others are one's own.
+    """
 
     observations: dict[Agent, Any]
     rewards: dict[Agent, npt.NDArray[np.float64]]
@@ -31,6 +34,12 @@ class Joint:
     common: dict[str, Any]
     someone_ended: bool
     num_rows: int
+
+
+def read_only(flags: Flags) -> Flags:
+    """The same array, which nobody writes to from now on: it may be given out again and again."""
+    flags.flags.writeable = False
+    return flags
 
 
 def table(space: Space[Any], values: Mapping[int, Any], num_rows: int) -> Any:

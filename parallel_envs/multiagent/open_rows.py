@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Space
 
-from parallel_envs.multiagent.joint import Flags, Joint, row_of, table
+from parallel_envs.multiagent.joint import Flags, Joint, read_only, row_of, table
 from parallel_envs.multiagent.roster import Agent, Kind
 from parallel_envs.vector.failures import env_names
 from parallel_envs.vector.infos import add_info
@@ -88,10 +88,10 @@ class OpenRows:
             rows = [row for row, told in enumerate(observations) if agent in told[0]]
             joint.observations[agent] = self.table(agent, {row: observations[row][0][agent] for row in rows}, num_rows)
             joint.rewards[agent] = np.array([float(told[1].get(agent, 0.0)) for told in observations])
-            joint.terminations[agent] = np.array([bool(told[2].get(agent, False)) for told in observations])
-            joint.truncations[agent] = np.array([bool(told[3].get(agent, False)) for told in observations])
-            joint.present[agent] = np.array([agent in told[0] for told in observations])
-            joint.alive[agent] = np.array([agent in told[5] for told in observations])
+            joint.terminations[agent] = _flags(bool(told[2].get(agent, False)) for told in observations)
+            joint.truncations[agent] = _flags(bool(told[3].get(agent, False)) for told in observations)
+            joint.present[agent] = _flags(agent in told[0] for told in observations)
+            joint.alive[agent] = _flags(agent in told[5] for told in observations)
         for row, told in enumerate(observations):
             for agent, info in told[4].items():
                 if agent in there:
@@ -129,7 +129,7 @@ class OpenRows:
         joint.observations[agent] = self.table(agent, {}, joint.num_rows)
         joint.rewards[agent], joint.infos[agent] = np.zeros(joint.num_rows), {}
         for flags in (joint.terminations, joint.truncations, joint.present, joint.alive):
-            flags[agent] = np.zeros(joint.num_rows, np.bool_)
+            flags[agent] = read_only(np.zeros(joint.num_rows, np.bool_))
 
     def _meet(self, observations: Sequence[Any], envs: Iterable[int]) -> list[Agent]:
         """Learn the spaces that these environments announce. Returns the agents that are new."""
@@ -193,6 +193,10 @@ def _length(leaf: Leaf, batch: Any) -> int | None:
 
 _WHICH: dict[Kind, int] = {"observation": 0, "action": 1}
 _NOTHING_TOLD: tuple[Any, ...] = ({}, {}, {}, {}, {}, (), {})
+
+
+def _flags(values: Iterable[bool]) -> Flags:
+    return read_only(np.fromiter(values, np.bool_))
 
 
 def _concerned(told: Any) -> Iterator[Agent]:

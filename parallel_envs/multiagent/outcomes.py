@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from parallel_envs.multiagent.attendance import Attendance
 from parallel_envs.multiagent.fixed_rows import FixedRows
-from parallel_envs.multiagent.joint import Flags, Joint
+from parallel_envs.multiagent.joint import Flags, Joint, read_only
 from parallel_envs.multiagent.last_words import LastWords, Step
 from parallel_envs.multiagent.open_rows import OpenRows
 from parallel_envs.multiagent.roster import Agent
@@ -100,6 +100,6 @@ class Outcomes:
                 self._rows.add_absent(joint, agent)
                 self._rows.add_absent(last, agent)
             if agent in last.truncations:
-                last.truncations[agent] = last.truncations[agent] | cut
+                last.truncations[agent] = read_only(last.truncations[agent] | cut)
         goes_on = ~lost  # it is over; where that is the last that is shown, nobody acts
-        last.alive = {agent: alive & goes_on for agent, alive in last.alive.items()}
+        last.alive = {agent: read_only(alive & goes_on) for agent, alive in last.alive.items()}

@@ -81,9 +81,10 @@ def told(envs: MultiAgentEnvManager, *, spoil: bool) -> list[str]:
 
 
 def spoiled(value: Any) -> None:
-    """Overwrite all arrays, and empty all dicts."""
+    """Overwrite all arrays that can be written to, and empty all dicts."""
     if isinstance(value, np.ndarray):
-        value[...] = copy.copy(value) * 0 + 1 if value.dtype != object else None
+        if value.flags.writeable:
+            value[...] = copy.copy(value) * 0 + 1 if value.dtype != object else None
     elif isinstance(value, dict | tuple | list):
         for one in value.values() if isinstance(value, dict) else value:
             spoiled(one)
@@ -91,11 +92,15 @@ def spoiled(value: Any) -> None:
             value.clear()
 
 
-def test_masks_cannot_be_written_to(make_serial: Make) -> None:
-    envs = make_serial([scripted(EARLY_AND_LATE)] * 2)
+@of_both_kinds
+def test_flags_cannot_be_written_to(make_serial: Make, possible_agents: Any) -> None:
+    envs = make_serial([scripted(EARLY_AND_LATE, possible_agents=possible_agents)] * 2)
     envs.reset(seed=0)
-    envs.send(noop(envs))
-    envs.recv(2)
-    for masks in (envs.alive, envs.present):
-        with pytest.raises(ValueError, match="read-only"):
-            masks["a"][:] = True
+    for _ in range(6):  # somebody ends in some of them, and nobody in others
+        envs.send(noop(envs))
+        _, _, _, terminations, truncations, _ = envs.recv(2)
+        flags = [*envs.alive.values(), *envs.present.values(), *terminations.values(), *truncations.values()]
+        assert flags
+        for each in flags:
+            with pytest.raises(ValueError, match="read-only"):
+                each[:] = True
