@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from parallel_envs.learners.parameters import Strip
+from parallel_envs.learners.parameters import LANES, Strip
 
 BETAS = 0.9, 0.999
 
@@ -26,28 +26,43 @@ def step_rows(
     strip: Strip, gradient: Tensor, active: Sequence[bool], rates: Sequence[float], epsilon: float = 1e-8
 ) -> None:
     """One step of Adam for the active rows of a strip, each with its own learning rate."""
+    if all(active) and len(set(rates)) == 1 and len(set(strip.steps.tolist())) == 1 and gradient.shape[1] % LANES == 0:
+        _step([strip.weights], [gradient], [strip.first], [strip.second], [strip.steps[0].clone()], rates[0], epsilon)
+        strip.steps.add_(1)
+        return  # as usual: all rows as if they were one, and to the bit the same
     for rate in dict.fromkeys(rate for rate, wanted in zip(rates, active, strict=True) if wanted):
         rows = [row for row, wanted in enumerate(active) if wanted and rates[row] == rate]
-        weights, gradients, first, second, steps = (
-            _rows(tensor, rows) for tensor in (strip.weights, gradient, strip.first, strip.second, strip.steps)
-        )
-        with torch.no_grad():
-            adam(
-                weights,
-                gradients,
-                first,
-                second,
-                [],
-                steps,
-                fused=True,
-                amsgrad=False,
-                beta1=BETAS[0],
-                beta2=BETAS[1],
-                lr=rate,
-                weight_decay=0.0,
-                eps=epsilon,
-                maximize=False,
-            )
+        parts = (_rows(tensor, rows) for tensor in (strip.weights, gradient, strip.first, strip.second, strip.steps))
+        _step(*parts, rate, epsilon)
+
+
+@torch.no_grad()
+def _step(
+    weights: list[Tensor],
+    gradients: list[Tensor],
+    first: list[Tensor],
+    second: list[Tensor],
+    steps: list[Tensor],
+    rate: float,
+    epsilon: float,
+) -> None:
+    """`steps` are counted up, too."""
+    adam(
+        weights,
+        gradients,
+        first,
+        second,
+        [],
+        steps,
+        fused=True,
+        amsgrad=False,
+        beta1=BETAS[0],
+        beta2=BETAS[1],
+        lr=rate,
+        weight_decay=0.0,
+        eps=epsilon,
+        maximize=False,
+    )
 
 
 def _rows(tensor: Tensor, rows: list[int]) -> list[Tensor]:

@@ -19,6 +19,12 @@ import torch
 from torch import Tensor, nn
 
 
+LANES = 16
+"""A row of trained parameters is as long as a multiple of this: whole registers of any processor. What computes with
+full registers then does the same to each number of a row, whether it is given the row or all rows at once.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Where a parameter lies in a flat vector."""
@@ -38,6 +44,11 @@ class Layout:
 
     trained: tuple[Part, ...]
     targets: tuple[Part, ...]
+
+    @property
+    def num_spare(self) -> int:
+        """How many zeros follow the trained parameters."""
+        return -self.trained[-1].stop % LANES if self.trained else 0
 
     def bind(self, module: nn.Module, strip: Strip) -> None:
         """Make the module's parameters views of the strip's only row."""
@@ -91,8 +102,8 @@ class Strip:
         """A row with the module's parameters as they are, in memory of its own."""
         parameters = dict(module.named_parameters())
         weights, targets = (
-            torch.cat([torch.zeros(0), *(parameters[part.name].detach().flatten() for part in parts)])[None]
-            for parts in (layout.trained, layout.targets)
+            torch.cat([*(parameters[part.name].detach().flatten() for part in parts), torch.zeros(num_spare)])[None]
+            for parts, num_spare in ((layout.trained, layout.num_spare), (layout.targets, 0))
         )
         return cls(weights, targets, torch.zeros_like(weights), torch.zeros_like(weights), torch.zeros(1))
 

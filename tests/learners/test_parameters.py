@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from parallel_envs.learners.adam import clip_rows, step_rows
-from parallel_envs.learners.parameters import Strip, lay_out, views
+from parallel_envs.learners.parameters import LANES, Strip, lay_out, views
 
 
 def network() -> nn.Module:
@@ -64,6 +64,21 @@ def test_adam_is_torch_s_for_each_row(num_steps: int) -> None:
             row.grad = own
             optimiser.step()
     assert torch.allclose(strip.weights, torch.stack([row.detach() for row in rows]), atol=1e-6)
+
+
+@pytest.mark.parametrize("num_lanes", [1, 3, 70])
+def test_rows_that_step_together_get_the_same_bits_as_each_by_itself(num_lanes: int) -> None:
+    generator = torch.Generator().manual_seed(num_lanes)
+    weights, first, second = torch.randn(3, 5, LANES * num_lanes, generator=generator)
+    one = Strip(weights, torch.zeros(5, 0), first, second.square(), torch.full((5,), 3.0))
+    other = one.clone()
+    for _ in range(5):
+        gradient = torch.randn(weights.shape, generator=generator)
+        step_rows(one, gradient.clone(), [True] * 5, [0.1] * 5)
+        for row in range(5):
+            step_rows(other.row(row), gradient[row : row + 1].clone(), [True], [0.1])
+    for mine, theirs in zip(one.arrays().values(), other.arrays().values(), strict=True):
+        assert torch.equal(mine, theirs)
 
 
 def test_a_row_that_is_not_active_keeps_everything() -> None:

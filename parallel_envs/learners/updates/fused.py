@@ -61,7 +61,7 @@ def groups(brains: Mapping[Agent, Brain], plans: Mapping[Agent, Plan]) -> list[t
     together: dict[Any, list[Agent]] = {}
     for agent, plan in plans.items():
         arrays = {**plan.arrays, **plan.noise, "picks": plan.picks, "weights": plan.weights}
-        forms = tuple(sorted((name, array.shape, str(array.dtype)) for name, array in arrays.items()))
+        forms = tuple(sorted((name, array.shape, array.dtype.str) for name, array in arrays.items()))
         together.setdefault((brains[agent].algorithm.signature, forms), []).append(agent)
     return [tuple(agents) for agents in together.values()]
 
@@ -73,11 +73,13 @@ class Crew:
         self.brains = list(brains)
         self.leader = self.brains[0]
         self.strip = Strip.stacked([brain.strip for brain in self.brains])
+        self._buffers = [dict(brain.module.named_buffers(remove_duplicate=False)) for brain in self.brains]
         self._num_updates = 0
         self._see = stacked(self.leader, "see")
         self._gradients = stacked_gradients(self.leader)
         self._is_written = not self.leader.algorithm.traceable
         self._gradient = torch.zeros_like(self.strip.weights)
+        self._spare = self._gradient[:, : self.leader.layout.num_spare].clone()
 
     def update(self, plans: Sequence[Plan]) -> list[Report]:
         self._gather()
@@ -93,9 +95,8 @@ class Crew:
 
     def _fixed(self) -> Batch:
         """What is not trained: targets (views of the strip) and statistics."""
-        named = [dict(brain.module.named_buffers(remove_duplicate=False)) for brain in self.brains]
         targets = views(self.leader.layout.targets, self.strip.targets)
-        return targets | {name: torch.stack([own[name] for own in named]) for name in named[0]}
+        return targets | {name: torch.stack([own[name] for own in self._buffers]) for name in self._buffers[0]}
 
     @torch.no_grad()
     def _prepared(self, arrays: Batch, fixed: Batch) -> dict[str, Any]:
@@ -129,7 +130,7 @@ class Crew:
             batch |= {name: tensor[step] for name, tensor in others.items()}
             with torch.no_grad():
                 losses, parts, metrics = self._compute(weights, fixed, batch)
-                torch.cat(parts, 1, out=self._gradient)
+                torch.cat([*parts, self._spare], 1, out=self._gradient)
             return losses, metrics, self._gradient
 
         return evaluate
