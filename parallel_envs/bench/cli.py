@@ -19,9 +19,10 @@ from rich.live import Live
 from rich.text import Text
 
 from parallel_envs.bench import machine, report
-from parallel_envs.bench.bars import BARS, judge
+from parallel_envs.bench.bars import judge
 from parallel_envs.bench.contestants import Ours
 from parallel_envs.bench.envs import UnknownEnv, resolve
+from parallel_envs.bench.iterations import iteration
 from parallel_envs.bench.learners import learners
 from parallel_envs.bench.measure import MeasurementFailed, Tell
 from parallel_envs.bench.memory import growth, measure_memory
@@ -29,6 +30,7 @@ from parallel_envs.bench.peers import UnknownPeer, chosen_peers
 from parallel_envs.bench.policies import PolicyPlan, measure_policies
 from parallel_envs.bench.policy_report import policies_report
 from parallel_envs.bench.policy_works import POLICY_WORKS
+from parallel_envs.bench.promises import BARS
 from parallel_envs.bench.rollouts import RolloutPlan, measure_rollouts
 from parallel_envs.bench.soak import soak as run_soak
 from parallel_envs.bench.soak_leg import Crowd
@@ -165,6 +167,7 @@ def _chosen_works(names: str) -> tuple[str, ...]:
 
 
 app.command()(learners)
+app.command()(iteration)
 
 
 @app.command()

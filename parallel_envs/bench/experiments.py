@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from parallel_envs.bench.bars import Experiment, Figures
 from parallel_envs.bench.contestants import GymnasiumAsync
 from parallel_envs.bench.envs import resolve
 from parallel_envs.bench.guard_cost import measure_guard_cost
+from parallel_envs.bench.iterations import IterationPlan, measure_iterations
+from parallel_envs.bench.learners import LearnerPlan, LearnerWork, measure_learners
 from parallel_envs.bench.measure import MeasurementFailed, Tell
 from parallel_envs.bench.memory import growth, measure_memory
 from parallel_envs.bench.policies import PolicyPlan, measure_policies
@@ -22,17 +24,6 @@ from parallel_envs.bench.turns import Pace
 from parallel_envs.bench.zoo import ZooPlan, measure_zoo
 from parallel_envs.bench.zoo_contestants import ZOO_PEERS
 from parallel_envs.bench.zoo_envs import resolve_zoo
-
-Figures = Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Experiment(ABC):
-    """Something to run that gives named figures."""
-
-    @abstractmethod
-    def figures(self, pace: Pace, tell: Tell) -> Figures:
-        """Run it. A figure that could not be had is left out; `MeasurementFailed` if there is none at all."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +156,31 @@ class PolicyFigures(Experiment):
         times = {f"{row.name}, us": row.agent_microseconds for row in rows if row.agent_microseconds is not None}
         best = {f"{AUTO} / best": row.to_best.median for row in rows if row.to_best is not None}
         return {**ratios, **times, **best}
+
+
+@dataclass(frozen=True)
+class LearnerRatios(Experiment):
+    """Updates per second of the ways to run them as a multiple of the sequential one's, by name; and `auto / best`."""
+
+    work: LearnerWork
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = measure_learners(LearnerPlan(works=(self.work,), pace=pace), tell)
+        _require({row.name: row.error for row in rows})
+        best = {f"{row.name} / best": row.to_best.median for row in rows if row.to_best is not None}
+        return {**best, **{row.name: row.to_sequential.median for row in rows if row.to_sequential is not None}}
+
+
+@dataclass(frozen=True)
+class IterationRatio(Experiment):
+    """Whole iterations of PPO per second as a multiple of the plain loop's, by `update_mode`."""
+
+    mode: str
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = measure_iterations(IterationPlan(modes=(self.mode,), pace=Pace(seconds=4 * pace.seconds)), tell)
+        _require({row.name: row.error for row in rows})
+        return {row.name: row.to_plain.median for row in rows if row.to_plain is not None}
 
 
 def _require(errors: Mapping[str, str | None]) -> None:

@@ -230,7 +230,7 @@ def _cells(row: LearnerRow) -> list[str]:
 
 def learners(
     agents: Annotated[str, typer.Option(help="Numbers of agents, with commas between them.")] = "2,4,8,16,64",
-    hidden: Annotated[str, typer.Option(help="Sizes of the two hidden layers.")] = "64",
+    hidden: Annotated[str, typer.Option(help="Sizes of the two hidden layers.")] = "64,256",
     batch: Annotated[str, typer.Option(help="Sizes of minibatches.")] = "32,256",
     modes: Annotated[str, typer.Option(help=f"{','.join(WAYS)} or some of them; all.")] = "all",
     bars: Annotated[bool, typer.Option("--bars", help="Measure what is promised, and nothing else.")] = False,

@@ -138,6 +138,8 @@ class LearnerPolicy(AgentPolicy):
         self, outputs: Array, mask: Array | None, wanted: Sequence[Flags | None], policies: Sequence[LearnerPolicy]
     ) -> list[Any]:
         """Each policy's actions: for all rows, zeros where none is wanted; None where none is wanted at all."""
+        if all(own is not None and own.all() for own in wanted):
+            return list(self._chosen(outputs, mask, [len(own) for own in wanted if own is not None], policies))
         rows = [np.zeros(1, np.intp) if own is None else np.flatnonzero(own) for own in wanted]
         if self.deterministic:
             actions = self.head.best(outputs, mask)
@@ -148,6 +150,15 @@ class LearnerPolicy(AgentPolicy):
                 place[own] = numbers
             actions = self.head.choose(outputs, mask, noise)
         return [_handed_out(*each) for each in zip(actions, rows, wanted, strict=True)]
+
+    def _chosen(
+        self, outputs: Array, mask: Array | None, counts: Sequence[int], policies: Sequence[LearnerPolicy]
+    ) -> Array:
+        """The actions of all policies for all rows, as is usual."""
+        if self.deterministic:
+            return self.head.best(outputs, mask)
+        drawn = [policy.head.noise(policy.generator, num) for policy, num in zip(policies, counts, strict=True)]
+        return self.head.choose(outputs, mask, np.stack(drawn))
 
 
 def _handed_out(actions: Array, rows: Rows, wanted: Flags | None) -> Any:

@@ -32,6 +32,7 @@ class Sight:
         self.inner = inner
         self.shape = self._shape()
         """Of the numbers of one observation."""
+        self.num_numbers = int(np.prod(self.shape))
 
     def _shape(self) -> tuple[int, ...]:
         if isinstance(self.inner, Discrete):
@@ -48,10 +49,6 @@ class Sight:
     def is_bytes(self) -> bool:
         """Whether the numbers are bytes, of pictures."""
         return self.is_image and self.inner.dtype == np.uint8
-
-    @property
-    def num_numbers(self) -> int:
-        return int(np.prod(self.shape))
 
     def numbers(self, observations: Any) -> tuple[Array, Array | None]:
         """Batches with any leading axes: the numbers, flat for each observation, and the mask (True: allowed)."""

@@ -38,6 +38,8 @@ class Life:
         """Of the last episodes that the agent was in."""
         self._seen = {agent: np.zeros(num_rows, np.bool_) for agent in agents}
         self._running = {agent: np.zeros(num_rows) for agent in agents}
+        self._steady: tuple[object, object] | None = None
+        self._nowhere = np.zeros(num_rows, np.bool_)
 
     def begin(self, present: Mapping[Agent, Flags]) -> None:
         """All environments have been reset."""
@@ -45,6 +47,7 @@ class Life:
             self._seen[agent] = present[agent].copy()
             self.begins[agent] = present[agent].copy()
             self._running[agent] = np.zeros_like(self._running[agent])
+        self._steady = None
 
     def go_on(
         self,
@@ -54,7 +57,15 @@ class Life:
         rewards: Mapping[Agent, Any],
         lost: Flags,
     ) -> Passage:
-        """A step was taken. `lost`: where a worker had to be restarted, and the episode is of no account."""
+        """A step was taken. `lost`: where a worker had to be restarted, and the episode is of no account.
+
+        The dicts of those who are there are looked at again only when they are others than last time.
+        """
+        if self._steady is not None and self._steady[0] is alive and self._steady[1] is present and not lost.any():
+            for agent in self._running:
+                self._running[agent] += rewards[agent]
+            self.begins = dict.fromkeys(self.begins, self._nowhere)
+            return Passage(self._nowhere, len(lost))
         before = np.logical_or.reduce([alive_before[agent] for agent in self.begins])
         now = np.logical_or.reduce([alive[agent] for agent in self.begins])
         anew, over = ~before, before & ~now
@@ -66,4 +77,6 @@ class Life:
             self._running[agent][over] = 0.0
             self._seen[agent] = present[agent] | (seen & ~anew)
         self.begins = begins
+        everyone = all((alive[agent] & present[agent] & seen).all() for agent, seen in self._seen.items())
+        self._steady = (alive, present) if everyone else None
         return Passage(anew, int((before & ~lost).sum()))

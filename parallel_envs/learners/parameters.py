@@ -18,7 +18,6 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-
 LANES = 16
 """A row of trained parameters is as long as a multiple of this: whole registers of any processor. What computes with
 full registers then does the same to each number of a row, whether it is given the row or all rows at once.

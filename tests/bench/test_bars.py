@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from parallel_envs.bench.bars import BARS, Bar, judge
+from parallel_envs.bench.bars import Bar, Experiment, Figures, judge
 from parallel_envs.bench.envs import resolve
-from parallel_envs.bench.experiments import Experiment, Figures, StepRatios
+from parallel_envs.bench.experiments import StepRatios
 from parallel_envs.bench.measure import MeasurementFailed, Tell
+from parallel_envs.bench.promises import BARS
 from parallel_envs.bench.syscalls import StraceMissing
 from parallel_envs.bench.turns import Pace
 

@@ -11,8 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from parallel_envs.bench import cli, machine
-from parallel_envs.bench.bars import Bar
-from parallel_envs.bench.experiments import Experiment, Figures
+from parallel_envs.bench.bars import Bar, Experiment, Figures
 from parallel_envs.bench.measure import Tell
 from parallel_envs.bench.peers import PEERS
 from parallel_envs.bench.turns import Pace

@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from parallel_envs.bench import cli, policies
-from parallel_envs.bench.bars import BARS
 from parallel_envs.bench.experiments import PolicyFigures
 from parallel_envs.bench.measure import Series, Slice
 from parallel_envs.bench.policies import PolicyPlan, Turner, measure_policies, measure_work
 from parallel_envs.bench.policy_works import AUTO, POLICY_WORKS, SEQUENTIAL, SHIPPED, Empty, PolicyWork
+from parallel_envs.bench.promises import BARS
 from parallel_envs.bench.turns import Pace
 
 PACE = Pace(seconds=0.01, rounds=2)

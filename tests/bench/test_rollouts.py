@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from parallel_envs import ParallelEnvManager
 from parallel_envs.bench import cli
-from parallel_envs.bench.bars import BARS
 from parallel_envs.bench.collectors import Collector, LockStep, OursCollecting, Sequential
 from parallel_envs.bench.contestants import Workload
 from parallel_envs.bench.envs import resolve
 from parallel_envs.bench.experiments import RolloutRatios
 from parallel_envs.bench.measure import spread
+from parallel_envs.bench.promises import BARS
 from parallel_envs.bench.rollouts import RolloutPlan, collectors, measure_rollouts
 from parallel_envs.bench.task_cost import OursWithTasks, measure_task_cost
 from parallel_envs.bench.turns import Pace

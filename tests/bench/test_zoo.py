@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from parallel_envs.bench import cli
-from parallel_envs.bench.bars import BARS
 from parallel_envs.bench.contestants import Contestant
 from parallel_envs.bench.driver import python_environment
 from parallel_envs.bench.envs import EnvChoice, UnknownEnv
 from parallel_envs.bench.experiments import ZooFigures
 from parallel_envs.bench.measure import Slice, spread
+from parallel_envs.bench.promises import BARS
 from parallel_envs.bench.turns import Pace
 from parallel_envs.bench.zoo import OURS_EACH, OURS_FEW, ZooPlan, batching_share, measure_zoo, zoo_contestants
 from parallel_envs.bench.zoo_contestants import ZOO_PEERS, AgileRL, OursTogether, PlainLoop, SuperSuit
