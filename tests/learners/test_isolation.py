@@ -38,15 +38,15 @@ def everything(learner: AgentLearner) -> dict[str, bytes]:
     return told | {"generator": repr(state["generator"]).encode(), "counters": repr(state["counters"]).encode()}
 
 
-def after(name: str, case: str, poison: float | None, num_updates: int = 5) -> tuple[Any, Any, list[Any]]:
-    """All agents before the third update and after the last. The third is poisoned."""
+def after(name: str, case: str, poison: float | None, num_updates: int = 5, at: int = 2) -> tuple[Any, Any, list[Any]]:
+    """All agents after the last update. One of them is poisoned: the third, unless said otherwise."""
     agents = learners(case)
     reports, before = [], {}
     with mode_of(name, agents, 1 if name == "process" else 2) as mode:
         for number in range(num_updates):
             live(agents, number)
             drawn = plans(agents)
-            if number == 2:
+            if number == at:
                 before = {agent: one.state() for agent, one in agents.items()}
                 if poison is not None:
                     drawn[SICK] = poisoned(drawn[SICK], poison)
@@ -73,6 +73,14 @@ def test_others_are_the_same_to_the_bit(name: str, case: str, poison: str) -> No
     assert [agent for agent, report in reports[2].items() if report.diverged] == [SICK]
     assert agents[SICK].counters["skipped"] == 1
     assert reports[-1][SICK].diverged is None or num_updates == 3  # it learns on from what is not poisoned
+
+
+def test_auto_keeps_agents_apart_while_it_tries_another_way() -> None:
+    healthy, _, _ = after("auto", "ppo-small", None, 9, at=7)
+    others, agents, reports = after("auto", "ppo-small", np.inf, 9, at=7)  # it is at "fused" by then
+    assert all(others[agent] == healthy[agent] for agent in healthy.keys() - {SICK})
+    assert [agent for agent, report in reports[7].items() if report.diverged] == [SICK]
+    assert agents[SICK].counters["skipped"] == 1
 
 
 @pytest.mark.parametrize("name", ["sequential", "fused"])

@@ -68,6 +68,16 @@ def test_agents_of_different_kinds_come_to_the_same_in_every_mode(name: str) -> 
     assert_same(trained("sequential", everyone, num_updates), trained(name, everyone, num_updates))
 
 
+@pytest.mark.parametrize("name", ["thread", "process"])
+def test_workers_come_to_the_very_same_after_two_hundred_updates(name: str) -> None:
+    everyone = {case: CASES[case] for case in ("ppo-small", "dqn-small", "sac-small")}
+    one, other = (trained(way, everyone, MANY) for way in ("sequential", name))
+    assert_same(one, other)
+    for agent in everyone:
+        for part, array in one[agent]["arrays"].items():
+            np.testing.assert_array_equal(other[agent]["arrays"][part], array, err_msg=f"{agent} {part}")
+
+
 def test_learning_rates_may_differ_in_a_fused_group() -> None:
     kinds = {
         f"agent_{index}": (PPOConfig(rollout_length=8, minibatch_size=7, learning_rate=rate), *CASES["ppo"][1:])
