@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         ClosedError,
         CollectionInterrupted,
         EnvError,
+        EpisodeFailed,
         ParallelEnvsError,
         PolicyError,
         RemoteError,
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
         WorkerStartError,
         WorkerTimeout,
     )
+    from parallel_envs.evaluation import evaluate
+    from parallel_envs.groups import EnvStateManager
     from parallel_envs.learners import IndependentLearners
     from parallel_envs.meta import MultiEpisodeWrapper, VariBadWrapper, make_env, make_parallel_env
     from parallel_envs.multiagent import MultiAgentEnvManager
@@ -38,6 +41,8 @@ _HOMES = {
     "ClosedError": "errors",
     "CollectionInterrupted": "errors",
     "EnvError": "errors",
+    "EnvStateManager": "groups",
+    "EpisodeFailed": "errors",
     "IndependentLearners": "learners",
     "MultiAgentEnvManager": "multiagent",
     "MultiEpisodeWrapper": "meta",
@@ -54,6 +59,7 @@ _HOMES = {
     "WrappedMultiAgentPolicy": "wrappers",
     "collect": "rollouts",
     "env_seeds": "seeding",
+    "evaluate": "evaluation",
     "make_env": "meta",
     "make_parallel_env": "meta",
     "vector_entry_point": "vector",
@@ -63,6 +69,8 @@ __all__ = [
     "ClosedError",
     "CollectionInterrupted",
     "EnvError",
+    "EnvStateManager",
+    "EpisodeFailed",
     "IndependentLearners",
     "MultiAgentEnvManager",
     "MultiEpisodeWrapper",
@@ -79,6 +87,7 @@ __all__ = [
     "WrappedMultiAgentPolicy",
     "collect",
     "env_seeds",
+    "evaluate",
     "make_env",
     "make_parallel_env",
     "vector_entry_point",

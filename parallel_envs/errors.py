@@ -2,6 +2,7 @@
 
     ParallelEnvsError
     ├── ClosedError        something was asked of a pool or a manager that has been closed
+    ├── EpisodeFailed      an episode of a strict evaluation failed
     ├── WorkerStartError   a worker process could not be started
     ├── WorkerDied         a worker process ended without having been asked to
     ├── WorkerTimeout      an answer did not come in time (also the TimeoutError of Python and of multiprocessing)
@@ -28,6 +29,7 @@ __all__ = [
     "ClosedError",
     "CollectionInterrupted",
     "EnvError",
+    "EpisodeFailed",
     "ParallelEnvsError",
     "PolicyError",
     "RemoteError",
@@ -45,6 +47,19 @@ class ParallelEnvsError(Exception):
 
 class ClosedError(ParallelEnvsError):
     """Something was asked of a pool or manager after `close()`."""
+
+
+class EpisodeFailed(ParallelEnvsError):
+    """An episode of a strict evaluation failed, twice. `record` tells why; `result` holds what was complete by then."""
+
+    result: Any = None
+
+    def __init__(self, text: str, *, record: Any) -> None:
+        super().__init__(text)
+        self.record = record
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args[0], {"record": self.record}), {"result": self.result}
 
 
 class WorkerStartError(ParallelEnvsError):

@@ -36,6 +36,16 @@ def test_who_remembers_the_goal_does_better_in_the_second_episode() -> None:
     assert sum(gains) > 0.0
 
 
+def test_a_stand_in_for_a_language_model_gets_better_at_the_tasks_of_its_groups() -> None:
+    shown = output_of("llm_groups.py")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if line.startswith("│")]
+    first, last = ([float(cell.split(" / ")[0]) for cell in row[1:]] for row in (rows[0], rows[-1]))
+    assert len(rows) == 8
+    assert len(last) == 6
+    assert sum(last) > sum(first) + 1.0
+    assert "the same without workers: yes" in shown
+
+
 def test_four_policies_do_the_same_under_every_strategy() -> None:
     for needed in ("torch", "mpe2"):
         pytest.importorskip(needed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ def shown_with_output() -> list[tuple[str, str]]:
 
 def test_there_is_something_to_run() -> None:
     assert shown_with_output()
+    assert commands_with_output()
     assert shown_with_output()[0][0] == BLOCKS[0][1], "the README begins with code that runs as it stands"
 
 
@@ -29,6 +31,20 @@ def test_code_prints_what_is_shown_under_it(code: str, output: str, tmp_path: Pa
     script.write_text(code, encoding="utf-8")
     ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (ran.stdout, ran.stderr) == (output, "")
+
+
+def commands_with_output() -> list[tuple[str, str]]:
+    """The calls of the command line tool that are followed at once by what they print."""
+    return re.findall(
+        r"^```bash\n\.venv/bin/parallel-envs ([^\n]*)\n```\n\n```\n(.*?)^```$", README, re.DOTALL | re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize(("words", "output"), commands_with_output())
+def test_a_command_prints_what_is_shown_under_it(words: str, output: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "parallel_envs", *shlex.split(words)]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (ran.returncode, ran.stdout) == (0, output), ran.stderr
 
 
 def test_every_other_python_block_is_at_least_python() -> None:

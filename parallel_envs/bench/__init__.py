@@ -1,6 +1,6 @@
 """`python -m parallel_envs.bench`: our speed beside the peers', which settings suit your environment, and a soak.
 
-    cli ──▶ step  rollouts  zoo  policies  learners  suggest  startup  syscalls  memory  bars  soak    a module each
+    cli ──▶ step  rollouts  zoo  policies  learners  train  suggest  startup  memory  bars  soak    a module each
                 │
                 ▼
      turns, driver ──socket──▶ a process of its own for each contestant ──▶ that contestant's workers
@@ -17,8 +17,8 @@ was only reset is not counted (`contestants`, `peers`: each library has its own 
 
 What `rollouts` compares are `collectors` of the same `works`; what `bars` measures are `experiments`. `zoo` steps
 environments of many agents (`zoo_envs`) by its own contestants (`zoo_contestants`): a step is one of all agents
-together. `policies` and `learners` compare ways of one library, so all are open in one process
-(`policy_works`, `policy_report`).
+together. `policies`, `learners` and `train` compare ways of one library, so all are open in one process
+(`policy_works`, `policy_report`); `train` also rebuilds the scheme that its subject grew from (`polling_scheme`).
 
 `soak` compares with nobody: it breaks workers and environments for as long as it is told to, and says whether every
 row was right all the same. Its parts are `soak_*` and `holdings`; `soak` draws how they fit together.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,10 +22,14 @@ from parallel_envs.bench import machine, report
 from parallel_envs.bench.bars import judge
 from parallel_envs.bench.contestants import Ours
 from parallel_envs.bench.envs import UnknownEnv, resolve
+from parallel_envs.bench.evaluations import eval_command
+from parallel_envs.bench.group_works import GROUP_WORKS
+from parallel_envs.bench.groups import GroupPlan, groups_report, measure_groups
 from parallel_envs.bench.iterations import iteration
 from parallel_envs.bench.learners import learners
 from parallel_envs.bench.measure import MeasurementFailed, Tell
 from parallel_envs.bench.memory import growth, measure_memory
+from parallel_envs.bench.meta import meta
 from parallel_envs.bench.peers import UnknownPeer, chosen_peers
 from parallel_envs.bench.policies import PolicyPlan, measure_policies
 from parallel_envs.bench.policy_report import policies_report
@@ -38,6 +42,7 @@ from parallel_envs.bench.startup import measure_startup
 from parallel_envs.bench.step import StepPlan, measure_step
 from parallel_envs.bench.suggest import best, try_settings
 from parallel_envs.bench.syscalls import StraceMissing, measure_calls
+from parallel_envs.bench.train import train
 from parallel_envs.bench.turns import Pace
 from parallel_envs.bench.works import WORKS
 from parallel_envs.bench.zoo import ZooPlan, measure_zoo
@@ -150,7 +155,7 @@ def policies(
     json: Json = None,
 ) -> None:
     """Every agent's policy at once: what a turn takes under each strategy, in turns."""
-    works = _chosen_works(work)
+    works = _chosen_works(work, POLICY_WORKS)
     plan = PolicyPlan(works=works, workers=workers, pace=Pace(seconds=seconds, rounds=rounds))
     with _asking() as tell:
         rows = measure_policies(plan, tell)
@@ -159,15 +164,33 @@ def policies(
     _deliver(policies_report(rows, plan.settings, title), json, good=all_worked)
 
 
-def _chosen_works(names: str) -> tuple[str, ...]:
-    chosen = tuple(POLICY_WORKS) if names == "all" else tuple(name.strip() for name in names.split(","))
-    if unknown := [name for name in chosen if name not in POLICY_WORKS]:
-        raise typer.BadParameter(f"There is no work called {unknown[0]!r}. Choose from {', '.join(POLICY_WORKS)}.")
+@app.command()
+def groups(
+    work: Annotated[str, typer.Option(help=f"{', '.join(GROUP_WORKS)} or some of them; all.")] = "all",
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
+    seconds: Seconds = 0.5,
+    rounds: Rounds = 9,
+    json: Json = None,
+) -> None:
+    """Many small environments: a turn of all, ours beside the plain loop and a pool that ships histories."""
+    plan = GroupPlan(works=_chosen_works(work, GROUP_WORKS), workers=workers, pace=Pace(seconds=seconds, rounds=rounds))
+    with _asking() as tell:
+        rows = measure_groups(plan, tell)
+    _deliver(groups_report(rows, plan), json, good=all(row.error is None for row in rows))
+
+
+def _chosen_works(names: str, known: Iterable[str]) -> tuple[str, ...]:
+    chosen = tuple(known) if names == "all" else tuple(name.strip() for name in names.split(","))
+    if unknown := [name for name in chosen if name not in known]:
+        raise typer.BadParameter(f"There is no work called {unknown[0]!r}. Choose from {', '.join(known)}.")
     return chosen
 
 
 app.command()(learners)
+app.command()(train)
 app.command()(iteration)
+app.command("eval")(eval_command)
+app.command()(meta)
 
 
 @app.command()

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from parallel_envs.bench.bars import Experiment, Figures
 from parallel_envs.bench.contestants import GymnasiumAsync
 from parallel_envs.bench.envs import resolve
+from parallel_envs.bench.evaluations import EvalPlan, measure_work
+from parallel_envs.bench.groups import OURS as OUR_GROUPS
+from parallel_envs.bench.groups import GroupPlan, measure_groups
 from parallel_envs.bench.guard_cost import measure_guard_cost
 from parallel_envs.bench.iterations import IterationPlan, measure_iterations
 from parallel_envs.bench.learners import LearnerPlan, LearnerWork, measure_learners
@@ -20,6 +23,7 @@ from parallel_envs.bench.startup import GYMNASIUM_FORK, LINES, OURS_WARM, measur
 from parallel_envs.bench.step import StepPlan, measure_step
 from parallel_envs.bench.syscalls import measure_calls
 from parallel_envs.bench.task_cost import measure_task_cost
+from parallel_envs.bench.train import OVERLAP, SYNC, TrainPlan, measure_train
 from parallel_envs.bench.turns import Pace
 from parallel_envs.bench.zoo import ZooPlan, measure_zoo
 from parallel_envs.bench.zoo_contestants import ZOO_PEERS
@@ -159,6 +163,35 @@ class PolicyFigures(Experiment):
 
 
 @dataclass(frozen=True)
+class GroupFigures(Experiment):
+    """Ours as a multiple of the plain loop (`loop`) and of ours without workers (`caller`; `rollouts` as a whole).
+
+    And resets of each other contestant as a multiple of ours, `resets, name`; and `payload`: the bytes of turn 50 as a
+    multiple of those of turn 2.
+    """
+
+    work: str
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = {row.name: row for row in measure_groups(GroupPlan(works=(self.work,), pace=pace), tell)}
+        _require({row.name: row.error for row in rows.values()})
+        ours = rows[OUR_GROUPS]
+        ratios = {"loop": ours.to_loop, "caller": ours.to_caller, "rollouts": ours.rollout_to_caller}
+        figures = {name: ratio.median for name, ratio in ratios.items() if ratio is not None}
+        if ours.reset_seconds:
+            figures |= {
+                f"resets, {row.name}": row.reset_seconds / ours.reset_seconds
+                for row in rows.values()
+                if row.reset_seconds is not None
+            }
+        return (
+            {**figures, "payload": ours.late_bytes / ours.early_bytes}
+            if ours.early_bytes and ours.late_bytes
+            else figures
+        )
+
+
+@dataclass(frozen=True)
 class LearnerRatios(Experiment):
     """Updates per second of the ways to run them as a multiple of the sequential one's, by name; and `auto / best`."""
 
@@ -181,6 +214,29 @@ class IterationRatio(Experiment):
         rows = measure_iterations(IterationPlan(modes=(self.mode,), pace=Pace(seconds=4 * pace.seconds)), tell)
         _require({row.name: row.error for row in rows})
         return {row.name: row.to_plain.median for row in rows if row.to_plain is not None}
+
+
+@dataclass(frozen=True)
+class EvalRatio(Experiment):
+    """Whole evaluations per second as a multiple of the work's reference, by how they were played."""
+
+    work: str
+    jobs: int = 2
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = measure_work(self.work, EvalPlan(jobs=self.jobs, rounds=pace.rounds), tell)
+        _require({row.name: row.error for row in rows})
+        return {row.name: row.ratio.median for row in rows if row.ratio is not None}
+
+
+@dataclass(frozen=True)
+class TrainSaving(Experiment):
+    """What part of the time that can be saved at best each way to train saves, by name."""
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = measure_train(TrainPlan(ways=(SYNC, OVERLAP), rounds=pace.rounds), tell)
+        _require({row.name: row.error for row in rows})
+        return {row.name: row.of_bound.median for row in rows if row.of_bound is not None}
 
 
 def _require(errors: Mapping[str, str | None]) -> None:

@@ -5,10 +5,15 @@ A bar names the experiment that gives its figure; bars of one experiment share i
 
 from __future__ import annotations
 
+from typing import Literal
+
 from parallel_envs.bench.bars import Bar
 from parallel_envs.bench.contestants import GymnasiumAsync, InProcess, Ours
+from parallel_envs.bench.eval_works import EVAL_WORKS
 from parallel_envs.bench.experiments import (
     CallsPerStep,
+    EvalRatio,
+    GroupFigures,
     GuardCost,
     IterationRatio,
     LearnerRatios,
@@ -18,8 +23,11 @@ from parallel_envs.bench.experiments import (
     StartupRatio,
     StepRatios,
     TaskCost,
+    TrainSaving,
     ZooFigures,
 )
+from parallel_envs.bench.group_works import GROUP_WORKS
+from parallel_envs.bench.groups import shipped
 from parallel_envs.bench.iterations import IS_AT_LEAST
 from parallel_envs.bench.learners import AUTO as AUTO_MODE
 from parallel_envs.bench.learners import BARS as LEARNER_BARS
@@ -27,6 +35,8 @@ from parallel_envs.bench.learners import LearnerBar, LearnerWork
 from parallel_envs.bench.machine import Needs
 from parallel_envs.bench.policy_works import AUTO, POLICY_WORKS
 from parallel_envs.bench.startup import GYMNASIUM_FORK
+from parallel_envs.bench.train import IS_AT_LEAST as OVERLAP_IS_AT_LEAST
+from parallel_envs.bench.train import OVERLAP
 from parallel_envs.bench.works import NEEDS
 from parallel_envs.bench.zoo import OURS_EACH, OURS_FEW
 from parallel_envs.bench.zoo_contestants import AgileRL, PlainLoop, SuperSuit
@@ -76,6 +86,19 @@ def _together(how: str, ours: str, other: str, limit: float, needs: Needs = ()) 
     )
 
 
+def _evaluating(name: str) -> Bar:
+    work = EVAL_WORKS[name]
+    return Bar(
+        work=f"evaluating with 2 jobs: {work.what}",
+        experiment=EvalRatio(name),
+        figure="jobs=2",
+        unit="x its own loop" if work.peer else "x no workers",
+        sense="at least",
+        limit=work.at_least,
+        needs=work.needs,
+    )
+
+
 def _turning(name: str, figure: str, limit: float, unit: str = "x sequential") -> Bar:
     work = POLICY_WORKS[name]
     return Bar(
@@ -88,6 +111,30 @@ def _turning(name: str, figure: str, limit: float, unit: str = "x sequential") -
         needs=work.needs,
     )
 
+
+def _grouping(
+    name: str, figure: str, limit: float, unit: str, sense: Literal["at least", "at most"] = "at least"
+) -> Bar:
+    return Bar(
+        work=f"{GROUP_WORKS[name].what}: {figure.partition(',')[0]}",
+        experiment=GroupFigures(name),
+        figure=figure,
+        unit=unit,
+        sense=sense,
+        limit=limit,
+    )
+
+
+_GROUP_BARS: tuple[Bar, ...] = (
+    _grouping("sokoban", "rollouts", 1.6, "x in the caller"),
+    _grouping("sokoban-coords", "caller", 1.6, "x in the caller"),
+    _grouping("sokoban-pictures", "caller", 1.6, "x in the caller"),
+    _grouping("countdown", "caller", 0.97, "x in the caller"),
+    _grouping("metamathqa", "caller", 0.97, "x in the caller"),
+    _grouping("waiting", "loop", 12.0, _X_PLAIN),
+    _grouping("sokoban", "payload", 1.05, "x turn 2, in turn 50", "at most"),
+    _grouping("waiting", f"resets, {shipped('forkserver')}", 20.0, "x a pool made anew, forkserver"),
+)
 
 _POLICY_BARS: tuple[Bar, ...] = (
     _turning("python", "process", 1.85),
@@ -138,6 +185,15 @@ _LEARNER_BARS: tuple[Bar, ...] = (
         sense="at least",
         limit=IS_AT_LEAST,
         needs=(("mpe2", "mpe2"), *_TORCH),
+    ),
+    Bar(
+        work="training, 4 agents, collecting and learning equally long: overlap",
+        experiment=TrainSaving(),
+        figure=OVERLAP,
+        unit="of the time that can be saved at best",
+        sense="at least",
+        limit=OVERLAP_IS_AT_LEAST,
+        needs=_TORCH,
     ),
 )
 
@@ -254,5 +310,7 @@ BARS: tuple[Bar, ...] = (
         limit=15.0,
     ),
     *_POLICY_BARS,
+    *_GROUP_BARS,
     *_LEARNER_BARS,
+    *(_evaluating(name) for name in EVAL_WORKS),
 )

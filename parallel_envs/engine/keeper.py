@@ -57,6 +57,14 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Preload:
+    """Import these modules now, as found on this path: workers will need them."""
+
+    modules: tuple[str, ...]
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Adopt:
     """Look after a worker that the user's process forked. With it travels the reading end of its output."""
 
@@ -172,6 +180,9 @@ class _Keeper:
                 return True, []
             case Autopsy():
                 return self._autopsy(request.pid), []
+            case Preload():
+                self._preload(request)
+                return True, []
             case _:
                 return f"unknown request {request!r}", []
 
@@ -179,7 +190,7 @@ class _Keeper:
         ends, output = ChildEnds(*fds[:-1]), fds[-1]
         try:
             if not request.fresh_interpreter:
-                self._preload(request.settings)
+                self._preload(Preload(request.settings.preload, request.settings.path))
             pid = self._fork(request, ends, output)
         except BaseException:
             os.close(output)
@@ -203,12 +214,12 @@ class _Keeper:
 
     # ---- starting -------------------------------------------------------------------------------------------------
 
-    def _preload(self, settings: ChildSettings) -> None:
+    def _preload(self, request: Preload) -> None:
         """Import now what every worker would import, once. A module that cannot be imported is the worker's affair."""
-        new = [name for name in settings.preload if name not in self._preloaded]
+        new = [name for name in request.modules if name not in self._preloaded]
         if not new:
             return
-        sys.path[:] = settings.path
+        sys.path[:] = request.path
         for name in new:
             self._preloaded.add(name)
             with contextlib.suppress(Exception):

@@ -21,7 +21,7 @@ from typing import Any
 from parallel_envs.engine.channel import channel_pair, receive_frame, send_frame
 from parallel_envs.engine.child import ChildEnds, ChildSettings, thread_environment
 from parallel_envs.engine.descriptors import owned
-from parallel_envs.engine.keeper import Adopt, Autopsy, Launch, Obituary
+from parallel_envs.engine.keeper import Adopt, Autopsy, Launch, Obituary, Preload
 from parallel_envs.errors import WorkerStartError
 
 _COMMAND = "import sys; sys.path[:] = {path!r}; from parallel_envs.engine.keeper import run; run({fd}, {owner})"
@@ -55,10 +55,16 @@ def autopsy(pid: int) -> Obituary:
     return answer if isinstance(answer, Obituary) else Obituary(None)
 
 
-def start_keeper() -> None:
-    """Start the keeper if there is none, so that the first worker need not wait for it."""
+def start_keeper(preload: Sequence[str] = ()) -> None:
+    """Start the keeper if there is none, so that the first worker need not wait for it.
+
+    It begins to import the modules in `preload`, which stay loaded in all workers that are forked from it. Nobody waits
+    for that here.
+    """
     with _lock:
-        _keeper(start=True)
+        keeper = _keeper(start=True)
+        if preload:
+            keeper.tell(Preload(tuple(preload), tuple(sys.path)))
 
 
 def keeper_pid() -> int | None:
@@ -106,6 +112,11 @@ class _Keeper:
             return self._answers.pop(number)
         finally:
             self._awaited.discard(number)
+
+    def tell(self, request: Any) -> None:
+        """Make a request and wait for nothing: what is answered is dropped when something else is waited for."""
+        with _no_collection():
+            send_frame(self.channel, pickle.dumps((next(self._numbers), request)), ())
 
     def _receive(self) -> None:
         data, fds = receive_frame(self.channel)

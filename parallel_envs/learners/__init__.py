@@ -1,7 +1,7 @@
 """Independent learners: each agent its own network, buffer, optimiser and random generator.
 
 Start with `independent.py` (`IndependentLearners`) and `learner.py` (one agent). Each algorithm is one file: `ppo.py`,
-`dqn.py`, `sac.py`; `algorithm.py` says what one is. `updates/` holds the ways to run them. Names are resolved on first
+`dqn.py`, `sac.py`; `algorithm.py` says what one is. `updates/` holds the ways to run them, `loops/` those to learn while collecting. Names are resolved on first
 use: they need torch.
 """
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from parallel_envs.learners.dqn import DQNConfig
     from parallel_envs.learners.independent import IndependentLearners
     from parallel_envs.learners.learner import AgentLearner
+    from parallel_envs.learners.loops.accounts import LoopReport
+    from parallel_envs.learners.loops.options import LoopOptions
+    from parallel_envs.learners.meta.learner import Learner
     from parallel_envs.learners.ppo import PPOConfig
     from parallel_envs.learners.sac import SACConfig
 
@@ -25,6 +28,9 @@ _HOMES = {
     "DQNConfig": "dqn",
     "Diverged": "brain",
     "IndependentLearners": "independent",
+    "Learner": "meta.learner",
+    "LoopOptions": "loops.options",
+    "LoopReport": "loops.accounts",
     "PPOConfig": "ppo",
     "SACConfig": "sac",
 }
@@ -35,6 +41,9 @@ __all__ = [
     "DQNConfig",
     "Diverged",
     "IndependentLearners",
+    "Learner",
+    "LoopOptions",
+    "LoopReport",
     "PPOConfig",
     "SACConfig",
 ]

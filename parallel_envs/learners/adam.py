@@ -27,24 +27,24 @@ def step_rows(
 ) -> None:
     """One step of Adam for the active rows of a strip, each with its own learning rate."""
     if all(active) and len(set(rates)) == 1 and len(set(strip.steps.tolist())) == 1 and gradient.shape[1] % LANES == 0:
-        _step([strip.weights], [gradient], [strip.first], [strip.second], [strip.steps[0].clone()], rates[0], epsilon)
+        _step(rates[0], epsilon, [strip.weights], [gradient], [strip.first], [strip.second], [strip.steps[0].clone()])
         strip.steps.add_(1)
         return  # as usual: all rows as if they were one, and to the bit the same
     for rate in dict.fromkeys(rate for rate, wanted in zip(rates, active, strict=True) if wanted):
         rows = [row for row, wanted in enumerate(active) if wanted and rates[row] == rate]
         parts = (_rows(tensor, rows) for tensor in (strip.weights, gradient, strip.first, strip.second, strip.steps))
-        _step(*parts, rate, epsilon)
+        _step(rate, epsilon, *parts)
 
 
 @torch.no_grad()
 def _step(
+    rate: float,
+    epsilon: float,
     weights: list[Tensor],
     gradients: list[Tensor],
     first: list[Tensor],
     second: list[Tensor],
     steps: list[Tensor],
-    rate: float,
-    epsilon: float,
 ) -> None:
     """`steps` are counted up, too."""
     adam(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,16 @@ class Diverged(ParallelEnvsError, ArithmeticError):
     def __init__(self, text: str, agents: Sequence[Any] = ()) -> None:
         super().__init__(text)
         self.agents = tuple(agents)
+
+    @classmethod
+    def of(cls, why: Mapping[Any, str]) -> Self:
+        """These agents have not learnt, for these reasons."""
+        lines = [f"Agent {agent!r} has not learnt: {reason}." for agent, reason in why.items()]
+        hint = (
+            " Its numbers are as they were before. Look for rewards or observations that are not finite or very large, "
+            "or give a lower learning_rate."
+        )
+        return cls(" ".join(lines) + hint, tuple(why))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ class Progress:
     """Each agent's mean return lately; without those who have not finished an episode."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """What the time went into: collect, act, update."""
+    loop: str = ""
+    """What is to be said of how collecting and learning go together."""
 
 
 class Display(Protocol):
@@ -90,7 +92,7 @@ class _Lines:
         if not last and now - self._shown < _LINE_SECONDS:
             return
         self._shown = now
-        parts = [told, returns_told(progress.returns), shares_told(progress.seconds)]
+        parts = [told, returns_told(progress.returns), shares_told(progress.seconds), progress.loop]
         line = "; ".join(part for part in parts if part)
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -115,7 +117,7 @@ def _panel(progress: Progress, told: str, total_steps: int) -> RenderableType:
 
     rows = Table.grid()
     rows.add_row(ProgressBar(total=total_steps, completed=progress.steps, width=60))
-    for line in (told, returns_told(progress.returns), shares_told(progress.seconds)):
+    for line in (told, returns_told(progress.returns), shares_told(progress.seconds), progress.loop):
         if line:
             rows.add_row(Text(line))
     return rows

@@ -16,21 +16,26 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from parallel_envs.errors import ClosedError
-from parallel_envs.learners.algorithm import Agent, AlgorithmConfig, Plan
+from parallel_envs.learners.algorithm import Agent, AlgorithmConfig
 from parallel_envs.learners.arguments import check_options, configs_of, no_actions
 from parallel_envs.learners.brain import Diverged, Report
+from parallel_envs.learners.keeping import load_states_from, put_states, states_of
 from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.life import Life
-from parallel_envs.learners.updates import MODES
+from parallel_envs.learners.runner import Make, Runner
+from parallel_envs.learners.updates import MODES, UpdateMode
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.seeding import SeedTree
 from parallel_envs.wrappers import WrappedMultiAgentPolicy
+
+if TYPE_CHECKING:
+    from parallel_envs.learners.loops import Loop, LoopReport
 
 _log = logging.getLogger(__name__)
 
@@ -95,12 +100,10 @@ class IndependentLearners:
         self._life = Life(list(self.agents), envs.num_envs)
         self.policy = WrappedMultiAgentPolicy({agent: one.policy() for agent, one in self.agents.items()}, strategy)
         """What acts."""
-        try:
-            self.mode = MODES[update_mode]({agent: one.brain for agent, one in self.agents.items()}, workers)
-            """How updates are run; `mode.why` says which way was chosen."""
-        except BaseException:
-            self.policy.close()
-            raise
+        self.update_mode, self.workers = update_mode, workers
+        self.loop: Loop | None = None
+        """What collects and learns just now, if `train` does."""
+        self._runner = Runner({agent: one.brain for agent, one in self.agents.items()})
 
     # ---- living -----------------------------------------------------------------------------------------------------
 
@@ -117,6 +120,10 @@ class IndependentLearners:
         self._life.begin(self.envs.present)
         for agent, learner in self.agents.items():
             learner.begin(self._observations[agent], self._life.begins[agent])
+
+    def forget_episodes(self) -> None:
+        """The next step begins new episodes: what is being lived is of no account any more."""
+        self._observations = None
 
     def act(self) -> Named:
         """Actions of those who are alive, for the observations that the environments returned last."""
@@ -177,42 +184,60 @@ class IndependentLearners:
         began = time.perf_counter()
         plans = {agent: plan for agent, one in self.agents.items() if one.ready and (plan := one.plan()) is not None}
         if plans:
-            self._learn(plans)
+            reports = self.mode.update(plans)
+            for agent, report in reports.items():
+                self.agents[agent].finish(report)
+            self.act_with({agent: self.agents[agent].acting_weights() for agent in reports})
+            self.tell_of(reports)
         self.seconds["update"] += time.perf_counter() - began
         return {agent: self.agents[agent].metrics for agent in plans}
 
-    def _learn(self, plans: Mapping[Agent, Plan]) -> None:
-        reports = self.mode.update(plans)
-        self.updates += 1
-        for agent, report in reports.items():
-            self.agents[agent].finish(report)
-        self.policy.load_state_dict({agent: self.agents[agent].acting_weights() for agent in reports})
-        self._tell_of({agent: report for agent, report in reports.items() if report.diverged})
+    def act_with(self, weights: Mapping[Agent, Any]) -> None:
+        """These agents' newest weights act from now on."""
+        self.policy.load_state_dict(weights)
+        for agent in weights:
+            self.agents[agent].acting_version = self.agents[agent].version
 
-    def _tell_of(self, diverged: Mapping[Agent, Report]) -> None:
+    def tell_of(self, reports: Mapping[Agent, Report]) -> None:
+        """A round of updates has been made: count it, and name those who have diverged, as `on_divergence` says."""
+        self.updates += 1
+        diverged = {agent: report.diverged for agent, report in reports.items() if report.diverged}
         if not diverged:
             return
-        lines = [f"Agent {agent!r} has not learnt: {report.diverged}." for agent, report in diverged.items()]
-        text = " ".join(lines) + (
-            " Its numbers are as they were before. Look for rewards or observations that are not finite or very large, "
-            "or give a lower learning_rate."
-        )
+        error = Diverged.of(diverged)
         if self.on_divergence == "raise":
-            raise Diverged(text, tuple(diverged))
-        _log.warning("%s", text)
+            raise error
+        _log.warning("%s", error)
 
-    def train(self, total_steps: int, on_update: Watcher | None = None) -> None:
+    def train(self, total_steps: int, on_update: Watcher | None = None, **how: Any) -> LoopReport:
         """Go on for so many steps of environments (all rows together), learning whenever it is time.
 
         Args:
             total_steps: From now on; at least so many are made.
             on_update: Called after every round of updates, with these learners.
+            **how: `mode` ("sync", "overlap" or "free") and the other fields of `LoopOptions`, which says what they
+                mean. What cannot be is a ValueError, before anything starts.
+
+        Returns:
+            Lags, waiting times, and how much of the time was saved.
         """
-        end = self.steps + total_steps
-        while self.steps < end:
-            self.step()
-            if self.update() and on_update is not None:
-                on_update(self)
+        from parallel_envs.learners.loops import LoopOptions, run_loop
+
+        self._check_open()
+        return run_loop(self, LoopOptions(**how), total_steps, on_update)
+
+    @property
+    def mode(self) -> UpdateMode:
+        """How updates are run; `mode.why` says which way was chosen."""
+        return self._runner.mode or self.run_by()
+
+    def run_by(self, key: Any = None, make: Make | None = None) -> UpdateMode:
+        """Have updates run in the way that `make` makes, or as was asked for at first, until there is yet another.
+
+        One that was made with the same key is kept.
+        """
+        self._check_open()
+        return self._runner.put(key, make or (lambda brains: MODES[self.update_mode](brains, self.workers)))
 
     def returns(self) -> dict[Agent, float]:
         """Each agent's mean return in the last 100 episodes that it was in; without those who have finished none."""
@@ -222,27 +247,21 @@ class IndependentLearners:
 
     def states(self) -> dict[Agent, dict[str, Any]]:
         """All that each agent is: see `AgentLearner.state`. Episodes that are being played are not part of it."""
-        acting = self.policy.get_state()
-        states = {agent: learner.state() for agent, learner in self.agents.items()}
-        for agent, state in states.items():
-            state["generator"]["acting"] = acting[agent][0]["generator"]
-        return states
+        self._settle()
+        return states_of(self)
 
     def load_states(self, states: Mapping[Agent, Mapping[str, Any]]) -> None:
         """Have these agents become what `states` told; others stay. The next step begins new episodes."""
-        for agent in states:
-            if agent not in self.agents:
-                raise KeyError(f"There is no agent {agent!r} here. There are {list(self.agents)}.")
-        for agent, state in states.items():
-            self.agents[agent].load_state(dict(state))
-            self.mode.changed(agent)
-        self.policy.load_state_dict({agent: self.agents[agent].acting_weights() for agent in states})
-        acting = self.policy.get_state()
-        drawn = {agent: state["generator"].get("acting") for agent, state in states.items()}
-        self.policy.set_state(
-            {agent: ({"generator": own, "memory": None}, acting[agent][1]) for agent, own in drawn.items() if own}
-        )
-        self._observations = None
+        self._settle()
+        put_states(self, states)
+        self.forget_episodes()
+        if self.loop is not None:
+            self.loop.changed(states)
+
+    def _settle(self) -> None:
+        """Have the brains here, if they are away learning."""
+        if self.loop is not None:
+            self.loop.settle()
 
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint: a folder for each agent, safetensors and JSON. See `checkpoints.py`."""
@@ -253,16 +272,8 @@ class IndependentLearners:
 
     def load(self, folder: str | Path) -> None:
         """Become what a checkpoint holds. Nothing is changed if it does not fit."""
-        from parallel_envs.learners.checkpoints import check_fits, load_checkpoint
-
-        checkpoint = load_checkpoint(folder)
-        own = self.states()
-        if odd := checkpoint.agents.keys() ^ self.agents.keys():
-            raise KeyError(f"{folder} and these learners differ in the agents {sorted(map(str, odd))}.")
-        for agent, state in checkpoint.agents.items():
-            check_fits(state, own[agent], agent, folder)
-        self.load_states(checkpoint.agents)
-        self.steps, self.updates = checkpoint.about["steps"], checkpoint.about["updates"]
+        about = load_states_from(self, folder)
+        self.steps, self.updates = about["steps"], about["updates"]
 
     # ---- the end ----------------------------------------------------------------------------------------------------
 
@@ -275,7 +286,9 @@ class IndependentLearners:
         if self.closed:
             return
         self.closed = True
-        self.mode.close()
+        if self.loop is not None:
+            self.loop.stop()
+        self._runner.close()
         self.policy.close()
         for learner in self.agents.values():
             learner.close()
@@ -289,4 +302,5 @@ class IndependentLearners:
         self.close()
 
     def __repr__(self) -> str:
-        return f"IndependentLearners({len(self.agents)} agents, {self.mode.why}, {self.updates} updates)"
+        why = self._runner.mode.why if self._runner.mode else self.update_mode
+        return f"IndependentLearners({len(self.agents)} agents, {why}, {self.updates} updates)"

@@ -28,7 +28,7 @@ ALGORITHMS: dict[type[AlgorithmConfig], type[Algorithm]] = {PPOConfig: PPO, DQNC
 CONFIGS: dict[str, type[AlgorithmConfig]] = {kind.name: config for config, kind in ALGORITHMS.items()}
 """The types of configs, by the algorithms' names."""
 
-_CARRY = "carry"
+_CARRY, _STAMPS = "carry", "versions"
 
 
 class AgentLearner:
@@ -66,6 +66,11 @@ class AgentLearner:
         self.generator = seed.child("draws").generator()
         self.counters: dict[str, Any] = {"steps": 0, "rounds": 0, "updates": 0, "skipped": 0, "frozen": False}
         self.memory = self._new_memory(num_rows)
+        self.acting_version = 0
+        """Which version of its weights acts: how many updates had been attempted when it was made."""
+        places = self.memory.horizon if isinstance(self.memory, TrajectoryStore) else self.memory.capacity
+        self.stamps = np.zeros(places, np.int64)
+        """Which version acted, for every place in the memory: of a rollout's steps, or of a replay buffer's."""
         self.metrics: dict[str, float] = {}
         """Of its last update."""
         self._acting_seed = seed.child("acting").seed()
@@ -127,10 +132,12 @@ class AgentLearner:
         self.counters["steps"] += int(valid.sum())
         if self.counters["frozen"]:
             return
+        lived = actions, rewards, terminated, truncated, observations, valid
         if isinstance(self.memory, TrajectoryStore):
-            self.memory.add(actions, rewards, terminated, truncated, observations, valid, begins)
+            self.stamps[self.memory.num_steps] = self.acting_version
+            self.memory.add(*lived, begins)
         else:
-            self.memory.add(before, actions, rewards, terminated, truncated, observations, valid, begins_before & valid)
+            self.stamps[self.memory.add(before, *lived, begins_before & valid)] = self.acting_version
 
     @property
     def ready(self) -> bool:
@@ -144,6 +151,17 @@ class AgentLearner:
         return enough and self.counters["rounds"] % config.train_interval == 0
 
     # ---- learning ---------------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """How many updates it has attempted."""
+        return int(self.counters["updates"] + self.counters["skipped"])
+
+    @property
+    def most_rows(self) -> int:
+        """How many rows a minibatch can have at most."""
+        memory = self.memory
+        return memory.horizon * memory.num_rows if isinstance(memory, TrajectoryStore) else memory.capacity
 
     def plan(self) -> Plan | None:
         """Draw the next update. None if the agent has not lived since the last one."""
@@ -159,14 +177,19 @@ class AgentLearner:
         self._drawn = plan.arrays.get("indices")
         return plan
 
-    def finish(self, report: Report) -> None:
-        """The update has been made, or has diverged."""
+    def finish(self, report: Report, plan: Plan | None = None) -> None:
+        """The update has been made, or has diverged. `plan`: which one it was, if there have been others since."""
+        drawn: Any = self._drawn if plan is None else plan.arrays.get("indices")
         self.counters["skipped" if report.diverged else "updates"] += 1
         self.metrics = dict(report.metrics)
         if report.carry is not None:
             self._carry = report.carry
         if report.taught is not None and isinstance(self.memory, PrioritizedReplayBuffer):
-            self.memory.update_priorities(self._drawn, report.taught)
+            self.memory.update_priorities(drawn, report.taught)
+
+    def carry_on(self, carry: npt.NDArray[Any] | None) -> None:
+        """What a recurrent network remembers where the next trajectory begins, for those who know it better."""
+        self._carry = carry
 
     def policy(self) -> LearnerPolicy:
         """A policy that acts as this agent does now, with a network and a generator of its own."""
@@ -197,6 +220,7 @@ class AgentLearner:
         }
         if isinstance(self.memory, ReplayBuffer):
             state["memory"] = self.memory.state()
+            state["memory"]["arrays"] = {**state["memory"]["arrays"], _STAMPS: self.stamps[: len(self.memory)]}
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -206,9 +230,13 @@ class AgentLearner:
         self.brain.load(arrays)
         self._carry = None if carry is None else np.array(carry)
         self.counters |= state["counters"]
+        self.acting_version = self.version
         self.generator.bit_generator.state = copy.deepcopy(state["generator"]["draws"])
         if isinstance(self.memory, ReplayBuffer) and "memory" in state:
-            self.memory.load_state(state["memory"])
+            lived = dict(state["memory"]["arrays"])
+            stamps = lived.pop(_STAMPS, 0)
+            self.memory.load_state({**state["memory"], "arrays": lived})
+            self.stamps[: len(self.memory)] = stamps
 
     def close(self) -> None:
         """Give up what the memory holds of the system. It can still be read and written."""

@@ -90,6 +90,9 @@ class Normaliser(nn.Module):
     The statistics are buffers: they travel with the weights, and change only in `take_in`.
     """
 
+    least = 1e-8
+    """Added to the variance."""
+
     def __init__(self, size: int) -> None:
         super().__init__()
         self.count: Tensor
@@ -100,9 +103,12 @@ class Normaliser(nn.Module):
         self.register_buffer("squares", torch.zeros(size, dtype=torch.float64))
 
     def forward(self, features: Tensor) -> Tensor:
+        return ((features - self.mean.float()) / self.deviation()).clamp(-10.0, 10.0)
+
+    def deviation(self) -> Tensor:
+        """The standard deviation; 1 as long as there is none."""
         variance = torch.where(self.count > 1, self.squares / self.count.clamp(min=1.0), 1.0)
-        scaled = (features - self.mean.float()) / (variance.float() + 1e-8).sqrt()
-        return scaled.clamp(-10.0, 10.0)
+        return (variance.float() + self.least).sqrt()
 
     @torch.no_grad()
     def take_in(self, features: Tensor) -> None:
@@ -114,6 +120,15 @@ class Normaliser(nn.Module):
         self.squares += ((rows - rows.mean(0)) ** 2).sum(0) + shift**2 * self.count * len(rows) / total
         self.mean += shift * len(rows) / total
         self.count.copy_(total)
+
+
+class Scale(Normaliser):
+    """Mean and standard deviation of the returns that an agent's rewards make, within what it learns from at a time."""
+
+    least = 1e-4  # returns that hardly differ are not blown up
+
+    def __init__(self) -> None:
+        super().__init__(1)
 
 
 class Spread(nn.Module):
@@ -138,11 +153,14 @@ class GruCell(nn.Module):
         self.remembered = linear(size, 3 * size, generator, 1.0)
 
     def forward(self, features: Tensor, memory: Tensor) -> Tensor:
-        seen_reset, seen_update, seen_new = self.seen(features).chunk(3, -1)
-        reset, update, new = self.remembered(memory).chunk(3, -1)
-        candidate = torch.tanh(seen_new + torch.sigmoid(seen_reset + reset) * new)
-        keep = torch.sigmoid(seen_update + update)
-        return candidate + keep * (memory - candidate)
+        return self.step(self.seen(features), memory)
+
+    def step(self, seen: Tensor, memory: Tensor) -> Tensor:
+        """What is remembered next, where `seen` is what the layer of this name makes of the features."""
+        both, remembered = 2 * memory.shape[-1], self.remembered(memory)
+        reset, keep = torch.sigmoid(seen[..., :both] + remembered[..., :both]).chunk(2, -1)
+        candidate = torch.tanh(torch.addcmul(seen[..., both:], reset, remembered[..., both:]))
+        return torch.lerp(candidate, memory, keep)
 
 
 class Recurrent(nn.Module):
@@ -161,9 +179,9 @@ class Recurrent(nn.Module):
 
     def unroll(self, features: Tensor, begins: Tensor, memory: Tensor) -> Tensor:
         """What is remembered after each step: (rows, steps, ...) in and out. Where `begins`, it starts from nothing."""
-        seen, steps = self.encoder(features), []
-        for step in range(features.shape[1]):
-            memory = torch.where(begins[:, step, None], 0.0, memory)
-            memory = self.cell(seen[:, step], memory)
+        steps = []
+        seen = self.cell.seen(self.encoder(features))  # of all steps in one go
+        for now, begun in zip(seen.unbind(1), begins.unsqueeze(-1).unbind(1), strict=True):
+            memory = self.cell.step(now, torch.where(begun, 0.0, memory))
             steps.append(memory)
         return torch.stack(steps, 1)

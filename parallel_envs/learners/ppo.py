@@ -21,6 +21,7 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
+from parallel_envs.learners.advantages import advantages_and_returns, discounted_sums
 from parallel_envs.learners.algorithm import (
     CARRY,
     Algorithm,
@@ -35,7 +36,7 @@ from parallel_envs.learners.algorithm import (
     mean_over,
 )
 from parallel_envs.learners.distributions import ClippedGaussian, Head, stochastic_head
-from parallel_envs.learners.networks import Bytes, GruCell, Image, Normaliser, Recurrent, Spread, linear, mlp
+from parallel_envs.learners.networks import Bytes, GruCell, Image, Normaliser, Recurrent, Scale, Spread, linear, mlp
 from parallel_envs.rollouts.trajectories import Trajectory
 
 POLICY_GAIN = 0.01  # the last layer of the policy: it begins undecided
@@ -63,8 +64,15 @@ class PPOConfig(AlgorithmConfig):
     """Advantages of a batch to mean 0 and standard deviation 1."""
     normalize_observations: bool = False
     """Observations to mean 0 and standard deviation 1, by running statistics of this agent's own."""
+    normalize_returns: bool = False
+    """Values learnt in units in which returns have mean 0 and standard deviation 1, by running statistics of this
+    agent's own (Yu et al. 2022, arXiv 2103.01955). Without it, errors of values in the tens drown the policy's
+    gradient when `max_grad_norm` shortens both together."""
     target_kl: float | None = None
     """An update ends when the policy has moved this far (approximate KL divergence from the old one)."""
+    policy_gain: float = POLICY_GAIN
+    """How decided the policy begins: what the weights of its last layer are multiplied by. That of Huang et al. 2022
+    begins undecided. One who is to speak to others is better understood with about 1: it begins with a dialect."""
     network: str = "mlp"
     """"mlp"; "cnn" for pictures; "gru" for a memory."""
     memory_size: int = 64
@@ -73,6 +81,7 @@ class PPOConfig(AlgorithmConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "rollout_length", "minibatch_size", "num_epochs", "clip_range", "memory_size")
+        check_positive(self, "policy_gain")
         check_share(self, "gae_lambda")
         check_choice(self, "network", ("mlp", "cnn", "gru"))
         if self.target_kl is not None:
@@ -82,26 +91,31 @@ class PPOConfig(AlgorithmConfig):
 class ActorCritic(nn.Module):
     """A policy and a value function, apart from each other."""
 
-    def __init__(self, actor: nn.Module, critic: nn.Module, normaliser: Normaliser | None) -> None:
+    def __init__(self, actor: nn.Module, critic: nn.Module, normaliser: Normaliser | None, scale: Scale | None) -> None:
         super().__init__()
-        self.actor, self.critic, self.normaliser = actor, critic, normaliser
+        self.actor, self.critic, self.normaliser, self.scale = actor, critic, normaliser, scale
 
     def both(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        return self.actor(batch["features"]), self.critic(batch["features"]).squeeze(-1)
+        return self.actor(batch["features"]), _in_full(self.critic(batch["features"]).squeeze(-1), self.scale)
 
 
 class RecurrentActorCritic(nn.Module):
     """A policy and a value function that share what they see and remember."""
 
-    def __init__(self, actor: Recurrent, critic: nn.Module, normaliser: Normaliser | None) -> None:
+    def __init__(self, actor: Recurrent, critic: nn.Module, normaliser: Normaliser | None, scale: Scale | None) -> None:
         super().__init__()
-        self.actor, self.critic, self.normaliser = actor, critic, normaliser
+        self.actor, self.critic, self.normaliser, self.scale = actor, critic, normaliser, scale
 
     def both(self, batch: Batch) -> tuple[Tensor, Tensor]:
         return self.of_remembered(self.actor.unroll(batch["features"], batch["begins"], batch["memory"]))
 
     def of_remembered(self, remembered: Tensor) -> tuple[Tensor, Tensor]:
-        return self.actor.head(remembered), self.critic(remembered).squeeze(-1)
+        return self.actor.head(remembered), _in_full(self.critic(remembered).squeeze(-1), self.scale)
+
+
+def _in_full(values: Tensor, scale: Scale | None) -> Tensor:
+    """A critic's outputs in the units of returns."""
+    return values if scale is None else scale.mean.float() + scale.deviation() * values
 
 
 class PPO(Algorithm):
@@ -128,13 +142,15 @@ class PPO(Algorithm):
 
     def make_module(self, generator: torch.Generator) -> nn.Module:
         normaliser = Normaliser(self.sight.num_numbers) if self.config.normalize_observations else None
+        scale = Scale() if self.config.normalize_returns else None
         before: list[nn.Module] = [Bytes()] if self.sight.is_bytes else []
         if normaliser is not None:
             before = [normaliser]  # of the bytes themselves
         if self.recurrent:
-            return self._recurrent(generator, normaliser, before)
-        actor, critic = self._chain(generator, self._num_means, POLICY_GAIN), self._chain(generator, 1, 1.0)
-        return ActorCritic(self._wide(nn.Sequential(*before, *actor)), nn.Sequential(*before, *critic), normaliser)
+            return self._recurrent(generator, normaliser, scale, before)
+        actor, critic = self._chain(generator, self._num_means, self.config.policy_gain), self._chain(generator, 1, 1.0)
+        apart = self._wide(nn.Sequential(*before, *actor)), nn.Sequential(*before, *critic)
+        return ActorCritic(*apart, normaliser, scale)
 
     @property
     def _num_means(self) -> int:
@@ -151,13 +167,15 @@ class PPO(Algorithm):
         rest = mlp(num_in, config.hidden, num_out, generator, activation=config.activation, last_gain=last_gain)
         return [*layers, *rest]
 
-    def _recurrent(self, generator: torch.Generator, normaliser: Normaliser | None, before: list[Any]) -> nn.Module:
+    def _recurrent(
+        self, generator: torch.Generator, normaliser: Normaliser | None, scale: Scale | None, before: list[Any]
+    ) -> nn.Module:
         config = self.config
         encoder = mlp(self.sight.num_numbers, config.hidden[:-1], config.hidden[-1], generator)
         cell = GruCell(config.hidden[-1], config.memory_size, generator)
-        head = self._wide(linear(config.memory_size, self._num_means, generator, POLICY_GAIN))
+        head = self._wide(linear(config.memory_size, self._num_means, generator, config.policy_gain))
         actor = Recurrent(nn.Sequential(*before, *encoder, nn.Tanh()), cell, head, config.memory_size)
-        return RecurrentActorCritic(actor, linear(config.memory_size, 1, generator, 1.0), normaliser)
+        return RecurrentActorCritic(actor, linear(config.memory_size, 1, generator, 1.0), normaliser, scale)
 
     # ---- what is drawn ----------------------------------------------------------------------------------------------
 
@@ -224,12 +242,17 @@ class PPO(Algorithm):
     def prepare(self, seen: tuple[Tensor, ...], arrays: Mapping[str, Tensor]) -> Batch:
         turned, (outputs, values, *carry) = _turned(arrays), seen
         mask = turned["mask"][..., :-1, :] if "mask" in turned else None
-        advantages = self._advantages(turned, values)
+        log_probs = self.head.log_prob(outputs[..., :-1, :], turned["actions"], mask)
+        acted = turned.get("behaviour", log_probs)  # of the weights that took the actions, if they were others
+        ratios = (log_probs - acted).exp() if "corrected" in turned else None
+        advantages, returns = advantages_and_returns(
+            turned, values, self.config.discount, self.config.gae_lambda, ratios
+        )
         data = {
             "features": turned["features"][..., :-1, :],
             "actions": turned["actions"],
-            "log_probs": self.head.log_prob(outputs[..., :-1, :], turned["actions"], mask),
-            "returns": advantages + values[..., :-1],
+            "log_probs": acted,
+            "returns": returns,
             "advantages": self._normalized(advantages, turned["valid"]),
         }
         if mask is not None:
@@ -238,20 +261,6 @@ class PPO(Algorithm):
             return data | {"begins": turned["begins"][..., :-1], "memory": turned["memory"], CARRY: carry[0]}
         place = values.ndim - 2
         return {name: tensor.transpose(place, place + 1).flatten(place, place + 1) for name, tensor in data.items()}
-
-    def _advantages(self, turned: Batch, values: Tensor) -> Tensor:
-        """Generalised advantage estimates. Rows that are not valid have none, and pass none on."""
-        config, valid = self.config, turned["valid"]
-        ahead = config.discount * values[..., 1:] * ~turned["terminated"]
-        errors = torch.where(valid, turned["rewards"] + ahead - values[..., :-1], 0.0)
-        goes_on = (valid & ~turned["terminated"] & ~turned["truncated"]).numpy()
-        factor = config.discount * config.gae_lambda
-        advantages = errors.clone().numpy()  # many small steps: NumPy takes half the time of torch for each
-        with np.errstate(invalid="ignore", over="ignore"):
-            for step in reversed(range(advantages.shape[-1] - 1)):
-                passed_on = np.where(goes_on[..., step], factor * advantages[..., step + 1], 0.0)
-                advantages[..., step] += passed_on
-        return torch.from_numpy(advantages)
 
     def _normalized(self, advantages: Tensor, valid: Tensor) -> Tensor:
         if not self.config.normalize_advantages:
@@ -270,7 +279,10 @@ class PPO(Algorithm):
         ratio = moved.exp()
         clipped = ratio.clamp(1 - config.clip_range, 1 + config.clip_range)
         policy_loss = -mean_over(torch.minimum(ratio * advantages, clipped * advantages), weights)
-        value_loss = 0.5 * mean_over((values - batch["returns"]).square(), weights)
+        errors = values - batch["returns"]
+        if module.scale is not None:
+            errors = errors / module.scale.deviation()
+        value_loss = 0.5 * mean_over(errors.square(), weights)
         entropy = mean_over(self.head.entropy(outputs, mask), weights)
         loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
         return loss, {
@@ -287,6 +299,10 @@ class PPO(Algorithm):
     def after_update(self, module: Any, arrays: Mapping[str, Tensor]) -> None:
         if module.normaliser is not None:
             module.normaliser.take_in(arrays["features"][:-1][arrays["valid"]])
+        if module.scale is not None:
+            turned = _turned(arrays)
+            rewards = torch.where(turned["valid"], turned["rewards"], 0.0)
+            module.scale.take_in(discounted_sums(rewards, turned, self.config.discount)[turned["valid"]].unsqueeze(-1))
 
 
 def _turned(arrays: Mapping[str, Tensor]) -> Batch:

@@ -38,33 +38,41 @@ class ParallelBlock(_Strict):
     """The block `parallel` of the original plan: what may run beside what. `applied` says what it means here."""
 
     enabled: bool = True
-    """False: one process, one thread, one thing after another."""
+    """False: one process, one thread, one thing after another, and the same numbers."""
     parallel_actions: bool = True
     """The actions of all agents in one go."""
     parallel_training: bool = True
     """Agents learn beside one another."""
-    async_learning: bool = False
-    """Collect while learning, with weights that lag by one update."""
+    async_learning: bool | Literal["overlap", "free"] = False
+    """Collect while learning. True or "overlap": with weights that lag by one update; "free": as fast as it goes."""
     train_interval: PositiveInt | None = None
     """Steps of each environment between two updates, for agents that learn from a replay buffer."""
     num_workers: PositiveInt | None = None
-    """How many workers, for environments and for learning alike. None: as many as there are cores."""
+    """How many workers, those of environments and those that learn together. None: no bound."""
     use_threads: bool = False
     """Threads in the place of processes."""
 
     def applied(self) -> dict[str, Any]:
         """The same in the settings' own words."""
+        common = {"mode": self._mode, "train_interval": self.train_interval}
         if not self.enabled:
-            return {"update_mode": "sequential", "strategy": "sequential", "backend": "serial", "num_workers": None}
+            alone = {"update_mode": "sequential", "strategy": "sequential", "backend": "serial"}
+            return {**common, **alone, "learn_in": "serial", "worker_budget": None}
         workers = "thread" if self.use_threads else "process"
         return {
+            **common,
             "update_mode": workers if self.parallel_training else "sequential",
             "strategy": "batch" if self.parallel_actions else "sequential",
             "backend": workers,
-            "num_workers": self.num_workers,
-            "mode": "overlap" if self.async_learning else "sync",
-            "train_interval": self.train_interval,
+            "learn_in": workers,
+            "worker_budget": self.num_workers,
         }
+
+    @property
+    def _mode(self) -> str:
+        if isinstance(self.async_learning, str):
+            return self.async_learning
+        return "overlap" if self.async_learning else "sync"
 
 
 class TrainSettings(_Strict):
@@ -87,8 +95,18 @@ class TrainSettings(_Strict):
     update_mode: UpdateMode = "auto"
     """"auto" measures, so that its runs can be repeated up to rounding only; those of any other mode to the bit."""
     strategy: Strategy = "batch"
-    mode: Literal["sync", "overlap"] = "sync"
-    """"sync": collecting and learning take turns."""
+    mode: Literal["sync", "overlap", "free"] = "sync"
+    """"sync": collecting and learning take turns; "overlap": one beside the other, one update behind; "free": each as
+    fast as it can. `loops/options.py` says more, and what the next few mean."""
+    learn_in: Literal["process", "thread", "serial"] = "process"
+    queue: PositiveInt | None = None
+    max_lag: int = Field(default=1, ge=0)
+    updates_per_step: float | None = Field(default=None, gt=0)
+    vtrace: bool = False
+    schedule: Literal["round_robin", "most_data", "slowest"] = "round_robin"
+    minibatch: tuple[PositiveInt, PositiveInt] | None = None
+    worker_budget: PositiveInt | None = None
+    """The most workers, those of environments and those that learn together."""
     train_interval: PositiveInt | None = None
     """For all agents whose algorithm has such a setting and who do not say it themselves."""
     folder: Path | None = None

@@ -10,6 +10,7 @@ is resumed there goes on, to the bit, as the one that was never ended. It is wri
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -26,10 +27,15 @@ from parallel_envs.learners.averages import Averages
 from parallel_envs.learners.display import Display, Progress, display
 from parallel_envs.learners.independent import IndependentLearners
 from parallel_envs.learners.learner import CONFIGS
+from parallel_envs.learners.loops import Loop, LoopOptions, open_loop
+from parallel_envs.learners.loops.budget import Shares, needed, shared_out
+from parallel_envs.learners.loops.loop import Metrics
+from parallel_envs.learners.loops.options import check_agents
 from parallel_envs.learners.runs import Run, settings_of
 from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.multiagent.by_name import env_factory
+from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 
 Agent = Hashable
@@ -44,11 +50,12 @@ MAY_CHANGE = frozenset(
         "num_workers",
         "backend",
         "folder",
+        "learn_in",
+        "worker_budget",
+        "schedule",
     )
 )
 """Settings that may be others when a run is resumed: what is learnt does not depend on them."""
-
-_log = logging.getLogger(__name__)
 
 
 def begin(config: str | Path, overrides: Sequence[str] = ()) -> Path:
@@ -85,18 +92,63 @@ def train(learners: IndependentLearners, settings: TrainSettings, run: Run, cons
     console.print(
         f"Run in {run.folder}; if it is ended: --resume {run.folder}", markup=False, highlight=False, soft_wrap=True
     )
-    with display(settings.total_steps, console=console) as shown:
-        shown.show(_progress(learners))
+    with display(settings.total_steps, console=console) as shown, open_loop(learners, loop_options(settings)) as loop:
+        shown.show(_progress(learners, loop))
         while learners.steps < settings.total_steps:
             learners.begin()
             mark = min(_next_mark(learners.steps, every), settings.total_steps)
-            averages = Averages(settings.log_every or every, partial(_log_line, learners, run), begins=learners.steps)
-            while not _may_save(learners, mark, every):
-                _step(learners, averages, shown)
-            averages.flush(learners.steps)
-            run.save(learners.steps, learners.save)
-        shown.show(_progress(learners), last=True)
-    console.print(f"Updates were run by {learners.mode.why}.", markup=False, highlight=False, soft_wrap=True)
+            write = partial(_log_line, learners, loop, run)
+            averages = Averages(settings.log_every or every, write, begins=learners.steps)
+            keep = partial(_keep, learners, run, averages)
+            with _interruptible(loop, keep) as heed:
+                while not _may_save(learners, mark, every):
+                    _take_in(loop.advance(), learners, loop, averages, shown)
+                    heed()
+                _take_in(loop.settle(), learners, loop, averages, shown)
+                keep()
+        shown.show(_progress(learners, loop), last=True)
+    told = f"Updates were run by {learners.mode.why}. {loop.report()}"
+    console.print(told, markup=False, highlight=False, soft_wrap=True)
+
+
+def _keep(learners: IndependentLearners, run: Run, averages: Averages) -> None:
+    """Write a checkpoint, and the metrics up to it."""
+    averages.flush(learners.steps)
+    run.save(learners.steps, learners.save)
+
+
+class _Heeded(KeyboardInterrupt):
+    """Ctrl-C, at a moment at which nothing was half done."""
+
+
+@contextlib.contextmanager
+def _interruptible(loop: Loop, keep: Callable[[], None]) -> Iterator[Callable[[], None]]:
+    """Ctrl-C waits for the end of a step, and leaves a checkpoint. A second one does not wait, and leaves none.
+
+    What was lived and not learnt is lost: a run that is resumed there goes on well, but not as the one never ended.
+    Gives what is to be called where nothing is half done.
+    """
+    with Interrupts() as interrupts:
+
+        @contextlib.contextmanager
+        def harmless() -> Iterator[None]:
+            try:
+                with interrupts.let_through():
+                    yield
+            except KeyboardInterrupt as strike:
+                raise _Heeded from strike
+
+        def heed() -> None:
+            with harmless():
+                pass
+
+        loop.while_waiting = harmless
+        try:
+            yield heed
+        except _Heeded:
+            loop.stop()
+            keep()
+            raise
 
 
 def _next_mark(steps: int, every: int) -> int:
@@ -114,22 +166,25 @@ def _waiting(learners: IndependentLearners) -> bool:
     return any(isinstance(memory, TrajectoryStore) and memory.num_steps > 0 for memory in memories)
 
 
-def _step(learners: IndependentLearners, averages: Averages, shown: Display) -> None:
-    learners.step()
-    metrics = learners.update()
+def _take_in(metrics: Metrics, learners: IndependentLearners, loop: Loop, averages: Averages, shown: Display) -> None:
     if metrics:
         averages.add(learners.steps, metrics)
-        shown.show(_progress(learners))
+        shown.show(_progress(learners, loop))
 
 
-def _log_line(learners: IndependentLearners, run: Run, steps: int, means: Mapping[Agent, dict[str, float]]) -> None:
+def _log_line(
+    learners: IndependentLearners, loop: Loop, run: Run, steps: int, means: Mapping[Agent, dict[str, float]]
+) -> None:
     returns = {agent: {"return": value} for agent, value in learners.returns().items()}
     counts = {"update": learners.updates, "steps": steps, "seconds": dict(learners.seconds)}
+    counts["loop"] = loop.report().described()
     run.log(counts, {agent: {**own, **returns.get(agent, {})} for agent, own in means.items()})
 
 
-def _progress(learners: IndependentLearners) -> Progress:
-    return Progress(learners.steps, learners.updates, learners.returns(), dict(learners.seconds))
+def _progress(learners: IndependentLearners, loop: Loop) -> Progress:
+    return Progress(
+        learners.steps, learners.updates, learners.returns(), dict(learners.seconds), loop=str(loop.report())
+    )
 
 
 # ---- from settings --------------------------------------------------------------------------------------------------
@@ -138,10 +193,31 @@ def _progress(learners: IndependentLearners) -> Progress:
 @contextlib.contextmanager
 def _learners(settings: TrainSettings) -> Iterator[IndependentLearners]:
     """Learners as the settings say, in environments of their own."""
-    if settings.mode == "overlap":
-        _log.warning("Collecting and learning take turns: learning while collecting is not built yet.")
-    with _made_of(settings, _envs) as envs, _made_of(settings, _learners_in, envs) as learners:
+    _made_of(settings, loop_options)
+    shares = _made_of(settings, _shares)
+    with _made_of(settings, _envs, shares) as envs, _made_of(settings, _learners_in, envs, shares) as learners:
+        _made_of(settings, _check_agents, learners)
         yield learners
+
+
+def loop_options(settings: TrainSettings) -> LoopOptions:
+    """How collecting and learning go together. Raises ValueError for what cannot be."""
+    names = [field.name for field in dataclasses.fields(LoopOptions)]
+    return LoopOptions(**{name: getattr(settings, name) for name in names})
+
+
+def _check_agents(settings: TrainSettings, learners: IndependentLearners) -> None:
+    check_agents(loop_options(settings), learners.agents, settings.update_mode)
+
+
+def _shares(settings: TrainSettings) -> Shares | None:
+    """The budget of workers, shared out; None: there is none."""
+    if settings.worker_budget is None:
+        return None
+    num_envs = 0 if settings.backend == "serial" else settings.num_envs
+    asked = min(settings.num_workers, num_envs) if settings.num_workers else None
+    least = needed(settings.mode, settings.learn_in, settings.update_mode)
+    return shared_out(settings.worker_budget, num_envs, least, env_workers=asked)
 
 
 def _made_of(settings: TrainSettings, make: Callable[..., Any], *given: Any) -> Any:
@@ -152,22 +228,23 @@ def _made_of(settings: TrainSettings, make: Callable[..., Any], *given: Any) -> 
         raise BadSettings(str(error)) from error
 
 
-def _envs(settings: TrainSettings) -> MultiAgentEnvManager:
+def _envs(settings: TrainSettings, shares: Shares | None) -> MultiAgentEnvManager:
     factory = env_factory(settings.env, settings.env_kwargs, settings.turns)
-    workers = min(settings.num_workers or settings.num_envs, settings.num_envs)
+    asked = settings.num_workers if shares is None else shares.envs
+    workers = min(asked or settings.num_envs, settings.num_envs)
     return MultiAgentEnvManager(
         [factory] * settings.num_envs, num_workers=workers, backend=settings.backend, turns=settings.turns
     )
 
 
-def _learners_in(settings: TrainSettings, envs: MultiAgentEnvManager) -> IndependentLearners:
+def _learners_in(settings: TrainSettings, envs: MultiAgentEnvManager, shares: Shares | None) -> IndependentLearners:
     return IndependentLearners(
         envs,
         algorithm_configs(settings, envs.possible_agents, CONFIGS),
         update_mode=settings.update_mode,
         seed=settings.seed,
         strategy=settings.strategy,
-        workers=settings.num_workers,
+        workers=settings.num_workers if shares is None else shares.learning or None,
     )
 
 

@@ -44,11 +44,11 @@ class _Flags:
     """What the flags say, agent by agent: mostly the same, step by step, and with many agents dear to cut up."""
 
     told: bytes
+    someone_ended: bool
     terminations: dict[Agent, Flags]
     truncations: dict[Agent, Flags]
     present: dict[Agent, Flags]
     alive: dict[Agent, Flags]
-    someone_ended: bool
 
 
 class FixedRows:
@@ -78,7 +78,7 @@ class FixedRows:
             )
             for number, group in enumerate(roster.action_groups)
         ]
-        self._flags = _Flags(b"", {}, {}, {}, {}, someone_ended=False)
+        self._flags = _Flags(b"", False, {}, {}, {}, {})
 
     def observation_space(self, agent: Agent) -> Space[Any]:
         return self._space(agent, 0)
@@ -128,7 +128,7 @@ class FixedRows:
         if told != self._flags.told:
             someone_ended = bool((flags & (TERMINATED | TRUNCATED)).any())
             bits = (TERMINATED, TRUNCATED, PRESENT, ALIVE)
-            self._flags = _Flags(told, *(self._columns(read_only(flags & bit != 0).T) for bit in bits), someone_ended)
+            self._flags = _Flags(told, someone_ended, *(self._columns(read_only(flags & bit != 0).T) for bit in bits))
         return self._flags
 
     def _columns(self, columns: Iterable[npt.NDArray[Any]]) -> dict[Agent, npt.NDArray[Any]]:

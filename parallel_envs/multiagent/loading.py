@@ -27,8 +27,8 @@ class JointFactory:
     def __call__(self) -> JointEnv | OpenJointEnv:
         env = self.make()
         try:
-            playable = _playable(env, self.turns)
-            return JointEnv(playable) if hasattr(playable, "possible_agents") else OpenJointEnv(playable)
+            parallel = playable(env, self.turns)
+            return JointEnv(parallel) if hasattr(parallel, "possible_agents") else OpenJointEnv(parallel)
         except BaseException:
             close = getattr(env, "close", None)
             if close is not None:
@@ -99,8 +99,8 @@ def joint_factories(
     return [JointFactory(make, turns) for make in env_fns]
 
 
-def _playable(env: Any, turns: str) -> Any:
-    """The env with a parallel interface."""
+def playable(env: Any, turns: str, quicken: Callable[[Any], Any] = quicker) -> Any:
+    """The env with a parallel interface. `quicken` is what is done to PettingZoo's conversion."""
     if hasattr(env, "agent_selection") or _is_aec(env):
         if turns == "sequential":
             return TurnEnv(env)
@@ -111,12 +111,12 @@ def _playable(env: Any, turns: str) -> Any:
             )
         from pettingzoo.utils.conversions import aec_to_parallel
 
-        return quicker(aec_to_parallel(env))
+        return quicken(aec_to_parallel(env))
     if not callable(getattr(env, "step", None)) or not callable(getattr(env, "observation_space", None)):
         raise TypeError(f"The factory returned {env!r}, which is not a PettingZoo environment.")
     if turns == "sequential":
         raise ValueError(f"{env} is a parallel environment: all its agents act at once. Give turns='simultaneous'.")
-    return quicker(env)
+    return quicken(env)
 
 
 def _is_aec(env: Any) -> bool:

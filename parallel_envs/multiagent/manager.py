@@ -44,9 +44,9 @@ class MultiAgentEnvManager(PassedOn):
     Every dict is keyed by agent, every array has one row for each environment. `alive[agent]` says in which rows the
     agent is still in play, `present[agent]` in which its observation is one: other rows hold zeros. Where it is both,
     it acts in the next step; actions in all other rows are ignored. In the step that ends an agent its last observation
-    is present and it is not alive. Flags, `terminations` and `truncations` among them, cannot be written to: copy what is
-    to be altered. `agents_now` names those who are alive in some environment: as environments are
-    reset when their episodes end, somebody always is where episodes differ in length. So count steps, as above.
+    is present and it is not alive. Flags, `terminations` and `truncations` among them, cannot be written to: copy what
+    is to be altered. `agents_now` names those who are alive in some environment: as environments are reset when their
+    episodes end, somebody always is where episodes differ in length. So count steps, as above.
 
     An environment's episode ends when no agent is left; it is then reset as `autoreset_mode` says. There the infos of
     each agent hold `final_obs`, `final_reward` and `final_info`, what it was last told at its own end, with masks.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import gymnasium
 
-_PACKAGES = ("mpe2", "pettingzoo.butterfly", "pettingzoo.classic", "pettingzoo.sisl", "pettingzoo.atari")
+PACKAGES = ("mpe2", "pettingzoo.butterfly", "pettingzoo.classic", "pettingzoo.sisl", "pettingzoo.atari")
 """Where the environments of PettingZoo and its kin are."""
 
 
@@ -19,9 +19,9 @@ def no_module(path: str, missing_part: str) -> str:
     if path in gymnasium.registry:
         return f"{missing} It is the id of a Gymnasium environment: give that to ParallelEnvManager."
     package, _, name = path.replace("/", ".").rpartition(".")
-    modules = list(_modules_of(package)) if package else []
+    modules = list(modules_of(package)) if package else []
     if not modules:
-        modules = [module for known in _PACKAGES for module in _modules_of(known)]
+        modules = [module for known in PACKAGES for module in modules_of(known)]
     names = {module.rpartition(".")[2]: module for module in modules}
     if close := difflib.get_close_matches(name, names, n=1, cutoff=0.75):
         return f"{missing} Did you mean {names[close[0]]!r}?"
@@ -30,7 +30,7 @@ def no_module(path: str, missing_part: str) -> str:
     return f"{missing} Give its whole path, such as 'mpe2.simple_spread_v3', and install what it is in."
 
 
-def _modules_of(package: str) -> Iterator[str]:
+def modules_of(package: str) -> Iterator[str]:
     """The environments of a package that is installed: their names end in a version."""
     try:
         spec = importlib.util.find_spec(package)

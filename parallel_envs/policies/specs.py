@@ -3,7 +3,7 @@
     load_policy("random", action_space=space)
     load_policy("my_package.agents:Careful", agent="red")
     load_policy("class=my_package.agents:Net,data=runs/7/red,proportion=2", action_space=space)
-    load_policy("runs/7/red")                      a folder with a policy.json
+    load_policy("runs/7", agent="red", ...)        what a training run has left, or a folder with a policy.json
 
 A spec travels in the place of a policy that cannot: a worker makes the policy from it.
 """
@@ -26,6 +26,10 @@ SHORT_NAMES = {
 
 FOLDER_FILE = "policy.json"
 """In a policy's folder: its `class` and `kwargs`."""
+
+TRAINED = "parallel_envs.learners.trained:TrainedAgent"
+_OF_LEARNERS = ("run.json", "checkpoint.json", "agent.json")
+"""One of them is in a folder of learners: a run's, a checkpoint, one agent's."""
 
 _KEYS = ("class", "data", "proportion")
 
@@ -65,10 +69,13 @@ class PolicySpec:
             return cls(SHORT_NAMES[text])
         if (Path(text) / FOLDER_FILE).is_file():
             return _of_folder(Path(text))
+        if any((Path(text) / name).is_file() for name in _OF_LEARNERS):
+            return cls(TRAINED, text)
         if ":" not in text:
             raise ValueError(
                 f"The policy {text!r} is unknown. Give one of {', '.join(map(repr, SHORT_NAMES))}, "
-                f"package.module:Class, a folder with a {FOLDER_FILE}, or class=...,data=...,proportion=..."
+                f"package.module:Class, a training run's folder, a folder with a {FOLDER_FILE}, or "
+                "class=...,data=...,proportion=..."
             )
         return cls(text)
 
@@ -104,7 +111,9 @@ class PolicySpec:
         try:
             return getattr(importlib.import_module(module), name)
         except ImportError as error:
-            raise ImportError(f"The module of the policy {self.class_path!r} cannot be imported: {error}.") from error
+            hint = ' Install what it needs: pip install "parallel-envs[learn]".' if TRAINED.startswith(module) else ""
+            text = f"The module of the policy {self.class_path!r} cannot be imported: {error}.{hint}"
+            raise ImportError(text) from error
         except AttributeError:
             raise AttributeError(
                 f"The module {module!r} has no {name!r}, which the policy {self.class_path!r} names."

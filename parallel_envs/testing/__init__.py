@@ -6,6 +6,8 @@
 - `assert_same_batch`: deep equality that minds dtype, shape, NaN and nesting.
 - `BanditEnv`, `TabularMDPEnv`, `GridNaviEnv`, `PointRobotEnv`: small families of tasks for meta-RL.
 - `ScriptedAgentsEnv`: the same for PettingZoo: agents come and go by a schedule.
+- `MatrixGame`: two agents and one payoff; the climbing and the penalty game.
+- `TupleAgents`: a Gymnasium environment of agents in tuples (level-based foraging), as PettingZoo has it.
 - `AntDirection`: Gymnasium's Ant with a direction as its task; needs MuJoCo, so it is loaded when it is asked for.
 
 A test of your own environment is then three lines:
@@ -27,7 +29,9 @@ from parallel_envs.testing.scripted import InfoKind, RewardKind, ScriptedEnv
 
 if TYPE_CHECKING:
     from parallel_envs.testing.ant_direction import AntDirection
+    from parallel_envs.testing.matrix_games import MatrixGame
     from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
+    from parallel_envs.testing.tuple_agents import TupleAgents
 
 __all__ = [
     "FAULTS_AT",
@@ -38,6 +42,7 @@ __all__ = [
     "FaultyEnv",
     "GridNaviEnv",
     "InfoKind",
+    "MatrixGame",
     "Moment",
     "PointRobotEnv",
     "RewardKind",
@@ -46,13 +51,20 @@ __all__ = [
     "Stay",
     "TabularMDP",
     "TabularMDPEnv",
+    "TupleAgents",
     "assert_same_batch",
     "check_vector_env",
     "first_difference",
 ]
 
 
-_WANT_MORE = {"AntDirection": "ant_direction", "ScriptedAgentsEnv": "scripted_agents", "Stay": "scripted_agents"}
+_WANT_MORE = {
+    "AntDirection": "ant_direction",
+    "MatrixGame": "matrix_games",
+    "ScriptedAgentsEnv": "scripted_agents",
+    "Stay": "scripted_agents",
+    "TupleAgents": "tuple_agents",
+}
 """Names whose modules load MuJoCo or PettingZoo."""
 
 

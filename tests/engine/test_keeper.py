@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -46,6 +47,26 @@ def test_one_keeper_serves_all_pools(open_processes: Open) -> None:
     for _ in range(3):
         open_processes().close()
     assert keeper_pid() == before
+
+
+def test_modules_are_loaded_before_the_first_worker_is_asked_for(tmp_path: Path) -> None:
+    module = tmp_path / "loaded_early.py"
+    module.write_text("import os; PID = os.getpid()")
+    program = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from parallel_envs.engine import PoolSettings, keeper_pid, open_pool, start_keeper, HOST, Call\n"
+        "start_keeper(preload=['loaded_early', 'no_such_module'])\n"
+        "pool = open_pool(1, PoolSettings())\n"
+        "key = pool.new_key()\n"
+        "pool.wait(pool.send({0: Call(HOST, 'build', (key, __import__, 'loaded_early'))}))\n"
+        "ticket = pool.call(0, key, '__getattribute__', 'PID')\n"
+        "pool.wait(ticket)\n"
+        "print(ticket.replies[0].value == keeper_pid() != pool.pid(0))\n"
+        "pool.close()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("True\n", "", 0)
 
 
 def test_a_keeper_that_was_killed_is_replaced(open_processes: Open) -> None:

@@ -35,7 +35,11 @@ CASES: Mapping[str, tuple[AlgorithmConfig, Space[Any], Space[Any]]] = {
     "ppo": (PPO, SEEN, Discrete(3)),
     "ppo-masked-kl": (PPOConfig(rollout_length=8, minibatch_size=7, target_kl=0.02), MASKED, Discrete(3, start=4)),
     "ppo-multi": (PPO, SEEN, MultiDiscrete([2, 3])),
-    "ppo-box": (PPOConfig(rollout_length=8, minibatch_size=8, normalize_observations=True), SEEN, ARM),
+    "ppo-box": (
+        PPOConfig(rollout_length=8, minibatch_size=8, normalize_observations=True, normalize_returns=True),
+        SEEN,
+        ARM,
+    ),
     "ppo-cnn": (PPOConfig(rollout_length=8, minibatch_size=8, network="cnn", hidden=(8,)), PICTURES, Discrete(3)),
     "ppo-gru": (GRU, SEEN, Discrete(3)),
     "ppo-small": (PPOConfig(rollout_length=8, minibatch_size=12, num_epochs=1, hidden=(8,)), SEEN, Discrete(3)),

@@ -124,7 +124,35 @@ def test_rows_that_were_not_lived_have_no_say() -> None:
     assert torch.equal(*results)
 
 
+def test_returns_are_measured_to_the_end_of_what_was_lived() -> None:
+    config = dataclasses.replace(CONFIG, normalize_returns=True)
+    valid = ~flags((4, 0), (6, 1), (2, 2), (3, 2))
+    lived = trajectory(SEEN, THREE, source(), terminated=flags((3, 0)), truncated=flags((5, 1)), valid=valid)
+    one = brain(config)
+    one.algorithm.after_update(one.module, tensors_of(one.algorithm.draw(lived, source())))
+    whole = dataclasses.replace(config, gae_lambda=1.0)
+    expected = advantages_by_hand(np.zeros((9, NUM_ROWS)), lived, whole)[valid]
+    assert float(one.module.scale.mean) == pytest.approx(expected.mean(), abs=1e-6)
+    assert float(one.module.scale.deviation()) == pytest.approx(expected.std(), rel=1e-3)
+
+
 # ---- what it learns -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [CONFIG, GRU], ids=["mlp", "gru"])
+def test_values_of_large_returns_are_learnt_in_units_of_them(config: PPOConfig) -> None:
+    away = {}
+    for normalized in (False, True):
+        one = brain(dataclasses.replace(config, discount=0.0, normalize_returns=normalized, learning_rate=3e-3))
+        for number in range(10):
+            lived = trajectory(SEEN, THREE, np.random.default_rng(number))
+            lived.rewards[...] = 1000.0 + 50.0 * (lived.observations[:-1, :, 0] > 0)
+            update_one(one, one.algorithm.draw(lived, source()))
+        arrays = tensors_of(one.algorithm.draw(lived, source()))
+        values = one.algorithm.see(one.module, arrays)[1][:, :-1].detach().numpy()
+        away[normalized] = float(abs(values - lived.rewards.T).mean())
+    assert away[False] > 900.0
+    assert away[True] < 60.0
 
 
 @pytest.mark.parametrize("config", [CONFIG, dataclasses.replace(GRU, learning_rate=3e-3)], ids=["mlp", "gru"])
@@ -143,6 +171,17 @@ def test_what_was_rewarded_becomes_likelier(config: PPOConfig, acts: Any) -> Non
     )
     best = one.algorithm.head.best(out.detach().numpy(), None)[0]
     assert best == 1 if isinstance(acts, Discrete) else best[0] > -0.25  # the middle is at -0.5
+
+
+@pytest.mark.parametrize("config", [CONFIG, GRU], ids=["mlp", "gru"])
+def test_the_gain_says_how_decided_a_policy_begins(config: PPOConfig) -> None:
+    spreads = []
+    for gain in (0.01, 5.0):
+        actor = brain(dataclasses.replace(config, policy_gain=gain)).module.actor
+        given = (torch.eye(5), actor.initial_state(5)) if config is GRU else (torch.eye(5),)
+        outputs = actor(*given)
+        spreads.append(float((outputs[0] if config is GRU else outputs).detach().std()))
+    assert spreads[1] == pytest.approx(500.0 * spreads[0], rel=1e-3)
 
 
 def test_a_masked_action_gets_no_gradient() -> None:
@@ -233,6 +272,7 @@ def test_a_minibatch_larger_than_the_batch_is_told_with_the_agent() -> None:
         {"activation": "gelu"},
         {"hidden": (64, 0)},
         {"target_kl": -1.0},
+        {"policy_gain": 0.0},
         {"clip_range": float("nan")},
     ],
 )

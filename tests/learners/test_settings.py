@@ -130,13 +130,15 @@ PLAN = {
     ("change", "expected"),
     [
         ({}, {"update_mode": "process", "strategy": "batch", "backend": "process", "mode": "overlap"}),
-        ({"use_threads": True, "num_workers": 3}, {"update_mode": "thread", "backend": "thread", "num_workers": 3}),
+        ({"use_threads": True, "num_workers": 3}, {"update_mode": "thread", "backend": "thread", "worker_budget": 3}),
+        ({"use_threads": True}, {"learn_in": "thread", "mode": "overlap"}),
+        ({"async_learning": "free"}, {"learn_in": "process", "mode": "free"}),
         ({"parallel_training": False}, {"update_mode": "sequential", "strategy": "batch", "backend": "process"}),
         ({"parallel_actions": False, "async_learning": False}, {"strategy": "sequential", "mode": "sync"}),
         ({"train_interval": 2}, {"train_interval": 2}),
         (
             {"enabled": False},
-            {"update_mode": "sequential", "strategy": "sequential", "backend": "serial", "mode": "sync"},
+            {"strategy": "sequential", "backend": "serial", "mode": "overlap", "learn_in": "serial"},
         ),
     ],
 )

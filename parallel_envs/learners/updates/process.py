@@ -12,7 +12,7 @@ one starts from the caller's numbers, and makes the same update from the same pl
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from parallel_envs.engine import HOST, Call, PoolSettings, Reply, SharedBlock, Ticket, cores_here, open_pool
@@ -31,6 +31,8 @@ class ProcessUpdates(UpdateMode):
     """Workers that learn, one for each core unless told otherwise, never more than agents."""
 
     name = "process"
+    host: Callable[..., LearnerHost] = LearnerHost
+    """Makes what lives in a worker."""
 
     def __init__(self, brains: Mapping[Agent, Brain], workers: int | None = None) -> None:
         super().__init__(brains)
@@ -73,7 +75,7 @@ class ProcessUpdates(UpdateMode):
             agents = self._agents_of(worker)
             algorithms = {agent: self.brains[agent].algorithm for agent in agents}
             forms = {agent: self._forms[agent][0] for agent in agents}
-            calls[worker] = Call(HOST, "build", (self._key, LearnerHost, algorithms, self._out[worker], forms))
+            calls[worker] = Call(HOST, "build", (self._key, self.host, algorithms, self._out[worker], forms))
             self._stale.update(agents)
             self._in.pop(worker, None)
         self._answers(self._pool.send(calls))

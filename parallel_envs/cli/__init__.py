@@ -1,0 +1,49 @@
+"""The command `parallel-envs`.
+
+Exit codes: 0 done, 1 it went wrong, 2 it cannot be done as asked. A command is a function in a file of its own that
+reads what the user said and leaves the work to the package; what it needs is imported when it is called.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import typer
+
+from parallel_envs.cli.bench import bench
+from parallel_envs.cli.compare import compare
+from parallel_envs.cli.doctor import doctor
+from parallel_envs.cli.evaluate import EvalCommand, evaluate
+from parallel_envs.cli.tasks import tasks
+from parallel_envs.cli.train import train
+
+__all__ = ["EvalCommand", "app", "bench", "compare", "doctor", "evaluate", "main", "tasks", "train"]
+
+app = typer.Typer(
+    name="parallel-envs",
+    no_args_is_help=True,
+    add_completion=False,
+    help="Many environments and many agents at once.",
+    epilog="Each command has examples: parallel-envs COMMAND --help. Exit codes: 0 done, 1 it went wrong, 2 it cannot "
+    "be done as asked.",
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+app.command()(train)
+app.command("eval", cls=EvalCommand, no_args_is_help=True)(evaluate)
+app.command(no_args_is_help=True)(compare)
+app.command(no_args_is_help=True)(tasks)
+app.command()(doctor)
+app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
+
+
+def main() -> None:
+    """The console script."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # `package.module:factory` is looked for where the user is, as `python -m` does
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # where there is no sign for ±, a question mark and not an error
+    app(prog_name="parallel-envs")

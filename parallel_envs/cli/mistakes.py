@@ -1,0 +1,28 @@
+"""What the user can mend is said in plain words, without a traceback."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import typer
+
+
+@contextmanager
+def plain_errors(*kinds: type[BaseException], words: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Errors of these kinds end the program with their text and exit code 2.
+
+    `words`: what arguments in their texts are called on the command line; `jobs=2` becomes `--jobs 2`.
+    """
+    try:
+        yield
+    except kinds as error:
+        typer.echo(_in_options(str(error), words or {}), err=True)
+        raise typer.Exit(2) from None
+
+
+def _in_options(text: str, words: Mapping[str, str]) -> str:
+    for argument, option in words.items():
+        text = re.sub(rf"(?<![\w.]){argument}=(?=\S)", f"{option} ", text)
+    return text

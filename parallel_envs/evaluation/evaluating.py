@@ -1,0 +1,239 @@
+"""`evaluate`: from missions and policies to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from parallel_envs.engine import cores_here, picklable, unpicklable_part
+from parallel_envs.errors import EpisodeFailed
+from parallel_envs.evaluation.candidates import Candidate, candidates_of
+from parallel_envs.evaluation.crew import Crew
+from parallel_envs.evaluation.mission_names import missions_of
+from parallel_envs.evaluation.missions import Mission
+from parallel_envs.evaluation.mistakes import BadEvaluation
+from parallel_envs.evaluation.player import Player
+from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
+from parallel_envs.evaluation.resuming import Saver, earlier_records
+from parallel_envs.evaluation.running import Episodes, Rehearsals
+from parallel_envs.evaluation.settings import PlaySettings, check_jobs, check_whole, strategy_of
+from parallel_envs.evaluation.threads import one_thread
+from parallel_envs.evaluation.work import Key, Order, work_list
+from parallel_envs.vector.registry import Registrations
+
+
+class Progress(Protocol):
+    """What is told while an evaluation runs."""
+
+    def begin(self, work: Sequence[Key], done: Sequence[EpisodeRecord]) -> None:
+        """All episodes that are wanted, and those of them that are complete already."""
+
+    def note(self, record: EpisodeRecord) -> None:
+        """An episode has become complete, or has failed for good."""
+
+
+def evaluate(
+    missions: Any,
+    policies: Any,
+    episodes: int = 10,
+    *,
+    seed: int = 42,
+    jobs: int | str = 0,
+    parallel_policy: bool | str = False,
+    proportions: Sequence[float] | Mapping[str, float] | None = None,
+    action_timeout: float | None = 0.25,
+    lateness_budget: float | None = 5.0,
+    episode_timeout: float | None = 600.0,
+    max_steps: int = 1000,
+    info_keys: Sequence[str] = (),
+    trajectories: bool = False,
+    strict: bool = False,
+    resume: str | Path | EvaluationResult | None = None,
+    save: str | Path | None = None,
+    context: str | None = None,
+    preload: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> EvaluationResult:
+    """Play `episodes` episodes of each mission and return what came of them, in the order of the missions.
+
+    Episode i of a mission is always the same, whatever else is played, however many workers there are and however they
+    are started: its seeds follow from `seed`, the mission's name and i; its environment is made anew; its policies are
+    copies of what was made; numeric libraries have one thread. What a clock decides is the exception: actions that are
+    late, episodes that take too long, and the choice that "auto" makes.
+
+    Before anything is played each mission is made once, and every policy acts once for every agent: what does not fit
+    is a BadEvaluation. An episode that fails is tried once more in a fresh worker, and is then a record with a failure.
+
+    Args:
+        missions: A name, a Mission, a callable that makes an environment, a sequence of these, or a dict by name. See
+            `missions_of`.
+        policies: One or several, in a sequence or a dict by name: specs ("random", "package.module:Class", a folder),
+            policies, functions of the observation. See `candidates_of`.
+        episodes: How many of each mission.
+        seed: Where all seeds come from.
+        jobs: How many worker processes play them; 0: none, all is played here; "auto": one for each core.
+        parallel_policy: How the actions of an episode's agents are computed: one after another (False), by the name of
+            a strategy of `parallel_envs.wrappers`, or by the one that a rehearsal finds to be quickest (True, "auto").
+            "process" needs `jobs=0`.
+        proportions: How many agents each policy gets, relative to the others. They are shuffled in each episode.
+        action_timeout: Seconds for an action, from an agent's second one on. One that comes later is dropped and
+            counted, and the agent does nothing. A policy that is asked in its own thread ("thread") is not waited for;
+            one that is asked in turn is found to be late afterwards.
+        lateness_budget: Seconds by which an agent may be late in all, in an episode. Then it is asked no more.
+        episode_timeout: Seconds for an episode, from its first step on. A worker that does not come back within a few
+            more is ended; with `jobs=0` nobody can end a policy that hangs.
+        max_steps: After so many steps an episode is over.
+        info_keys: Infos whose last values are kept, by name.
+        trajectories: Keep what was seen and done, too.
+        strict: Raise EpisodeFailed when an episode has failed for good.
+        resume: A result, or the file that holds it, of an evaluation of the same that ended early: only the rest is
+            played.
+        save: A file that holds at any moment what is complete, as JSON; it can be resumed.
+        context: How workers are started: "forkserver", "spawn" or "fork".
+        preload: Modules that all workers need and that take long to import ("torch"): they are imported once for all of
+            them, and stay loaded in every worker that this program starts later.
+        progress: Is told what is going on.
+
+    Returns:
+        The result. After a Ctrl-C it is marked as interrupted and says what is missing.
+
+    Raises:
+        BadEvaluation: It cannot be done as asked. Nothing has been played.
+        EpisodeFailed: With `strict`; what was complete by then is its `result`.
+    """
+    check_whole("episodes", episodes, least=1)
+    check_whole("seed", seed, least=0)
+    found, candidates = missions_of(missions), candidates_of(policies, proportions)
+    orders = work_list([mission.name for mission in found], episodes, seed)
+    num_jobs = check_jobs(jobs, len(orders), len(cores_here()) or 1)
+    settings = PlaySettings(
+        strategy=strategy_of(parallel_policy, num_jobs),
+        action_timeout=action_timeout,
+        lateness_budget=lateness_budget,
+        episode_timeout=episode_timeout,
+        max_steps=max_steps,
+        info_keys=_names(info_keys),
+        trajectories=trajectories,
+    )
+    if num_jobs:
+        _check_portable(found, candidates)
+    plan = _Plan(found, candidates, orders, settings, num_jobs, context, tuple(preload), strict)
+    return _Evaluation(plan, {"episodes": episodes, "seed": seed}, resume, save, progress).run()
+
+
+def _names(info_keys: Any) -> tuple[str, ...]:
+    if isinstance(info_keys, str):
+        raise BadEvaluation(f"info_keys={info_keys!r} is a string. Give a list of names: [{info_keys!r}].")
+    return tuple(info_keys)
+
+
+def _check_portable(missions: Sequence[Mission], candidates: Sequence[Candidate]) -> None:
+    for what, name, thing in [
+        *(("mission", mission.name, mission) for mission in missions),
+        *(("policy", candidate.name, candidate.source) for candidate in candidates),
+    ]:
+        if not picklable(thing):
+            raise BadEvaluation(
+                f"The {what} {name!r} cannot travel to workers: {unpicklable_part(thing, what)} cannot be pickled. "
+                "Name it by a spec, from which it is made there, or give jobs=0."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is to be done, checked."""
+
+    missions: Sequence[Mission]
+    candidates: Sequence[Candidate]
+    orders: Sequence[Order]
+    settings: PlaySettings
+    jobs: int
+    context: str | None
+    preload: tuple[str, ...]
+    strict: bool
+
+    def described(self) -> dict[str, Any]:
+        """What the numbers depend on, as JSON can say it."""
+        return {
+            "missions": {mission.name: mission.described() for mission in self.missions},
+            "policies": {candidate.name: candidate.described() for candidate in self.candidates},
+            **self.settings.described(),
+        }
+
+    def crew(self, num_orders: int) -> Crew:
+        """Its workers: no more than there are episodes to be played."""
+        parts = self.missions, self.candidates, self.orders[0].root, self.settings, Registrations.here()
+        make = partial(Player, *parts, in_worker=self.jobs > 0)
+        return Crew(min(self.jobs, num_orders), self.context, self.preload, make, self.settings.episode_timeout)
+
+
+class _Evaluation:
+    """One call of `evaluate`."""
+
+    def __init__(
+        self,
+        plan: _Plan,
+        about: Mapping[str, Any],
+        resume: str | Path | EvaluationResult | None,
+        save: str | Path | None,
+        progress: Progress | None,
+    ) -> None:
+        self._plan, self._settings, self._progress = plan, {**plan.described(), **about}, progress
+        self._records = earlier_records(resume, self._settings, plan.orders)
+        self._saver = Saver(save, partial(self._result, interrupted=True))
+        self._worker_bytes: tuple[int, ...] = ()
+
+    def run(self) -> EvaluationResult:
+        interrupted = False
+        try:
+            self._play([order for order in self._plan.orders if order.key not in self._records])
+        except KeyboardInterrupt:
+            interrupted = True
+        except EpisodeFailed as error:
+            error.result = self._result(interrupted=True)
+            raise
+        result = self._result(interrupted=interrupted)
+        self._saver.save(result)
+        return result
+
+    def _play(self, orders: Sequence[Order]) -> None:
+        plan = self._plan
+        if self._progress is not None:
+            self._progress.begin([order.key for order in plan.orders], list(self._records.values()))
+        if not orders:
+            return
+        with one_thread(), plan.crew(len(orders)) as crew:
+            crew.start()
+            rehearsals = Rehearsals(orders, plan.settings.strategy, crew.num_workers)
+            crew.work_off(rehearsals)
+            rehearsals.check(plan.candidates)
+            crew.work_off(
+                Episodes(
+                    orders,
+                    rehearsals.found,
+                    plan.candidates,
+                    self._note,
+                    strict=plan.strict,
+                    side_by_side=plan.jobs > 1,
+                )
+            )
+            self._worker_bytes = crew.most_bytes()
+
+    def _note(self, record: EpisodeRecord) -> None:
+        self._records[record.key] = record
+        if self._progress is not None:
+            self._progress.note(record)
+        self._saver.noted()
+
+    def _result(self, *, interrupted: bool) -> EvaluationResult:
+        keys = [order.key for order in self._plan.orders]
+        return EvaluationResult(
+            episodes=tuple(self._records[key] for key in keys if key in self._records),
+            settings=self._settings,
+            interrupted=interrupted,
+            missing=tuple(key for key in keys if key not in self._records),
+            worker_bytes=self._worker_bytes,
+        )

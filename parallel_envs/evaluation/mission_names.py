@@ -1,0 +1,162 @@
+"""From what the user gives to a list of missions: names, wildcards, files, callables.
+
+CartPole-v1                            a Gymnasium id, or a PettingZoo module, or package.module:factory
+mpe2.simple_spread_v3?N=5              with what it is made with; values are read as YAML
+mpe2.simple_*                          every environment whose name fits
+missions.yaml   missions.yaml:easy     every mission of a file; one of its sets, or those whose names fit
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import importlib.util
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from parallel_envs.evaluation.missions import Mission
+from parallel_envs.evaluation.mistakes import BadEvaluation
+from parallel_envs.multiagent.by_name import env_factory
+from parallel_envs.multiagent.nearest import PACKAGES, modules_of
+
+_FILE = re.compile(r"(?P<path>.+\.ya?ml)(:(?P<which>[^:].*))?")
+_FACTORY = re.compile(r"[\w.]+:\w+")
+
+
+def missions_of(given: Any) -> list[Mission]:
+    """The missions, in the order given. Raises BadEvaluation.
+
+    Args:
+        given: A name (see above), a callable that makes an environment, or a `Mission`; a sequence of these; or a dict
+            of them by the names that results are to have.
+    """
+    if isinstance(given, Mapping):
+        found = [mission for name, one in given.items() for mission in _renamed(str(name), _missions(one))]
+    else:
+        several = isinstance(given, Sequence) and not isinstance(given, str)
+        found = [mission for one in (given if several else [given]) for mission in _missions(one)]
+    if not found:
+        raise BadEvaluation("No mission was given. Give at least one, such as 'CartPole-v1'.")
+    names = [mission.name for mission in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadEvaluation(
+            f"Two missions are called {twice[0]!r}, and results could not tell them apart. Leave one out, or give a "
+            "dict {name: mission}."
+        )
+    return found
+
+
+def _missions(given: Any) -> list[Mission]:
+    if isinstance(given, Mission):
+        return [given]
+    if isinstance(given, str):
+        return named_missions(given)
+    if callable(given):
+        return [Mission(name=_name_of(given), env=given)]
+    raise BadEvaluation(
+        f"The mission {given!r} is none. Give a name, a callable that makes an environment, or a Mission."
+    )
+
+
+def _name_of(make: Callable[..., Any]) -> str:
+    inner = getattr(make, "func", make)
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def _renamed(name: str, missions: list[Mission]) -> list[Mission]:
+    if len(missions) == 1:
+        return [_with_name(missions[0], name)]
+    return [_with_name(mission, f"{name}:{mission.name}") for mission in missions]
+
+
+def _with_name(mission: Mission, name: str) -> Mission:
+    return Mission(name=name, env=mission.env, kwargs=mission.kwargs, turns=mission.turns)
+
+
+def named_missions(text: str) -> list[Mission]:
+    """The missions that a text names."""
+    if match := _FILE.fullmatch(text):
+        from parallel_envs.evaluation.mission_files import missions_in  # late: it needs pydantic
+
+        return missions_in(Path(match["path"]), match["which"])
+    name, kwargs = _split(text)
+    if "*" in name or "[" in name:
+        endings = text[len(name) :]
+        return [Mission(name=f"{one}{endings}", env=one, kwargs=kwargs) for one in _fitting(name)]
+    check_known(name)
+    return [Mission(name=text, env=name, kwargs=kwargs)]
+
+
+def _split(text: str) -> tuple[str, dict[str, Any]]:
+    """A name and what stands behind its question mark."""
+    name, _, given = text.partition("?")
+    parts = [part.partition("=") for part in given.split("&")] if given else []
+    if not name.strip() or any(not key or not equals for key, equals, _ in parts):
+        raise BadEvaluation(f"The mission {text!r} has not the form name?key=value&key=value, as CartPole-v1 has.")
+    if not parts:
+        return name, {}
+    import yaml
+
+    try:
+        return name, {key: yaml.safe_load(value) for key, _, value in parts}
+    except yaml.YAMLError as error:
+        raise BadEvaluation(f"A value in the mission {text!r} cannot be read: {error}") from error
+
+
+def check_known(name: str) -> None:
+    """Raise BadEvaluation for a name that leads nowhere, with those most like it. Nothing is built."""
+    if _FACTORY.fullmatch(name):
+        module = name.partition(":")[0]
+        if not _is_there(module):
+            raise BadEvaluation(f"The mission {name!r} cannot be made: there is no module {module!r}.")
+        return
+    try:
+        env_factory(name, {})
+    except ValueError as error:
+        text = _meant(name) or _not_installed(name) or f" {error}"
+        raise BadEvaluation(f"The mission {name!r} is unknown.{text}") from None
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _meant(name: str) -> str:
+    close = nearest(name, known_names())
+    return f" Did you mean {close}?" if close else ""
+
+
+def _not_installed(name: str) -> str:
+    package = name.partition(".")[0]
+    if package not in {known.partition(".")[0] for known in PACKAGES} or _is_there(package):
+        return ""
+    return f" Its package is not installed: pip install {package}."
+
+
+def nearest(name: str, known: Iterable[str], most: int = 3) -> str:
+    """Those names most like a wrong one, as text; empty where none is."""
+    by_lower = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=most, cutoff=0.7)
+    return " or ".join(repr(by_lower[one]) for one in close)
+
+
+def known_names() -> list[str]:
+    """The environments that can be given by name alone: those that are installed."""
+    modules = [module for package in PACKAGES for module in modules_of(package)]
+    return [*sorted(gymnasium.registry), *modules]
+
+
+def _fitting(pattern: str) -> list[str]:
+    package = pattern.rpartition(".")[0]
+    others = modules_of(package) if package and not set("*[/") & set(package) else ()
+    found = fnmatch.filter(dict.fromkeys([*known_names(), *others]), pattern)
+    if not found:
+        raise BadEvaluation(f"No mission fits {pattern!r}.{_meant(pattern.replace('*', ''))}")
+    return found

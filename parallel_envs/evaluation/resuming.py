@@ -1,0 +1,94 @@
+"""Going on where an evaluation ended early, and files that hold at any moment what is complete."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from parallel_envs.evaluation.documents import BadDocument, plain
+from parallel_envs.evaluation.mistakes import BadEvaluation
+from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
+from parallel_envs.evaluation.work import Key, Order
+
+_MAY_DIFFER = ("missions", "episodes")  # more of them leave those that were played as they were
+_LEAST_SECONDS, _MOST_SHARE = 1.0, 0.05  # between two writings; of the time that may go into them
+
+
+def earlier_records(
+    resume: str | Path | EvaluationResult | None, settings: Mapping[str, Any], orders: Iterable[Order]
+) -> dict[Key, EpisodeRecord]:
+    """The records that need not be played again. Raises BadEvaluation if they come from another evaluation."""
+    if resume is None:
+        return {}
+    earlier = resume if isinstance(resume, EvaluationResult) else _read(resume)
+    where = "The result to resume" if isinstance(resume, EvaluationResult) else str(resume)
+    _check_same(where, _as_told(earlier.settings), _as_told(settings))
+    wanted = {order.key: order.env_seed for order in orders}
+    return {record.key: record for record in earlier.episodes if wanted.get(record.key) == record.seed}
+
+
+def _read(path: str | Path) -> EvaluationResult:
+    try:
+        return EvaluationResult.from_json(path)
+    except BadDocument as error:
+        raise BadEvaluation(f"{error} It cannot be resumed.") from error
+
+
+def _as_told(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a file tells them."""
+    told: dict[str, Any] = json.loads(json.dumps(plain(settings)))
+    return told
+
+
+def _check_same(where: str, earlier: dict[str, Any], asked: dict[str, Any]) -> None:
+    for name, value in asked.items():
+        if name not in _MAY_DIFFER and earlier.get(name) != value:
+            raise BadEvaluation(
+                f"{where} was made with {name}={earlier.get(name)!r}, and {value!r} is asked for. Its numbers would "
+                "not go together with the rest: ask for the same, or begin anew."
+            )
+    for name, mission in asked.get("missions", {}).items():
+        if (before := earlier.get("missions", {}).get(name, mission)) != mission:
+            raise BadEvaluation(f"{where} has a mission {name!r} that is {before}, and {mission} is asked for.")
+
+
+class Saver:
+    """Keeps a file up to date, as often as that costs next to nothing.
+
+    Args:
+        path: The file, JSON as `EvaluationResult.to_json` writes it. None: nothing is written.
+        result: What is complete now.
+    """
+
+    def __init__(self, path: str | Path | None, result: Callable[[], EvaluationResult]) -> None:
+        self._path, self._result = None if path is None else Path(path), result
+        self._not_before = 0.0
+        if self._path is not None:
+            _check_writable(self._path)
+
+    def noted(self) -> None:
+        """Something has become complete."""
+        if self._path is None or time.monotonic() < self._not_before:
+            return
+        began = time.monotonic()
+        self.save(self._result())
+        seconds = time.monotonic() - began
+        self._not_before = time.monotonic() + max(_LEAST_SECONDS, seconds / _MOST_SHARE)
+
+    def save(self, result: EvaluationResult) -> None:
+        """Write this."""
+        if self._path is not None:
+            result.to_json(self._path)
+
+
+def _check_writable(path: Path) -> None:
+    folder = path.parent
+    if path.is_dir() or not folder.is_dir():
+        what = "it is a folder" if path.is_dir() else f"there is no folder {folder}"
+        raise BadEvaluation(f"{path} cannot be written: {what}.")
+    if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise BadEvaluation(f"{path} cannot be written: you have no permission to.")

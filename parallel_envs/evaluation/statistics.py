@@ -1,0 +1,170 @@
+"""What many numbers come to: mean, standard error, interquartile mean with an interval, share of successes.
+
+    summarise({"easy": [3.0, 4.0], "hard": [1.0, 0.0]}, failed=1, seed=7)
+
+Numbers come in strata, one for each mission: missions differ by more than chance, so an interval draws within each of
+them and never exchanges one for another. An episode that failed has no return. It is counted, not averaged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parallel_envs.evaluation.bootstrap import Interval, bootstrap_interval
+
+if TYPE_CHECKING:
+    from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
+
+_TRIMMED = 0.25  # cut off at either end by the interquartile mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Statistics of some episodes. What cannot be said of so few is None."""
+
+    n: int
+    """Episodes that were played to their end: those that the figures are made of."""
+    failed: int
+    """Episodes that were not; they count as failures in `success_rate` and nowhere else."""
+    mean: float | None
+    standard_error: float | None
+    iqm: float | None
+    iqm_interval: Interval | None
+    """Within which the interquartile mean lies with 95 %, by a bootstrap within each stratum."""
+    success_rate: float | None
+    """None where the environment does not tell."""
+
+
+def summarise(
+    strata: Mapping[Any, Sequence[float]],
+    *,
+    failed: int = 0,
+    successes: Iterable[bool | None] = (),
+    seed: int = 0,
+) -> Summary:
+    """The statistics of numbers that come in strata.
+
+    Args:
+        strata: By mission, a number for each episode that was played to its end.
+        failed: How many were not.
+        successes: Of those that were, whether they succeeded; None where nobody can say.
+        seed: Of the bootstrap.
+    """
+    pooled = np.concatenate([np.zeros(0), *(np.asarray(values, float) for values in strata.values())])
+    return Summary(
+        n=len(pooled),
+        failed=failed,
+        mean=float(pooled.mean()) if len(pooled) else None,
+        standard_error=standard_error(strata.values()),
+        iqm=float(interquartile_mean(pooled)) if len(pooled) else None,
+        iqm_interval=bootstrap_interval(list(strata.values()), interquartile_mean, seed=seed),
+        success_rate=success_rate(successes, failed),
+    )
+
+
+def standard_error(strata: Iterable[npt.ArrayLike]) -> float | None:
+    """Of the mean of all values, from their spread within each stratum: how far strata are apart is no uncertainty.
+
+    None if there is none, or a stratum has a single value, whose spread nobody knows.
+    """
+    arrays = _filled(strata)
+    if not arrays or any(len(array) < 2 for array in arrays):
+        return None
+    squares = sum(len(array) * float(array.var(ddof=1)) for array in arrays)
+    return math.sqrt(squares) / sum(map(len, arrays))
+
+
+def _filled(strata: Iterable[npt.ArrayLike]) -> list[npt.NDArray[np.float64]]:
+    return [array for values in strata if len(array := np.asarray(values, np.float64))]
+
+
+def interquartile_mean(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """The mean of the middle half, along the last axis: of `n` values, `n // 4` are left out at either end."""
+    array = np.asarray(values, np.float64)
+    num = array.shape[-1]
+    cut = int(_TRIMMED * num)
+    if cut:  # no need to sort: only the outer quarters have to be out of the way
+        array = np.partition(array, (cut, num - cut - 1), axis=-1)
+    middle: npt.NDArray[np.float64] = array[..., cut : num - cut].mean(axis=-1)
+    return middle
+
+
+def success_rate(successes: Iterable[bool | None], failed: int = 0) -> float | None:
+    """The share of successes among the episodes of which it is known; failed ones are none.
+
+    None if it is known of no episode that was played.
+    """
+    told = list(successes)
+    known = [success for success in told if success is not None]
+    if told and not known:
+        return None
+    total = len(known) + failed
+    return sum(known) / total if total else None
+
+
+# ---- of an evaluation --------------------------------------------------------------------------------------------
+
+
+def per_mission(result: EvaluationResult) -> dict[str, Summary]:
+    """Of each mission, its episodes' scores: the mean of the agents' returns."""
+    return {
+        name: _summary([record for record in result.episodes if record.mission == name], _score, _seed_of(result))
+        for name in result.missions
+    }
+
+
+def per_policy(result: EvaluationResult) -> dict[str, Summary]:
+    """Of each policy, the mean return of the agents that had it, over all missions.
+
+    An episode that failed counts against each policy that took part in it, or was to: if it failed so early that
+    nobody had a policy yet, against all.
+    """
+    return {name: summary for name in result.policies if (summary := _of_policy(result, name, result.episodes))}
+
+
+def per_mission_and_policy(result: EvaluationResult) -> dict[tuple[str, str], Summary]:
+    """Of each policy in each mission in which it took part."""
+    found = {
+        (mission, policy): _of_policy(result, policy, [one for one in result.episodes if one.mission == mission])
+        for mission in result.missions
+        for policy in result.policies
+    }
+    return {key: summary for key, summary in found.items() if summary is not None}
+
+
+def _of_policy(result: EvaluationResult, policy: str, records: Sequence[EpisodeRecord]) -> Summary | None:
+    """None if the policy took no part."""
+    taken = [record for record in records if policy in record.assignment.values() or _failed_early(record)]
+    return _summary(taken, lambda record: record.score_of(policy), _seed_of(result)) if taken else None
+
+
+def _failed_early(record: EpisodeRecord) -> bool:
+    return record.failure is not None and not record.assignment
+
+
+def _summary(records: Sequence[EpisodeRecord], score: Callable[[EpisodeRecord], float | None], seed: int) -> Summary:
+    strata: dict[str, list[float]] = {}
+    for record in records:
+        if (value := score(record)) is not None:
+            strata.setdefault(record.mission, []).append(value)
+    return summarise(
+        strata,
+        failed=sum(record.failure is not None for record in records),
+        successes=[record.success for record in records if record.failure is None],
+        seed=seed,
+    )
+
+
+def _score(record: EpisodeRecord) -> float | None:
+    return record.score
+
+
+def _seed_of(result: EvaluationResult) -> int:
+    seed = result.settings.get("seed")
+    return seed if isinstance(seed, int) else 0

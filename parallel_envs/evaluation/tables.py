@@ -1,0 +1,155 @@
+"""What an evaluation has found, as tables to read."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from parallel_envs.evaluation.bootstrap import Interval
+from parallel_envs.evaluation.comparison import Comparison
+from parallel_envs.evaluation.pairings import CrossPlay, Rating
+from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult, Failure
+from parallel_envs.evaluation.statistics import Summary, per_mission, per_mission_and_policy, per_policy
+
+_COLUMNS = ("n", "return per agent", "IQM", "95 %", "success", "failed")
+_LEAST_WIDTH = 10  # of names, on a narrow terminal
+_MOST_FAILURES = 5  # kinds of failure that are told one by one
+_MOST_DECIMALS = 6
+_MOST_TEXT = 200  # letters of an error's text
+
+
+def tables(result: EvaluationResult) -> Iterator[RenderableType]:
+    """A table with a row for each policy in each mission, and below it what failed or is missing."""
+    yield _figures(result)
+    if result.failures:
+        yield _failures(result)
+    if late := sum(sum(record.timeouts.values()) for record in result.episodes):
+        yield Text(f"{late:,} action{'s were' if late > 1 else ' was'} late, and default actions took their place.")
+    if result.missing:
+        played = len(result.episodes)
+        yield Text(f"Not complete: {played} of {played + len(result.missing)} episodes were played.")
+
+
+def _figures(result: EvaluationResult) -> Table:
+    table = Table()
+    for name, held in (("mission", result.missions), ("policy", result.policies)):
+        longest = max(map(len, [name, *held]))
+        table.add_column(name, overflow="fold", min_width=min(longest, _LEAST_WIDTH))
+    for name in _COLUMNS:
+        table.add_column(name, justify="right", overflow="fold")
+    for mission, policy, summary, ends_section in _rows(result):
+        table.add_row(escape(mission), escape(policy), *_cells(summary), end_section=ends_section)
+    return table
+
+
+def comparison_table(comparisons: Mapping[str, Comparison]) -> Table:
+    """A row for each comparison, by its name."""
+    table = Table()
+    table.add_column("", overflow="fold")
+    for name in ("n", "difference", "95 %", "better", "equal", "worse", "p"):
+        table.add_column(name, justify="right")
+    for name, found in comparisons.items():
+        table.add_row(
+            escape(name),
+            str(found.n),
+            _mean(found.mean_difference, found.standard_error),
+            _interval(found.interval),
+            *map(str, (found.wins, found.ties, found.losses)),
+            number(found.p_value),
+        )
+    return table
+
+
+def cross_play_table(found: CrossPlay, ratings: Mapping[str, Rating]) -> Table:
+    """What the policy of a row got beside that of a column, and the row's rating."""
+    table = Table()
+    table.add_column("beside", overflow="fold")
+    for policy in found.policies:
+        table.add_column(escape(policy), justify="right", overflow="fold")
+    table.add_column("Elo", justify="right")
+    table.add_column("95 %", justify="right")
+    for policy, returns in zip(found.policies, found.returns, strict=True):
+        rating = ratings.get(policy)
+        elo = ("-", "-") if rating is None else (number(rating.elo), _interval(rating.interval))
+        table.add_row(escape(policy), *map(number, returns), *elo)
+    return table
+
+
+def _interval(interval: Interval | None) -> str:
+    return "-" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
+
+
+def _rows(result: EvaluationResult) -> Iterator[tuple[str, str, Summary, bool]]:
+    """Mission, policy, figures, and whether a line is drawn below."""
+    missions, policies, cells = per_mission(result), per_policy(result), per_mission_and_policy(result)
+    for mission in missions:
+        own = [(policy, cell) for (of, policy), cell in cells.items() if of == mission]
+        shown = own or [("", missions[mission])]  # nothing is known of who played
+        for place, (policy, summary) in enumerate(shown):
+            yield mission if place == 0 else "", policy, summary, place == len(shown) - 1
+    if len(missions) > 1:
+        for place, (policy, summary) in enumerate(policies.items()):
+            yield "all missions" if place == 0 else "", policy, summary, False
+
+
+def _cells(summary: Summary) -> tuple[str, ...]:
+    return (
+        str(summary.n),
+        _mean(summary.mean, summary.standard_error),
+        number(summary.iqm),
+        _interval(summary.iqm_interval),
+        "-" if summary.success_rate is None else f"{summary.success_rate:.0%}",
+        str(summary.failed),
+    )
+
+
+def _mean(mean: float | None, error: float | None) -> str:
+    """The mean and its error, to the second figure of the error."""
+    if mean is None or error is None or not 0.0 < error < math.inf:
+        return number(mean) + (" ± 0" if error == 0.0 else "")
+    decimals = min(max(0, 1 - math.floor(math.log10(error))), _MOST_DECIMALS)
+    return f"{mean:.{decimals}f} ± {error:.{decimals}f}"
+
+
+def number(value: float | None) -> str:
+    """Four figures, as many as anybody compares; a dash for what is not known."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if 1_000 <= abs(value) < 1e7 else f"{value:.4g}"
+
+
+def _failures(result: EvaluationResult) -> RenderableType:
+    """Failures of one kind in one line, the most frequent first, with an episode to look at."""
+    kinds = Counter(_kind(record) for record in result.failures)
+    first = {_kind(record): record for record in reversed(result.failures)}
+    lines = [_line(first[kind], count) for kind, count in kinds.most_common(_MOST_FAILURES)]
+    if len(kinds) > _MOST_FAILURES:
+        lines.append(f"  and {len(kinds) - _MOST_FAILURES} other kinds of failure")
+    return Text("\n".join([f"{len(result.failures)} of {len(result.episodes)} episodes failed:", *lines]))
+
+
+def _kind(record: EpisodeRecord) -> tuple[str, str, str]:
+    """What makes failures alike: all but numbers, such as those of processes."""
+    failure = _failure(record)
+    return failure.kind, failure.error_type, re.sub(r"\d+", "", failure.message)
+
+
+def _line(record: EpisodeRecord, count: int) -> str:
+    failure = _failure(record)
+    text = " ".join(failure.message.split())
+    text = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} ..."
+    others = f", and {count - 1} more" if count > 1 else ""
+    place = ", ".join(part for part in (f"episode {record.episode}", failure.where) if part)
+    return f"  {record.mission}, {place}{others}: {failure.error_type}: {text}"
+
+
+def _failure(record: EpisodeRecord) -> Failure:
+    assert record.failure is not None  # asked of failures only
+    return record.failure

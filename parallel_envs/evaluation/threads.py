@@ -1,0 +1,41 @@
+"""Numeric libraries on one thread, in every process that plays episodes: what is summed in parts rounds otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+from parallel_envs.engine import cores_here
+from parallel_envs.engine.child import THREAD_VARIABLES, thread_environment
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread within the context, for libraries that are loaded already and for those that will be.
+
+    Afterwards all is as it was. Torch, if it was loaded within, has as many threads as there are cores then.
+    """
+    from threadpoolctl import threadpool_limits
+
+    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    torch = sys.modules.get("torch")
+    of_torch = None if torch is None else torch.get_num_threads()
+    os.environ.update(thread_environment(1))
+    try:
+        with threadpool_limits(1):
+            limit_torch()
+            yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(of_torch or len(cores_here()) or 1)
+
+
+def limit_torch() -> None:
+    """One thread for torch, if it is there."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != 1:
+        torch.set_num_threads(1)

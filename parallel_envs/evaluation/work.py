@@ -1,0 +1,70 @@
+"""The work list: which episodes are to be played, with which seeds, and which of them comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from parallel_envs.seeding import SeedTree
+
+Key = tuple[str, int]
+"""An episode: the name of its mission, and its number in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An episode that is to be played.
+
+    All that is random about it follows from the evaluation's seed, the mission's name and the episode's number alone:
+    other missions, other policies and other episodes change nothing.
+    """
+
+    mission: str
+    episode: int
+    root: int
+
+    @property
+    def key(self) -> Key:
+        return self.mission, self.episode
+
+    @property
+    def _node(self) -> SeedTree:
+        return SeedTree(self.root).child("evaluation", self.mission, self.episode)
+
+    @property
+    def env_seed(self) -> int:
+        """What the environment is reset with."""
+        return self._node.child("env").seed()
+
+    @property
+    def global_seed(self) -> int:
+        """Of the generators that belong to nobody: Python's, NumPy's and torch's."""
+        return self._node.child("global").seed()
+
+    def agent_seed(self, number: int) -> int:
+        """Of the policy of the agent that was met as this one, counted from 0."""
+        return self._node.child("agent", number).seed()
+
+    def dealing(self) -> np.random.Generator:
+        """What shuffles policies among agents."""
+        return self._node.child("dealing").generator()
+
+
+def work_list(missions: Iterable[str], episodes: int, seed: int) -> list[Order]:
+    """All episodes, mission by mission."""
+    return [Order(mission, episode, seed) for mission in missions for episode in range(episodes)]
+
+
+def next_order(waiting: Sequence[Order], seconds: Mapping[str, float]) -> Order:
+    """Which of these to begin now, so that no worker is left alone with a long episode at the end.
+
+    First one episode of each mission, to learn how long they take; then of the mission whose episodes are longest.
+
+    Args:
+        waiting: In the order of the list; not empty.
+        seconds: How long an episode takes on average, of missions of which that is known.
+    """
+    first = next((order for order in waiting if order.mission not in seconds), None)
+    return first or max(waiting, key=lambda order: seconds[order.mission])  # the first of equals

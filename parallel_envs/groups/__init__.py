@@ -1,0 +1,51 @@
+"""Groups of small environments for training agents and language models: `EnvStateManager`.
+
+The names are resolved on first use: a worker that imports one module here brings in no other.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parallel_envs.groups.episodes import EnvStatus
+    from parallel_envs.groups.failures import BadSettings, BadTurn, EnvFailure
+    from parallel_envs.groups.interface import GroupEnv
+    from parallel_envs.groups.manager import EnvStateManager
+    from parallel_envs.groups.registry import known_env_types, register
+    from parallel_envs.groups.settings import GroupsSettings
+
+_HOMES = {
+    "BadSettings": "failures",
+    "BadTurn": "failures",
+    "EnvFailure": "failures",
+    "EnvStateManager": "manager",
+    "EnvStatus": "episodes",
+    "GroupEnv": "interface",
+    "GroupsSettings": "settings",
+    "known_env_types": "registry",
+    "register": "registry",
+}
+
+__all__ = [
+    "BadSettings",
+    "BadTurn",
+    "EnvFailure",
+    "EnvStateManager",
+    "EnvStatus",
+    "GroupEnv",
+    "GroupsSettings",
+    "known_env_types",
+    "register",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,82 @@
+"""What follows from the loss of a worker: who has failed, and who is to be asked again.
+
+1. Those that were late are not asked again: they have failed.
+2. One that was at work when the worker died is asked once more; if the worker dies on it again, it has failed.
+3. Of several that were at work, in threads, each is asked by itself, so that it becomes known whose fault it is.
+4. All others are asked as if nothing had happened, and first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from parallel_envs.engine import Death
+from parallel_envs.groups.failures import EnvFailure, of_death
+from parallel_envs.groups.jobs import Orders, Reset
+from parallel_envs.vector.failures import worker_died
+
+_log = logging.getLogger(__name__)
+
+_MOST_DEATHS = 5  # of a worker, within one request, on none of its environments
+
+
+@dataclass(slots=True)
+class Loss:
+    """A worker that was lost during a request, and those of its environments that are to blame for it."""
+
+    worker: int
+    death: Death
+    at_work: list[int]
+    late: dict[int, EnvFailure] = field(default_factory=dict)
+
+
+class Record:
+    """What has gone wrong during one request, and what follows from it."""
+
+    def __init__(self, orders: Orders, tags: Mapping[int, str]) -> None:
+        self._orders, self._tags = orders, tags
+        self._tried: set[int] = set()
+        self._deaths: dict[int, int] = {}
+
+    def judge(self, loss: Loss, unanswered: Sequence[int]) -> tuple[dict[int, EnvFailure], list[list[int]]]:
+        """Who has failed; and the others, in the order in which they are to be asked again, one batch at a time."""
+        if loss.late:
+            _log.warning("%s", "\n".join(map(str, loss.late.values())))
+            return dict(loss.late), [[env for env in unanswered if env not in loss.late]]
+        _log.warning("%s Its environments are replayed in a fresh one.", self._told(loss))
+        match [env for env in loss.at_work if env in unanswered]:
+            case []:
+                self._count_idle(loss, unanswered)
+                return {}, [list(unanswered)]
+            case [env] if env in self._tried:
+                failure = of_death(env, self._tags[env], doing_of(self._orders, env), loss.death)
+                return {env: failure}, [[other for other in unanswered if other != env]]
+            case suspects:
+                if len(suspects) == 1:
+                    self._tried.add(suspects[0])
+                return {}, [[env for env in unanswered if env not in suspects], *([env] for env in suspects)]
+
+    def _told(self, loss: Loss) -> str:
+        return str(worker_died(loss.death, loss.at_work, "a turn")) if loss.at_work else _between(loss.death)
+
+    def _count_idle(self, loss: Loss, envs: Sequence[int]) -> None:
+        """A worker that dies at none of its environments is not replaced for ever."""
+        self._deaths[loss.worker] = self._deaths.get(loss.worker, 0) + 1
+        if self._deaths[loss.worker] > _MOST_DEATHS:
+            raise worker_died(loss.death, list(envs), "a request, and so did those that took its place")
+
+
+def _between(death: Death) -> str:
+    return f"Worker {death.worker} (pid {death.pid}) ended with code {death.exitcode} while it was idle."
+
+
+def doing_of(orders: Orders, env: int) -> str:
+    """What an environment was asked to do."""
+    return "its reset" if is_reset(orders, env) else "its turn"
+
+
+def is_reset(orders: Orders, env: int) -> bool:
+    """Whether that is a reset. One that was not asked is still busy with an earlier request, which was interrupted."""
+    return env in orders and isinstance(orders[env][-1], Reset)

@@ -1,0 +1,305 @@
+"""`EnvStateManager`: groups of environments, stepped with lists of actions.
+
+    manager = EnvStateManager("groups.yaml", mode="train")
+    entries = manager.reset(seed=7)
+    while entries:
+        entries = manager.step([answer(entry) for entry in entries if "failure" not in entry])
+    figures = manager.metrics()
+
+histories, statuses, action logs ── here, in the caller (`episodes`)
+environments ────────────────────── in workers, for good (`homes`, `crew`, `shelf`), or here, where that is quicker
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from parallel_envs.engine import cores_here
+from parallel_envs.errors import ClosedError
+from parallel_envs.groups.clock import Limits
+from parallel_envs.groups.episodes import EnvStatus, Episode
+from parallel_envs.groups.failures import BadTurn, EnvFailure
+from parallel_envs.groups.homes import Homes, Results
+from parallel_envs.groups.inputs import Turn, read_turns
+from parallel_envs.groups.jobs import Measure, Play, Render, Reset
+from parallel_envs.groups.metrics import Figures, by_tag, with_passes
+from parallel_envs.groups.roster import Seat, read_roster
+from parallel_envs.groups.seeds import GroupSeeds
+from parallel_envs.groups.shelf import MAKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from parallel_envs.groups.settings import GroupsSettings
+
+_MOST_WORKERS = 8
+
+Entry = dict[str, Any]
+"""`{env_id, group_id, tag, history, penalty}`, and `failure` if the environment broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStats:
+    """How a manager works.
+
+    Attributes:
+        num_workers: Worker processes.
+        restarts: How often one of them was lost, and replaced.
+        num_bytes: What has travelled to them and back.
+        in_caller: The tags whose environments live in the caller.
+    """
+
+    num_workers: int
+    restarts: int
+    num_bytes: int
+    in_caller: tuple[str, ...]
+
+
+class EnvStateManager:
+    """Environments in groups, of several kinds at once.
+
+    Each lives in one worker process for good, or in the caller where that is quicker. Actions go to it; its state,
+    reward and info come back; histories stay here. Whether and on how many workers changes nothing in what comes of it.
+
+    A worker that dies or hangs is replaced, and its environments are brought to where they stood, by replay of their
+    actions from their seeds. An environment that raises, hangs or kills its worker has failed: its entry, which
+    `step` returns this once, has a `failure`. Where no worker process can be started, the first reset warns and keeps
+    all environments in the caller; there nobody can be interrupted, and deadlines do not apply.
+
+    Args:
+        config: A dict, the path of a YAML file, or `GroupsSettings`; see `settings` for what is in it.
+        mode: `train` or `val`: which groups, and which seeds.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | str | Path | GroupsSettings, mode: str = "train") -> None:
+        from parallel_envs.groups.settings import read_settings
+
+        self._closed = False
+        self._homes: Homes | None = None
+        self.settings = read_settings(config)
+        self.mode = mode
+        self._roster = read_roster(self.settings, mode)
+        self._use_multiprocessing = self.settings.es_manager.use_multiprocessing
+        self._seeds = GroupSeeds(mode, self.settings.root_seed(mode))
+        self._episodes: list[Episode] = []
+
+    # ---- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def envs(self) -> tuple[Seat, ...]:
+        """Who takes part, by `env_id`."""
+        return self._roster.seats
+
+    @property
+    def num_envs(self) -> int:
+        return len(self._roster.seats)
+
+    @property
+    def group_size(self) -> int:
+        return self._roster.group_size
+
+    @property
+    def statuses(self) -> tuple[EnvStatus, ...]:
+        """Where the episodes stand, by `env_id`."""
+        return tuple(episode.status for episode in self._episodes)
+
+    @property
+    def use_multiprocessing(self) -> bool:
+        """Whether environments live in workers. May be set at any time: episodes go on where they stand."""
+        return self._use_multiprocessing
+
+    @use_multiprocessing.setter
+    def use_multiprocessing(self, wanted: bool) -> None:
+        if not isinstance(wanted, bool):
+            raise TypeError(f"use_multiprocessing={wanted!r} is neither True nor False.")
+        if wanted != self._use_multiprocessing and self._homes is not None:
+            self._homes.close()
+            self._homes = None
+        self._use_multiprocessing = wanted
+
+    def stats(self) -> GroupStats:
+        """How it works just now."""
+        crew = self._homes.crew if self._homes else None
+        away = [] if crew is None else [self.envs[env].tag for env in crew.homes]
+        in_caller = tuple(tag for tag in self._roster.recipes if tag not in away)
+        if crew is None:
+            return GroupStats(0, 0, 0, in_caller)
+        return GroupStats(crew.pool.num_workers, crew.restarts, crew.num_bytes(), in_caller)
+
+    # ---- episodes ---------------------------------------------------------------------------------------------------
+
+    def reset(self, seed: int | None = None) -> list[Entry]:
+        """Begin an episode in every environment.
+
+        Args:
+            seed: What seeds of groups are drawn from. None: `train` goes on to the next seeds; `val` begins with the
+                same ones each time.
+
+        Returns:
+            An entry for each environment. `history` has one item: `{state, actions_left}`, and `images`
+            where the state has some.
+        """
+        following, seeds = self._seeds.drawn(seed, self.envs[-1].group_id + 1)
+        homes = self._at_home()
+        told = homes.do({seat.env_id: (Reset(seeds[seat.group_id], self.mode),) for seat in self.envs})
+        self._raise_unmade(homes, told)
+        self._seeds = following
+        self._episodes = [
+            Episode(seat, seeds[seat.group_id], self.mode, _answer(told[seat.env_id])) for seat in self.envs
+        ]
+        self._raise_if_wanted(told)
+        return self._entries(range(self.num_envs))
+
+    def step(self, all_env_inputs: Sequence[Mapping[str, Any]]) -> list[Entry]:
+        """Let environments play a turn each: those that are given an input, as many or as few as you like.
+
+        Args:
+            all_env_inputs: `{env_id, llm_response, llm_raw_response, actions}` each; `actions` is a list of strings.
+                Those without a meaning are dropped, and `format_penalty` is added to the entry's penalty, as it is
+                for a turn without any. What exceeds the actions that are left is cut off.
+
+        Returns:
+            The entries of those that are not over, in the order of the inputs; and of those that broke in this turn,
+            with a `failure`.
+        """
+        homes = self._at_home()
+        self._check_begun("step")
+        turns = read_turns(all_env_inputs, self._episodes)
+        told = homes.do({turn.env_id: (Play(turn.actions, self._episodes[turn.env_id].left),) for turn in turns})
+        for turn in turns:
+            self._note(turn, told[turn.env_id])
+        self._raise_if_wanted(told)
+        return self._entries(
+            [turn.env_id for turn in turns if self._is_told(self._episodes[turn.env_id], told[turn.env_id])]
+        )
+
+    def _note(self, turn: Turn, told: list[Any] | EnvFailure) -> None:
+        episode = self._episodes[turn.env_id]
+        if isinstance(told, EnvFailure):
+            episode.broke(turn, told)
+        else:
+            episode.played(turn, told[0], self.settings.es_manager.format_penalty)
+
+    def _is_told(self, episode: Episode, told: list[Any] | EnvFailure) -> bool:
+        return isinstance(told, EnvFailure) or not episode.done
+
+    def _entries(self, envs: Sequence[int]) -> list[Entry]:
+        return [self._episodes[env].entry() for env in envs]
+
+    # ---- what came of them ------------------------------------------------------------------------------------------
+
+    def get_rollout_states(self) -> list[Entry]:
+        """The entries of all environments, each with its `metrics`, as `tag/name`.
+
+        `success`, `num_actions`, the mean over turns of each number in the infos, what the environment tells of its
+        own, and `pass@group_size`: whether anybody in its group succeeded.
+        """
+        figures = self._figures()
+        named = with_passes(figures, self.group_size)
+        return [{**episode.entry(), "metrics": own} for episode, own in zip(self._episodes, named, strict=True)]
+
+    def metrics(self) -> dict[str, float]:
+        """The means of all metrics by tag, as `tag/name`; `tag/failed` is the share of environments that broke."""
+        figures = self._figures()
+        return by_tag(figures, with_passes(figures, self.group_size))
+
+    def _figures(self) -> list[Figures]:
+        homes = self._at_home()
+        self._check_begun("metrics")
+        going = [env for env, episode in enumerate(self._episodes) if not episode.done]
+        self._note_faults(told := homes.do({env: (Measure(),) for env in going}))
+        for env in going:
+            self._episodes[env].own_metrics = _value(told[env])
+        return [Figures(episode.seat.tag, episode.seat.group_id, episode.metrics()) for episode in self._episodes]
+
+    def render(self, mode: str = "text") -> list[Any]:
+        """What each environment shows, as `text` or as `rgb_array`; None for those that failed."""
+        homes = self._at_home()
+        self._check_begun("render")
+        well = [env for env, episode in enumerate(self._episodes) if episode.failure is None]
+        self._note_faults(told := homes.do({env: (Render(mode),) for env in well}))
+        return [_value(told[env]) if env in told else None for env in range(self.num_envs)]
+
+    def _note_faults(self, told: Results) -> None:
+        """Note whose episodes were lost by a mere question. One that only could not answer goes on."""
+        for env, answer in told.items():
+            if isinstance(answer, EnvFailure) and (answer.kind != "error" or answer.doing == "its replay"):
+                self._episodes[env].broke(None, answer)
+
+    # ---- its life ---------------------------------------------------------------------------------------------------
+
+    def _at_home(self) -> Homes:
+        """The environments in their places, which they are given when first needed."""
+        if self._closed:
+            raise ClosedError("This EnvStateManager has been closed. Make another one.")
+        if self._homes is None:
+            self._homes = self._new_homes()
+            self._homes.all_astray(range(len(self._episodes)))
+        return self._homes
+
+    def _new_homes(self) -> Homes:
+        said, roster = self.settings.es_manager, self._roster
+        away = [seat.env_id for seat in roster.seats if seat.tag not in roster.in_caller]
+        return Homes(
+            roster.tags,
+            roster.kinds,
+            roster.recipes,
+            in_workers=away if self._use_multiprocessing else (),
+            num_workers=said.max_workers or min(_MOST_WORKERS, len(cores_here())),
+            limits=Limits(said.step_timeout, said.reset_timeout, said.start_timeout),
+            context=said.context,
+            standing=lambda env: self._episodes[env].standing,
+        )
+
+    def _check_begun(self, what: str) -> None:
+        if not self._episodes:
+            raise BadTurn(f"{what}() was called before there was any episode. Call reset() first.")
+
+    def _raise_unmade(self, homes: Homes, told: Results) -> None:
+        """Raise what kept an environment from being made: that is the configuration's fault, and no episode's."""
+        for one in told.values():
+            if isinstance(one, EnvFailure) and one.doing == MAKING:
+                homes.all_astray(range(self.num_envs))  # the episodes before this go on
+                raise one.exception()
+
+    def _raise_if_wanted(self, told: Results) -> None:
+        """With `on_failure: raise`, raise the first failure; everything else has been noted."""
+        failures = [one for one in told.values() if isinstance(one, EnvFailure)]
+        if failures and self.settings.es_manager.on_failure == "raise":
+            error = failures[0].exception()
+            for other in failures[1:]:
+                error.add_note(str(other))
+            raise error
+
+    def close(self) -> None:
+        """End all workers and close all environments. May be called again."""
+        self._closed = True
+        if self._homes is not None:
+            self._homes.close()
+            self._homes = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        groups = self.envs[-1].group_id + 1
+        state = "closed" if self._closed else f"{sum(not episode.done for episode in self._episodes)} unfinished"
+        return f"EnvStateManager({self.mode}, {groups} groups of {self.group_size}, {state})"
+
+
+def _answer(told: list[Any] | EnvFailure) -> Any:
+    return told if isinstance(told, EnvFailure) else told[-1]
+
+
+def _value(told: list[Any] | EnvFailure) -> Any:
+    if isinstance(told, EnvFailure):
+        raise told.exception()
+    return told[-1]

@@ -1,0 +1,32 @@
+"""Which worker an environment lives in, for good. Functions of values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def placed(kinds: Mapping[int, str], num_workers: int) -> dict[int, int]:
+    """The worker of each environment, where `kinds` says what data it needs.
+
+    Each worker holds as many as any other, give or take one. Those of a kind are in as few workers as that allows, so
+    that their data is loaded no more often than need be. Among these they are dealt out one by one, so that the
+    members of a group, which tend to be over at about the same time, are in different ones.
+    """
+    order = sorted(kinds, key=lambda env: (kinds[env], env))
+    worker_at = [position * num_workers // len(order) for position in range(len(order))]
+    homes: dict[int, int] = {}
+    for kind in sorted(set(kinds.values())):
+        positions = [position for position, env in enumerate(order) if kinds[env] == kind]
+        workers = _dealt([worker_at[position] for position in positions])
+        homes |= {order[position]: worker for position, worker in zip(positions, workers, strict=True)}
+    return homes
+
+
+def _dealt(workers: list[int]) -> list[int]:
+    """The same workers, each as often as before, in turns."""
+    seen: dict[int, int] = {}
+    ranked = []
+    for worker in workers:
+        seen[worker] = seen.get(worker, 0) + 1
+        ranked.append((seen[worker], worker))
+    return [worker for _, worker in sorted(ranked)]

@@ -1,0 +1,98 @@
+"""Environments by name: what `env_type` may say.
+
+    register("guess", Guess)                               # Guess(config), config a dict: the block `env_config`
+    register("guess", Guess, GuessConfig)                  # ... or a frozen dataclass made of it, checked word by word
+    register("lake", lambda config: gymnasium.make("FrozenLake-v1", **config))
+
+What is registered travels to the workers with the environments: they need not import your script.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from parallel_envs.groups.failures import BadSettings, nearest
+
+__all__ = ["EnvType", "env_type_named", "known_env_types", "register"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EnvType:
+    """A kind of environment.
+
+    Attributes:
+        name: What `env_type` says.
+        factory: Called with the config; returns an environment (see `interface`) or a `gymnasium.Env`.
+        config: A frozen dataclass whose fields `env_config` may set. None: the factory is given a dict.
+        light: Its steps take so little that it is stepped in the caller where nothing else was asked for: on its way
+            to a worker and back an action takes longer.
+    """
+
+    name: str
+    factory: Callable[[Any], Any]
+    config: type | None = None
+    light: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Path:
+    """The factory `package.module:name`, imported where and when it is called."""
+
+    path: str
+
+    def __call__(self, config: Any) -> Any:
+        return self.found()(config)
+
+    def found(self) -> Any:
+        """What the path leads to."""
+        module, _, name = self.path.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+
+_ROOM = "parallel_envs.groups.envs"
+_READY = {  # name: (where it is, its class, its config's class, light)
+    "bandit": (f"{_ROOM}.bandit", "BanditEnv", "BanditConfig", True),
+    "countdown": (f"{_ROOM}.countdown", "CountdownEnv", "CountdownConfig", True),
+    "frozen_lake": (f"{_ROOM}.frozen_lake", "FrozenLakeEnv", "FrozenLakeConfig", True),
+    "gymnasium": ("parallel_envs.groups.gymnasium_env", "make", "GymnasiumConfig", False),
+    "metamathqa": (f"{_ROOM}.metamathqa", "MetaMathQAEnv", "MetaMathQAConfig", True),
+    "sokoban": (f"{_ROOM}.sokoban", "SokobanEnv", "SokobanConfig", False),
+    "webshop": (f"{_ROOM}.webshop", "WebShopEnv", "WebShopConfig", False),
+}
+_registered: dict[str, EnvType] = {}
+
+
+def register(env_type: str, factory: Callable[[Any], Any], config: Any = None, *, light: bool = False) -> None:
+    """Make an environment known by a name. A name of your own may be given anew; those that come with us may not."""
+    if not (env_type and str(env_type) == env_type):
+        raise BadSettings(f"env_type={env_type!r} is not a name. Register environments under a word.")
+    if env_type in _READY:
+        raise BadSettings(f"env_type={env_type!r} comes with this package. Register yours under another name.")
+    if not callable(factory):
+        raise BadSettings(
+            f"The factory of {env_type!r} is {factory!r}, which cannot be called. Give a class, or a function, that "
+            "takes the config and returns an environment."
+        )
+    if config is not None and not (isinstance(config, type) and dataclasses.is_dataclass(config)):
+        raise BadSettings(
+            f"The config of {env_type!r} is {config!r}. Give a frozen dataclass (the class, not an object), or None."
+        )
+    _registered[env_type] = EnvType(env_type, factory, config, light)
+
+
+def known_env_types() -> list[str]:
+    """All names that `env_type` may say."""
+    return sorted([*_READY, *_registered])
+
+
+def env_type_named(name: str) -> EnvType:
+    """What is known by a name. Raises `BadSettings` that names the nearest."""
+    if name in _registered:
+        return _registered[name]
+    if name not in _READY:
+        raise BadSettings(f"env_type={name!r} is unknown. {nearest(name, known_env_types())}")
+    module, made, config, light = _READY[name]
+    return EnvType(name, Path(f"{module}:{made}"), Path(f"{module}:{config}").found(), light)

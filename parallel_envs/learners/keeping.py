@@ -1,0 +1,53 @@
+"""All learners' states: as values, and in files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parallel_envs.learners.algorithm import Agent
+
+if TYPE_CHECKING:
+    from parallel_envs.learners.independent import IndependentLearners
+
+
+def states_of(learners: IndependentLearners) -> dict[Agent, dict[str, Any]]:
+    """See `IndependentLearners.states`."""
+    acting = learners.policy.get_state()
+    states = {agent: learner.state() for agent, learner in learners.agents.items()}
+    for agent, state in states.items():
+        state["generator"]["acting"] = acting[agent][0]["generator"]
+    return states
+
+
+def put_states(learners: IndependentLearners, states: Mapping[Agent, Mapping[str, Any]]) -> None:
+    """Have these agents become what `states` told, the policy that acts for them as well."""
+    for agent in states:
+        if agent not in learners.agents:
+            raise KeyError(f"There is no agent {agent!r} here. There are {list(learners.agents)}.")
+    for agent, state in states.items():
+        learners.agents[agent].load_state(dict(state))
+        learners.mode.changed(agent)
+    learners.policy.load_state_dict({agent: learners.agents[agent].acting_weights() for agent in states})
+    acting = learners.policy.get_state()
+    drawn = {agent: state["generator"].get("acting") for agent, state in states.items()}
+    learners.policy.set_state(
+        {agent: ({"generator": own, "memory": None}, acting[agent][1]) for agent, own in drawn.items() if own}
+    )
+
+
+def load_states_from(learners: IndependentLearners, folder: str | Path) -> dict[str, Any]:
+    """Have the learners become what a checkpoint holds; nothing is changed if it does not fit. Returns what is said
+    about all of them.
+    """
+    from parallel_envs.learners.checkpoints import check_fits, load_checkpoint
+
+    checkpoint = load_checkpoint(folder)
+    own = learners.states()
+    if odd := checkpoint.agents.keys() ^ learners.agents.keys():
+        raise KeyError(f"{folder} and these learners differ in the agents {sorted(map(str, odd))}.")
+    for agent, state in checkpoint.agents.items():
+        check_fits(state, own[agent], agent, folder)
+    learners.load_states(checkpoint.agents)
+    return checkpoint.about

@@ -1,0 +1,129 @@
+"""What a loop has done: lags, waiting times, and how much of the time was saved.
+
+While one side works, the other can. So of the time that both take one after the other, at best the shorter part is
+saved: `bound` = min(collect, learn) / (collect + learn). `gain` is what was saved.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from parallel_envs.learners.algorithm import Agent
+from parallel_envs.learners.loops.jobs import Versions
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How many updates the weights that acted were behind those that learnt, over all transitions of an agent."""
+
+    least: int
+    mean: float
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoopReport:
+    """What a loop has done so far."""
+
+    mode: str
+    lags: Mapping[Agent, Lag]
+    """By agent; without those who have not learnt."""
+    collect_seconds: float
+    """Acting, stepping the environments and drawing what is learnt from."""
+    learn_seconds: float
+    collect_waited: float
+    """Seconds that the side that collects waited for the side that learns ..."""
+    learn_waited: float
+    """... and the other way round."""
+    seconds: float
+    """All of it, by the clock on the wall."""
+
+    @property
+    def bound(self) -> float:
+        """The share of the time that can be saved at best."""
+        both = self.collect_seconds + self.learn_seconds
+        return min(self.collect_seconds, self.learn_seconds) / both if both else 0.0
+
+    @property
+    def gain(self) -> float:
+        """The share that was saved of the time that both sides took. Negative where waiting cost more."""
+        both = self.collect_seconds + self.learn_seconds
+        return 1 - self.seconds / both if both else 0.0
+
+    def described(self) -> dict[str, Any]:
+        """The same as JSON can say it."""
+        lags = {str(agent): {"min": lag.least, "mean": lag.mean, "max": lag.most} for agent, lag in self.lags.items()}
+        times = ("collect_seconds", "learn_seconds", "collect_waited", "learn_waited", "seconds", "bound", "gain")
+        return {"mode": self.mode, "lag": lags, **{name: round(float(getattr(self, name)), 6) for name in times}}
+
+    def __str__(self) -> str:
+        if not self.lags:
+            return f"{self.mode}: nothing learnt yet"
+        least, most = min(lag.least for lag in self.lags.values()), max(lag.most for lag in self.lags.values())
+        mean = sum(lag.mean for lag in self.lags.values()) / len(self.lags)
+        return (
+            f"{self.mode}: lag {least} / {mean:.2f} / {most} updates, collecting waited {self.collect_waited:.1f} s, "
+            f"learning {self.learn_waited:.1f} s, saved {self.gain:.0%} of the time ({self.bound:.0%} at best)"
+        )
+
+
+@dataclass(slots=True)
+class _Lags:
+    least: int = 0
+    most: int = 0
+    total: int = 0
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Accounts:
+    """Written by the side that collects; what the other side took is told to `report`."""
+
+    mode: str
+    clock: Clock = time.perf_counter
+    collected: float = 0.0
+    waited: float = 0.0
+    _began: float = field(init=False)
+    _lags: dict[Agent, _Lags] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._began = self.clock()
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        began = self.clock()
+        try:
+            yield
+        finally:
+            self.collected += self.clock() - began
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        began = self.clock()
+        try:
+            yield
+        finally:
+            self.waited += self.clock() - began
+
+    def learnt(self, agent: Agent, lags: Versions) -> None:
+        """An agent has learnt from transitions that were so far behind."""
+        if not lags.size:
+            return
+        least, most = int(lags.min()), int(lags.max())
+        own = self._lags.setdefault(agent, _Lags(least, most))
+        own.least, own.most = min(own.least, least), max(own.most, most)
+        own.total, own.count = own.total + int(np.sum(lags)), own.count + lags.size
+
+    def report(self, learnt: float, waited: float, collect_waited: float | None = None) -> LoopReport:
+        """All of it. `learnt`, `waited`: seconds of the side that learns."""
+        own = self.waited if collect_waited is None else collect_waited
+        lags = {agent: Lag(own.least, own.total / own.count, own.most) for agent, own in self._lags.items()}
+        return LoopReport(self.mode, lags, self.collected, learnt, own, waited, seconds=self.clock() - self._began)

@@ -1,0 +1,74 @@
+"""Updates in worker processes, so that the caller's time is free for collecting.
+
+    one worker, "fused" or "sequential" in it      the caller's updates, in another process
+    several workers, "sequential"                  each agent's in the worker that owns it
+
+The caller's thread that waits for them sleeps nearly all the time. Updates by torch in a thread of the caller's own
+would instead take turns with what the caller does for each step of the environments: an operation of a small network
+takes microseconds, and between any two the interpreter may go to the other thread for milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from parallel_envs.learners.algorithm import Agent
+from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.updates import MODES
+from parallel_envs.learners.updates.process import ProcessUpdates
+from parallel_envs.learners.updates.process_host import LearnerHost, read_plan
+from parallel_envs.vector.layout import Field
+
+
+class HostedUpdates(ProcessUpdates):
+    """Workers in which updates are run by another mode.
+
+    A worker that dies is replaced, and the update made again from the same plan: nothing is lost.
+
+    Args:
+        brains: Of all agents.
+        workers: How many; never more than agents.
+        inner: "sequential", or "fused".
+    """
+
+    name = "process"
+
+    def __init__(self, brains: Mapping[Agent, Brain], workers: int = 1, inner: str = "sequential") -> None:
+        self.inner, self._abandoned = inner, False
+        self.host = functools.partial(ModeHost, inner)
+        super().__init__(brains, workers)
+
+    @property
+    def why(self) -> str:
+        number = self._pool.num_workers
+        return f"{self.inner} in {number} worker{'s' if number > 1 else ''} of their own"
+
+    def abandon(self) -> None:
+        """End an update that does not come to its end, from another thread: it raises `WorkerDied` there."""
+        self._abandoned = True
+        for worker in self._pool.all_workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pool.pid(worker), signal.SIGKILL)
+
+    def _replace(self, dead: Mapping[int, Any], *, give_up: bool) -> None:
+        super()._replace(dead, give_up=give_up or self._abandoned)
+
+
+class ModeHost(LearnerHost):
+    """The brains of some agents, which learn by a mode of their own."""
+
+    def __init__(self, inner: str, *given: Any) -> None:
+        super().__init__(*given)
+        self._mode = MODES[inner](self._brains)
+
+    def update(self, asks: Mapping[Agent, tuple[Sequence[Field], int]]) -> dict[Agent, Report]:
+        assert self._plans is not None
+        reports = self._mode.update({agent: read_plan(self._plans, fields) for agent, (fields, _) in asks.items()})
+        for agent, (_, version) in asks.items():
+            self._outboxes[agent].put(version, self._brains[agent].arrays())
+        return reports

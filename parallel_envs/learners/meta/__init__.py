@@ -1,0 +1,38 @@
+"""The meta-RL learner: agents that learn to learn a task within a few episodes of it.
+
+Start with `learner.py` (`Learner`). `settings.py` says what can be asked of it; `families.py`, `splits.py`, `stage.py`
+what is played and where; `architectures.py` and `sequences.py` what acts and learns; `agent.py` is that with its
+numbers and memory; `experience.py` turns rollouts into what algorithms take; `curves.py` says how returns grow from one
+episode on a task to the next. Names are resolved on first use: they need torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parallel_envs.learners.meta.architectures import AGENT_ARCHS
+    from parallel_envs.learners.meta.curves import Adaptation
+    from parallel_envs.learners.meta.learner import Learner
+    from parallel_envs.learners.meta.settings import MetaSettings, load_settings
+
+_HOMES = {
+    "AGENT_ARCHS": "architectures",
+    "Adaptation": "curves",
+    "Learner": "learner",
+    "MetaSettings": "settings",
+    "load_settings": "settings",
+}
+
+__all__ = ["AGENT_ARCHS", "Adaptation", "Learner", "MetaSettings", "load_settings"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

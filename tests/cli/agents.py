@@ -1,0 +1,73 @@
+"""Policies that the command is tried with, by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+FUSE = "PARALLEL_ENVS_TEST_FUSE"
+"""Names a file that grows by a byte at each step of a `Fused` policy, which kills its process at the fiftieth."""
+FUSE_LENGTH = 50
+
+
+class Left:
+    """Pushes the cart to the left."""
+
+    def step(self, observation: Any) -> int:
+        return 0
+
+
+class Crashes:
+    """Fails in its fifth step, which a rehearsal does not reach."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def step(self, observation: Any) -> int:
+        self.steps += 1
+        if self.steps == 5:
+            raise RuntimeError("the network gave nan")
+        return 0
+
+
+class Interrupted(Crashes):
+    """A Ctrl-C in its fifth step."""
+
+    def step(self, observation: Any) -> int:
+        self.steps += 1
+        if self.steps == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return 0
+
+
+class Fused:
+    """Plays to the left until the fuse is burnt."""
+
+    def step(self, observation: Any) -> int:
+        if name := os.environ.get(FUSE):
+            with Path(name).open("ab") as fuse:
+                fuse.write(b".")
+            if Path(name).stat().st_size >= FUSE_LENGTH:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+
+class TwoSteps(gymnasium.Env[Any, Any]):
+    """Tells success in every other episode, and shows nothing."""
+
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.wins = bool(self.np_random.integers(2))
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        return 1, float(self.wins), True, False, {"is_success": self.wins}

@@ -1,0 +1,191 @@
+"""`parallel-envs doctor`: what it says of this machine, and of machines that are made up."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parallel_envs.cli.cgroups import Limits, limits
+from parallel_envs.cli.diagnosis import DESCRIPTORS_EACH, Finding, findings
+from parallel_envs.cli.machine import Machine, Trial, try_start_method
+from parallel_envs.engine import PoolSettings, open_pool, start_keeper
+from tests.cli.test_tool import command, told
+
+GIB = 1 << 30
+WORKS = Trial(seconds=0.5, memory_bytes_each=50 << 20)
+FAILS = Trial(error="OSError: [Errno 1] Operation not permitted")
+
+FINE = Machine(
+    system="Linux",
+    release="6.1",
+    python="3.11.7",
+    cores=8,
+    usable_cores=8,
+    memory_available_bytes=16 * GIB,
+    descriptors=1024,
+    most_descriptors=4096,
+    user_processes=None,
+    shared_memory_error=None,
+    dev_shm_bytes=8 * GIB,
+    watches_processes=True,
+    trials={"forkserver": WORKS, "spawn": WORKS, "fork": WORKS},
+    versions={"mujoco": None},
+    environment={},
+)
+
+
+def found(num_workers: int = 8, **changes: Any) -> dict[str, Finding]:
+    """By subject, what is said of the fine machine with some things changed."""
+    return {one.subject: one for one in findings(dataclasses.replace(FINE, **changes), num_workers)}
+
+
+def test_on_a_fine_machine_all_is_well() -> None:
+    assert {one.level for one in found().values()} == {"ok"}
+    assert all(not one.advice for one in found().values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "subject", "level", "words"),
+    [
+        ({"watches_processes": False}, "system", "problem", 'backend="thread"'),
+        ({"trials": {"forkserver": FAILS, "spawn": WORKS}}, "forkserver", "problem", 'Say context="spawn".'),
+        ({"trials": {"forkserver": WORKS, "fork": FAILS}}, "fork", "note", ""),
+        ({"trials": {"forkserver": FAILS, "spawn": FAILS}}, "spawn", "problem", 'Say backend="thread"'),
+        ({"trials": {"fork": Trial(error="OSError: [Errno 24] Too many open files")}}, "fork", "problem", "See desc"),
+        ({"usable_cores": 1}, "cores", "note", "Workers take turns on one core"),
+        ({"limits": Limits(cores=2.5)}, "cores", "note", "Use 2 workers"),
+        ({"usable_cores": 4}, "cores", "note", "8 workers take turns"),
+        ({"memory_available_bytes": 200 << 20}, "memory", "problem", "Use at most 4, with several envs each."),
+        ({"limits": Limits(memory_bytes=GIB, memory_used_bytes=GIB - 100)}, "memory", "problem", "Use at most 1,"),
+        ({"memory_available_bytes": None}, "memory", "note", ""),
+        ({"descriptors": 40}, "descriptors", "problem", "Say `ulimit -n 56` before"),
+        ({"descriptors": 40, "most_descriptors": 40}, "descriptors", "problem", "or use at most 2 workers"),
+        ({"descriptors": 20, "most_descriptors": 20}, "descriptors", "problem", "your hard limit is 20: raise it."),
+        ({"descriptors": 40, "most_descriptors": None}, "descriptors", "problem", "ulimit -n 56"),
+        ({"descriptors": None}, "descriptors", "ok", ""),
+        ({"limits": Limits(processes=60, processes_used=30)}, "processes", "problem", "8 workers may need 48"),
+        ({"user_processes": 20}, "processes", "problem", "raise `ulimit -u`"),
+        ({"shared_memory_error": "not permitted"}, "shared memory", "problem", "Allow memfd_create"),
+        ({"dev_shm_bytes": 64 << 20}, "/dev/shm", "note", "--shm-size"),
+        ({"versions": {"mujoco": "3.3"}}, "rendering", "note", "MUJOCO_GL=egl"),
+    ],
+)
+def test_what_would_go_wrong_is_told(changes: dict[str, Any], subject: str, level: str, words: str) -> None:
+    finding = found(**changes)[subject]
+    assert finding.level == level
+    assert words in finding.advice
+
+
+def test_threads_of_workers_do_not_follow_the_environment() -> None:
+    assert found(environment={"OMP_NUM_THREADS": "1"}).keys() == found().keys()
+    assert "OMP_NUM_THREADS=8 holds for your own process" in found(environment={"OMP_NUM_THREADS": "8"})["threads"].fact
+
+
+# ---- control groups ----------------------------------------------------------------------------------------------
+
+
+def tree(folder: Path, own: str, files: dict[str, str]) -> Limits:
+    """The limits in a made-up tree of control groups."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text + "\n")
+    (folder / "own").write_text(own)
+    return limits(folder, folder / "own")
+
+
+def test_limits_of_version_2_are_the_tightest_on_the_way_up(tmp_path: Path) -> None:
+    files = {
+        "cpu.max": "800000 100000",
+        "a/cpu.max": "150000 100000",
+        "a/b/cpu.max": "max 100000",
+        "memory.max": "5000",
+        "a/memory.max": "1000",
+        "a/memory.current": "300",
+        "a/b/memory.max": "max",
+        "a/b/pids.max": "50",
+        "a/b/pids.current": "7",
+        "other/memory.max": "5",
+    }
+    assert tree(tmp_path, "0::/a/b\n", files) == Limits(1.5, 1000, 300, 50, 7)
+
+
+def test_limits_of_version_1_are_found(tmp_path: Path) -> None:
+    files = {
+        "cpu/job/cpu.cfs_quota_us": "50000",
+        "cpu/job/cpu.cfs_period_us": "100000",
+        "memory/job/memory.limit_in_bytes": "9223372036854771712",
+        "memory/memory.limit_in_bytes": "4096",
+        "memory/memory.usage_in_bytes": "96",
+        "pids/pids.max": "max",
+    }
+    own = "4:memory:/job\n2:cpu,cpuacct:/job\n1:pids:/\n0::/\n"
+    assert tree(tmp_path, own, files) == Limits(cores=0.5, memory_bytes=4096, memory_used_bytes=96)
+
+
+def test_no_limit_is_no_limit(tmp_path: Path) -> None:
+    assert tree(tmp_path, "1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}) == Limits()
+    assert tree(tmp_path, "nonsense", {}) == Limits()
+    assert limits(tmp_path, tmp_path / "nowhere") == Limits()
+
+
+# ---- this machine ------------------------------------------------------------------------------------------------
+
+
+def test_this_machine_is_looked_at() -> None:
+    result = command("doctor", "--json", "--workers", "1")
+    document = json.loads(result.stdout)
+    problems = [one for one in document["findings"] if one["level"] == "problem"]
+    assert result.exit_code == (1 if problems else 0)
+    assert [method for method, trial in document["machine"]["trials"].items() if trial["error"] is None] == [
+        "forkserver",
+        "spawn",
+        "fork",
+    ]
+    assert document["machine"]["versions"]["gymnasium"]
+
+
+def test_too_few_descriptors_are_a_problem_that_is_told() -> None:
+    program = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (24, 24)); import parallel_envs.cli as c; c.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "doctor", "-w", "1"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "problem descriptors 24 open files are allowed (ulimit -n): room for 0 workers" in text
+    assert "Problems: " in text
+    assert "Traceback" not in done.stderr
+
+
+def test_what_stands_in_the_way_of_workers_is_part_of_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("parallel_envs.engine.open_pool", refused)
+    assert try_start_method("spawn") == Trial(error="PermissionError: [Errno 1] Operation not permitted")
+
+
+def test_a_worker_costs_as_many_descriptors_as_is_said() -> None:
+    def held(num_workers: int) -> int:
+        gc.collect()
+        before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+        pool = open_pool(num_workers, PoolSettings(context="fork"))
+        count = sum(1 for _ in Path("/proc/self/fd").iterdir()) - before
+        pool.close()
+        return count
+
+    start_keeper()
+    assert held(4) - held(1) == 3 * DESCRIPTORS_EACH
+
+
+def test_the_table_ends_with_a_verdict() -> None:
+    result = command("doctor", "-w", "1000000")
+    assert result.exit_code == 1
+    assert "1000000 workers do not fit." in told(result)
+    assert "Problems: " in told(result)

@@ -1,0 +1,251 @@
+"""`parallel-envs eval`: what is printed, written and refused, and with which exit code."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import Result
+
+from parallel_envs.evaluation import EvaluationResult
+from parallel_envs.evaluation.trajectories import read_episode
+from tests.cli.agents import FUSE
+from tests.cli.test_tool import command, told
+
+CART = ("-m", "CartPole-v1")
+LEFT = ("-p", "tests.cli.agents:Left")
+SPREAD = ("-m", "mpe2.simple_spread_v3")
+
+
+def evaluated(*words: str) -> Result:
+    """Two episodes of a cart that is pushed to the left, with these words in addition."""
+    return command("eval", *CART, *LEFT, "-e", "2", *words)
+
+
+# ---- what comes of it ---------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_printed_and_progress_is_not_in_it() -> None:
+    result = evaluated()
+    assert result.exit_code == 0, result.output
+    assert "return per agent" in result.stdout
+    assert "tests.cli.agents:Left" in result.stdout
+    assert "2 of 2 episodes (100%)" in result.stderr
+    assert "100%" not in result.stdout
+
+
+def test_every_format_tells_the_same_numbers() -> None:
+    returns = [
+        episode["returns"]["agent_0"] for episode in json.loads(evaluated("--format", "json").stdout)["episodes"]
+    ]
+    assert len(returns) == 2
+    rows = csv.DictReader(io.StringIO(evaluated("--format", "csv").stdout))
+    assert [float(row["return:agent_0"]) for row in rows] == returns
+    told_in_yaml = yaml.safe_load(evaluated("--format", "yaml").stdout)
+    assert told_in_yaml["missions"]["CartPole-v1"]["mean"] == sum(returns) / 2
+
+
+@pytest.mark.parametrize(("name", "beginning"), [("r.csv", "mission,"), ("r.yml", "kind: "), ("r.txt", "┏")])
+def test_a_file_is_written_as_its_ending_says(name: str, beginning: str, tmp_path: Path) -> None:
+    assert evaluated("-o", str(tmp_path / name)).exit_code == 0
+    assert (tmp_path / name).read_text(encoding="utf-8").startswith(beginning)
+
+
+def test_settings_reach_the_evaluation(tmp_path: Path) -> None:
+    pytest.importorskip("mpe2")
+    words = ("-p", "random", "-p", "noop", "--proportions", "2,1", "-s", "7", "--seed", "5", "--action-timeout-ms", "0")
+    result = command("eval", *SPREAD, *words, "-e", "3", "--parallel-policy", "thread", "-o", str(tmp_path / "r.json"))
+    assert result.exit_code == 0, result.output
+    read = EvaluationResult.from_json(tmp_path / "r.json")
+    assert {name: read.settings[name] for name in ("seed", "max_steps", "action_timeout", "parallel_policy")} == {
+        "seed": 5,
+        "max_steps": 7,
+        "action_timeout": None,
+        "parallel_policy": "thread",
+    }
+    assert [sorted(record.assignment.values()) for record in read.episodes] == [["noop", "random", "random"]] * 3
+    assert {record.length for record in read.episodes} == {7}
+
+
+def test_players_may_take_turns() -> None:
+    pytest.importorskip("pettingzoo.classic.connect_four_v3")
+    words = ("eval", "-m", "pettingzoo.classic.connect_four_v3", "-p", "random", "-e", "2")
+    refused = command(*words)
+    assert refused.exit_code == 2
+    assert "Give --turns 'sequential'" in told(refused)
+    result = command(*words, "--turns", "sequential")
+    assert result.exit_code == 0, result.output
+
+
+def test_parallel_policy_alone_means_auto() -> None:
+    document = json.loads(evaluated("--parallel-policy", "--format", "json").stdout)
+    assert document["settings"]["parallel_policy"] == "auto"
+    document = json.loads(command("eval", *CART, *LEFT, "--format", "json", "-e", "1", "--parallel-policy").stdout)
+    assert document["settings"]["parallel_policy"] == "auto"
+
+
+def test_workers_give_the_same_numbers(tmp_path: Path) -> None:
+    here, there = tmp_path / "here.json", tmp_path / "there.json"
+    words = ("eval", *CART, "-p", "random", "-e", "4", "-o")
+    assert command(*words, str(here)).exit_code == 0
+    assert command(*words, str(there), "--jobs", "2").exit_code == 0
+    one, other = (
+        [(record.seed, record.returns, record.length) for record in EvaluationResult.from_json(file).episodes]
+        for file in (here, there)
+    )
+    assert one == other
+
+
+def test_episodes_are_kept(tmp_path: Path) -> None:
+    result = evaluated("--save-episodes", str(tmp_path / "kept"))
+    assert result.exit_code == 0, result.output
+    files = sorted((tmp_path / "kept").iterdir())
+    assert [file.name for file in files] == ["CartPole-v1-0000.npz", "CartPole-v1-0001.npz"]
+    saved = read_episode(files[1])
+    assert len(saved.arrays["observations/agent_0"]) == saved.record.length + 1
+    assert saved.arrays["rewards/agent_0"].sum() == saved.record.returns["agent_0"]
+
+
+def test_videos_are_made(tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    result = evaluated("--record", "best", "--videos", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    (video,) = tmp_path.iterdir()
+    assert video.suffix == ".mp4"
+    assert f"{video}: CartPole-v1, episode " in result.stderr
+
+
+def test_what_cannot_be_filmed_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    env = ("-m", "tests.cli.agents:TwoSteps", "-p", "random", "-e", "2")
+    result = command("eval", *env, "--record", "worst", "--videos", str(tmp_path))
+    assert result.exit_code == 1
+    assert "no video of tests.cli.agents:TwoSteps, episode" in told(result)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- exit codes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_episode_is_exit_code_1() -> None:
+    result = command("eval", *CART, "-p", "tests.cli.agents:Crashes", "-e", "2")
+    assert result.exit_code == 1
+    assert "2 of 2 episodes failed:" in result.stdout
+    assert "RuntimeError: the network gave nan" in result.stdout
+    assert "2 failed" in result.stderr
+
+
+def test_strict_stops_at_the_first_failure() -> None:
+    result = command("eval", *CART, "-p", "tests.cli.agents:Crashes", "-e", "5", "--strict")
+    assert result.exit_code == 1
+    assert "Episode 0 of 'CartPole-v1' failed" in result.stderr
+    assert "Not complete: 1 of 5 episodes were played." in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("threshold", "exit_code", "words"),
+    [
+        ("mean=5", 0, ""),
+        ("mean=500", 1, "tests.cli.agents:Left: mean is 9.5, below 500."),
+        ("CartPole-v1:iqm=5", 0, ""),
+        ("CartPole-v1:low=50", 1, "CartPole-v1: low is "),
+        ("tests.cli.agents:Left:mean=50", 1, "below 50."),
+        ("success=0.5", 1, "success is not known, and 0.5 is wanted."),
+    ],
+)
+def test_thresholds_decide_about_the_exit_code(threshold: str, exit_code: int, words: str) -> None:
+    result = evaluated("--fail-below", threshold)
+    assert result.exit_code == exit_code, result.output
+    assert words in told(result)
+
+
+def test_success_is_judged_where_the_env_tells_it() -> None:
+    env = ("-m", "tests.cli.agents:TwoSteps", "-p", "random", "-e", "20")
+    assert command("eval", *env, "--fail-below", "success=0.1").exit_code == 0
+    assert command("eval", *env, "--fail-below", "success=1").exit_code == 1
+
+
+def test_ctrl_c_prints_what_is_complete(tmp_path: Path) -> None:
+    result = command("eval", *CART, "-p", "tests.cli.agents:Interrupted", "-e", "3", "-o", str(tmp_path / "r.json"))
+    assert result.exit_code == 130, result.output
+    assert "Not complete: 0 of 3 episodes were played." in result.stdout
+    assert EvaluationResult.from_json(tmp_path / "r.json").interrupted
+
+
+def test_a_killed_evaluation_is_resumed(tmp_path: Path) -> None:
+    words = ["eval", *CART, "-p", "tests.cli.agents:Fused", "-e", "9", "-o"]
+    killed, straight = tmp_path / "killed.json", tmp_path / "straight.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "parallel_envs", *words, str(killed)],
+        env={**os.environ, FUSE: str(tmp_path / "fuse")},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == -9
+    before = EvaluationResult.from_json(killed)
+    assert 0 < len(before.episodes) < 9
+    assert command(*words, str(killed), "--resume", str(killed)).exit_code == 0
+    assert command(*words, str(straight)).exit_code == 0
+    one, other = (told_by(EvaluationResult.from_json(file)) for file in (killed, straight))
+    assert one == other
+
+
+def told_by(result: EvaluationResult) -> list[Any]:
+    return [(record.key, record.seed, record.returns, record.length) for record in result.episodes]
+
+
+# ---- what is refused ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-m", "CartPol-v1"], "The mission 'CartPol-v1' is unknown. Did you mean 'CartPole-v1'"),
+        (["-p", "randm"], "The policy 'randm' is unknown. Give one of 'random'"),
+        (["-p", "noop"], "2 policies are to share at most 1 agents"),
+        (["--episods", "3"], "No such option: --episods"),
+        (["--episodes", "0"], "greater than or equal to 1"),
+        (["--jobs", "two"], "--jobs 'two' is neither a whole number from 0 up nor 'auto'."),
+        (["--parallel-policy", "fast"], "'fast' is not one of 'auto'"),
+        (["--parallel-policy", "process", "-j", "2"], "--parallel-policy 'process' would start processes inside each"),
+        (["--proportions", "a"], "--proportions 'a' are not numbers. Give one for each"),
+        (["--proportions", "0"], "The proportion 0.0 of"),
+        (["--proportions", "1,2"], "2 proportions were given for 1 policies"),
+        (["--output", "r.xyz"], "its ending says how it is written: .json"),
+        (["--output", "nowhere/r.json"], "there is no folder nowhere"),
+        (["--output", "tests.json"], "it is a folder"),
+        (["--resume", "nowhere.json"], "nowhere.json cannot be read"),
+        (["--record", "bst"], "'bst' is not one of 'best'"),
+        (["--format", "tabel"], "'tabel' is not one of 'table'"),
+        (["--fail-below", "men=3"], "there is no metric 'men'. Did you mean 'mean'?"),
+        (["--fail-below", "mean"], "has not the form METRIC=VALUE"),
+        (["--fail-below", "mean=x"], "'x' is not a number"),
+        (["--fail-below", "CartPol-v1:mean=3"], "Did you mean 'CartPole-v1'?"),
+        (["--seed", "-1"], "greater than or equal to 0"),
+    ],
+)
+def test_mistakes_are_told_in_plain_words(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tests.json").mkdir()
+    result = command("eval", *CART, "-p", "random", "-e", "2", *words)
+    assert result.exit_code == 2, result.output
+    assert message in told(result)
+    assert "Traceback" not in result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["tests.json"]
+
+
+def test_without_words_there_is_help() -> None:
+    assert "Example: parallel-envs eval" in told(command("eval"))
+    result = command("eval", *CART)
+    assert result.exit_code == 2
+    assert "Missing option '--policy'" in told(result)

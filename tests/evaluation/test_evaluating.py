@@ -1,0 +1,223 @@
+"""`evaluate` itself: what is asked, what is told, and what it leaves as it was."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
+from threadpoolctl import threadpool_info
+
+import parallel_envs
+from parallel_envs.evaluation import BadEvaluation, evaluate
+from parallel_envs.evaluation.settings import check_jobs, strategy_of
+from parallel_envs.evaluation.threads import one_thread
+from parallel_envs.policies import AgentPolicy, PolicySpec
+from tests.evaluation.stages import Counting, Course
+
+
+def test_it_is_a_name_of_the_package() -> None:
+    assert parallel_envs.evaluate is evaluate
+
+
+def test_settings_tell_what_the_numbers_depend_on() -> None:
+    found = evaluate("CartPole-v1?sutton_barto_reward=true", ["random"], 2, seed=3, max_steps=20, info_keys=["a"])
+    assert found.settings == {
+        "missions": {
+            "CartPole-v1?sutton_barto_reward=true": {
+                "env": "CartPole-v1",
+                "kwargs": {"sutton_barto_reward": True},
+                "turns": "simultaneous",
+            }
+        },
+        "policies": {
+            "random": {
+                "class": "parallel_envs.policies:RandomAgent",
+                "data": None,
+                "kwargs": {},
+                "proportion": 1.0,
+            }
+        },
+        "parallel_policy": "sequential",
+        "action_timeout": 0.25,
+        "lateness_budget": 5.0,
+        "episode_timeout": 600.0,
+        "max_steps": 20,
+        "info_keys": ["a"],
+        "episodes": 2,
+        "seed": 3,
+    }
+    assert found.policies == ("random",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"episodes": 0}, "episodes=0 is not a whole number from 1 up"),
+        ({"episodes": 1.5}, "episodes=1.5"),
+        ({"seed": -1}, "seed=-1"),
+        ({"jobs": -1}, "jobs=-1"),
+        ({"jobs": "all"}, "jobs='all' is neither"),
+        ({"max_steps": 0}, "max_steps=0"),
+        ({"action_timeout": 0}, "action_timeout=0 is not a number of seconds"),
+        ({"lateness_budget": float("nan")}, "lateness_budget=nan"),
+        ({"episode_timeout": "soon"}, "episode_timeout='soon'"),
+        ({"parallel_policy": "proces"}, "parallel_policy='proces' is unknown"),
+        ({"parallel_policy": 3}, "parallel_policy=3"),
+        ({"parallel_policy": "process", "jobs": 2}, "would start processes inside each of 2 workers"),
+        ({"info_keys": "score"}, "Give a list of names"),
+        ({"proportions": [1, 1]}, "2 proportions were given for 1 policies"),
+    ],
+)
+def test_what_cannot_be_asked(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadEvaluation, match=text):
+        evaluate(Course, "noop", **settings)
+
+
+def test_what_cannot_travel_is_named() -> None:
+    class Locked(Counting):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lock = threading.Lock()
+
+    with pytest.raises(BadEvaluation, match=r"policy 'mine' cannot travel to workers: policy\.lock"):
+        evaluate(Course, {"mine": Locked()}, jobs=1)
+    lock = threading.Lock()
+    with pytest.raises(BadEvaluation, match="mission 'm' cannot travel"):
+        evaluate({"m": lambda: Course(length=id(lock))}, "noop", jobs=1)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "num_episodes", "num_cores", "expected"),
+    [
+        (0, 9, 4, 0),
+        (3, 9, 4, 3),
+        (16, 9, 4, 16),
+        ("auto", 9, 4, 4),
+        ("auto", 3, 4, 3),
+        ("auto", 1, 4, 0),
+        ("auto", 9, 1, 0),
+    ],
+)
+def test_how_many_workers(jobs: Any, num_episodes: int, num_cores: int, expected: int) -> None:
+    assert check_jobs(jobs, num_episodes, num_cores) == expected
+
+
+def test_no_more_workers_than_episodes() -> None:
+    found = evaluate(Course, "noop", 2, jobs=16)
+    assert len(found.worker_bytes) == 2
+    assert all(10 << 20 < num_bytes < 10 << 30 for num_bytes in found.worker_bytes)
+    assert evaluate(Course, "noop", 2).worker_bytes == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [(False, "sequential"), (True, "auto"), ("thread", "thread"), ("process", "process")]
+)
+def test_strategies_by_name(given: Any, expected: str) -> None:
+    assert strategy_of(given, 0) == expected
+
+
+def test_the_caller_has_as_many_threads_afterwards_as_before() -> None:
+    during: list[set[int]] = []
+    variables: list[str | None] = []
+
+    def looking(observation: Any) -> int:
+        during.append({one["num_threads"] for one in threadpool_info()})
+        variables.append(os.environ.get("OMP_NUM_THREADS"))
+        return 0
+
+    np.ones((2, 2)) @ np.ones((2, 2))
+    before, environment = threadpool_info(), dict(os.environ)
+    evaluate({"m": lambda: Course(length=2)}, {"it": Looking(looking)}, 1)
+    assert during
+    assert all(found <= {1} for found in during)
+    assert set(variables) == {"1"}
+    assert threadpool_info() == before
+    assert dict(os.environ) == environment
+
+
+class Looking:
+    """Cannot be copied to what is another function: the list is to be the test's."""
+
+    def __init__(self, look: Callable[[Any], int]) -> None:
+        self.look = look
+
+    def step(self, observation: Any) -> int:
+        return self.look(observation)
+
+
+def test_torch_has_as_many_threads_afterwards_as_before() -> None:
+    torch = pytest.importorskip("torch")
+    own = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(own)
+
+
+class Cart(CartPoleEnv):
+    """Registered by this script, and by no package."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+
+class ManyThreads(AgentPolicy):
+    """Wants torch to use as many threads as it likes."""
+
+    def __init__(self) -> None:
+        import torch
+
+        torch.set_num_threads(3)
+
+    def step(self, observation: Any) -> int:
+        import torch
+
+        return int(torch.get_num_threads())
+
+
+def test_no_policy_has_torch_use_more_threads() -> None:
+    torch = pytest.importorskip("torch")
+    own = torch.get_num_threads()
+    spec = PolicySpec("tests.evaluation.test_evaluating:ManyThreads")
+    found = evaluate({"m": lambda: Course(agents=("red",))}, spec, 1, trajectories=True)
+    (record,) = found.episodes
+    assert record.trajectory is not None
+    assert {action["red"] for action in record.trajectory.actions} == {1}
+    assert torch.get_num_threads() == own
+
+
+def test_workers_know_what_the_script_has_registered() -> None:
+    gymnasium.register("evaluation_tests/Cart-v0", Cart)
+    try:
+        found = [evaluate("evaluation_tests/Cart-v0", "random", 3, jobs=jobs).episodes for jobs in (0, 1)]
+        assert found[0] == found[1]
+        assert all(record.failure is None for record in found[0])
+    finally:
+        del gymnasium.registry["evaluation_tests/Cart-v0"]
+
+
+def test_results_come_in_the_order_of_the_list_and_progress_as_they_end() -> None:
+    class Noting:
+        def __init__(self) -> None:
+            self.keys: list[Any] = []
+
+        def begin(self, work: Any, done: Any) -> None:
+            self.work = list(work)
+
+        def note(self, record: Any) -> None:
+            self.keys.append(record.key)
+
+    progress = Noting()
+    missions = {"long": lambda: Course(length=400), "short": lambda: Course(length=2)}
+    found = evaluate(missions, "noop", 4, jobs=2, progress=progress)
+    assert [record.key for record in found.episodes] == progress.work
+    assert sorted(progress.keys) == sorted(progress.work)

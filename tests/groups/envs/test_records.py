@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parallel_envs.errors import ParallelEnvsError
+from parallel_envs.groups.envs.halves import half
+from parallel_envs.groups.envs.records import DataFileError, Entry, edition, read_entries
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def written(folder: Path, name: str, content: str) -> str:
+    (folder / name).write_text(content, encoding="utf-8")
+    return str(folder / name)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("records")
+
+
+@given(st.lists(VALUES, max_size=5), st.sampled_from([None, 1]))
+def test_arrays_are_read_entry_by_entry(folder: Path, values: list[Any], indent: int | None) -> None:
+    path = written(folder, "array.json", json.dumps(values, indent=indent))
+    assert [entry.value for entry in read_entries(path)] == values
+
+
+@given(st.lists(VALUES, max_size=5))
+def test_lines_are_counted(folder: Path, values: list[Any]) -> None:
+    one_a_line = "[\n" + ",\n".join(map(json.dumps, values)) + "]\n"
+    found = list(read_entries(written(folder, "lines.json", one_a_line)))
+    assert [(entry.value, entry.line) for entry in found] == [(v, n) for n, v in enumerate(values, start=2)]
+    as_lines = "\n\n".join(map(json.dumps, values))
+    found = list(read_entries(written(folder, "lines.jsonl", as_lines)))
+    assert [(entry.value, entry.line) for entry in found] == [(v, 2 * n + 1) for n, v in enumerate(values)]
+
+
+@given(st.dictionaries(st.text(max_size=5), VALUES, max_size=5))
+def test_objects_are_read_key_by_key(folder: Path, values: dict[str, Any]) -> None:
+    path = written(folder, "object.json", json.dumps(values, indent=2))
+    assert {entry.key: entry.value for entry in read_entries(path)} == values
+
+
+@given(st.lists(VALUES, min_size=1, max_size=4), st.data())
+def test_what_is_cut_off_is_an_error_that_names_the_file(folder: Path, values: list[Any], data: st.DataObject) -> None:
+    content = json.dumps(values, indent=1)
+    path = written(folder, "cut.json", content[: data.draw(st.integers(0, len(content) - 1))])
+    with pytest.raises(DataFileError, match=r"cut\.json") as caught:
+        list(read_entries(path))
+    assert 1 <= (caught.value.line or 0) <= content.count("\n") + 1
+
+
+@given(st.text(max_size=30), st.sampled_from(["any.json", "any.jsonl"]))
+def test_any_text_is_read_or_refused(folder: Path, content: str, name: str) -> None:
+    path = written(folder, name, content.encode(errors="replace").decode())
+    try:
+        list(read_entries(path))
+    except DataFileError:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('[\n{"a": 1},\n{"a": }\n]', "line 3: this is not JSON"),
+        ('[\n{"a": 1}\n{"a": 2}\n]', r"line 3: '\{' stands where one of ',\]' is wanted"),
+        ("[\n1,\n2", "line 3: 'the end' stands where"),
+        ("[1] 2", "line 1: more stands behind the last ']'"),
+        ("{\n1: 2}", "line 2: 1 is no key"),
+        ('"text"', "line 1: '\"' stands where one of"),
+        ("[" * 100_000, "line 1: this cannot be read"),
+        ("[" + "9" * 5000 + "]", "line 1: this cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, content: str, words: str) -> None:
+    with pytest.raises(DataFileError, match=words):
+        list(read_entries(written(tmp_path, "broken.json", content)))
+
+
+def test_only_as_many_entries_are_read_as_are_wanted(tmp_path: Path) -> None:
+    path = written(tmp_path, "much.json", "[1, 2, 3, broken")
+    assert [entry.value for entry in read_entries(path, 3)] == [1, 2, 3]
+
+
+def test_files_that_are_not_text_are_named(tmp_path: Path) -> None:
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataFileError, match=r"bytes\.json: cannot be read"):
+        list(read_entries(str(tmp_path / "bytes.json")))
+    with pytest.raises(DataFileError, match="none: cannot be read"):
+        edition(str(tmp_path / "none"))
+
+
+def test_a_mark_of_byte_order_is_no_fault(tmp_path: Path) -> None:
+    (tmp_path / "marked.json").write_bytes(b"\xef\xbb\xbf[1]")
+    assert [entry.value for entry in read_entries(str(tmp_path / "marked.json"))] == [1]
+
+
+def test_errors_belong_to_the_package_and_survive_pickling() -> None:
+    error = Entry({}, "items.json", 7).fault("it is empty.")
+    assert isinstance(error, ParallelEnvsError)
+    assert isinstance(error, ValueError)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.path, copy.line) == ("items.json, line 7: it is empty.", "items.json", 7)
+
+
+@given(st.lists(st.text(max_size=3), max_size=40), st.floats(0.0, 1.0))
+def test_halves_share_no_key_and_lose_nothing(items: list[str], share: float) -> None:
+    train, val = (half(items, str, share, training=training) for training in (True, False))
+    if share == 0.0 or len(set(items)) <= 1:
+        assert train == val == tuple(items)
+        return
+    assert set(train).isdisjoint(val)
+    assert sorted([*train, *val]) == sorted(items)
+    assert train
+    assert val
+    assert abs(len(set(val)) - share * len(set(items))) <= 1
+
+
+def test_a_key_stays_where_it_is_when_others_come() -> None:
+    few, many = [str(n) for n in range(100)], [str(n) for n in range(200)]
+    kept = set(half(few, str, 0.1, training=False)) & set(half(many, str, 0.1, training=False))
+    assert len(kept) >= 5

@@ -1,0 +1,174 @@
+"""The search and the comparison of texts, apart from the shop."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parallel_envs.groups.envs.webshop.catalogue import Product
+from parallel_envs.groups.envs.webshop.goals import Goal
+from parallel_envs.groups.envs.webshop.pages import Part, actions_on
+from parallel_envs.groups.envs.webshop.ranking import K1, B, Index, words_of
+from parallel_envs.groups.envs.webshop.reward import (
+    Score,
+    common_length,
+    has_attribute,
+    has_option,
+    score,
+    similarity,
+    type_score,
+)
+
+WORDS = st.sampled_from(["red", "blue", "kettle", "kettles", "glass", "steel", "the", "for"])
+TEXTS = st.lists(WORDS, max_size=8).map(" ".join)
+
+
+def bm25(query: str, documents: list[str], number: int) -> float:
+    """The formula, written out for one document."""
+    counted = [Counter(words_of(document)) for document in documents]
+    mean = max(sum(count.total() for count in counted) / len(counted), 1.0)
+    total = 0.0
+    for word in words_of(query):
+        having = sum(word in count for count in counted)
+        if having:
+            weight = math.log(1 + (len(documents) - having + 0.5) / (having + 0.5))
+            times, length = counted[number][word], counted[number].total()
+            total += weight * times * (K1 + 1) / (times + K1 * (1 - B + B * length / mean)) if times else 0.0
+    return total
+
+
+@given(TEXTS, st.lists(TEXTS, min_size=1, max_size=6))
+def test_scores_are_those_of_the_formula(query: str, documents: list[str]) -> None:
+    index = Index(documents)
+    assert index.scores(query) == pytest.approx([bm25(query, documents, n) for n in range(len(documents))], rel=1e-4)
+
+
+@given(TEXTS, st.lists(TEXTS, min_size=1, max_size=6), st.integers(1, 6))
+def test_the_best_come_first_and_of_equals_the_earlier(query: str, documents: list[str], most: int) -> None:
+    index = Index(documents)
+    scores = index.scores(query)
+    having = [n for n in range(len(documents)) if scores[n] > 0]
+    assert index.search(query, most) == tuple(sorted(having, key=lambda n: (-scores[n], n))[:most])
+
+
+def test_of_many_equals_the_order_is_that_of_the_catalogue() -> None:
+    documents = [f"kettle {number}" if number % 3 else f"the best kettle {number}" for number in range(900)]
+    short, long = [n for n in range(900) if n % 3], list(range(0, 900, 3))
+    assert Index(documents).search("kettle", 900) == (*short, *long)
+
+
+def test_words_that_say_nothing_and_plurals_make_no_difference() -> None:
+    index = Index(["The red kettle", "glasses for the wall", "a glass"])
+    assert index.search("Kettles, and the RED!", 5) == (0,)
+    assert index.search("glass", 5) == (2,)
+    assert index.search("the for a", 5) == ()
+    assert np.array_equal(index.scores("kettle"), index.scores("kettles"))
+
+
+@given(st.text("abc", max_size=12), st.text("abc", max_size=12))
+def test_the_common_length_is_that_of_the_usual_table(first: str, second: str) -> None:
+    @lru_cache(None)
+    def common(i: int, j: int) -> int:
+        if i == 0 or j == 0:
+            return 0
+        if first[i - 1] == second[j - 1]:
+            return common(i - 1, j - 1) + 1
+        return max(common(i - 1, j), common(i, j - 1))
+
+    assert common_length(first, second) == common(len(first), len(second))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "likeness"),
+    [
+        ("long sleeve", "Sleeve, long", 100.0),
+        ("long sleeve", "long sleeve shirt", 100.0),
+        ("gluten free", "gluten-free snack", 100.0),
+        ("", "long", 0.0),
+        ("abc", "xyz", 0.0),
+        ("abcd", "abce", 75.0),  # 2 * 3 / 8
+        ("red kettle", "red kettles", 200 * 10 / 21),
+    ],
+)
+def test_likeness_of_texts(first: str, second: str, likeness: float) -> None:
+    assert similarity(first, second) == pytest.approx(likeness)
+    assert similarity(second, first) == pytest.approx(likeness)
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_likeness_is_a_share(first: str, second: str) -> None:
+    assert 0.0 <= similarity(first, second) <= 100.0
+
+
+def test_sizes_are_compared_to_the_letter_and_others_nearly() -> None:
+    product = kettle()
+    assert has_option(product, {"size": "large"}, "large")
+    assert not has_option(product, {"size": "large"}, "x large")
+    assert has_option(product, {"flavor": "sea salts"}, "sea salt")
+    assert has_option(product, {"color": "heather navy"}, "navy marl")
+    assert not has_option(product, {"color": "heather navy"}, "heather grey")
+    assert not has_option(product, {"color": "red"}, "green")
+    assert not has_option(product, {}, "green")
+
+
+def kettle(**fields: str) -> Product:
+    product = Product(
+        "K", "steel water kettle", "", (), 1.0, "$1", {}, (), "garden", "kettles", "Home \u203a Kitchen", "N.A."
+    )
+    return dataclasses.replace(product, **fields)  # type: ignore[arg-type]  # all of them texts
+
+
+def test_attributes_are_those_of_the_list_or_told_in_the_texts() -> None:
+    listed = dataclasses.replace(kettle(), attributes=("gluten-free", "low sodium"))
+    assert has_attribute(listed, "gluten free")
+    assert not has_attribute(listed, "high protein")
+    assert has_attribute(kettle(description="Rich in High Protein."), "high protein")
+    assert has_attribute(kettle(name="High Protein kettle"), "high protein")
+    assert has_attribute(dataclasses.replace(kettle(), features=("a high", "protein")), "high protein")
+
+
+def test_the_score_is_the_share_of_what_matches() -> None:
+    product = dataclasses.replace(kettle(), attributes=("steel", "quiet"), price=30.0)
+    goal = Goal(product, "", ("steel", "cordless"), ("red", "large"), price_upper=40.0)
+    assert score(product, {"color": "red"}, goal) == Score(3 / 5, 1.0, 0.5, 0.5, 1.0)
+    assert score(product, {"color": "red", "size": "large"}, goal).total == pytest.approx(4 / 5)
+    dear = dataclasses.replace(product, price=40.5)
+    assert score(dear, {"color": "red"}, goal) == Score(2 / 5, 1.0, 0.5, 0.5, 0.0)
+    assert score(kettle(name="teapot"), {"color": "red"}, goal).total == 0.0
+
+
+def test_a_button_that_stands_twice_is_one_action() -> None:
+    page = (Part("12", button=True), Part("size"), Part("12", button=True), Part("Search", button=True))
+    assert actions_on(page) == ("click[12]", "search[<content>]")
+
+
+@pytest.mark.parametrize(
+    ("bought", "worth"),
+    [
+        (kettle(), 1.0),
+        (kettle(query="pots"), 1.0),  # by its category and its name
+        (kettle(query="pots", product_category="Garden"), 1.0),  # by its name alone
+        (kettle(name="copper teapot"), 0.0),  # not a word of the name
+    ],
+)
+def test_kinds_of_products(bought: Product, worth: float) -> None:
+    assert type_score(bought, kettle()) == worth
+
+
+def test_a_share_of_the_name_decides_where_query_and_category_differ() -> None:
+    wanted = kettle(name=" ".join(f"word{n}" for n in range(20)), query="a", product_category="X")
+    scores = {}
+    for shared in (0, 1, 2, 4, 5):
+        name = " ".join(f"word{n}" for n in range(shared)) + " other"
+        scores[shared] = type_score(kettle(name=name, query="b", product_category="Y"), wanted)
+    assert scores == {0: 0.0, 1: 0.1, 2: 0.5, 4: 0.5, 5: 1.0}
+    wanted = dataclasses.replace(wanted, product_category="Home \u203a Kitchen \u203a Kettles")
+    for path, worth in {"Kettles \u203a Home": 1.0, "Home \u203a Garden": 0.5}.items():
+        assert type_score(kettle(name="word0 word1", query="b", product_category=path), wanted) == worth

@@ -1,0 +1,73 @@
+"""Inputs that make no sense are told, and nothing is played."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parallel_envs.groups import BadTurn, EnvStateManager
+from parallel_envs.testing.equality import assert_same_batch
+from tests.groups.walks import configured, inputs
+
+
+@pytest.fixture
+def manager() -> Iterator[EnvStateManager]:
+    with EnvStateManager(configured({"Talk": 1, "Breaking": 1}, use_multiprocessing=False)) as manager:
+        manager.reset(seed=1)
+        manager.step(inputs({1: ["please"], 2: ["raise"]}))
+        yield manager
+
+
+GOOD = inputs({0: ["a"]})[0]
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        ({**GOOD, "env_id": 4}, "Input 1 is for env 4, and there are envs 0 to 3."),
+        ({**GOOD, "env_id": -1}, "Input 1 is for env -1"),
+        ({**GOOD, "env_id": "0"}, "Input 1 has env_id='0', which is no whole number."),
+        ({**GOOD, "env_id": True}, "Input 1 has env_id=True"),
+        ({**GOOD, "env_id": 1}, "Input 1 is for env 1, whose episode is over."),
+        ({**GOOD, "env_id": 2}, "Input 1 is for env 2, which has failed. Leave out entries with a `failure`."),
+        (GOOD, "Input 1 is a second one for env 0."),
+        ({**GOOD, "env_id": 3, "actions": "right"}, "Input 1 (env 3) has actions='right'. Give a list of strings"),
+        ({**GOOD, "env_id": 3, "actions": None}, "Input 1 (env 3) has actions=None."),
+        ({**GOOD, "env_id": 3, "actions": ["a", 1]}, "Input 1 (env 3) has the action 1, a int."),
+        ("right", "Input 1 is 'right'. Give a dict"),
+        ({key: GOOD[key] for key in GOOD if key != "actions"}, "Input 1 has no `actions`."),
+        ({key: GOOD[key] for key in GOOD if key != "env_id"}, "Input 1 has no `env_id`."),
+        (
+            {("llm_respons" if key == "llm_response" else key): GOOD[key] for key in GOOD},
+            "Input 1 has no `llm_response`. It has `llm_respons`.",
+        ),
+    ],
+)
+def test_nothing_is_played_of_inputs_with_a_mistake(manager: EnvStateManager, bad: Any, text: str) -> None:
+    before = manager.get_rollout_states()
+    with pytest.raises(BadTurn) as caught:
+        manager.step([GOOD, bad])
+    assert text in str(caught.value)
+    assert caught.value.position == 1
+    assert_same_batch(manager.get_rollout_states(), before)
+
+
+@pytest.mark.parametrize("given", ["right", GOOD, None, 3])
+def test_inputs_are_a_list(manager: EnvStateManager, given: Any) -> None:
+    with pytest.raises(BadTurn, match="Give a list of dicts with `env_id`, `llm_response`"):
+        manager.step(given)
+
+
+def test_numbers_of_any_kind_name_an_env(manager: EnvStateManager) -> None:
+    assert manager.step([{**GOOD, "env_id": np.int64(0), "actions": ("a", "b")}])[0]["env_id"] == 0
+
+
+def test_there_must_be_an_episode() -> None:
+    with EnvStateManager(configured({"Talk": 1})) as manager:
+        manager.use_multiprocessing = False
+        for call in (lambda: manager.step([]), manager.render, manager.metrics):
+            with pytest.raises(BadTurn, match="Call reset"):
+                call()

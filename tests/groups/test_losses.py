@@ -1,0 +1,59 @@
+"""Who has failed when a worker is lost, and who is asked again, in which order. No process is needed to know."""
+
+from __future__ import annotations
+
+import pytest
+
+from parallel_envs.engine import Death
+from parallel_envs.errors import WorkerDied
+from parallel_envs.groups.failures import EnvFailure, of_lateness
+from parallel_envs.groups.jobs import Play, Reset
+from parallel_envs.groups.losses import Loss, Record, doing_of
+
+TAGS = dict.fromkeys(range(4), "Tag")
+ORDERS = {env: (Play(("go",), 1),) for env in range(4)}
+ALL = [0, 1, 2, 3]
+
+
+def loss(*at_work: int, late: dict[int, EnvFailure] | None = None) -> Loss:
+    return Loss(0, Death(0, 99, -9), list(at_work), late or {})
+
+
+@pytest.fixture
+def record() -> Record:
+    return Record(ORDERS, TAGS)
+
+
+def test_who_was_late_has_failed_and_the_others_are_asked_again(record: Record) -> None:
+    late = of_lateness(2, "Tag", "its turn", 1.0, 0, "a stack")
+    assert record.judge(loss(2, late={2: late}), ALL) == ({2: late}, [[0, 1, 3]])
+
+
+def test_who_was_at_work_is_asked_once_more_after_the_others(record: Record) -> None:
+    assert record.judge(loss(1), ALL) == ({}, [[0, 2, 3], [1]])
+    failed, again = record.judge(loss(1), [1])
+    assert (failed[1].kind, failed[1].doing, again) == ("death", "its turn", [[]])
+
+
+def test_each_of_several_is_asked_by_itself(record: Record) -> None:
+    assert record.judge(loss(1, 3), ALL) == ({}, [[0, 2], [1], [3]])
+    assert record.judge(loss(3), [3]) == ({}, [[], [3]])
+    failed, _ = record.judge(loss(3), [3])
+    assert failed.keys() == {3}
+
+
+def test_a_worker_that_dies_at_nobody_is_replaced_a_few_times_only(record: Record) -> None:
+    for _ in range(5):
+        assert record.judge(loss(), ALL) == ({}, [ALL])
+    with pytest.raises(WorkerDied, match="and so did those that took its place"):
+        record.judge(loss(), ALL)
+
+
+def test_who_is_busy_with_an_earlier_request_does_not_fail_this_one() -> None:
+    record = Record({0: (Reset(1, "train"),)}, TAGS)
+    assert record.judge(loss(2), [0]) == ({}, [[0]])
+    assert (doing_of(ORDERS, 0), doing_of({0: (Reset(1, "train"),)}, 0), doing_of({}, 5)) == (
+        "its turn",
+        "its reset",
+        "its turn",
+    )

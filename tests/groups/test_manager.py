@@ -1,0 +1,393 @@
+"""What a turn does, which seeds are drawn, and what is told."""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parallel_envs.engine import Unpicklable
+from parallel_envs.errors import ClosedError, WorkerStartError
+from parallel_envs.groups import EnvStateManager, crew, register
+from parallel_envs.testing.equality import assert_same_batch
+from tests.groups.walks import TAGS, Walk, configured, inputs, play
+
+
+@pytest.fixture
+def walks() -> Iterator[EnvStateManager]:
+    with EnvStateManager(configured({"Walk": 2}, use_multiprocessing=False)) as manager:
+        manager.reset(seed=3)
+        yield manager
+
+
+# ---- turns ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_entries() -> None:
+    with EnvStateManager(configured({"Walk": 1, "Talk": 1}, use_multiprocessing=False)) as manager:
+        entries = manager.reset(seed=3)
+    assert [(one["env_id"], one["group_id"], one["tag"]) for one in entries] == [
+        (0, 0, "Walk"),
+        (1, 0, "Walk"),
+        (2, 1, "Talk"),
+        (3, 1, "Talk"),
+    ]
+    assert [len(one["history"]) for one in entries] == [1] * 4
+    assert [one["history"][0]["actions_left"] for one in entries] == [8, 8, 6, 6]
+    assert {one["penalty"] for one in entries} == {0.0}
+
+
+def test_a_turn_adds_to_the_last_item_and_brings_the_next(walks: EnvStateManager) -> None:
+    [entry] = walks.step(inputs({2: ["right", "LEFT "]}))
+    done, now = entry["history"]
+    assert done["actions"] == [1, -1]
+    assert (done["llm_response"], done["llm_raw_response"]) == ("says 2", "raw 2")
+    assert done["info"]["who"] == "walk"
+    assert (done["actions_left"], now["actions_left"]) == (8, 6)
+    assert now["state"].startswith(done["state"])
+    assert "reward" not in now
+
+
+def test_rewards_of_a_turn_are_added_up() -> None:
+    with EnvStateManager(configured({"Talk": 1}, use_multiprocessing=False)) as manager:
+        manager.reset(seed=1)
+        entries = manager.step(inputs({0: ["abc", "de"]}))
+        assert entries[0]["history"][0]["reward"] == 5.0
+        assert manager.statuses[0].rewards == (5.0,)
+
+
+def test_unknown_actions_are_dropped_and_penalised_once_a_turn(walks: EnvStateManager) -> None:
+    entries = walks.step(inputs({0: ["right", "fly", "swim"], 1: [], 2: ["right"]}))
+    assert [entry["penalty"] for entry in entries] == [-0.1, -0.1, 0.0]
+    assert [entry["history"][0]["actions"] for entry in entries] == [[1], [], [1]]
+    assert entries[1]["history"][1]["state"] == entries[1]["history"][0]["state"]
+    assert walks.step(inputs({0: ["fly"]}))[0]["penalty"] == -0.2
+
+
+def test_the_penalty_is_added_as_it_is() -> None:
+    with EnvStateManager(configured({"Walk": 1}, use_multiprocessing=False, format_penalty=0.25)) as manager:
+        manager.reset(seed=1)
+        assert manager.step(inputs({0: []}))[0]["penalty"] == 0.25
+
+
+def test_the_allowance_cuts_off_and_truncates() -> None:
+    config = configured({"Talk": 1}, use_multiprocessing=False)
+    with EnvStateManager(config) as manager:
+        manager.reset(seed=1)
+        manager.step(inputs({0: ["a"] * 4}))
+        assert [entry["env_id"] for entry in manager.step(inputs({0: ["b"] * 4, 1: ["c"]}))] == [1]
+        status = manager.statuses[0]
+        assert (status.num_actions, status.terminated, status.truncated, status.success) == (6, False, True, False)
+        assert manager.get_rollout_states()[0]["history"][1]["actions"] == ["b", "b"]
+        assert manager.get_rollout_states()[0]["penalty"] == 0.0
+
+
+def test_who_ends_with_the_last_action_is_not_truncated() -> None:
+    with EnvStateManager(configured({"Talk": 1}, use_multiprocessing=False)) as manager:
+        manager.reset(seed=1)
+        manager.step(inputs({0: ["a"] * 5 + ["please"], 1: ["please", "never heard"]}))
+        for status, actions in zip(manager.statuses, (6, 1), strict=True):
+            assert (status.num_actions, status.terminated, status.truncated, status.success) == (
+                actions,
+                True,
+                False,
+                True,
+            )
+
+
+def test_what_is_returned_is_in_the_order_of_the_inputs(walks: EnvStateManager) -> None:
+    entries = walks.step(inputs({3: ["right"], 0: ["right"], 2: ["left"]}))
+    assert [entry["env_id"] for entry in entries] == [3, 0, 2]
+    assert walks.step([]) == []
+
+
+def test_entries_that_were_returned_stay_as_they_are(walks: EnvStateManager) -> None:
+    [entry] = walks.step(inputs({0: ["right"]}))
+    before = (len(entry["history"]), dict(entry["history"][-1]))
+    walks.step(inputs({0: ["right"]}))
+    assert (len(entry["history"]), dict(entry["history"][-1])) == before
+
+
+def test_pictures_are_told_beside_a_text_that_stands_for_them() -> None:
+    with EnvStateManager(configured({"Pictures": 1}, max_workers=1)) as manager:
+        [first, _] = manager.reset(seed=1)
+    item = first["history"][0]
+    assert item["state"] == "<images><images>"
+    assert [image.shape for image in item["images"]] == [(2, 2, 3)] * 2
+
+
+# ---- seeds ----------------------------------------------------------------------------------------------------------
+
+
+def seeds(manager: EnvStateManager, seed: int | None = None) -> list[int]:
+    manager.reset(seed)
+    return [status.seed for status in manager.statuses]
+
+
+def test_seeds_are_equal_in_a_group_and_different_otherwise() -> None:
+    with EnvStateManager(configured({"Walk": 2}, use_multiprocessing=False)) as manager:
+        drawn = [seeds(manager, 0), seeds(manager), seeds(manager), seeds(manager, 1)]
+        assert all(one[0] == one[1] != one[2] == one[3] for one in drawn)
+        assert len({number for one in drawn for number in one}) == 8
+        assert seeds(manager, 0) == drawn[0]
+        assert seeds(manager) == drawn[1]
+
+
+def test_the_seed_of_the_configuration_is_where_training_begins() -> None:
+    config = {**configured({"Walk": 2}, use_multiprocessing=False), "seed": {"train": 9}}
+    drawn = []
+    for _ in range(2):
+        with EnvStateManager(config) as manager:
+            drawn.append([seeds(manager), seeds(manager)])
+            assert drawn[-1][0] == seeds(manager, 9)
+    assert drawn[0] == drawn[1]
+    assert drawn[0][0] != drawn[0][1]
+
+
+def test_without_any_seed_runs_differ() -> None:
+    config = configured({"Walk": 1}, use_multiprocessing=False)
+    with EnvStateManager(config) as one, EnvStateManager(config) as other:
+        assert seeds(one) != seeds(other)
+
+
+def test_validation_begins_with_the_same_seeds_each_time_and_shares_none_with_training() -> None:
+    config = configured({"Walk": 2}, use_multiprocessing=False)
+    with EnvStateManager(config, "val") as validation, EnvStateManager({**config, "seed": 123}) as training:
+        drawn = seeds(validation)
+        assert seeds(validation) == drawn != seeds(validation, 5)
+        assert seeds(validation) == drawn
+        assert not set(drawn) & set(seeds(training))
+        assert validation.reset()[0]["history"][0]["state"].startswith("val")
+
+
+@pytest.mark.parametrize(("seed", "kind"), [(-1, ValueError), ("1", TypeError), (True, TypeError)])
+def test_a_seed_that_is_none_changes_nothing(walks: EnvStateManager, seed: Any, kind: type[Exception]) -> None:
+    before = walks.get_rollout_states()
+    with pytest.raises(kind, match="Give a whole number from 0 up"):
+        walks.reset(seed)
+    assert_same_batch(walks.get_rollout_states(), before)
+
+
+def test_global_generators_are_left_alone() -> None:
+    random.seed(1)
+    np.random.seed(1)
+    expected = random.random(), float(np.random.random())
+    random.seed(1)
+    np.random.seed(1)
+    with EnvStateManager(configured({"Dice": 1}, use_multiprocessing=False)) as manager:
+        states = play(manager, ["throw"] * 3, seed=1)
+    assert (random.random(), float(np.random.random())) == expected
+    assert [item["state"] for item in states[0]["history"]] == [item["state"] for item in states[1]["history"]]
+
+
+# ---- figures --------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_of_episodes_groups_and_tags() -> None:
+    with EnvStateManager(configured({"Talk": 1, "Walk": 1}, use_multiprocessing=False)) as manager:
+        manager.reset(seed=1)
+        manager.step(inputs({0: ["ab", "please"], 1: ["abcd"], 2: ["right", "nonsense"], 3: ["nonsense"]}))
+        manager.step(inputs({1: [], 3: ["right"]}))
+        first, second, third, fourth = [entry["metrics"] for entry in manager.get_rollout_states()]
+        assert first == {"Talk/length": 6.0, "Talk/success": 1.0, "Talk/num_actions": 2.0, "Talk/pass@2": 1.0}
+        assert second == {"Talk/length": 2.0, "Talk/success": 0.0, "Talk/num_actions": 1.0, "Talk/pass@2": 1.0}
+        assert third["Walk/action_is_valid"] == 1.0
+        assert fourth["Walk/action_is_valid"] == 0.5
+        assert third["Walk/far"] == third["Walk/place"] == fourth["Walk/far"]
+        assert "Walk/who" not in third
+        means = manager.metrics()
+        assert (means["Talk/success"], means["Talk/pass@2"], means["Talk/length"]) == (0.5, 1.0, 4.0)
+        assert (means["Walk/failed"], means["Walk/pass@2"]) == (0.0, 0.0)
+
+
+def test_rendering() -> None:
+    with EnvStateManager(configured({"Walk": 1, "Lake": 1}, max_workers=1)) as manager:
+        entries = manager.reset(seed=1)
+        assert manager.render() == [entry["history"][0]["state"] for entry in entries]
+        with pytest.raises(ValueError, match=r"kwargs: \{render_mode: rgb_array\}"):
+            manager.render("rgb_array")
+        assert len(manager.step(inputs({env: ["down", "right"] for env in range(4)}))) == 4
+
+
+# ---- where ----------------------------------------------------------------------------------------------------------
+
+
+def test_multiprocessing_can_be_switched_at_any_time() -> None:
+    told = []
+    for switches in ((), (False,), (False, True)):
+        with EnvStateManager(configured({"Walk": 1}, max_workers=1)) as manager:
+            manager.reset(seed=1)
+            for number, action in enumerate(("jump", "left", "left")):
+                if number < len(switches):
+                    manager.use_multiprocessing = switches[number]
+                manager.step(inputs({0: [action], 1: [action]}))
+            assert manager.stats().num_workers == (0 if switches == (False,) else 1)
+            told.append(manager.get_rollout_states())
+    assert_same_batch(told[1], told[0])
+    assert_same_batch(told[2], told[0])
+
+
+def test_switched_off_before_the_first_reset_there_is_no_worker() -> None:
+    with EnvStateManager(configured({"Walk": 1})) as manager:
+        manager.use_multiprocessing = False
+        manager.reset(seed=1)
+        assert manager.stats().in_caller == ("Walk",)
+        with pytest.raises(TypeError, match="neither True nor False"):
+            manager.use_multiprocessing = "no"  # type: ignore[assignment]  # a mistake
+
+
+def test_where_each_tag_lives() -> None:
+    config = configured({"Walk": 1, "Talk": 1, "Dice": 1, "Lake": 1}, max_workers=1, sequential_env_types=["talk"])
+    register("dice", Walk, light=True)
+    config["custom_envs"]["Lake"] = {**TAGS["Lake"], "where": "caller"}
+    with EnvStateManager(config) as manager:
+        manager.reset(seed=1)
+        assert manager.stats().in_caller == ("Talk", "Dice", "Lake")
+        assert manager.stats().num_workers == 1
+
+
+def test_a_reset_keeps_the_workers() -> None:
+    with EnvStateManager(configured({"Forgetful": 2}, max_workers=2)) as manager:
+        pids = [[entry["history"][0]["state"].split()[0] for entry in manager.reset()] for _ in range(3)]
+        assert pids[0] == pids[1] == pids[2]
+        assert len(set(pids[0])) == 2
+
+
+def test_payload_is_flat_over_an_episode() -> None:
+    config = configured({"Talk": 2}, 2, max_workers=1)
+    config["custom_envs"]["Talk"] = {**TAGS["Talk"], "max_actions_per_traj": 1000}
+    register("talk", Echo)
+    with EnvStateManager(config) as manager:
+        manager.reset(seed=1)
+        sizes = []
+        for _ in range(50):
+            before = manager.stats().num_bytes
+            manager.step(inputs({env: ["hello"] for env in range(4)}))
+            sizes.append(manager.stats().num_bytes - before)
+        assert max(sizes[1:]) - min(sizes[1:]) <= 64  # numbers grow longer by a byte or two
+
+
+class Echo:
+    """Says what it hears."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def reset(self, seed: int, mode: str) -> str:
+        return "say"
+
+    def step(self, action: str) -> Any:
+        return action, 1.0, False, False, {"n": 1}
+
+
+class Meeting(Echo):
+    """A step that is over only when three others are at the same point: all four must be stepped at once."""
+
+    barrier: threading.Barrier | None = None
+
+    def step(self, action: str) -> Any:
+        if Meeting.barrier is None:
+            Meeting.barrier = threading.Barrier(4)
+        Meeting.barrier.wait(30.0)
+        return super().step(action)
+
+
+def test_environments_that_wait_are_stepped_at_once() -> None:
+    register("meeting", Meeting)
+    config = configured({"Talk": 2}, 2, max_workers=1)
+    config["custom_envs"]["Talk"] = {"env_type": "meeting", "parallel_friendly": True}
+    with EnvStateManager(config) as manager:
+        manager.reset(seed=1)
+        entries = manager.step(inputs({env: ["now"] for env in range(4)}))
+        assert [entry["history"][-1]["state"] for entry in entries] == ["now"] * 4
+
+
+# ---- its life -------------------------------------------------------------------------------------------------------
+
+
+def test_where_no_worker_starts_all_live_in_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> Any:
+        raise WorkerStartError("there is no room")
+
+    monkeypatch.setattr(crew, "open_pool", refuse)
+    expected = play(EnvStateManager(configured({"Walk": 1}, use_multiprocessing=False)), ["jump", "left"], 1)
+    with EnvStateManager(configured({"Walk": 1})) as manager:
+        with pytest.warns(RuntimeWarning, match="there is no room.*in the caller instead") as caught:
+            manager.reset(seed=1)
+        assert caught[0].filename == __file__
+        assert_same_batch(play(manager, ["jump", "left"], 1), expected)
+
+
+def test_what_cannot_travel_is_named() -> None:
+    lock = threading.Lock()
+    register("locked", lambda config: lock)
+    config = configured({"Walk": 1})
+    config["custom_envs"]["Walk"] = {"env_type": "locked"}
+    told = r"the factory of 'Walk' -> variable 'lock'.*where: caller"
+    with EnvStateManager(config) as manager, pytest.raises(Unpicklable, match=told):
+        manager.reset()
+
+
+def test_an_interrupted_turn_did_not_happen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with EnvStateManager(configured({"Walk": 1}, max_workers=1)) as manager:
+        manager.reset(seed=1)
+        manager.step(inputs({0: ["jump"], 1: ["left"]}))
+        before = manager.get_rollout_states()
+        with monkeypatch.context() as patch:
+            patch.setattr(crew.Crew, "end", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                manager.step(inputs({0: ["jump"], 1: ["left"]}))
+        assert_same_batch(manager.get_rollout_states(), before)
+        entries = manager.step(inputs({0: ["left"], 1: ["left"]}))
+        assert [entry["history"][-1]["state"].count(" ") for entry in entries] == [2, 2]
+
+
+def interrupted(self: crew.Crew, asked: crew.Asked) -> Any:
+    """A Ctrl-C when the worker has done its part, and nobody has heard of it."""
+    assert asked.ticket is not None
+    self.pool.wait(asked.ticket)
+    raise KeyboardInterrupt
+
+
+def test_closing() -> None:
+    manager = EnvStateManager(configured({"Walk": 1}, max_workers=1))
+    manager.close()
+    manager = EnvStateManager(configured({"Walk": 1}, max_workers=1))
+    manager.reset(seed=1)
+    assert repr(manager) == "EnvStateManager(train, 1 groups of 2, 2 unfinished)"
+    manager.close()
+    manager.close()
+    assert "closed" in repr(manager)
+    for call in (manager.reset, lambda: manager.step([]), manager.render, manager.get_rollout_states):
+        with pytest.raises(ClosedError, match="Make another one"):
+            call()
+
+
+class Modules(Echo):
+    """Tells what its process has loaded."""
+
+    def reset(self, seed: int, mode: str) -> str:
+        return " ".join(sys.modules)
+
+
+def test_a_worker_brings_in_no_heavy_library() -> None:
+    register("modules", Modules)
+    config = configured({"Talk": 1}, max_workers=1)
+    config["custom_envs"]["Talk"] = {"env_type": "modules", "parallel_friendly": True}
+    with EnvStateManager(config) as manager:
+        loaded = set(manager.reset()[0]["history"][0]["state"].split())
+    assert "parallel_envs.groups.shelf" in loaded
+    assert not loaded & {"torch", "pydantic", "typer", "rich", "pettingzoo"}
+
+
+def test_a_manager_that_is_forgotten_leaves_nothing() -> None:
+    manager = EnvStateManager(configured({"Walk": 1}, max_workers=1))
+    manager.reset(seed=1)
+    del manager
+    gc.collect()  # the check around every test says whether a process or a descriptor is left

@@ -1,0 +1,30 @@
+"""Figures of groups and tags, from those of episodes."""
+
+from __future__ import annotations
+
+from parallel_envs.groups.metrics import Figures, by_tag, with_passes
+
+
+def test_a_group_passes_if_anybody_succeeds() -> None:
+    figures = [
+        Figures("A", 0, {"success": 0.0}),
+        Figures("A", 0, {"success": 1.0}),
+        Figures("A", 1, {"success": 0.0}),
+        Figures("A", 1, {"success": 0.0}),
+    ]
+    named = with_passes(figures, 2)
+    assert [one["A/pass@2"] for one in named] == [1.0, 1.0, 0.0, 0.0]
+    assert by_tag(figures, named) == {"A/failed": 0.0, "A/pass@2": 0.5, "A/success": 0.25}
+
+
+def test_those_that_failed_count_in_no_mean() -> None:
+    figures = [Figures("A/b", 0, {"success": 1.0, "far": 3.0}), Figures("A/b", 0, {"failed": 1.0})]
+    means = by_tag(figures, with_passes(figures, 2))
+    assert means == {"A/b/failed": 0.5, "A/b/far": 3.0, "A/b/pass@2": 1.0, "A/b/success": 1.0}
+
+
+def test_a_group_of_which_all_failed_neither_passed_nor_not() -> None:
+    figures = [Figures("A", 0, {"failed": 1.0})] * 2
+    named = with_passes(figures, 2)
+    assert named == [{"A/failed": 1.0}] * 2
+    assert by_tag(figures, named) == {"A/failed": 1.0}

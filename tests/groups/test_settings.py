@@ -1,0 +1,192 @@
+"""Every mistake in a configuration is told, with where it is; every way to give one means the same."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from parallel_envs.groups import BadSettings, EnvStateManager, GroupsSettings, register
+from parallel_envs.groups.settings import read_settings
+from tests.groups.walks import TAGS, configured
+
+GUIDE = """
+trainer: {project: somebody else reads this}
+seed: {train: 10000, val: 123}
+es_manager:
+  use_multiprocessing: true
+  max_workers: 8
+  sequential_env_types: ['webshop']
+  format_penalty: 0.1
+  train: {env_groups: 3, group_size: 2, env_configs: {tags: [Walk, Talk], n_groups: [1, 2]}}
+  val: {env_groups: 1, group_size: 1, env_configs: {tags: [Walk], n_groups: [1]}}
+custom_envs:
+  Walk:
+    env_type: walk
+    max_actions_per_traj: 7
+    env_instruction: Walk to the goal.
+    max_tokens: 100
+    parallel_friendly: false
+    max_workers: 32
+    env_config: {goal: 3}
+  Talk: {env_type: talk, env_config: null}
+"""
+
+
+def test_a_file_a_dict_and_settings_say_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "groups.yaml"
+    path.write_text(GUIDE)
+    from_file = EnvStateManager(path)
+    assert from_file.settings == EnvStateManager(yaml.safe_load(GUIDE)).settings
+    assert from_file.settings == EnvStateManager(from_file.settings, "val").settings
+    assert EnvStateManager(str(path)).settings == from_file.settings
+    seat = from_file.envs[1]
+    assert (seat.env_id, seat.group_id, seat.tag, seat.env_type) == (1, 0, "Walk", "walk")
+    assert (seat.max_actions_per_traj, seat.env_instruction, seat.max_tokens) == (7, "Walk to the goal.", 100)
+    assert seat.config.goal == 3
+    assert [seat.tag for seat in from_file.envs] == ["Walk"] * 2 + ["Talk"] * 4
+    assert EnvStateManager(path, "val").num_envs == 1
+
+
+class Wrapped(Mapping[str, Any]):
+    """A mapping that is no dict, as those of configuration libraries are."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self._content = content
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._content[key]
+        return Wrapped(value) if isinstance(value, dict) else value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._content)
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+
+def test_any_mapping_will_do_and_is_left_alone() -> None:
+    content = yaml.safe_load(GUIDE)
+    before = copy.deepcopy(content)
+    assert read_settings(Wrapped(content)) == read_settings(content)
+    assert content == before
+
+
+def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(GUIDE)
+    change(content)
+    return content
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda c: c.update(custom_env={}), "`custom_env` is unknown. Did you mean `custom_envs`?"),
+        (lambda c: c.pop("custom_envs"), "`custom_envs` is missing."),
+        (
+            lambda c: c["es_manager"].update(max_worker=2),
+            "`es_manager.max_worker` is unknown. Did you mean `max_workers`?",
+        ),
+        (
+            lambda c: c["es_manager"].update(max_workers=0),
+            "`es_manager.max_workers: 0`: Input should be greater than 0",
+        ),
+        (
+            lambda c: c["es_manager"]["train"].update(groupsize=2),
+            "`es_manager.train.groupsize` is unknown. Did you mean `group_size`?",
+        ),
+        (
+            lambda c: c["es_manager"]["train"]["env_configs"].update(tag=[]),
+            "`es_manager.train.env_configs.tag` is unknown. Did you mean `tags`?",
+        ),
+        (
+            lambda c: c["es_manager"]["train"].update(env_groups=4),
+            "`es_manager.train.env_configs.n_groups` add up to 3, and `env_groups` is 4. Make them agree.",
+        ),
+        (
+            lambda c: c["es_manager"]["val"]["env_configs"].update(n_groups=[1, 1]),
+            "`es_manager.val.env_configs` has 1 tags and 2 n_groups.",
+        ),
+        (
+            lambda c: c["es_manager"]["train"]["env_configs"].update(tags=["Walk", "Tolk"]),
+            "The tag 'Tolk' of `es_manager.train.env_configs.tags` is not in `custom_envs`. Did you mean `Talk`?",
+        ),
+        (
+            lambda c: c["es_manager"].update(sequential_env_types=["web_shop"]),
+            "'web_shop', which is no env_type. Did you mean `webshop`?",
+        ),
+        (
+            lambda c: c["custom_envs"]["Walk"].update(env_type="wolk"),
+            "In `custom_envs.Walk`: env_type='wolk' is unknown. Did you mean `walk`?",
+        ),
+        (
+            lambda c: c["custom_envs"]["Walk"].update(max_actions_per_trj=3),
+            "`custom_envs.Walk.max_actions_per_trj` is unknown. Did you mean `max_actions_per_traj`?",
+        ),
+        (
+            lambda c: c["custom_envs"]["Walk"].update(env_config={"gaol": 3}),
+            "`custom_envs.Walk.env_config.gaol` is unknown. Did you mean `goal`?",
+        ),
+        (
+            lambda c: c["custom_envs"]["Walk"].update(env_config={"goal": "far"}),
+            "In `custom_envs.Walk.env_config`:\n  `goal: 'far'`: Input should be a valid integer",
+        ),
+        (lambda c: c.update(seed={"trian": 1}), "Did you mean `train`?"),
+        (lambda c: c.update(seed=-1), "`seed"),
+        (lambda c: c["es_manager"].pop("train"), "`es_manager.train` is missing, and mode='train' was asked for."),
+    ],
+)
+def test_mistakes_are_told(change: Callable[[dict[str, Any]], Any], text: str) -> None:
+    with pytest.raises(BadSettings) as caught:
+        EnvStateManager(changed(change))
+    assert text in str(caught.value)
+
+
+def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    broken, listed = tmp_path / "broken.yaml", tmp_path / "listed.yaml"
+    broken.write_text("a: [")
+    listed.write_text("[1]")
+    for path, text in ((tmp_path / "none.yaml", "cannot be read"), (broken, "is not YAML"), (listed, "holds list")):
+        with pytest.raises(BadSettings, match=text):
+            EnvStateManager(path)
+    with pytest.raises(BadSettings, match="The configuration is a int"):
+        EnvStateManager(3)  # type: ignore[arg-type]  # a mistake
+    with pytest.raises(BadSettings, match="mode='test' is unknown"):
+        EnvStateManager(yaml.safe_load(GUIDE), "test")
+
+
+class Own:
+    """A type that no checker knows."""
+
+
+@dataclass(frozen=True)
+class OwnConfig:
+    """A config with a field of such a type, that checks itself."""
+
+    own: Own = field(default_factory=Own)
+    level: int = 1
+
+    def __post_init__(self) -> None:
+        if self.level > 5:
+            raise TypeError(f"level={self.level} is too high. Give at most 5.")
+
+
+def test_configs_with_types_of_their_own() -> None:
+    register("own", lambda config: config, OwnConfig)
+    config = configured({"Walk": 1})
+    config["custom_envs"]["Walk"] = {"env_type": "own", "env_config": {"level": 2}}
+    assert EnvStateManager(config).envs[0].config.level == 2
+    config["custom_envs"]["Walk"] = {"env_type": "own", "env_config": {"level": 6}}
+    with pytest.raises(BadSettings, match=r"In `custom_envs.Walk.env_config`: level=6 is too high"):
+        EnvStateManager(config)
+
+
+def test_settings_may_be_made_in_python() -> None:
+    block = {"env_groups": 1, "group_size": 1, "env_configs": {"tags": ["Walk"], "n_groups": [1]}}
+    made = GroupsSettings.model_validate({"es_manager": {"train": block}, "custom_envs": {"Walk": TAGS["Walk"]}})
+    assert EnvStateManager(made).num_envs == 1

@@ -1,0 +1,102 @@
+"""Learners in small environments, and sides that take their time."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
+from parallel_envs.learners.algorithm import Agent, Plan
+from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.loops import Loop, LoopOptions, open_loop
+from parallel_envs.learners.loops.jobs import Job
+from parallel_envs.learners.updates import SequentialUpdates
+from tests.learners.test_independent import Pressing, pressing
+
+PPO = PPOConfig(rollout_length=10, minibatch_size=20, num_epochs=2, hidden=(8,), learning_rate=1e-2)
+GRU = PPOConfig(rollout_length=6, minibatch_size=12, network="gru", hidden=(8,), memory_size=6, learning_rate=1e-2)
+DQN = DQNConfig(batch_size=8, learning_starts=20, hidden=(8,), leniency=0.5, num_steps=2)
+SAC = SACConfig(batch_size=8, learning_starts=20, train_interval=3, hidden=(8,))
+PRIORITIZED = DQNConfig(batch_size=8, learning_starts=20, train_interval=2, hidden=(8,), prioritized=0.6)
+
+CASES: Mapping[str, Any] = {
+    "ppo": PPO,
+    "ppo and sac": {"red": PPO, "blue": SAC},
+    "dqn and ppo": {"red": DQN, "blue": PPO},
+    "gru and ppo": {"red": GRU, "blue": PPO},
+    "prioritized and sac": {"red": PRIORITIZED, "blue": SAC},
+}
+
+
+@contextlib.contextmanager
+def learners(
+    config: Any, *, update_mode: str = "sequential", seed: int = 3, kind: type[Pressing] = Pressing, **options: Any
+) -> Iterator[IndependentLearners]:
+    with (
+        pressing(kind) as envs,
+        IndependentLearners(envs, config, update_mode=update_mode, seed=seed, **options) as made,
+    ):
+        yield made
+
+
+class Slow(SequentialUpdates):
+    """Takes a while, a different one each time."""
+
+    def __init__(self, brains: Mapping[Agent, Brain], seed: int) -> None:
+        super().__init__(brains)
+        self._source = np.random.default_rng(seed)
+
+    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
+        dawdle(self._source)
+        return super().update(plans)
+
+
+def dawdle(source: np.random.Generator) -> None:
+    """Mostly no time, now and then more than an update takes."""
+    time.sleep(float(source.choice([0.0, 0.0, 0.001, 0.005])))
+
+
+@contextlib.contextmanager
+def unhurried(made: IndependentLearners, seed: int, **how: Any) -> Iterator[Loop]:
+    """A loop in threads, both of whose sides take as long as they like."""
+    source = np.random.default_rng(seed)
+    step = made.step
+
+    def slow_step() -> None:
+        dawdle(source)
+        step()
+
+    made.step = slow_step  # type: ignore[method-assign]  # the loop is to find it
+    with open_loop(made, LoopOptions(learn_in="thread", **how)) as loop:
+        side: Any = loop
+        side.side.learner.mode = Slow({agent: one.brain for agent, one in made.agents.items()}, seed)
+        yield loop
+    del made.step  # the method is there again
+
+
+def jobs_of(loop: Any, watch: Callable[[Job], None] = lambda job: None) -> list[Job]:
+    """A list to which every job is added that the loop submits, with copies of its arrays."""
+    seen: list[Job] = []
+    submit = loop.side.submit
+
+    def noted(jobs: list[Job]) -> None:
+        for job in jobs:
+            watch(job)
+            arrays = {name: np.array(array) for name, array in job.plan.arrays.items()}
+            seen.append(dataclasses.replace(job, plan=dataclasses.replace(job.plan, arrays=arrays)))
+        submit(jobs)
+
+    loop.side.submit = noted
+    return seen
+
+
+def advance(loop: Loop, num_steps: int) -> None:
+    """Go on for so many steps, and come to rest."""
+    for _ in range(num_steps):
+        loop.advance()
+    loop.settle()

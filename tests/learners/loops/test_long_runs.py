@@ -1,0 +1,192 @@
+"""`parallel-envs train` with learning beside collecting: runs that are ended in the middle go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from parallel_envs import cli
+from parallel_envs.learners.checkpoints import load_checkpoint
+from parallel_envs.learners.loops import side as side_module
+from parallel_envs.learners.runs import newest_checkpoint, read_metrics
+from parallel_envs.testing import assert_same_batch
+from tests.learners.test_independent import Pressing
+
+Train = Callable[..., Any]
+
+PPO = {"name": "ppo", "rollout_length": 8, "minibatch_size": 8, "num_epochs": 2, "hidden": [8]}
+REPLAY = {"batch_size": 8, "learning_starts": 12, "train_interval": 2, "buffer_size": 40, "hidden": [8]}
+AGENTS = {
+    "gru and sac": {"red": {"network": "gru", "memory_size": 4}, "blue": {"name": "sac", **REPLAY}},
+    "dqn and ppo": {"red": {"name": "dqn", **REPLAY, "prioritized": 0.5}},
+}
+CHECKPOINT_STEPS = 40
+
+
+class Interrupting(Pressing):
+    """Ctrl-C comes once, in the fifteenth episode: a second one would not wait for the end of the step."""
+
+    episodes, struck = 0, False
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.episodes += 1
+        if self.episodes == 15 and not Interrupting.struck:
+            Interrupting.struck = True
+            signal.raise_signal(signal.SIGINT)
+        return super().reset(seed, options)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    settings = {
+        "env": "tests.learners.test_independent:Pressing",
+        "num_envs": 2,
+        "backend": "serial",
+        "update_mode": "sequential",
+        "total_steps": 2 * CHECKPOINT_STEPS,
+        "checkpoint_every": CHECKPOINT_STEPS,
+        "seed": 5,
+        "tensorboard": False,
+        "mode": "overlap",
+        "learn_in": "thread",
+        "algorithm": PPO,
+    }
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+@pytest.fixture
+def train(config: Path) -> Train:
+    def run(*words: Any, resume: Path | None = None) -> Any:
+        given = ["--resume", resume] if resume else [config]
+        return CliRunner().invoke(cli.app, ["train", *map(str, [*given, *words])])
+
+    return run
+
+
+def learnt(folder: Path) -> Any:
+    newest = newest_checkpoint(folder)
+    assert newest is not None
+    checkpoint = load_checkpoint(newest)
+    return checkpoint.agents, checkpoint.about
+
+
+@pytest.mark.parametrize("agents", AGENTS)
+def test_a_resumed_run_is_the_one_that_was_never_ended(agents: str, train: Train, tmp_path: Path) -> None:
+    own = f"agents={json.dumps(AGENTS[agents])}"
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    done = train(own, f"folder={straight}")
+    assert done.exit_code == 0, done.output
+    assert train(own, f"folder={resumed}", f"total_steps={CHECKPOINT_STEPS}").exit_code == 0
+    half = learnt(resumed)[1]
+    assert train(f"total_steps={2 * CHECKPOINT_STEPS}", "learn_in=serial", resume=resumed).exit_code == 0
+    assert_same_batch(learnt(resumed), learnt(straight))
+    assert 0 < half["updates"] < learnt(straight)[1]["updates"]
+
+
+def test_lags_and_waits_are_logged_and_shown(train: Train, tmp_path: Path) -> None:
+    done = train(f"folder={tmp_path / 'run'}", "log_every=1")
+    assert done.exit_code == 0, done.output
+    assert "overlap: lag 0 / " in done.output
+    last = read_metrics(tmp_path / "run")[-1]["loop"]
+    assert last["lag"]["red"] == {"min": 0, "mean": pytest.approx(last["lag"]["red"]["mean"]), "max": 1}
+    assert last["collect_seconds"] > 0
+    assert last["learn_seconds"] > 0
+    assert 0 < last["bound"] <= 0.5
+
+
+@pytest.mark.parametrize("how", [["mode=overlap"], ["mode=free", "queue=2"], ["mode=sync"]])
+def test_ctrl_c_leaves_a_checkpoint_from_which_it_goes_on(how: list[str], train: Train, tmp_path: Path) -> None:
+    Interrupting.struck, folder = False, tmp_path / "run"
+    words = [*how, f"folder={folder}", "total_steps=400", "checkpoint_every=400"]
+    done = train("env=tests.learners.loops.test_long_runs:Interrupting", *words)
+    assert done.exit_code != 0, done.output
+    states, about = learnt(folder)
+    assert 0 < about["steps"] < 400
+    assert states["red"]["counters"]["updates"] > 0
+    shutil.copy(folder / "settings.yaml", tmp_path / "settings.yaml")
+    settings = (
+        (folder / "settings.yaml").read_text().replace("loops.test_long_runs:Interrupting", "test_independent:Pressing")
+    )
+    (folder / "settings.yaml").write_text(settings)
+    done = train("total_steps=200", resume=folder)
+    assert done.exit_code == 0, done.output
+    assert learnt(folder)[1]["updates"] > about["updates"]
+    assert all(np.isfinite(state["arrays"]["weights"]).all() for state in learnt(folder)[0].values())
+
+
+def test_ctrl_c_is_heard_while_a_learner_hangs(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller waits for the worker that learns when it strikes."""
+    monkeypatch.setattr(side_module, "_GRACE_SECONDS", 0.05)
+    wait = side_module.ThreadSide.wait_until
+
+    def struck(side: Any, is_so: Any) -> None:
+        if side.learner.seconds:
+            os.kill(side.learner.mode._pool.pid(0), signal.SIGSTOP)
+            signal.raise_signal(signal.SIGINT)
+        wait(side, is_so)
+
+    monkeypatch.setattr(side_module.ThreadSide, "wait_until", struck)
+    done = train("learn_in=process", f"folder={tmp_path / 'run'}", "total_steps=400", "checkpoint_every=400")
+    assert done.exit_code != 0
+    states, about = learnt(tmp_path / "run")
+    assert 0 < about["steps"] < 400
+    assert states["red"]["counters"]["updates"] == 1
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(train: Train, config: Path, tmp_path: Path) -> None:
+    """Its learner's worker ends with it."""
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    endless = [str(config), "learn_in=process", "total_steps=1000000000", f"folder={killed}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "parallel_envs", "train", *endless],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while process.poll() is None and newest_checkpoint(killed) is None:
+        try:
+            process.wait(0.01)
+        except subprocess.TimeoutExpired:
+            continue
+    process.kill()
+    process.wait()
+    for checkpoint in sorted((killed / "checkpoints").iterdir())[2:]:
+        shutil.rmtree(checkpoint)  # it was quicker than we were
+    assert train("total_steps=200", "learn_in=thread", resume=killed).exit_code == 0
+    assert train("total_steps=200", f"folder={straight}").exit_code == 0
+    assert_same_batch(learnt(killed), learnt(straight))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mode=free"], "without a bound of its queue"),
+        (["queue=3"], "queue=3 contradicts mode='overlap'"),
+        (["backend=process", "worker_budget=1"], "environments hold 1 and learning needs at least 1, which makes 2"),
+        (["vtrace=true", f"agents={json.dumps(AGENTS['dqn and ppo'])}"], "'red' learns by dqn from a replay buffer"),
+        (["mod=free"], "`mod` is unknown. Did you mean `mode`?"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(
+    words: list[str], message: str, train: Train, tmp_path: Path
+) -> None:
+    done = train(*words, f"folder={tmp_path / 'run'}")
+    assert done.exit_code == 2, done.output
+    assert message in " ".join(done.output.replace("│", " ").split())
+    assert not (tmp_path / "run").exists()

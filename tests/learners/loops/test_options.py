@@ -1,0 +1,120 @@
+"""What cannot be is refused before anything starts, with what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from parallel_envs.learners import IndependentLearners, PPOConfig
+from parallel_envs.learners.loops import LoopOptions
+from parallel_envs.learners.loops.budget import Shares, needed, shared_out, wanted
+from parallel_envs.multiagent import MultiAgentEnvManager
+from tests.learners.loops.scenes import DQN, PPO, SAC, learners
+from tests.learners.test_independent import Pressing
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"mode": "overlp"}, "mode='overlp' is unknown. Did you mean 'overlap'"),
+        ({"learn_in": "gpu"}, "learn_in='gpu' is unknown. Choose one of 'process', 'thread', 'serial'"),
+        ({"schedule": "most-data"}, "Did you mean 'most_data'"),
+        ({"mode": "free"}, "without a bound of its queue.*Give queue="),
+        ({"mode": "free", "queue": 0}, "queue=0 is no whole number from 1 up"),
+        ({"mode": "free", "queue": 2, "max_lag": -1}, "max_lag=-1 is no whole number from 0 up"),
+        ({"mode": "free", "queue": 2, "updates_per_step": 0.0}, "updates_per_step=0.0 allows no updates"),
+        ({"mode": "free", "queue": 2, "minibatch": (9, 3)}, r"minibatch=\(9, 3\) has its bounds the wrong way round"),
+        ({"mode": "overlap", "queue": 2}, "queue=2 contradicts mode='overlap', whose lag is exactly one update"),
+        ({"mode": "overlap", "max_lag": 2}, "max_lag=2 contradicts mode='overlap'"),
+        ({"updates_per_step": 0.5}, "updates_per_step=0.5 contradicts mode='sync', where nothing ever waits"),
+        ({"mode": "overlap", "minibatch": (4, 8)}, "which is the same in every run"),
+        ({"vtrace": True}, "vtrace=True with mode='sync'"),
+        ({"worker_budget": 0}, "worker_budget=0 is no whole number from 1 up"),
+    ],
+)
+def test_options_that_contradict_are_told(how: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        LoopOptions(**how)
+
+
+@pytest.mark.parametrize(
+    ("config", "how", "words"),
+    [
+        ({"red": DQN, "blue": PPO}, {"mode": "overlap", "vtrace": True}, "agent 'red' learns by dqn from a replay"),
+        (PPO, {"mode": "free", "queue": 2, "updates_per_step": 0.1}, "no agent learns from a replay buffer"),
+        (PPO, {"mode": "free", "queue": 2, "minibatch": (8, 41)}, "agent 'red' learns from 40 rows at most"),
+        (PPO, {"mode": "overlap", "worker_budget": 2, "learn_in": "serial", "batch": 3}, "unexpected keyword.*batch"),
+    ],
+)
+def test_what_the_agents_cannot_do_is_told_before_a_step_is_made(config: Any, how: Any, words: str) -> None:
+    with learners(config) as made:
+        with pytest.raises((ValueError, TypeError), match=words):
+            made.train(100, **how)
+        assert made.steps == 0
+
+
+def test_minibatches_of_other_sizes_are_not_for_the_fused_mode() -> None:
+    with learners(PPO, update_mode="fused") as made, pytest.raises(ValueError, match="written down for one size"):
+        made.train(100, mode="free", queue=2, minibatch=(5, 10))
+
+
+# ---- budgets --------------------------------------------------------------------------------------------------------
+
+
+def test_a_budget_is_shared_out_and_never_exceeded() -> None:
+    for budget in range(1, 9):
+        for num_envs in range(9):
+            for least in (0, 1):
+                if budget < least + (num_envs > 0):
+                    with pytest.raises(ValueError, match=f"A budget of {budget} workers was given; environments hold"):
+                        shared_out(budget, num_envs, least)
+                    continue
+                shares = shared_out(budget, num_envs, least)
+                assert shares.envs + shares.learning <= budget
+                assert shares.learning >= least
+                assert shares.envs == min(num_envs, budget - least)
+
+
+def test_environments_that_hold_more_than_is_left_are_told_with_the_numbers() -> None:
+    assert shared_out(4, 8, 1, env_workers=3) == Shares(3, 1)
+    with pytest.raises(ValueError, match=r"budget of 4 .*hold 4 and learning needs at least 1, which makes 5"):
+        shared_out(4, 8, 1, env_workers=4)
+
+
+@pytest.mark.parametrize(
+    ("asked", "fewest", "most"),
+    [
+        (("sync", "process", "sequential"), 0, 0),
+        (("sync", "process", "process"), 1, 3),
+        (("overlap", "process", "fused"), 1, 1),
+        (("overlap", "process", "process"), 1, 3),
+        (("overlap", "thread", "sequential"), 1, 1),
+        (("overlap", "serial", "sequential"), 0, 0),
+    ],
+)
+def test_what_learning_needs_and_wants(asked: tuple[str, str, str], fewest: int, most: int) -> None:
+    assert needed(*asked) == fewest
+    assert wanted(*asked, num_agents=3, workers=4) == most
+
+
+def test_a_budget_that_environments_use_up_is_refused_before_anything_starts() -> None:
+    with (
+        MultiAgentEnvManager([Pressing] * 2, num_workers=2, context="fork") as envs,
+        IndependentLearners(envs, PPOConfig(rollout_length=4, minibatch_size=4), update_mode="fused") as made,
+    ):
+        with pytest.raises(ValueError, match=r"A budget of 2 workers was given; environments hold 2 and learning"):
+            made.train(10, mode="overlap", worker_budget=2)
+        assert made.steps == 0
+        made.train(10, mode="overlap", worker_budget=2, learn_in="serial")
+        with pytest.raises(ValueError, match="environments hold 2 and learning needs at least 1, which makes 3"):
+            made.train(10, mode="free", queue=3, worker_budget=2, learn_in="thread")
+        made.train(10, mode="free", queue=3, worker_budget=3, learn_in="thread")
+        assert made.steps >= 20
+
+
+def test_a_budget_bounds_the_workers_that_learn() -> None:
+    with learners({"red": PPO, "blue": SAC}, update_mode="process", workers=2) as made:
+        made.train(1, mode="overlap", worker_budget=1)
+        mode: Any = made.mode
+        assert mode._pool.num_workers == 1

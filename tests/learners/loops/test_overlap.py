@@ -1,0 +1,301 @@
+"""Learning while collecting: one update behind, and the same whatever the timing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from parallel_envs.learners import Diverged, IndependentLearners
+from parallel_envs.learners.acting import LearnerPolicy
+from parallel_envs.learners.loops import LoopOptions, open_loop
+from parallel_envs.learners.loops import side as side_module
+from parallel_envs.learners.updates.sequential import update_one
+from parallel_envs.multiagent import MultiAgentEnvManager
+from parallel_envs.testing import assert_same_batch
+from tests.learners.loops.scenes import CASES, GRU, PPO, SAC, advance, jobs_of, learners, unhurried
+from tests.learners.test_independent import Poisoned, Pressing
+
+STEPS = 75
+
+
+def in_turn(made: IndependentLearners, num_steps: int) -> None:
+    """Collect, then learn: one thing after another, each agent by itself."""
+    for _ in range(num_steps):
+        made.step()
+        for agent, learner in made.agents.items():
+            if learner.ready and (plan := learner.plan()) is not None:
+                learner.finish(update_one(learner.brain, plan))
+                made.policy.load_state_dict({agent: learner.acting_weights()})
+                learner.acting_version += 1
+
+
+def serial(config: Any, num_steps: int = STEPS) -> Any:
+    with learners(config) as made, open_loop(made, LoopOptions(mode="overlap", learn_in="serial")) as loop:
+        advance(loop, num_steps)
+        return made.states()
+
+
+# ---- the numbers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sync_is_one_thing_after_another_to_the_bit(case: str) -> None:
+    with learners(CASES[case]) as made:
+        in_turn(made, STEPS)
+        expected = made.states()
+    with learners(CASES[case]) as made, open_loop(made, LoopOptions()) as loop:
+        advance(loop, STEPS)
+        assert_same_batch(made.states(), expected)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_overlap_is_the_same_to_the_bit_whatever_the_timing(case: str) -> None:
+    expected = serial(CASES[case])
+    for seed in (1, 2):
+        with learners(CASES[case]) as made, unhurried(made, seed, mode="overlap") as loop:
+            advance(loop, STEPS)
+            assert_same_batch(made.states(), expected)
+
+
+def test_overlap_is_not_sync() -> None:
+    """Or the tests above would say nothing."""
+    with learners(PPO) as made:
+        in_turn(made, STEPS)
+        other = made.states()
+    one = serial(PPO)
+    assert not np.array_equal(one["red"]["arrays"]["weights"], other["red"]["arrays"]["weights"])
+    assert one["red"]["counters"] == other["red"]["counters"]
+
+
+@pytest.mark.parametrize("case", ["ppo and sac", "gru and ppo"])
+def test_the_first_update_is_that_of_sync_and_each_later_one_is_exactly_one_behind(case: str) -> None:
+    with learners(CASES[case]) as made, unhurried(made, 5, mode="overlap") as loop:
+        jobs = jobs_of(loop)
+        advance(loop, STEPS)
+        report = loop.report()
+    for agent, lag in report.lags.items():
+        own = [job for job in jobs if job.agent == agent]
+        assert [job.version for job in own] == list(range(len(own)))
+        assert [set(job.lags.tolist()) for job in own] == [{0}, *[{1}] * (len(own) - 1)]
+        assert (lag.least, lag.most) == (0, 1)
+        assert 0.8 < lag.mean < 1
+
+
+def test_every_transition_is_stamped() -> None:
+    with learners({"red": PPO, "blue": SAC}) as made, unhurried(made, 5, mode="overlap") as loop:
+        jobs = jobs_of(loop)
+        advance(loop, STEPS)
+        red = [job for job in jobs if job.agent == "red"]
+        assert [len(job.versions) for job in red] == [int(job.plan.arrays["valid"].sum()) for job in red]
+        blue = made.agents["blue"]
+        stamps = blue.stamps[: len(blue.memory)]  # type: ignore[arg-type]  # a replay buffer
+        assert stamps[0] == 0
+        assert np.all(np.diff(stamps) >= 0)
+        assert stamps[-1] == blue.version - 2  # of the last updates, one was being made and one was planned
+        kept = made.states()["blue"]
+        blue.stamps[:] = 0
+        blue.load_state(kept)
+        np.testing.assert_array_equal(blue.stamps[: len(stamps)], kept["memory"]["arrays"]["versions"])
+
+
+@pytest.mark.parametrize("config", [PPO, GRU])
+def test_plans_say_how_likely_actions_were_for_the_weights_that_took_them(
+    config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a memory: for what was remembered then, across episodes and rollouts."""
+    outputs: dict[int, list[Any]] = {}
+    forward = LearnerPolicy._forward
+
+    def noted(policy: LearnerPolicy, features: Any, rows: Any) -> Any:
+        given = forward(policy, features, rows)
+        outputs.setdefault(id(policy), []).append((rows, given.clone()))
+        return given
+
+    monkeypatch.setattr(LearnerPolicy, "_forward", noted)
+    with learners(config, strategy="sequential") as made, unhurried(made, 5, mode="overlap") as loop:
+        jobs = jobs_of(loop)
+        advance(loop, 3 * config.rollout_length)
+        assert len(jobs) == 6
+        for agent, learner in made.agents.items():
+            given = iter(outputs[id(made.policy.policy[agent])])  # type: ignore[index]  # one for each agent
+            for job in (job for job in jobs if job.agent == agent):
+                arrays = job.plan.arrays
+                for step in range(config.rollout_length):
+                    if not arrays["valid"][step].any():
+                        continue  # environments were reset: nobody was asked
+                    rows, seen = next(given)
+                    actions = torch.from_numpy(np.array(arrays["actions"][step][rows]))
+                    expected = learner.algorithm.head.log_prob(seen, actions, None)
+                    np.testing.assert_allclose(arrays["behaviour"][step][rows], expected, atol=1e-5)
+
+
+def test_training_twice_in_one_go_or_in_two_modes_goes_on_well() -> None:
+    with learners(PPO) as made:
+        made.train(100, mode="overlap", learn_in="thread")
+        made.train(100)
+        first = made.train(100, mode="overlap", learn_in="serial")
+        assert made.steps >= 300
+        assert str(first).startswith("overlap: lag 0 / ")
+        acting = made.policy.policy["red"].module.state_dict()  # type: ignore[index]  # one for each agent
+        for name, tensor in made.agents["red"].brain.module.actor.state_dict().items():
+            assert torch.equal(acting[name], tensor)
+
+
+def test_agents_get_better_while_they_collect() -> None:
+    with learners({"red": PPO, "blue": PPO}) as made:
+        made.train(1600, mode="overlap", learn_in="thread", vtrace=True)
+        assert made.returns()["red"] > 3.5  # 2.5 by chance, 5 at best
+
+
+@pytest.mark.parametrize("vtrace", [False, True])
+def test_fused_updates_come_to_the_same(vtrace: bool) -> None:
+    found = []
+    for mode in ("sequential", "fused"):
+        with learners({"red": PPO, "blue": PPO}, update_mode=mode) as made:
+            made.train(160, mode="overlap", learn_in="thread", vtrace=vtrace)
+            found.append({agent: state["arrays"]["weights"] for agent, state in made.states().items()})
+    for agent, own in found[0].items():
+        np.testing.assert_allclose(found[1][agent], own, atol=1e-5)
+
+
+# ---- faults ---------------------------------------------------------------------------------------------------------
+
+
+class Tired(Pressing):
+    """Raises in its ninth episode."""
+
+    episodes = 0
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.episodes += 1
+        if self.episodes == 9:
+            raise OSError("no more")
+        return super().reset(seed, options)
+
+
+@pytest.mark.parametrize("how", [{"mode": "overlap"}, {"mode": "free", "queue": 2}])
+def test_an_error_of_an_environment_is_raised_and_the_learners_can_be_kept(how: Any, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    with learners(PPO, kind=Tired) as made:
+        with pytest.raises(OSError, match="no more"):
+            made.train(10_000, learn_in="thread", **how)
+        made.save(tmp_path / "kept")
+        assert made.updates > 0
+        with learners(PPO) as others:
+            others.load(tmp_path / "kept")
+            others.train(40, learn_in="serial", **how)
+
+
+@pytest.mark.parametrize("how", [{"mode": "overlap"}, {"mode": "free", "queue": 2}])
+def test_an_error_of_learning_is_raised_in_the_caller(how: Any) -> None:
+    with learners(PPO) as made:
+        with pytest.raises(MemoryError, match="too much"):
+            fail(made, how)
+        assert made.updates >= 2
+        made.train(40)
+
+
+def fail(made: IndependentLearners, how: Any) -> None:
+    with unhurried(made, 1, **how) as loop:
+        side: Any = loop
+        side.side.learner.mode = Failing(side.side.learner.mode, after=3)
+        advance(loop, 1000)
+
+
+class Failing:
+    """Fails after so many updates."""
+
+    def __init__(self, mode: Any, after: int) -> None:
+        self.mode, self.brains, self.left = mode, mode.brains, after
+
+    def update(self, plans: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise MemoryError("too much")
+        return self.mode.update(plans)
+
+
+def test_who_diverges_is_named_and_the_others_have_learnt() -> None:
+    with learners(PPO, kind=Poisoned, on_divergence="raise") as made:
+        before = made.states()["blue"]["arrays"]["weights"]
+        with pytest.raises(Diverged, match="'red'"):
+            made.train(1000, mode="overlap", learn_in="thread")
+        assert not np.array_equal(made.states()["blue"]["arrays"]["weights"], before)
+
+
+def test_a_watcher_may_keep_learners_and_put_others_in_their_place() -> None:
+    kept = []
+
+    def watch(made: IndependentLearners) -> None:
+        if made.updates == 2:
+            kept.append(made.states())
+        if made.updates == 4:
+            made.load_states(kept[0])
+
+    with learners(PPO) as made:
+        made.train(300, watch, mode="overlap", learn_in="thread")
+        assert made.agents["red"].counters["updates"] < made.updates
+
+
+# ---- worker processes -----------------------------------------------------------------------------------------------
+
+
+def test_in_workers_it_is_the_same_and_one_that_dies_loses_nothing() -> None:
+    expected = serial(PPO)
+    killed = []
+
+    def kill(made: IndependentLearners) -> None:
+        if made.updates in (1, 3):
+            mode: Any = made.mode
+            killed.append(mode._pool.pid(0))
+            os.kill(killed[-1], signal.SIGKILL)
+
+    with learners(PPO) as made:
+        with open_loop(made, LoopOptions(mode="overlap")) as loop:
+            for _ in range(STEPS):
+                if loop.advance():
+                    kill(made)
+            loop.settle()
+        assert len(set(killed)) == 2
+        assert_same_batch(made.states(), expected)
+
+
+def test_a_learner_that_hangs_is_ended_when_the_caller_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_module, "_GRACE_SECONDS", 0.05)
+
+    class Enough(Exception):
+        pass
+
+    def stop(made: IndependentLearners) -> None:
+        mode: Any = made.mode
+        os.kill(mode._pool.pid(0), signal.SIGSTOP)
+        raise Enough
+
+    with learners(PPO) as made:
+        with pytest.raises(Enough):
+            made.train(1000, stop, mode="overlap")
+        made.train(40)
+
+
+def test_an_environment_that_dies_is_begun_anew_and_learning_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    killed: list[int] = []
+
+    def kill(made: IndependentLearners) -> None:
+        if made.updates == 2 and not killed:
+            killed.append(made.envs.envs.stats()[0]["pid"])
+            os.kill(killed[0], signal.SIGKILL)
+
+    with (
+        MultiAgentEnvManager([Pressing] * 4, num_workers=2, context="fork", on_failure="restart") as envs,
+        IndependentLearners(envs, PPO, update_mode="sequential", seed=1) as made,
+    ):
+        report = made.train(400, kill, mode="overlap", learn_in="thread")
+        assert killed
+        assert made.agents["red"].counters["updates"] >= 9
+        assert report.lags["red"].most == 1

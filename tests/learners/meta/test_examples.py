@@ -1,0 +1,61 @@
+"""The example trains, goes on, and its curves can be drawn; the committed settings are read."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+import yaml
+
+from parallel_envs.learners.meta import load_settings
+from parallel_envs.learners.meta.architectures import AGENT_ARCHS, read_algorithm
+from parallel_envs.learners.meta.families import find_family
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "examples" / "results" / "meta"
+CONFIGS = sorted(path.name for path in RESULTS.glob("*.yaml"))
+
+
+def output_of(*command: str | Path) -> str:
+    ran = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_committed_settings_can_be_run(name: str) -> None:
+    settings = load_settings(RESULTS / name)
+    read_algorithm(settings.policy.algorithm, AGENT_ARCHS(settings.policy.arch))
+    if "Ant" not in settings.env.env_name:
+        find_family(settings.env.env_name, settings.env.env_kwargs)
+
+
+def test_there_are_settings() -> None:
+    assert "bandits.yaml" in CONFIGS
+
+
+def test_the_example_trains_goes_on_and_its_curve_is_drawn(tmp_path: Path) -> None:
+    small = yaml.safe_load((RESULTS / "bandits.yaml").read_text(encoding="utf-8"))
+    small["env"] |= {"num_eval_tasks": 5, "num_envs": 4}
+    small["train"] |= {"num_iters": 3, "num_rollouts_per_iter": 8}
+    small["eval"] = {"interval": 1}
+    small["policy"]["algorithm"] |= {"minibatch_size": 40, "num_epochs": 1}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small), encoding="utf-8")
+    run = tmp_path / "bandits-7"
+    program = ROOT / "examples" / "meta_learning.py"
+    shown = output_of(program, tmp_path / "small.yaml", run, "--seed", "7")
+    assert shown.startswith(f"{run}: 240 steps")
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    assert (result["steps"], len(result["by_episode"]), result["rollouts"]) == (240, 10, 5)
+    assert output_of(program, "--resume", run).splitlines()[1] == shown.splitlines()[1]
+    output_of(RESULTS / "curves.py", run, "--into", tmp_path)
+    rows = list(csv.DictReader((tmp_path / "bandits-7.csv").read_text(encoding="utf-8").splitlines()))
+    assert [row["steps"] for row in rows] == ["80", "160", "240"]
+    assert float(rows[-1]["episode_10"]) == pytest.approx(result["by_episode"][9], rel=1e-3)
+    picture = ET.parse(tmp_path / "bandits-7.svg").getroot()  # written just now
+    assert len(picture.findall("{http://www.w3.org/2000/svg}polyline")) == 10

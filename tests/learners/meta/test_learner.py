@@ -1,0 +1,388 @@
+"""The learner as a whole: the same numbers on every path, nothing lost, and it learns."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from gymnasium.spaces import Discrete
+
+import parallel_envs.learners
+from parallel_envs import ClosedError
+from parallel_envs.learners.meta import Learner
+from parallel_envs.learners.runs import read_metrics
+from parallel_envs.learners.settings import BadSettings
+from tests.learners.meta.families import DQN, PPO, SAC, settings
+
+
+def told(learner: Learner) -> list[Any]:
+    """Everything that a rollout is, of the last that were collected."""
+    return [
+        (one.id, one.task_id, one.seed, one.chain.tolist(), np.asarray(one.actions).tolist(), one.rewards.tolist())
+        for one in learner.last_rollouts
+    ]
+
+
+def weights(learner: Learner) -> Any:
+    return learner.agent.brain.strip.weights.numpy().copy()
+
+
+def trained(given: dict[str, Any], parallel: bool = True) -> tuple[list[Any], Any, Any]:
+    """Two iterations: the rollouts of the second, the weights, and how it adapts."""
+    with Learner(given) as learner:
+        for _ in range(2):
+            learner.collect_rollouts_parallel(6, parallel_env=learner.train_env_parallel if parallel else None)
+            learner.update()
+        return told(learner), weights(learner), learner.evaluate().returns
+
+
+def test_the_name_is_among_the_learners() -> None:
+    assert parallel_envs.learners.Learner is Learner
+
+
+@pytest.mark.parametrize(("workers", "backend"), [(2, "serial"), (2, "process"), (5, "process")])
+def test_the_parallel_path_brings_the_numbers_of_the_sequential_one(workers: int, backend: str) -> None:
+    reference = trained(settings(train__exact=True), parallel=False)
+    got = trained(settings(workers=workers, backend=backend, train__exact=True))
+    assert got[0] == reference[0]
+    np.testing.assert_array_equal(got[1], reference[1])
+    np.testing.assert_array_equal(got[2], reference[2])
+
+
+def test_one_worker_is_the_sequential_path() -> None:
+    with Learner(settings()) as learner:
+        assert learner.train_env_parallel is None
+        steps = learner.collect_rollouts_parallel(4, parallel_env=learner.train_env_parallel)
+        first = told(learner)
+    with Learner(settings()) as learner:
+        assert learner.collect_rollouts(4) == steps == sum(len(one[-1]) for one in first)
+        assert told(learner) == first
+
+
+def test_one_worker_with_several_environments_brings_the_same() -> None:
+    reference = trained(settings(train__exact=True), parallel=False)
+    got = trained(settings(train__exact=True, env__num_envs=4))
+    assert got[0] == reference[0]
+    np.testing.assert_array_equal(got[1], reference[1])
+
+
+def test_random_actions_are_the_same_on_both_paths() -> None:
+    with Learner(settings(env__num_envs=3)) as learner:
+        learner.collect_rollouts_parallel(4, random_actions=True, parallel_env=learner.train_env_parallel)
+        side_by_side = told(learner)
+    with Learner(settings()) as learner:
+        learner.collect_rollouts(4, random_actions=True)
+        assert told(learner) == side_by_side
+        learner._num_rollouts = 0
+        learner.collect_rollouts(4)
+        assert told(learner) != side_by_side
+
+
+def test_a_worker_killed_in_the_middle_of_a_collection_loses_no_rollout(tmp_path: Path) -> None:
+    marker = tmp_path / "killed"
+    given = settings("Broken", workers=2, backend="process", train__exact=True)
+    given["env"]["env_kwargs"] = {"once": str(marker)}
+    reference = trained(settings(train__exact=True), parallel=False)
+    got = trained(given)
+    assert marker.exists()
+    assert got[0] == reference[0]
+    np.testing.assert_array_equal(got[1], reference[1])
+
+
+def test_training_and_evaluation_have_environments_and_tasks_of_their_own() -> None:
+    with Learner(settings(env__num_envs=2)) as learner:
+        assert learner.eval_env is not learner.train_env
+        assert learner.eval_env_parallel is not learner.train_env_parallel
+        assert learner.train_tasks is not None
+        assert not set(learner.train_tasks) & set(learner.eval_tasks)
+        learner.collect_rollouts_parallel(40, parallel_env=learner.train_env_parallel)
+        assert {one.task for one in learner.last_rollouts} == set(learner.train_tasks)
+
+
+def test_evaluation_changes_nothing_and_is_repeated_to_the_bit() -> None:
+    with Learner(settings(env__num_envs=2)) as learner, Learner(settings(env__num_envs=2)) as other:
+        first = learner.evaluate(2)
+        np.testing.assert_array_equal(learner.evaluate(2).returns, first.returns)
+        assert first.returns.shape == (8, 3)
+        assert sorted(first.task_ids.tolist()) == sorted([task.id for task in learner._stage.tasks.eval_tasks] * 2)
+        for one in (learner, other):
+            one.collect_rollouts_parallel(6, parallel_env=one.train_env_parallel)
+            one.update()
+        np.testing.assert_array_equal(weights(learner), weights(other))
+
+
+def test_adaptation_is_told_by_inner_episode() -> None:
+    with Learner(settings()) as learner:
+        got = learner.evaluate()
+        env = learner.eval_env
+        assert got.curve.shape == (3,)
+        assert got.total == pytest.approx(got.returns.sum(1).mean())
+        assert env.get_wrapper_attr("episodes_per_task") == 3
+
+
+# ---- runs -----------------------------------------------------------------------------------------------------------
+
+POOL: dict[str, Any] = {"train__num_init_rollouts_pool": 3, "train__num_updates_per_iter": 2}
+RUNS: dict[str, dict[str, Any]] = {
+    "ppo": settings(),
+    "dqn": settings(policy__arch="markov", policy__algorithm=DQN, **POOL),
+    "prioritized": settings(
+        policy__arch="markov", policy__algorithm={**DQN, "prioritized": 0.6, "dueling": True, "num_steps": 2}
+    ),
+    "memory dqn": settings(policy__algorithm={**DQN, "batch_size": 4}, **POOL),
+    "memory sac": settings(policy__algorithm={**SAC, "batch_size": 4}, **POOL),
+    "memory markov sac": settings(policy__arch="memory_markov", policy__algorithm={**SAC, "batch_size": 4}),
+}
+for name, content in RUNS.items():
+    if "sac" in name:
+        content["env"] |= {"env_name": "PointRobotSparse-v0", "env_kwargs": {"horizon": 5}}
+for content in RUNS.values():
+    content["train"] |= {"num_iters": 5, "exact": False}
+    content |= {"checkpoint_every": 2}
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in read_metrics(folder)]
+
+
+class Pulled(RuntimeError):
+    """The plug was pulled."""
+
+
+@pytest.mark.parametrize("name", list(RUNS))
+def test_a_run_that_is_resumed_goes_on_as_one_that_was_never_ended(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Learner(RUNS[name]) as learner:
+        learner.train(tmp_path / "whole")
+        wanted, reference = weights(learner), learner.agent.counters
+    with Learner(RUNS[name]) as learner, monkeypatch.context() as patched:
+        patched.setattr(learner, "update", _pull_after(3, learner))
+        with pytest.raises(Pulled):
+            learner.train(tmp_path / "cut")
+    assert len(lines(tmp_path / "cut")) == 3
+    with Learner.resume(tmp_path / "cut") as learner:
+        assert learner.num_iters_done == 2
+        assert learner.train() == tmp_path / "cut"
+        np.testing.assert_array_equal(weights(learner), wanted)
+        assert learner.agent.counters == reference
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+
+
+def _pull_after(count: int, learner: Learner) -> Any:
+    update, calls = learner.update, iter(range(100))
+
+    def pull(*args: Any) -> Any:
+        if next(calls) == count:
+            raise Pulled
+        return update(*args)
+
+    return pull
+
+
+def test_ctrl_c_while_learning_leaves_a_checkpoint_with_what_was_learnt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {**settings(train__num_iters=9, eval__interval=100), "checkpoint_every": 100}
+    with Learner(given) as learner, monkeypatch.context() as patched:
+        patched.setattr(learner, "update", _struck_in(3, learner.update))
+        with pytest.raises(KeyboardInterrupt):
+            learner.train(tmp_path / "run")
+        assert learner.num_iters_done == 3
+        wanted = weights(learner)
+    assert [line["update"] for line in lines(tmp_path / "run")] == [1, 2, 3]
+    with Learner.resume(tmp_path / "run") as learner:
+        assert learner.num_iters_done == 3
+        assert not learner.finished
+        np.testing.assert_array_equal(weights(learner), wanted)
+
+
+def test_ctrl_c_while_collecting_leaves_a_checkpoint_of_the_last_whole_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {**settings(train__num_iters=9, eval__interval=100), "checkpoint_every": 100}
+    with Learner(given) as learner, monkeypatch.context() as patched:
+        patched.setattr(learner.agent, "policy", _struck_in(3, learner.agent.policy))
+        with pytest.raises(KeyboardInterrupt):
+            learner.train(tmp_path / "run")
+    with Learner.resume(tmp_path / "run") as learner:
+        assert learner.num_iters_done == 2
+        learner.train()
+        assert learner.finished
+
+
+def _struck_in(call: int, function: Any) -> Any:
+    """The function, in one call of which Ctrl-C is pressed."""
+    calls = iter(range(1, 100))
+
+    def struck(*args: Any, **kwargs: Any) -> Any:
+        if next(calls) == call:
+            os.kill(os.getpid(), signal.SIGINT)
+        return function(*args, **kwargs)
+
+    return struck
+
+
+_CHILD = """
+import sys, yaml
+from parallel_envs.learners.meta import Learner
+
+class Telling(Learner):
+    def log_train_stats(self, run, stats):
+        super().log_train_stats(run, stats)
+        print(self.num_iters_done, flush=True)
+
+with Telling(yaml.safe_load(sys.argv[1])) as learner:
+    learner.train(sys.argv[2])
+"""
+
+
+def test_a_process_that_is_killed_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
+    given = {**settings(train__num_iters=200), "checkpoint_every": 1}
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, yaml.safe_dump(given), str(tmp_path / "run")], stdout=subprocess.PIPE, text=True
+    )
+    with child:
+        assert child.stdout is not None
+        while int(child.stdout.readline()) < 3:
+            pass
+        child.kill()
+    with Learner.resume(tmp_path / "run") as learner:
+        done = learner.num_iters_done
+        assert done >= 2
+    with Learner.resume(tmp_path / "run", **{"train.num_iters": done + 1}) as learner:
+        learner.train()
+        got = weights(learner)
+    with Learner(settings(train__num_iters=done + 1)) as learner:
+        learner.train(tmp_path / "whole")
+        np.testing.assert_array_equal(got, weights(learner))
+
+
+def test_a_run_that_goes_on_keeps_what_it_depends_on(tmp_path: Path) -> None:
+    with Learner(settings()) as learner:
+        learner.train(tmp_path / "run")
+    with pytest.raises(BadSettings, match=r"`seed` is what the run in .* depends on"):
+        Learner.resume(tmp_path / "run", seed=5)
+    with Learner.resume(tmp_path / "run", **{"train.num_iters": 3, "env.num_envs": 2}) as learner:
+        assert not learner.finished
+        learner.train()
+        assert learner.num_iters_done == 3
+
+
+def test_an_agent_may_begin_with_what_another_has_learnt(tmp_path: Path) -> None:
+    with Learner(settings()) as learner:
+        folder = learner.train(tmp_path / "run")
+        wanted = weights(learner)
+    with Learner(settings(policy__begin_with=folder), seed=5) as learner:
+        np.testing.assert_array_equal(weights(learner), wanted)
+        assert learner.agent.counters["updates"] == 0
+    with pytest.raises(BadSettings, match=r"`policy\.begin_with: .*` cannot be taken.*another architecture"):
+        Learner(settings(policy__begin_with=folder, policy__algorithm={**PPO, "hidden": [9]}))
+    with pytest.raises(BadSettings, match=r"`policy\.begin_with: .*` cannot be taken"):
+        Learner(settings(policy__begin_with=tmp_path / "nowhere"))
+
+
+def test_a_run_that_began_with_another_goes_on_without_it(tmp_path: Path) -> None:
+    with Learner(settings()) as learner:
+        folder = learner.train(tmp_path / "first")
+    with Learner(settings(policy__begin_with=folder)) as learner:
+        learner.train(tmp_path / "second")
+        wanted = weights(learner)
+    shutil.rmtree(folder)
+    with Learner.resume(tmp_path / "second") as learner:
+        np.testing.assert_array_equal(weights(learner), wanted)
+
+
+def test_settings_that_cannot_be_written_down_are_told_before_training(tmp_path: Path) -> None:
+    given = settings()
+    given["env"]["env_kwargs"] = {"action_space": Discrete(2)}
+    with Learner(given) as learner, pytest.raises(BadSettings, match="cannot be written down"):
+        learner.train(tmp_path / "run")
+
+
+def test_a_learner_that_has_been_closed_says_so() -> None:
+    learner = Learner(settings())
+    learner.close()
+    learner.close()
+    with pytest.raises(ClosedError, match="has been closed"):
+        learner.collect_rollouts(1)
+
+
+def test_a_run_is_in_its_folder(tmp_path: Path) -> None:
+    with Learner(settings(train__num_iters=3, eval__interval=2)) as learner:
+        folder = learner.train(tmp_path / "run")
+        assert learner.finished
+        last = learner.evaluate()
+    written = read_metrics(folder)
+    assert [line["update"] for line in written] == [1, 2, 3]
+    assert [line["rollouts"] for line in written] == [6, 12, 18]
+    assert ["evaluation" in line for line in written] == [False, True, True]
+    assert written[-1]["evaluation"]["by_episode"] == last.curve.tolist()
+    assert "return" in written[0]["agents"]["meta"]
+    about = json.loads((folder / "checkpoints" / f"{written[-1]['steps']:09}" / "checkpoint.json").read_text())
+    assert about["about"]["num_iters_done"] == 3
+    with pytest.raises(FileExistsError), Learner(settings()) as other:
+        other.train(folder)
+
+
+def test_training_ends_at_so_many_steps(tmp_path: Path) -> None:
+    given = settings(train__n_env_steps_total=130)
+    del given["train"]["num_iters"]
+    with Learner(given) as learner:
+        learner.train(tmp_path / "run")
+        assert learner.num_iters_done == 3  # of 6 rollouts of 10 steps each
+        assert learner.num_env_steps == 180
+
+
+# ---- learning -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("arch", "least", "most"), [("memory", 3.3, 4.0), ("markov", 1.0, 2.6)])
+def test_who_remembers_learns_to_learn(arch: str, least: float, most: float) -> None:
+    """Which of two actions is right must be found out anew on each task: 3.5 of 4 at best, 2 of 4 without a memory."""
+    given = settings("Switch", env__num_envs=16, policy__arch=arch, eval__num_rollouts_per_task=50)
+    given["env"] |= {"max_rollouts_per_task": 4, "num_train_tasks": 2, "num_eval_tasks": 2, "share_tasks": True}
+    given["policy"]["algorithm"] = {
+        "name": "ppo", "hidden": [16], "memory_size": 16, "minibatch_size": 100, "learning_rate": 0.01,
+    }  # fmt: skip
+    with Learner(given) as learner:
+        for _ in range(15):
+            learner.collect_rollouts_parallel(100, parallel_env=learner.train_env_parallel)
+            learner.update()
+        assert least <= learner.evaluate().total <= most
+
+
+def test_dqn_that_remembers_learns_to_learn() -> None:
+    given = settings("Switch", env__num_envs=16, eval__num_rollouts_per_task=50, eval__deterministic=True)
+    given["env"] |= {"max_rollouts_per_task": 4, "num_train_tasks": 2, "num_eval_tasks": 2, "share_tasks": True}
+    given["train"] = {"num_rollouts_per_iter": 20, "num_updates_per_iter": 15}
+    given["policy"]["algorithm"] = {**DQN, "batch_size": 32, "learning_rate": 0.01, "exploration_steps": 400}
+    with Learner(given) as learner:
+        for _ in range(12):
+            learner.collect_rollouts_parallel(20, parallel_env=learner.train_env_parallel)
+            learner.update()
+        assert learner.evaluate().total >= 3.3
+
+
+def test_the_learning_rate_falls_in_a_straight_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = settings(train__num_iters=4, train__last_learning_rate=0.5, policy__algorithm={**PPO, "learning_rate": 0.8})
+    rates: list[float] = []
+    with Learner(given) as learner:
+        once = learner.agent._update_once
+
+        def noted() -> Any:
+            rates.append(learner.agent.algorithm.config.learning_rate)
+            return once()
+
+        monkeypatch.setattr(learner.agent, "_update_once", noted)
+        learner.train(tmp_path / "run")
+    assert rates == pytest.approx([0.8, 0.7, 0.6, 0.5])

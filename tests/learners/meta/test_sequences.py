@@ -1,0 +1,120 @@
+"""DQN and SAC that remember: whole rollouts, and what is worked out of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from parallel_envs.learners.brain import Brain
+from parallel_envs.learners.meta import AGENT_ARCHS
+from parallel_envs.learners.meta.agent import outlast
+from parallel_envs.learners.meta.architectures import make_algorithm, read_algorithm
+from parallel_envs.learners.meta.sequences import RolloutBuffer
+from tests.learners.meta.families import DQN, SAC
+
+SEEN = Box(-np.inf, np.inf, (4,), np.float32)
+REACH = Box(-1.0, 1.0, (2,), np.float32)
+LENGTHS = (3, 5, 2, 4)
+
+
+def buffer(actions: Any, capacity: int = 100) -> RolloutBuffer:
+    """Rollouts of these lengths, one after another; the first number of an observation says which, the second when."""
+    made = RolloutBuffer(SEEN, actions, capacity, 1)
+    for which, length in enumerate(LENGTHS):
+        for step in range(length):
+            seen, then = (np.array([[which, when, 0.5, -0.5]], np.float32) for when in (step, step + 1))
+            last = np.array([step == length - 1])
+            action = np.zeros((1, *actions.shape), actions.dtype)
+            made.add(seen, action, np.ones(1), last, np.zeros(1, np.bool_), then, np.ones(1, np.bool_))
+    made.longest = max(LENGTHS)
+    return made
+
+
+def brain(given: dict[str, Any], actions: Any, arch: AGENT_ARCHS = AGENT_ARCHS.Memory) -> Brain:
+    return Brain(make_algorithm(read_algorithm({**given, "batch_size": 8}, arch), arch, SEEN, actions), 3)
+
+
+def test_only_whole_rollouts_are_drawn() -> None:
+    told = buffer(Discrete(3)).sample_sequences(np.random.default_rng(0), 64, 5)
+    assert set(told.observations[0, :, 0].tolist()) == {0.0, 1.0, 2.0, 3.0}
+    assert not told.observations[0, :, 1].any()
+    for row, which in enumerate(told.observations[0, :, 0].astype(int).tolist()):
+        assert told.valid[:, row].sum() == LENGTHS[which]
+        assert np.flatnonzero(told.terminated[:, row]).tolist() == [LENGTHS[which] - 1]
+
+
+def test_a_rollout_that_has_lost_its_beginning_is_not_drawn() -> None:
+    told = buffer(Discrete(3), capacity=8).sample_sequences(np.random.default_rng(0), 64, 5)
+    assert set(told.observations[0, :, 0].tolist()) == {2.0, 3.0}
+
+
+def test_a_buffer_too_small_for_a_rollout_says_so() -> None:
+    cut = buffer(Discrete(3), capacity=3)
+    with pytest.raises(ValueError, match="holds no rollout from its beginning"):
+        cut.sample_sequences(np.random.default_rng(0), 4, 5)
+
+
+def test_values_of_a_rollout_are_those_of_its_steps_one_by_one() -> None:
+    one = brain(DQN, Discrete(3))
+    chain, actor = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)), one.module.actor
+    state, steps = actor.initial_state(2), []
+    for step in range(6):
+        out, state = actor(chain[:, step], state)
+        steps.append(out[:, :-1])
+    assert torch.allclose(actor(chain), torch.stack(steps, 1), atol=1e-6)
+
+
+def test_errors_of_dqn_are_those_worked_out_by_hand() -> None:
+    one = brain({**DQN, "double": False}, Discrete(3))
+    algorithm: Any = one.algorithm
+    plan = algorithm.draw(buffer(Discrete(3)), np.random.default_rng(0))
+    batch = {name: torch.from_numpy(array) for name, array in plan.arrays.items()}
+    batch["weights"] = torch.from_numpy(plan.weights[0])
+    with torch.no_grad():
+        _, errors = algorithm._values_and_errors(one.module, batch)
+        for row, chain in enumerate(batch["chain"]):
+            length = LENGTHS[int(chain[0, 0])]
+            values = one.module.actor(chain[None, : length + 1])[0]
+            after = [*values[1:length].max(-1).values.tolist(), 0.0]
+            aims = [1.0 + algorithm.config.discount * value for value in after]
+            wanted = torch.tensor(aims) - values[:length, 0]
+            assert torch.allclose(errors[row, :length], wanted, atol=1e-5)
+            assert not errors[row, length:].any()
+
+
+@pytest.mark.parametrize("arch", [AGENT_ARCHS.Memory, AGENT_ARCHS.Memory_Markov])
+def test_the_losses_of_sac_move_each_its_own_part(arch: AGENT_ARCHS) -> None:
+    one = brain(SAC, Box(-1.0, 1.0, (1,), np.float32), arch)
+    algorithm: Any = one.algorithm
+    plan = algorithm.draw(buffer(Box(-1.0, 1.0, (1,), np.float32)), np.random.default_rng(0))
+    batch = {name: torch.from_numpy(array) for name, array in plan.arrays.items()}
+    batch |= {name: torch.from_numpy(array[0]) for name, array in plan.noise.items()}
+    batch["weights"] = torch.from_numpy(plan.weights[0])
+    loss, metrics = algorithm.loss(one.module, batch)
+    torch.autograd.backward(loss)
+    moved = {name for name, parameter in one.module.named_parameters() if parameter.grad is not None}
+    assert {name.split(".")[0] for name in moved} == {"critics", "actor", "temperature"}
+    assert any("cell" in name for name in moved if name.startswith("critics"))
+    assert any("cell" in name for name in moved if name.startswith("actor")) is (arch is AGENT_ARCHS.Memory)
+    assert all(value.isfinite() for value in metrics.values())
+
+
+def test_memories_fade_over_one_step_to_so_many() -> None:
+    one = brain(DQN, Discrete(3))
+    outlast(one.module, 50)
+    for network in (one.module.actor, one.module.target):
+        cell = network.cell
+        kept = torch.sigmoid(cell.seen.bias[16:32])
+        assert torch.allclose(kept[[0, -1]], torch.tensor([0.5, 50 / 51]))
+        assert (kept[1:] > kept[:-1]).all()
+        assert not cell.seen.bias[:16].any()
+        assert not cell.seen.bias[32:].any()
+    assert torch.equal(one.module.actor.cell.seen.bias, one.strip.weights[0][_place(one, "actor.cell.seen.bias")])
+
+
+def _place(one: Brain, name: str) -> slice:
+    return next(slice(part.start, part.stop) for part in one.layout.trained if part.name == name)

@@ -1,0 +1,113 @@
+"""What a meta-RL run is told, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from parallel_envs.learners.meta import Learner, load_settings
+from parallel_envs.learners.settings import BadSettings
+from tests.learners.meta.families import DQN, HERE, SAC, settings
+
+GUIDE = """
+env:
+  env_type: meta
+  env_name: AntDir-v0
+  max_rollouts_per_task: 2
+  num_train_tasks: 50
+  num_eval_tasks: 20
+  num_parallel_workers: 6
+train:
+  num_rollouts_per_iter: 12
+"""
+
+
+def test_the_yaml_of_the_guide_is_taken_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "guide.yaml"
+    path.write_text(GUIDE, encoding="utf-8")
+    read = load_settings(path)
+    assert (read.env.env_name, read.env.num_parallel_workers, read.train.num_rollouts_per_iter) == ("AntDir-v0", 6, 12)
+
+
+def test_memories_last_as_long_as_a_rollout_unless_it_is_said() -> None:
+    for span, most in ((None, 24 / 25), (1, 0.5)):  # three inner episodes of at most 8 steps
+        with Learner(settings(policy__memory_span=span)) as learner:
+            bias = learner.agent.brain.module.actor.cell.seen.bias
+            assert torch.sigmoid(bias[12:24]).max().item() == pytest.approx(most)
+
+
+def test_overrides_take_the_place_of_words_and_leave_the_dict_as_it_is() -> None:
+    given = settings()
+    read = load_settings(given, {"seed": 3, "train.num_iters": 9})
+    assert (read.seed, read.train.num_iters) == (3, 9)
+    assert given == settings()
+
+
+def test_described_settings_are_the_same_settings() -> None:
+    read = load_settings(settings(train__exact=True))
+    assert load_settings(yaml.safe_load(yaml.safe_dump(read.described()))) == read
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "text"),
+    [
+        ("env__num_paralel_workers", 2, "`env.num_paralel_workers` is unknown. Did you mean `num_parallel_workers`?"),
+        ("trian", {}, "`trian` is unknown. Did you mean `train`?"),
+        ("train__num_rollout_per_iter", 2, "Did you mean `num_rollouts_per_iter`?"),
+        ("env__env_type", "metta", "`env.env_type: metta` is unknown. Did you mean `meta`?"),
+        ("env__env_name", "AntDirr-v0", "`env.env_name: AntDirr-v0` is unknown. Did you mean `AntDir-v0`?"),
+        ("env__env_name", "CartPole-v1", "does not say what its tasks are"),
+        ("env__env_name", f"{HERE}:Nobody", "cannot be imported"),
+        ("env__num_train_tasks", 0, "`env.num_train_tasks: 0`"),
+        ("policy__arch", "memori", "`policy.arch: 'memori'`"),
+        ("policy__algorithm", {"name": "pppo"}, "`policy.algorithm.name: pppo` is unknown. Did you mean `ppo`?"),
+        ("policy__algorithm", {"name": "ppo", "hiden": [4]}, "Did you mean `hidden`?"),
+        ("policy__algorithm", {"name": "ppo", "network": "mlp"}, "`policy.arch: memory`, which needs `gru`"),
+        ("policy__algorithm", {"name": "ppo", "rollout_length": 9}, "Say `train.num_rollouts_per_iter`"),
+        ("policy__algorithm", {**DQN, "num_steps": 3}, "does not go together with an agent that remembers"),
+        ("policy__algorithm", {**DQN, "prioritized": 0.5}, "does not go together with an agent that remembers"),
+        ("train__num_init_rollouts_pool", 5, "PPO learns once from each iteration's own rollouts"),
+        ("train__num_updates_per_iter", 5, "PPO learns once from each iteration's own rollouts"),
+        ("train__n_env_steps_total", 5, "both say when training ends"),
+        ("env__env_kwargs", {"seed": 1}, "`env.env_kwargs.seed` is decided by other settings"),
+        ("seed", -1, "`seed: -1`"),
+    ],
+)
+def test_what_is_wrong_is_named(word: str, value: Any, text: str) -> None:
+    given = settings(**{word: value})
+    with pytest.raises(BadSettings) as caught:
+        Learner(given)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "ppo", "network": "gru"}])
+def test_a_markov_agent_has_no_memory(algorithm: dict[str, Any]) -> None:
+    with pytest.raises(BadSettings, match=r"`policy\.arch: markov` does not"):
+        Learner(settings(policy__arch="markov", policy__algorithm=algorithm))
+
+
+def test_values_alone_are_no_policy_without_a_memory() -> None:
+    with pytest.raises(BadSettings, match="wants a policy apart from the values"):
+        Learner(settings(policy__arch="memory_markov", policy__algorithm=DQN))
+
+
+def test_an_algorithm_that_does_not_suit_the_actions_is_refused() -> None:
+    with pytest.raises(BadSettings, match="SAC acts in Box spaces only"):
+        Learner(settings(policy__arch="markov", policy__algorithm=SAC))
+
+
+def test_more_workers_than_environments_are_refused() -> None:
+    with pytest.raises(BadSettings, match="some workers would hold no environment"):
+        load_settings(settings(workers=4, backend="process", env__num_envs=2))
+
+
+def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match="cannot be read"):
+        load_settings(tmp_path / "nothing.yaml")
+    (tmp_path / "list.yaml").write_text("- 1", encoding="utf-8")
+    with pytest.raises(BadSettings, match="holds list"):
+        load_settings(tmp_path / "list.yaml")

@@ -1,0 +1,104 @@
+"""Tasks for training and tasks for evaluation: never the same, whoever asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parallel_envs.learners.meta.families import KNOWN, Family, find_family
+from parallel_envs.learners.meta.splits import TaskSplit, split
+from parallel_envs.learners.settings import BadSettings
+from parallel_envs.seeding import SeedTree
+
+GRID = find_family("GridNavi-v0", {})
+SEED = SeedTree(5)
+
+
+def values(parts: TaskSplit) -> tuple[set[object], set[object]]:
+    assert parts.train_tasks is not None
+    return {task.value for task in parts.train_tasks}, {task.value for task in parts.eval_tasks}
+
+
+@pytest.mark.parametrize("name", ["GridNavi-v0", "Bandit-v0", "PointRobotSparse-v0"])
+def test_train_and_eval_tasks_are_disjoint(name: str) -> None:
+    train, kept = values(split(find_family(name, {}), 12, 9, SEED))
+    assert (len(train), len(kept)) == (12, 9)
+    assert not train & kept
+
+
+def test_numbers_tell_tasks_apart_across_the_split() -> None:
+    parts = split(GRID, 12, 9, SEED)
+    assert parts.train_tasks is not None
+    assert len({task.id for task in (*parts.train_tasks, *parts.eval_tasks)}) == 21
+
+
+def test_tasks_of_rollouts_are_training_tasks_and_depend_on_their_number_alone() -> None:
+    parts = split(GRID, 12, 9, SEED)
+    tasks = parts.for_rollouts(0, 200)
+    assert {task.value for task in tasks} == values(parts)[0]
+    assert parts.for_rollouts(120, 5) == tasks[120:125]
+
+
+def test_other_seeds_split_otherwise() -> None:
+    assert values(split(GRID, 12, 9, SEED)) != values(split(GRID, 12, 9, SeedTree(6)))
+
+
+def test_a_split_larger_than_the_pool_is_refused() -> None:
+    with pytest.raises(BadSettings, match=r"22 tasks are wanted of `GridNavi-v0`.* it has 21"):
+        split(GRID, 12, 10, SEED)
+
+
+def test_a_family_that_repeats_itself_has_only_so_many_tasks() -> None:
+    small = Family("small", None, lambda count, seed: np.random.default_rng(seed).integers(3, size=count).tolist())
+    assert sum(map(len, values(split(small, 2, 1, SEED)))) == 3
+    with pytest.raises(BadSettings, match="it has 3"):
+        split(small, 2, 2, SEED)
+
+
+def test_sharing_is_asked_for_by_name() -> None:
+    train, kept = values(split(GRID, 21, 21, SEED, share=True))
+    assert train == kept
+    with pytest.raises(BadSettings, match="22 tasks are wanted"):
+        split(GRID, 22, 21, SEED, share=True)
+
+
+def test_fresh_tasks_are_new_for_each_rollout_and_none_of_those_for_evaluation() -> None:
+    few = Family("few", None, lambda count, seed: np.random.default_rng(seed).integers(9, size=count).tolist())
+    parts = split(few, None, 4, SEED)
+    kept = {task.value for task in parts.eval_tasks}
+    tasks = parts.for_rollouts(0, 100)
+    assert parts.train_tasks is None
+    assert {task.value for task in tasks} == set(range(9)) - kept
+    assert parts.for_rollouts(40, 2) == tasks[40:42]
+    assert len({task.id for task in (*tasks, *parts.eval_tasks)}) == 104
+
+
+def test_fresh_tasks_of_a_family_without_any_are_refused() -> None:
+    one = Family("one", None, lambda count, seed: [7] * count)
+    with pytest.raises(BadSettings, match="hardly any task besides"):
+        split(one, None, 1, SEED).for_rollouts(0, 1)
+
+
+def test_keywords_of_the_environment_shape_its_tasks() -> None:
+    assert len(find_family("Bandit-v0", {"num_arms": 3}).draw(1, 0)[0]) == 3
+    assert len(find_family("GridNavi-v0", {"size": 6}).everything or ()) == 32
+
+
+def test_known_families_are_there() -> None:
+    assert [find_family(name, {}).name for name in KNOWN if name != "AntDir-v0"] == [
+        name for name in KNOWN if name != "AntDir-v0"
+    ]
+
+
+def test_a_family_may_have_other_tasks_for_evaluation() -> None:
+    def of(most: int) -> Any:
+        return lambda count, seed: np.random.default_rng(seed).integers(most, size=count).tolist()
+
+    family = Family("two", None, of(20), of(5))
+    train, kept = values(split(family, 15, 5, SEED))
+    assert kept == set(range(5))
+    assert train == set(range(5, 20))
+    fresh = split(family, None, 5, SEED)
+    assert {task.value for task in fresh.for_rollouts(0, 200)} == set(range(5, 20))

@@ -1,0 +1,114 @@
+"""Agents that have learnt, as policies by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from typer.testing import CliRunner
+
+pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from parallel_envs import cli
+from parallel_envs.cli.evaluate import slow_imports
+from parallel_envs.evaluation import candidates_of
+from parallel_envs.learners.acting import LearnerPolicy
+from parallel_envs.learners.checkpoints import BadCheckpoint, save_agent, save_checkpoint
+from parallel_envs.learners.learner import AgentLearner
+from parallel_envs.learners.trained import TrainedAgent
+from parallel_envs.policies import PolicySpec, load_policy
+from parallel_envs.wrappers import WrappedMultiAgentPolicy
+from tests.learners.lives import learners, values
+
+Learners = dict[Any, AgentLearner]
+
+
+def saved(folder: Path, case: str) -> Learners:
+    agents: Learners = learners(case, 2)
+    save_checkpoint(folder, {agent: learner.state() for agent, learner in agents.items()})
+    return agents
+
+
+def loaded(folder: Path, learner: AgentLearner, class_path: str = "") -> Any:
+    spec = f"class={class_path},data={folder}" if class_path else str(folder)
+    spaces = {
+        "observation_space": learner.algorithm.observation_space,
+        "action_space": learner.algorithm.action_space,
+    }
+    return load_policy(spec, agent=learner.agent, **spaces)
+
+
+@pytest.mark.parametrize("case", ["ppo-masked-kl", "ppo-box", "ppo-cnn", "ppo-gru", "dqn", "sac"])
+def test_a_trained_agent_does_what_its_learner_finds_best(case: str, tmp_path: Path) -> None:
+    for learner in saved(tmp_path, case).values():
+        policy, best = loaded(tmp_path, learner), learner.policy()
+        best.deterministic = True
+        assert isinstance(policy, LearnerPolicy)
+        seen = values(learner.algorithm.observation_space, np.random.default_rng(3), (6,))
+        for row in range(6):
+            one = {key: part[row] for key, part in seen.items()} if isinstance(seen, dict) else seen[row]
+            np.testing.assert_array_equal(policy.step(one), best.step(one))
+
+
+def test_it_may_draw_its_actions_instead(tmp_path: Path) -> None:
+    learner = saved(tmp_path, "ppo")["agent_0"]
+    policy = loaded(tmp_path, learner, "parallel_envs.learners.trained:SamplingAgent")
+    assert isinstance(policy, LearnerPolicy)
+    assert not policy.deterministic
+
+
+def test_one_agent_alone_may_be_everybodys(tmp_path: Path) -> None:
+    learner = learners("ppo", 1)["agent_0"]
+    save_agent(tmp_path / "one", "agent_0", learner.state())
+    other = PolicySpec.parse(str(tmp_path / "one"))
+    spaces = {
+        "observation_space": learner.algorithm.observation_space,
+        "action_space": learner.algorithm.action_space,
+    }
+    policy = other.for_agent("somebody else", **spaces).make()
+    seen = values(learner.algorithm.observation_space, np.random.default_rng(0), ())
+    policy.step(seen)
+    policy.reset()
+
+
+def test_agents_of_one_shape_are_computed_in_one_pass(tmp_path: Path) -> None:
+    agents = saved(tmp_path, "ppo")
+    policies = {agent: loaded(tmp_path, learner) for agent, learner in agents.items()}
+    source = np.random.default_rng(1)
+    seen = {agent: values(one.algorithm.observation_space, source, ()) for agent, one in agents.items()}
+    with WrappedMultiAgentPolicy(policies, strategy="batch") as together:
+        assert together.step(seen) == {agent: policy.step(seen[agent]) for agent, policy in policies.items()}
+
+
+def test_workers_that_will_need_torch_get_it_at_once(tmp_path: Path) -> None:
+    saved(tmp_path, "ppo")
+    assert slow_imports(candidates_of([str(tmp_path), "random"])) == ("torch",)
+    assert slow_imports(candidates_of(["random"])) == ()
+
+
+def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
+    saved(tmp_path, "ppo")
+    stranger = TrainedAgent("agent_0", Box(-1, 1, (77,), np.float32), Discrete(2))
+    with pytest.raises(BadCheckpoint, match="does not fit 'agent_0' of this environment"):
+        stranger.load(tmp_path)
+    with pytest.raises(BadCheckpoint, match=r"holds no agent 'agent_9'\. It holds 'agent_0', 'agent_1'"):
+        TrainedAgent("agent_9", Box(-1, 1, (3,), np.float32), Discrete(2)).load(tmp_path)
+    with pytest.raises(RuntimeError, match="has learnt nothing yet"):
+        stranger.agent_policy()
+
+
+def test_a_run_is_evaluated_by_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(
+        "env: CartPole-v1\nnum_envs: 2\ntotal_steps: 40\ntensorboard: false\nupdate_mode: sequential\nbackend: serial\n"
+        "algorithm: {name: ppo, rollout_length: 8, minibatch_size: 8, num_epochs: 1, hidden: [8]}\n"
+    )
+    assert CliRunner().invoke(cli.app, ["train", str(settings), f"folder={folder}"]).exit_code == 0
+    done = CliRunner().invoke(cli.app, ["eval", "-m", "CartPole-v1", "-p", str(folder), "-e", "3"])
+    assert done.exit_code == 0, done.output
+    assert "3 of 3 episodes" in done.stderr
