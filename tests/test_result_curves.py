@@ -91,6 +91,26 @@ def test_a_task_in_small_from_config_to_curve(
     assert train_seeds.summed_up(name, [0, 1], tmp_path / "runs") == line  # nothing is done twice
 
 
+def test_a_run_goes_on_when_its_config_wants_more(
+    train_seeds: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(train_seeds, "HERE", tmp_path)
+    config = (ROOM / "penalty_ppo.yaml").read_text(encoding="utf-8")
+    steps = []
+    for total in ("3000", "4000"):
+        (tmp_path / "penalty_ppo.yaml").write_text(config.replace("40000", total), encoding="utf-8")
+        steps.append(train_seeds.figures_of("penalty_ppo", 0, tmp_path / "run").steps)
+    assert 2500 < steps[0] < 3500 < steps[1] < 4500
+    lines = [line["steps"] for line in train_seeds.read_metrics(tmp_path / "run")]
+    assert lines == sorted(lines)
+    assert lines[0] < 500
+
+
+def test_minutes_are_those_of_all_parts_of_a_run(train_seeds: Any) -> None:
+    assert train_seeds.seconds([1.0, 5.0, 9.0]) == 9.0
+    assert train_seeds.seconds([1.0, 5.0, 2.0, 3.0, 0.5]) == 8.5
+
+
 def test_every_task_has_its_config(train_seeds: Any) -> None:
     for name in train_seeds.TASKS:
         settings = train_seeds.load_settings(ROOM / f"{name}.yaml")

@@ -82,27 +82,35 @@ class Figures:
 
 
 def figures_of(name: str, seed: int, folder: Path) -> Figures:
-    """Train as the config says, unless that has been done, and see what was learnt."""
-    file = folder / "figures.json"
-    if not file.exists():
+    """Train as the config says, as far as that has not been done, and see what was learnt."""
+    file, newest = folder / "figures.json", newest_checkpoint(folder)
+    if newest is None or int(newest.name) < load_settings(HERE / f"{name}.yaml").total_steps:
+        file.unlink(missing_ok=True)
         train(name, seed, folder)
+    if not file.exists():
         file.write_text(json.dumps(asdict(evaluated(name, seed, folder)), indent=2), encoding="utf-8")
     return Figures(**json.loads(file.read_text(encoding="utf-8")))
 
 
 def train(name: str, seed: int, folder: Path) -> None:
+    config, own = HERE / f"{name}.yaml", [f"seed={seed}", f"folder={folder}"]
     if newest_checkpoint(folder):
-        go_on(folder)
+        go_on(folder, config, own)
     else:
-        begin(HERE / f"{name}.yaml", [f"seed={seed}", f"folder={folder}"])
+        begin(config, own)
 
 
 def evaluated(name: str, seed: int, folder: Path) -> Figures:
-    task, last = TASKS[name], read_metrics(folder)[-1]
+    task, lines = TASKS[name], read_metrics(folder)
     settings = load_settings(settings_of(folder))
     likeliest, drawn = (task.of_all(returns(settings, folder, deterministic=chosen)) for chosen in (True, False))
-    minutes, training = sum(last["seconds"].values()) / 60, points(task, folder)[-1][1]
-    return Figures(name, seed, last["steps"], round(minutes, 2), likeliest, drawn, training)
+    minutes = seconds([sum(line["seconds"].values()) for line in lines]) / 60
+    return Figures(name, seed, lines[-1]["steps"], round(minutes, 2), likeliest, drawn, points(task, folder)[-1][1])
+
+
+def seconds(shown: Sequence[float]) -> float:
+    """What a clock came to that began anew whenever the run was gone on with."""
+    return sum(one for one, following in zip(shown, [*shown[1:], 0.0], strict=True) if following < one)
 
 
 def points(task: Task, folder: Path) -> list[tuple[int, float]]:

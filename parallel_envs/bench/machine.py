@@ -15,7 +15,7 @@ Needs = tuple[tuple[str, str], ...]
 _STAT = Path("/proc/stat")
 _DISTRIBUTIONS = (
     *("parallel-envs", "gymnasium", "numpy", "stable-baselines3", "tianshou", "torchrl", "torch"),
-    *("mujoco", "ale-py", "pettingzoo", "mpe2", "supersuit", "agilerl"),
+    *("mujoco", "ale-py", "pettingzoo", "mpe2", "supersuit", "agilerl", "mettagrid"),
 )
 
 

@@ -48,13 +48,13 @@ class TrainPlan:
     hidden: int = 64
     rollout_length: int = 64
     minibatch_size: int = 128
-    num_epochs: int = 8
+    num_epochs: int = 4
     update_mode: str = "sequential"
     learn_in: str = "process"
     microseconds: float | None = None
     waits: bool = False
     ways: tuple[str, ...] = WAYS
-    rollouts: int = 16
+    rollouts: int = 24
     rounds: int = 5
 
     @property
@@ -243,7 +243,7 @@ def train(
         float | None, typer.Option(min=0, help="Work in a step of an environment; without it: both sides equal.")
     ] = None,
     waits: Annotated[bool, typer.Option("--waits", help="Steps wait for as long, instead of computing.")] = False,
-    rollouts: Annotated[int, typer.Option(min=1, help="Rollouts in a turn.")] = 16,
+    rollouts: Annotated[int, typer.Option(min=1, help="Rollouts in a turn.")] = 24,
     rounds: Annotated[int, typer.Option(min=1, help="How many turns each way gets.")] = 5,
     json: Annotated[Path | None, typer.Option("--json", help="Write everything to this file, too.")] = None,
 ) -> None:

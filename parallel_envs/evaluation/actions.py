@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, Space, Tuple
 
 from parallel_envs.policies.ready import zero
 
@@ -17,15 +18,23 @@ def objection(space: Space[Any], action: Any) -> str | None:
     """Why this cannot be an action of the space, or None.
 
     Numbers for a Box may be of any type, and beyond its bounds, as policies that draw from a normal distribution give
-    them: to clip them, or not to, is up to the environment.
+    them: to clip them, or not to, is up to the environment. The same holds for a Box within a Dict or a Tuple.
     """
     if isinstance(space, Box):
         return _objection_to_numbers(space, action)
+    if isinstance(space, Dict) and isinstance(action, Mapping) and action.keys() == space.spaces.keys():
+        return _first_objection((space[name], action[name]) for name in space.spaces)
+    if isinstance(space, Tuple) and isinstance(action, tuple | list) and len(action) == len(space.spaces):
+        return _first_objection(zip(space.spaces, action, strict=True))
     try:
         fits = bool(space.contains(action))
     except Exception:  # noqa: BLE001  # some spaces raise at what they cannot make anything of
         fits = False
     return None if fits else f"{action!r}, which is no action of {space}"
+
+
+def _first_objection(parts: Iterable[tuple[Space[Any], Any]]) -> str | None:
+    return next((told for space, action in parts if (told := objection(space, action)) is not None), None)
 
 
 def _objection_to_numbers(space: Box, action: Any) -> str | None:

@@ -49,7 +49,8 @@ def candidates_of(policies: Any, proportions: Sequence[float] | Mapping[str, flo
     """The candidates among which agents are shared out. Raises BadEvaluation.
 
     Args:
-        policies: One policy, a sequence of them, or a dict by name. Text is a spec (see `PolicySpec`).
+        policies: One policy, a sequence of them, or a dict by name. Text is a spec (see `PolicySpec`); a `Candidate`
+            brings its own name.
         proportions: A number for each, in order or by name. None: those of the specs, 1 unless they say otherwise.
     """
     named = _named(policies)
@@ -61,7 +62,7 @@ def candidates_of(policies: Any, proportions: Sequence[float] | Mapping[str, flo
 
 def _named(policies: Any) -> list[tuple[str, Any]]:
     if isinstance(policies, Mapping):
-        return [(str(name), given) for name, given in policies.items()]
+        return _told_apart([(str(name), given) for name, given in policies.items()])
     several = isinstance(policies, Sequence) and not isinstance(policies, str)
     taken: dict[str, int] = {}
     named = []
@@ -69,10 +70,21 @@ def _named(policies: Any) -> list[tuple[str, Any]]:
         name = _name(given)
         taken[name] = taken.get(name, 0) + 1
         named.append((name if taken[name] == 1 else f"{name} #{taken[name]}", given))
+    return _told_apart(named)
+
+
+def _told_apart(named: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    names = [name for name, _ in named]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadEvaluation(
+            f"Two policies are called {twice[0]!r}, and results could not tell them apart. Give a dict {{name: policy}}."
+        )
     return named
 
 
 def _name(given: Any) -> str:
+    if isinstance(given, Candidate):
+        return given.name
     if isinstance(given, str):
         parts = dict(part.partition("=")[::2] for part in given.split(",")) if "=" in given else {}
         return parts.get("data") or parts.get("class") or given

@@ -32,6 +32,11 @@ _SUCCESS = ("is_success", "success")
 """The infos in which environments tell whether the mission was accomplished."""
 
 
+_NOBODY = Failure(
+    kind="env", error_type="ValueError", message="The environment began without agents: nothing was played.", where="reset"
+)
+
+
 @dataclass(kw_only=True)
 class Stage:
     """What an episode needs, and what outlasts it: a worker has one for each mission."""
@@ -132,6 +137,8 @@ class _Episode:
         while account.length < settings.max_steps:
             seen = self._seen(env, observations, over)
             if seen is None:
+                if account.length == 0:
+                    raise EpisodeEnds(_NOBODY)
                 return
             if time.monotonic() > self._until:
                 raise EpisodeEnds(timeout_failure(settings.episode_timeout or 0.0, self._where))

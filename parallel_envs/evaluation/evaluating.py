@@ -77,7 +77,8 @@ def evaluate(
         jobs: How many worker processes play them; 0: none, all is played here; "auto": one for each core.
         parallel_policy: How the actions of an episode's agents are computed: one after another (False), by the name of
             a strategy of `parallel_envs.wrappers`, or by the one that a rehearsal finds to be quickest (True, "auto").
-            "process" needs `jobs=0`.
+            "process" needs `jobs=0`; policies that draw from Python's, NumPy's or torch's own generators, and not from
+            one of theirs, draw something else there.
         proportions: How many agents each policy gets, relative to the others. They are shuffled in each episode.
         action_timeout: Seconds for an action, from an agent's second one on. One that comes later is dropped and
             counted, and the agent does nothing. A policy that is asked in its own thread ("thread") is not waited for;

@@ -27,6 +27,9 @@ from parallel_envs.evaluation.missions import Mission
 from parallel_envs.evaluation.mistakes import BadEvaluation
 
 
+_FORM = "`missions: {cart: {env: CartPole-v1}}`"
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -80,6 +83,8 @@ def _told(mistake: Any) -> str:
         close = nearest(str(mistake["loc"][-1]), known.model_fields, most=1)
         meant = f"Did you mean {close}?" if close else f"Known are {', '.join(known.model_fields)}."
         return f"`{where}` is unknown. {meant}"
+    if mistake["type"] == "model_type":
+        return f"`{where or 'the file'}` is {mistake['input']!r}, and is to be a block: {_FORM}."
     if mistake["type"] == "missing":
         return f"`{where}` is missing."
     return f"`{where}: {mistake['input']!r}`: {mistake['msg']}."

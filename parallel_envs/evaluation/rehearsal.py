@@ -61,7 +61,7 @@ class _Rehearsing:
                 agents = list(env.agents)
                 everyone = list(getattr(env, "possible_agents", None) or agents)
             seen = {agent: observations[agent] for agent in agents if agent in observations}
-            problem = self._first_misfit(env, seen)
+            problem = self._first_misfit(env, seen) if agents else f"The mission {name!r} begins without agents."
             strategy = self._stage.strategy if problem else self._strategy(env, everyone, seen)
             return Rehearsal(mission=name, agents=tuple(everyone), problem=problem, strategy=strategy)
 

@@ -46,7 +46,7 @@ def _as_told(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_same(where: str, earlier: dict[str, Any], asked: dict[str, Any]) -> None:
     for name, value in asked.items():
-        if name not in _MAY_DIFFER and earlier.get(name) != value:
+        if name not in _MAY_DIFFER and not _is_same(earlier.get(name), value):
             raise BadEvaluation(
                 f"{where} was made with {name}={earlier.get(name)!r}, and {value!r} is asked for. Its numbers would "
                 "not go together with the rest: ask for the same, or begin anew."
@@ -54,6 +54,11 @@ def _check_same(where: str, earlier: dict[str, Any], asked: dict[str, Any]) -> N
     for name, mission in asked.get("missions", {}).items():
         if (before := earlier.get("missions", {}).get(name, mission)) != mission:
             raise BadEvaluation(f"{where} has a mission {name!r} that is {before}, and {mission} is asked for.")
+
+
+def _is_same(earlier: Any, asked: Any) -> bool:
+    """Of policies the order counts, too: agents are dealt out by it."""
+    return bool(earlier == asked) and (not isinstance(asked, dict) or list(earlier) == list(asked))
 
 
 class Saver:

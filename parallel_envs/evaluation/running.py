@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from parallel_envs.errors import EpisodeFailed
-from parallel_envs.evaluation.candidates import Candidate
+from parallel_envs.evaluation.candidates import Candidate, shares
 from parallel_envs.evaluation.crew import Done, Task, Work
 from parallel_envs.evaluation.episode import assignment
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.evaluation.records import EpisodeRecord
 from parallel_envs.evaluation.rehearsal import Rehearsal
-from parallel_envs.evaluation.work import Key, Order, next_order
+from parallel_envs.evaluation.work import Key, Order, next_mission
 
 MOST_ATTEMPTS = 2
 """An episode that failed is tried once more."""
@@ -48,12 +49,19 @@ class Rehearsals(Work):
         problems = [one.problem for one in self.found.values() if one.problem]
         if problems:
             raise BadEvaluation("\n".join(problems))
-        most = max((len(one.agents) for one in self.found.values()), default=0)
-        if 0 < most < len(candidates):
+        numbers = {len(one.agents) for one in self.found.values()}
+        if 0 not in numbers and (idle := _idle(candidates, numbers)):
             raise BadEvaluation(
-                f"{len(candidates)} policies are to share at most {most} agents, so some would never play. Evaluate "
-                "them one after another, and compare the results."
+                f"{len(candidates)} policies are to share at most {max(numbers)} agents, so {idle[0]!r} would never "
+                "play. Give it a larger proportion, or evaluate one after another and compare the results."
             )
+
+
+def _idle(candidates: Sequence[Candidate], numbers: Iterable[int]) -> list[str]:
+    """The names of those that get no agent, whichever of these numbers of agents there are."""
+    proportions = [candidate.proportion for candidate in candidates]
+    most = [max(counts) for counts in zip(*(shares(proportions, number) for number in numbers), strict=True)]
+    return [candidate.name for candidate, count in zip(candidates, most, strict=True) if count == 0]
 
 
 class Episodes(Work):
@@ -78,11 +86,14 @@ class Episodes(Work):
         strict: bool,
         side_by_side: bool,
     ) -> None:
-        self._waiting = list(orders)
+        self._waiting: defaultdict[str, deque[Order]] = defaultdict(deque)
+        for order in orders:
+            self._waiting[order.mission].append(order)
         self._again: list[tuple[Order, int]] = []
         self._rehearsals, self._candidates = rehearsals, candidates
         self._note, self._strict, self._side_by_side = note, strict, side_by_side
-        self._times: dict[str, list[float]] = {}
+        self._seconds: dict[str, float] = {}
+        self._num_settled: Counter[str] = Counter()
         self.records: dict[Key, EpisodeRecord] = {}
 
     def next(self) -> Task | None:
@@ -90,23 +101,27 @@ class Episodes(Work):
             order, attempt = self._again.pop(0)
         elif self._waiting:
             order, attempt = self._choose(), 1
-            self._waiting.remove(order)
-            self._times.setdefault(order.mission, [])
         else:
             return None
         return Task("play", (order, self._rehearsals[order.mission].strategy, attempt), (order, attempt))
 
     def _choose(self) -> Order:
-        return next_order(self._waiting, self._usual_seconds()) if self._side_by_side else self._waiting[0]
+        mission = next_mission(self._waiting, self._seconds) if self._side_by_side else next(iter(self._waiting))
+        order = self._waiting[mission].popleft()
+        if not self._waiting[mission]:
+            del self._waiting[mission]
+        self._seconds.setdefault(mission, 0.0)
+        return order
 
-    def _usual_seconds(self) -> dict[str, float]:
-        """How long an episode takes, by mission; of those that have begun and not ended, no time at all."""
-        return {mission: sum(times) / max(len(times), 1) for mission, times in self._times.items()}
+    def _note_seconds(self, mission: str, seconds: float) -> None:
+        """The mean of a mission's episodes; of one whose episodes have begun and not ended, no time at all."""
+        self._num_settled[mission] += 1
+        self._seconds[mission] += (seconds - self._seconds[mission]) / self._num_settled[mission]
 
     def settle(self, done: Done) -> bool:
         order, attempt = done.task.label
         record = done.value if isinstance(done.value, EpisodeRecord) else self._lost(order, attempt, done)
-        self._times.setdefault(order.mission, []).append(record.seconds)
+        self._note_seconds(order.mission, record.seconds)
         if record.failure is not None and attempt < MOST_ATTEMPTS:
             self._again.append((order, attempt + 1))
             return True

@@ -29,7 +29,7 @@ def one_thread() -> Iterator[None]:
             yield
     finally:
         for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
         if (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(of_torch or len(cores_here()) or 1)
 

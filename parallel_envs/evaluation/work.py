@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,14 +58,13 @@ def work_list(missions: Iterable[str], episodes: int, seed: int) -> list[Order]:
     return [Order(mission, episode, seed) for mission in missions for episode in range(episodes)]
 
 
-def next_order(waiting: Sequence[Order], seconds: Mapping[str, float]) -> Order:
-    """Which of these to begin now, so that no worker is left alone with a long episode at the end.
+def next_mission(waiting: Iterable[str], seconds: Mapping[str, float]) -> str:
+    """Of which mission to begin an episode now, so that no worker is left alone with a long one at the end.
 
     First one episode of each mission, to learn how long they take; then of the mission whose episodes are longest.
 
     Args:
-        waiting: In the order of the list; not empty.
+        waiting: Missions with episodes that have not begun, in the order of the list; not empty.
         seconds: How long an episode takes on average, of missions of which that is known.
     """
-    first = next((order for order in waiting if order.mission not in seconds), None)
-    return first or max(waiting, key=lambda order: seconds[order.mission])  # the first of equals
+    return max(waiting, key=lambda mission: seconds.get(mission, math.inf))  # the first of equals

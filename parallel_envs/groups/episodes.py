@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,8 +62,8 @@ class Episode:
         self._terminated = self._truncated = self._success = False
         self._failure: EnvFailure | None = first if isinstance(first, EnvFailure) else None
         self.done = self._failure is not None
-        self._state = None if self._failure else first
-        self._history: list[dict[str, Any]] = [] if self._failure else [self._seen()]
+        self._state: Any = None
+        self._history: list[dict[str, Any]] = [] if self._failure else [self._seen(first)]
 
     @property
     def left(self) -> int:
@@ -104,21 +105,21 @@ class Episode:
 
     def played(self, turn: Turn, told: Played, penalty: float) -> None:
         """A turn has been played."""
-        if not told.all_valid:
+        state, reward, terminated, truncated, info, executed, all_valid, metrics = told
+        if not all_valid:
             self.penalty += penalty
-        if told.executed:
-            self._turns.append(told.executed)
-        self._num_actions += len(told.executed)
-        self._rewards.append(told.reward)
-        self._infos.append(told.info)
-        self._terminated = told.terminated
-        self._truncated = not told.terminated and (told.truncated or self.left <= 0)
-        self._success = bool(told.info.get("success", self._success))
-        self.done = self._terminated or self._truncated
-        self._state, self.own_metrics = told.state, told.metrics
-        answer = {"actions": list(told.executed), "reward": told.reward, "info": told.info}
+        if executed:
+            self._turns.append(executed)
+        self._num_actions += len(executed)
+        self._rewards.append(reward)
+        self._infos.append(info)
+        self._terminated, self._truncated = terminated, not terminated and (truncated or self.left <= 0)
+        self._success = bool(info.get("success", self._success))
+        self.done = terminated or self._truncated
+        self.own_metrics = metrics
+        answer = {"actions": list(executed), "reward": reward, "info": info}
         self._history[-1] = {**self._history[-1], **answer, **turn.responses}
-        self._history.append(self._seen())
+        self._history.append(self._seen(state))
 
     def broke(self, turn: Turn | None, failure: EnvFailure) -> None:
         """It broke, in a turn or elsewhere. There is no reward and no next state."""
@@ -126,11 +127,16 @@ class Episode:
         if turn is not None:
             self._history[-1] = {**self._history[-1], **turn.responses, "failure": failure}
 
-    def _seen(self) -> dict[str, Any]:
-        match self._state:
+    def _seen(self, state: Any) -> dict[str, Any]:
+        """An item of the history. What it holds is the user's; whether a replay comes to it is judged by a copy."""
+        if isinstance(state, str):
+            self._state = state
+            return {"state": state, "actions_left": self.left}
+        self._state = copy.deepcopy(state)
+        match state:
             case {"text": text, "images": images}:
                 return {"state": text or IMAGE * len(images), "images": list(images), "actions_left": self.left}
-        return {"state": self._state, "actions_left": self.left}
+        return {"state": state, "actions_left": self.left}
 
     # ---- metrics ----------------------------------------------------------------------------------------------------
 

@@ -94,22 +94,27 @@ class Homes:
         return results
 
     def _do(self, orders: Orders) -> Results:
-        told: dict[int, Any] = {}
         sent = self._with_replays(orders)
-        away_from_here = self.crew.homes if self.crew else {}
-        away = {env: jobs for env, jobs in sent.items() if env in away_from_here}
-        here = {env: jobs for env, jobs in sent.items() if env not in away_from_here}
-        asked = self.crew.begin(away) if self.crew and away else None
-        try:
-            told |= self._shelf.do(here)
-            self._astray.difference_update(here)
-        except BaseException:
-            if self.crew and asked:
-                self.crew.forget(asked)
-            raise
-        if self.crew and asked:
-            told |= self.crew.do(asked, lambda envs: self._with_replays({env: orders[env] for env in envs}))
+        told = self._do_here(sent) if self.crew is None else self._do_everywhere(self.crew, orders, sent)
         return {env: self._result(env, told[env], len(jobs)) for env, jobs in orders.items()}
+
+    def _do_here(self, sent: Orders) -> dict[int, Any]:
+        told = self._shelf.do(sent)
+        self._astray.difference_update(sent)
+        return told
+
+    def _do_everywhere(self, crew: Crew, orders: Orders, sent: Orders) -> dict[int, Any]:
+        """Ask the workers, do what is to be done here meanwhile, and wait for them."""
+        away = {env: jobs for env, jobs in sent.items() if env in crew.homes}
+        if not away:
+            return self._do_here(sent)
+        asked = crew.begin(away)
+        try:
+            here = self._do_here({env: jobs for env, jobs in sent.items() if env not in away})
+        except BaseException:
+            crew.forget(asked)
+            raise
+        return here | crew.do(asked, lambda envs: self._with_replays({env: orders[env] for env in envs}))
 
     def _with_replays(self, orders: Orders) -> Orders:
         if self._astray.isdisjoint(orders):

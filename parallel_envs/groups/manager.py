@@ -169,22 +169,23 @@ class EnvStateManager:
         self._check_begun("step")
         turns = read_turns(all_env_inputs, self._episodes)
         told = homes.do({turn.env_id: (Play(turn.actions, self._episodes[turn.env_id].left),) for turn in turns})
-        for turn in turns:
-            self._note(turn, told[turn.env_id])
+        entries = self._note(turns, told)
         self._raise_if_wanted(told)
-        return self._entries(
-            [turn.env_id for turn in turns if self._is_told(self._episodes[turn.env_id], told[turn.env_id])]
-        )
+        return entries
 
-    def _note(self, turn: Turn, told: list[Any] | EnvFailure) -> None:
-        episode = self._episodes[turn.env_id]
-        if isinstance(told, EnvFailure):
-            episode.broke(turn, told)
-        else:
-            episode.played(turn, told[0], self.settings.es_manager.format_penalty)
-
-    def _is_told(self, episode: Episode, told: list[Any] | EnvFailure) -> bool:
-        return isinstance(told, EnvFailure) or not episode.done
+    def _note(self, turns: Sequence[Turn], told: Results) -> list[Entry]:
+        """Note what came of these turns. The entries of those that are not over, or broke."""
+        penalty, entries = self.settings.es_manager.format_penalty, list[Entry]()
+        for turn in turns:
+            episode, answers = self._episodes[turn.env_id], told[turn.env_id]
+            if isinstance(answers, EnvFailure):
+                episode.broke(turn, answers)
+                entries.append(episode.entry())
+                continue
+            episode.played(turn, answers[0], penalty)
+            if not episode.done:
+                entries.append(episode.entry())
+        return entries
 
     def _entries(self, envs: Sequence[int]) -> list[Entry]:
         return [self._episodes[env].entry() for env in envs]

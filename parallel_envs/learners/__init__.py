@@ -1,8 +1,8 @@
 """Independent learners: each agent its own network, buffer, optimiser and random generator.
 
 Start with `independent.py` (`IndependentLearners`) and `learner.py` (one agent). Each algorithm is one file: `ppo.py`,
-`dqn.py`, `sac.py`; `algorithm.py` says what one is. `updates/` holds the ways to run them, `loops/` those to learn while collecting. Names are resolved on first
-use: they need torch.
+`dqn.py`, `sac.py`; `algorithm.py` says what one is. `updates/` holds the ways to run them, `loops/` those to learn
+while collecting. Names are resolved on first use: they need torch.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from parallel_envs.errors import ClosedError
 from parallel_envs.learners.algorithm import Agent, AlgorithmConfig
 from parallel_envs.learners.arguments import check_options, configs_of, no_actions
 from parallel_envs.learners.brain import Diverged, Report
-from parallel_envs.learners.keeping import load_states_from, put_states, states_of
+from parallel_envs.learners.keeping import load_states_from, put_states, save_states_to, states_of
 from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.life import Life
 from parallel_envs.learners.runner import Make, Runner
@@ -247,28 +247,23 @@ class IndependentLearners:
 
     def states(self) -> dict[Agent, dict[str, Any]]:
         """All that each agent is: see `AgentLearner.state`. Episodes that are being played are not part of it."""
-        self._settle()
+        if self.loop is not None:
+            self.loop.settle()
         return states_of(self)
 
     def load_states(self, states: Mapping[Agent, Mapping[str, Any]]) -> None:
         """Have these agents become what `states` told; others stay. The next step begins new episodes."""
-        self._settle()
+        if self.loop is not None:
+            self.loop.settle()
+        self._runner.changed(states)
         put_states(self, states)
         self.forget_episodes()
         if self.loop is not None:
             self.loop.changed(states)
 
-    def _settle(self) -> None:
-        """Have the brains here, if they are away learning."""
-        if self.loop is not None:
-            self.loop.settle()
-
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint: a folder for each agent, safetensors and JSON. See `checkpoints.py`."""
-        from parallel_envs.learners.checkpoints import save_checkpoint
-
-        about = {"seed": self.seed, "steps": self.steps, "updates": self.updates}
-        save_checkpoint(folder, self.states(), about)
+        save_states_to(self, folder)
 
     def load(self, folder: str | Path) -> None:
         """Become what a checkpoint holds. Nothing is changed if it does not fit."""

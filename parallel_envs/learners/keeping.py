@@ -28,13 +28,20 @@ def put_states(learners: IndependentLearners, states: Mapping[Agent, Mapping[str
             raise KeyError(f"There is no agent {agent!r} here. There are {list(learners.agents)}.")
     for agent, state in states.items():
         learners.agents[agent].load_state(dict(state))
-        learners.mode.changed(agent)
     learners.policy.load_state_dict({agent: learners.agents[agent].acting_weights() for agent in states})
     acting = learners.policy.get_state()
     drawn = {agent: state["generator"].get("acting") for agent, state in states.items()}
     learners.policy.set_state(
         {agent: ({"generator": own, "memory": None}, acting[agent][1]) for agent, own in drawn.items() if own}
     )
+
+
+def save_states_to(learners: IndependentLearners, folder: str | Path) -> None:
+    """Write a checkpoint."""
+    from parallel_envs.learners.checkpoints import save_checkpoint
+
+    about = {"seed": learners.seed, "steps": learners.steps, "updates": learners.updates}
+    save_checkpoint(folder, learners.states(), about)
 
 
 def load_states_from(learners: IndependentLearners, folder: str | Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from parallel_envs.learners.algorithm import Agent
@@ -27,6 +27,12 @@ class Runner:
             self.close()
             self.mode, self._key = make(self._brains), key
         return self.mode
+
+    def changed(self, agents: Iterable[Agent]) -> None:
+        """Other numbers have been put into the brains of these agents."""
+        if self.mode is not None:
+            for agent in agents:
+                self.mode.changed(agent)
 
     def close(self) -> None:
         """Let go of the mode. May be called again."""

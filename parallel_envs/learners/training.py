@@ -157,13 +157,10 @@ def _next_mark(steps: int, every: int) -> int:
 
 def _may_save(learners: IndependentLearners, mark: int, every: int) -> bool:
     """Behind the mark, and nothing is lost; agents who never all have learnt at once do not put it off for ever."""
-    return learners.steps >= mark and (learners.steps >= mark + every or not _waiting(learners))
-
-
-def _waiting(learners: IndependentLearners) -> bool:
-    """Whether someone has lived what is yet to be learnt, and can only be learnt now."""
-    memories = [agent.memory for agent in learners.agents.values()]
-    return any(isinstance(memory, TrajectoryStore) and memory.num_steps > 0 for memory in memories)
+    memories = [one.memory for one in learners.agents.values() if isinstance(one.memory, TrajectoryStore)]
+    longest = max((memory.horizon * memory.num_rows for memory in memories), default=0)
+    waiting = any(memory.num_steps > 0 for memory in memories)
+    return learners.steps >= mark and (learners.steps >= mark + max(every, longest) or not waiting)
 
 
 def _take_in(metrics: Metrics, learners: IndependentLearners, loop: Loop, averages: Averages, shown: Display) -> None:
@@ -175,10 +172,12 @@ def _take_in(metrics: Metrics, learners: IndependentLearners, loop: Loop, averag
 def _log_line(
     learners: IndependentLearners, loop: Loop, run: Run, steps: int, means: Mapping[Agent, dict[str, float]]
 ) -> None:
-    returns = {agent: {"return": value} for agent, value in learners.returns().items()}
+    report = loop.report()
     counts = {"update": learners.updates, "steps": steps, "seconds": dict(learners.seconds)}
-    counts["loop"] = loop.report().described()
-    run.log(counts, {agent: {**own, **returns.get(agent, {})} for agent, own in means.items()})
+    counts["loop"] = report.described()
+    more = {agent: {"return": value} for agent, value in learners.returns().items()}
+    lags = {agent: {"lag": lag.mean} for agent, lag in report.lags.items()}
+    run.log(counts, {agent: {**own, **lags.get(agent, {}), **more.get(agent, {})} for agent, own in means.items()})
 
 
 def _progress(learners: IndependentLearners, loop: Loop) -> Progress:

@@ -176,3 +176,11 @@ def test_an_env_that_cannot_be_made_is_an_error_of_reset() -> None:
         pytest.raises(EnvError, match=r"\(Lake\) raised TypeError during its const"),
     ):
         manager.reset(seed=0)
+
+
+def test_what_is_done_to_pictures_that_were_returned_has_no_say_in_replays() -> None:
+    with EnvStateManager(configured({"Pictures": 1}, max_workers=1)) as manager:
+        [entry, _] = manager.reset(seed=2)
+        entry["history"][0]["images"][0][:] = 7
+        kill_all(manager)
+        assert "failure" not in manager.step(inputs({0: ["left"]}))[0]

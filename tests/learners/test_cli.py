@@ -105,6 +105,14 @@ def test_a_run_leaves_its_settings_metrics_and_checkpoints(train: Train, tmp_pat
     assert len(list((folder / "checkpoints").iterdir())) == 2
 
 
+def test_checkpoints_that_are_closer_than_rollouts_lose_none(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = ["total_steps=80", "checkpoint_every=3", "algorithm.rollout_length=10"]
+    done = train(*words, f"folder={folder}")
+    assert done.exit_code == 0, done.output
+    assert learnt(folder)[1]["updates"] == 4
+
+
 def test_a_run_finds_a_folder_of_its_own(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert train("total_steps=8").exit_code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from parallel_envs.testing.eased_mdps import EasedMDPEnv
 from parallel_envs.testing.families import TabularMDPEnv
@@ -28,3 +29,15 @@ def test_task_i_of_a_seed_is_the_same_however_many_are_drawn() -> None:
 
 def test_evaluation_is_on_whole_mdps() -> None:
     assert EasedMDPEnv.sample_eval_tasks(3, seed=1) == TabularMDPEnv.sample_tasks(3, seed=1)
+
+
+def test_rewards_are_as_noisy_as_is_said() -> None:
+    (task,) = EasedMDPEnv.sample_tasks(1, seed=3, fewest=10)
+    assert (task.transitions > 0).all()
+    told = []
+    for env in (EasedMDPEnv(noise=0.0), EasedMDPEnv(noise=1.0), TabularMDPEnv()):
+        env.reset_task(task)
+        env.reset(seed=4)
+        told.append([env.step(2)[1] for _ in range(10)])
+    assert told[1] == pytest.approx(told[2])
+    assert set(np.round(told[0], 9).tolist()) <= set(np.round(task.rewards[:, 2], 9).tolist())

@@ -23,6 +23,7 @@ from parallel_envs.learners.loops.options import LoopOptions
 from parallel_envs.learners.loops.side import LearningSide, SerialSide, ThreadSide
 from parallel_envs.learners.loops.understudy import Understudy
 from parallel_envs.learners.loops.workers import learner_of
+from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.torch_threads import one_torch_thread
 
 if TYPE_CHECKING:
@@ -116,9 +117,16 @@ class BesideLoop(Loop):
         results = self.side.take()
         metrics = self._note(results)
         self.changed(self.learners.agents)
+        if any(self._is_amid_rollout(result.job.agent) for result in results):
+            self.learners.forget_episodes()
         for round_ in rounds_of(results):
             self.learners.tell_of({result.job.agent: result.report for result in round_})
         return metrics
+
+    def _is_amid_rollout(self, agent: Agent) -> bool:
+        """Whether an agent has lived part of a rollout: other weights are not to act in the rest of it."""
+        memory = self.learners.agents[agent].memory
+        return isinstance(memory, TrajectoryStore) and memory.num_steps > 0
 
     def changed(self, agents: Iterable[Agent]) -> None:
         learners = {agent: self.learners.agents[agent] for agent in agents}

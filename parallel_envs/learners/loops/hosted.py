@@ -17,6 +17,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from parallel_envs.engine import Reply
+from parallel_envs.errors import WorkerDied
 from parallel_envs.learners.algorithm import Agent
 from parallel_envs.learners.brain import Brain, Report
 from parallel_envs.learners.updates import MODES
@@ -49,14 +51,35 @@ class HostedUpdates(ProcessUpdates):
         return f"{self.inner} in {number} worker{'s' if number > 1 else ''} of their own"
 
     def abandon(self) -> None:
-        """End an update that does not come to its end, from another thread: it raises `WorkerDied` there."""
+        """End an update that does not come to its end, from another thread: it raises `WorkerDied` there.
+
+        Updates may be made again after `resume`.
+        """
         self._abandoned = True
         for worker in self._pool.all_workers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pool.pid(worker), signal.SIGKILL)
 
-    def _replace(self, dead: Mapping[int, Any], *, give_up: bool) -> None:
-        super()._replace(dead, give_up=give_up or self._abandoned)
+    def resume(self) -> None:
+        """Replace the workers that were ended, and from now on those that die."""
+        self._abandoned = False
+        dead = [worker for worker in self._pool.all_workers if self._pool.death(worker) is not None]
+        for worker in dead:
+            self._pool.restart(worker)
+        self._settle_in(dead)
+
+    def _replace(self, dead: Mapping[int, Reply], *, give_up: bool) -> None:
+        if self._abandoned:
+            worker, reply = next(iter(dead.items()))
+            code = None if reply.death is None else reply.death.exitcode
+            raise WorkerDied(
+                "An update was abandoned, as its worker did not come to the end of it when it was to stop. What had "
+                "been learnt before is kept: update again, and another worker takes its place.",
+                worker=worker,
+                pid=self._pool.pid(worker),
+                exitcode=code,
+            )
+        super()._replace(dead, give_up=give_up)
 
 
 class ModeHost(LearnerHost):

@@ -37,7 +37,10 @@ class Loop(ABC):
         """One step of all environments, and learning where it is due. Returns metrics of updates that came to light."""
 
     def settle(self) -> Metrics:
-        """Wait until all that was planned has been learnt, and act with it. Returns its metrics."""
+        """Wait until all that was planned has been learnt, and act with it. Returns its metrics.
+
+        In the middle of a rollout on-policy, episodes begin anew: one version acts throughout each.
+        """
         return {}
 
     def changed(self, agents: Iterable[Agent]) -> None:  # noqa: B027  # nothing stands in for the brains here

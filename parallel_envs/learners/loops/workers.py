@@ -35,6 +35,7 @@ def learner_of(learners: IndependentLearners, options: LoopOptions, workers: int
     if options.learn_in == "process":
         mode = learners.run_by(("process", workers, inner), lambda own: HostedUpdates(own, workers, inner))
         assert isinstance(mode, HostedUpdates)
+        mode.resume()
         at_once = inner == "fused" or workers > 1
         return Learner(mode, options.order, at_once=at_once, abandon=mode.abandon)
     here = "thread" if options.learn_in == "thread" and learners.update_mode == "thread" else inner

@@ -47,15 +47,30 @@ class RolloutBuffer(ReplayBuffer):
 
 
 class Unrolled(Recurrent):
-    """`forward(features, (memory,))` is one step; without a memory, all steps of rollouts from their beginnings."""
+    """A GRU that sees two observations at a time, this one and the one before: what was done where, and its outcome.
+
+    `forward(features, (memory, before))` is one step; without a state, all steps of rollouts from their beginnings.
+    """
+
+    def __init__(self, num_in: int, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.num_in = num_in
+
+    def initial_state(self, num_rows: int) -> tuple[Tensor, ...]:
+        return *super().initial_state(num_rows), torch.zeros(num_rows, self.num_in)
 
     def forward(self, features: Tensor, state: tuple[Tensor, ...] | None = None) -> Any:
-        return self.head(self.remembered(features)) if state is None else super().forward(features, state)
+        if state is None:
+            return self.head(self.remembered(features))
+        memory, before = state
+        out, (memory,) = super().forward(torch.cat([features, before], -1), (memory,))
+        return out, (memory, features)
 
     def remembered(self, features: Tensor) -> Tensor:
         """(rollouts, steps, ...): what is remembered after each observation."""
+        before = torch.cat([torch.zeros_like(features[:, :1]), features[:, :-1]], 1)
         begins = torch.zeros(features.shape[:2], dtype=torch.bool)
-        return self.unroll(features, begins, torch.zeros(len(features), self.size))
+        return self.unroll(torch.cat([features, before], -1), begins, torch.zeros(len(features), self.size))
 
 
 class First(nn.Module):
@@ -73,9 +88,9 @@ def unrolled(num_in: int, config: Any, head: nn.Module, generator: torch.Generat
     """The config's hidden layers, of which the last remembers, and a head."""
     *hidden, size = config.hidden
     wide = hidden[-1] if hidden else size
-    encoder = mlp(num_in, hidden[:-1], wide, generator, activation=config.activation)
+    encoder = mlp(2 * num_in, hidden[:-1], wide, generator, activation=config.activation)
     last = nn.ReLU() if config.activation == "relu" else nn.Tanh()
-    return Unrolled(nn.Sequential(*encoder, last), GruCell(wide, size, generator), head, size)
+    return Unrolled(num_in, nn.Sequential(*encoder, last), GruCell(wide, size, generator), head, size)
 
 
 def drawn(algorithm: Algorithm, memory: RolloutBuffer, generator: np.random.Generator) -> Plan:
@@ -119,7 +134,7 @@ class MemoryDQN(DQN):
         size = config.hidden[-1]
         head = mlp(size, (size,), self.head.num_outputs - 1, generator, activation=config.activation)
         body = unrolled(self.sight.num_numbers, config, head, generator)
-        actor = RecurrentQ(body.encoder, body.cell, head, body.size)
+        actor = RecurrentQ(body.num_in, body.encoder, body.cell, head, body.size)
         actor.register_buffer("epsilon", torch.tensor([config.epsilon_start]))
         both: Any = QNetworks
         return both(actor)  # type: ignore[no-any-return]  # it takes any network that can be copied

@@ -104,7 +104,9 @@ def test_lags_and_waits_are_logged_and_shown(train: Train, tmp_path: Path) -> No
     done = train(f"folder={tmp_path / 'run'}", "log_every=1")
     assert done.exit_code == 0, done.output
     assert "overlap: lag 0 / " in done.output
-    last = read_metrics(tmp_path / "run")[-1]["loop"]
+    line = read_metrics(tmp_path / "run")[-1]
+    last = line["loop"]
+    assert line["agents"]["red"]["lag"] == pytest.approx(last["lag"]["red"]["mean"])
     assert last["lag"]["red"] == {"min": 0, "mean": pytest.approx(last["lag"]["red"]["mean"]), "max": 1}
     assert last["collect_seconds"] > 0
     assert last["learn_seconds"] > 0

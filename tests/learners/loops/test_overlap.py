@@ -135,6 +135,17 @@ def test_plans_say_how_likely_actions_were_for_the_weights_that_took_them(
                     np.testing.assert_allclose(arrays["behaviour"][step][rows], expected, atol=1e-5)
 
 
+def test_one_version_acts_throughout_a_rollout_also_when_all_is_settled_amid_one() -> None:
+    with learners({"red": PPO, "blue": SAC}) as made, unhurried(made, 5, mode="overlap") as loop:
+        jobs = jobs_of(loop)
+        for num_steps in (14, 3, 10, 8, 25):
+            advance(loop, num_steps)
+        red = [job for job in jobs if job.agent == "red"]
+    assert len(red) >= 4
+    assert [len(set(job.versions.tolist())) for job in red] == [1] * len(red)
+    assert max(int(job.lags.max()) for job in red) == 1
+
+
 def test_training_twice_in_one_go_or_in_two_modes_goes_on_well() -> None:
     with learners(PPO) as made:
         made.train(100, mode="overlap", learn_in="thread")
@@ -269,18 +280,29 @@ def test_in_workers_it_is_the_same_and_one_that_dies_loses_nothing() -> None:
 def test_a_learner_that_hangs_is_ended_when_the_caller_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_module, "_GRACE_SECONDS", 0.05)
 
-    class Enough(Exception):
-        pass
-
-    def stop(made: IndependentLearners) -> None:
-        mode: Any = made.mode
-        os.kill(mode._pool.pid(0), signal.SIGSTOP)
-        raise Enough
-
     with learners(PPO) as made:
         with pytest.raises(Enough):
-            made.train(1000, stop, mode="overlap")
-        made.train(40)
+            leave_hanging(made)
+        assert made.updates == 1
+        made.train(80, mode="overlap")
+        assert made.updates == 3
+
+
+class Enough(Exception):
+    """The caller stops."""
+
+
+def leave_hanging(made: IndependentLearners) -> None:
+    """The second update is never finished."""
+    with open_loop(made, LoopOptions(mode="overlap")) as loop:
+        side: Any = loop
+        for _ in range(19):
+            loop.advance()
+        side.side.wait_until(lambda side: not side.num_unlearnt())
+        mode: Any = made.mode
+        os.kill(mode._pool.pid(0), signal.SIGSTOP)
+        loop.advance()
+        raise Enough
 
 
 def test_an_environment_that_dies_is_begun_anew_and_learning_goes_on(caplog: pytest.LogCaptureFixture) -> None:

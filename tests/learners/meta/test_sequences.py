@@ -118,3 +118,15 @@ def test_memories_fade_over_one_step_to_so_many() -> None:
 
 def _place(one: Brain, name: str) -> slice:
     return next(slice(part.start, part.stop) for part in one.layout.trained if part.name == name)
+
+
+def test_the_observation_before_is_seen_as_well_and_none_before_the_first() -> None:
+    one = brain(DQN, Discrete(3))
+    chain = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0))
+    other = chain.clone()
+    other[:, 0] += 1.0
+    actor, memory = one.module.actor, torch.zeros(1, one.module.actor.size)
+    with torch.no_grad():
+        seen = [actor(chain[:, 1], (memory, before[:, 0]))[0] for before in (chain, other)]
+        assert not torch.equal(*seen)
+        assert torch.equal(actor.initial_state(1)[1], torch.zeros(1, 4))
