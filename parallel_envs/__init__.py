@@ -5,9 +5,10 @@ Names are resolved on first use: importing this package loads nothing else.
 
 from __future__ import annotations
 
-import importlib
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from parallel_envs.lazy import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
     from parallel_envs.errors import (
@@ -93,12 +94,4 @@ __all__ = [
     "vector_entry_point",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = _on_first_use(__name__, _HOMES)

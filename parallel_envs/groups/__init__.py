@@ -5,8 +5,9 @@ The names are resolved on first use: a worker that imports one module here bring
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from parallel_envs.lazy import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
     from parallel_envs.groups.episodes import EnvStatus
@@ -40,12 +41,4 @@ __all__ = [
     "register",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = _on_first_use(__name__, _HOMES)

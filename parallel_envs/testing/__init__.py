@@ -18,9 +18,9 @@ A test of your own environment is then three lines:
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from parallel_envs.lazy import on_first_use as _on_first_use
 from parallel_envs.testing.conformance import check_vector_env
 from parallel_envs.testing.equality import Difference, assert_same_batch, first_difference
 from parallel_envs.testing.families import BanditEnv, GridNaviEnv, PointRobotEnv, TabularMDP, TabularMDPEnv
@@ -67,8 +67,4 @@ _WANT_MORE = {
 }
 """Names whose modules load MuJoCo or PettingZoo."""
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _WANT_MORE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_WANT_MORE[name]}"), name)
+__getattr__, __dir__ = _on_first_use(__name__, _WANT_MORE)

@@ -17,8 +17,9 @@ leads here for people who browse, and is not installed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from parallel_envs.lazy import on_first_use as _on_first_use
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
 from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.batch import PerAgentBatchWrapper
@@ -48,14 +49,4 @@ __all__ = [
     "WrappedMultiAgentPolicy",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name != "TorchPolicy":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from parallel_envs.wrappers.torch_policy import TorchPolicy
-
-    return TorchPolicy
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), "TorchPolicy"})
+__getattr__, __dir__ = _on_first_use(__name__, {"TorchPolicy": "torch_policy"})

@@ -8,8 +8,9 @@ episode on a task to the next. Names are resolved on first use: they need torch.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from parallel_envs.lazy import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
     from parallel_envs.learners.meta.architectures import AGENT_ARCHS
@@ -27,12 +28,4 @@ _HOMES = {
 
 __all__ = ["AGENT_ARCHS", "Adaptation", "Learner", "MetaSettings", "load_settings"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = _on_first_use(__name__, _HOMES)

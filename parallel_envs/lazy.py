@@ -1,0 +1,29 @@
+"""Names of a package that are imported when they are first asked for.
+
+    __getattr__, __dir__ = on_first_use(__name__, {"ParallelEnvManager": "vector"})
+
+A package says in a table in which of its modules each name is at home; nothing is imported before one is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["on_first_use"]
+
+
+def on_first_use(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """What a package's `__getattr__` and `__dir__` are to be. `homes`: each name's module, seen from the package."""
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return find, names
