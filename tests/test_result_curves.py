@@ -35,6 +35,7 @@ def test_the_interval_is_students(learning_curve: Any) -> None:
     assert found.half == pytest.approx(2.776 * math.sqrt(2.5 / 5))
     assert learning_curve.interval([7.0, 7.0]).half == 0.0
     assert math.isnan(learning_curve.interval([7.0]).half)
+    assert [str(learning_curve.interval(values)) for values in ([7.0], [6.0, 6.0])] == ["7.00", "6.00 ± 0.00"]
 
 
 def test_a_row_has_every_runs_last_value(learning_curve: Any) -> None:

@@ -26,7 +26,7 @@ class Interval:
     half: float
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f} ± {self.half:.2f}"
+        return f"{self.mean:.2f}" if math.isnan(self.half) else f"{self.mean:.2f} ± {self.half:.2f}"
 
 
 @dataclass(frozen=True, slots=True)

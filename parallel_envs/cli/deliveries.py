@@ -67,9 +67,9 @@ class Deliveries:
             from parallel_envs.evaluation.recording import check_can_record
 
             check_can_record(self.record)
-            self.videos.mkdir(parents=True, exist_ok=True)
+            _make_folder("--videos", self.videos)
         if self.save_episodes is not None:
-            self.save_episodes.mkdir(parents=True, exist_ok=True)
+            _make_folder("--save-episodes", self.save_episodes)
 
     @property
     def kept_up_to_date(self) -> Path | None:
@@ -81,7 +81,12 @@ class Deliveries:
         if self.save_episodes is not None and record.trajectory is not None:
             from parallel_envs.evaluation.trajectories import save_episode
 
-            save_episode(self.save_episodes, record)
+            try:
+                save_episode(self.save_episodes, record)
+            except OSError as error:  # the evaluation goes on: its numbers are worth more
+                if self.complete:
+                    typer.echo(f"Episode {record.episode} of {record.mission} is not kept: {error}", err=True)
+                self.complete = False
 
     def make(
         self,
@@ -131,9 +136,16 @@ def _format_of(path: Path) -> Format:
     return _SUFFIXES[path.suffix.lower()]
 
 
+def _make_folder(option: str, path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"{option} {path} cannot be a folder: {error.strerror}. Name another.") from None
+
+
 def _check_output(path: Path) -> None:
     if path.suffix.lower() not in _SUFFIXES:
         raise typer.BadParameter(f"--output {path}: its ending says how it is written: {', '.join(_SUFFIXES)}.")
-    if path.is_dir() or not path.parent.is_dir():
-        what = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise typer.BadParameter(f"--output {path} cannot be written: {what}.")
+    from parallel_envs.evaluation.resuming import check_writable
+
+    check_writable(path)

@@ -139,8 +139,9 @@ def evaluate(
 ) -> None:
     """Play missions with policies, and say how well they did. The numbers are the same for any number of jobs.
 
-    Progress goes to stderr, results to stdout. Exit codes: 0 done; 1 an episode failed, or a threshold was missed; 2 it
-    cannot be done as asked, and nothing was played; 130 ended by Ctrl-C, with what was complete.
+    Progress goes to stderr, results to stdout. Exit codes: 0 done; 1 an episode failed, a threshold was missed, or a
+    file could not be written; 2 it cannot be done as asked, and nothing was played; 130 ended by Ctrl-C, with what was
+    complete.
 
     Example: parallel-envs eval -m mpe2.simple_spread_v3 -p random --episodes 20 --jobs 4 --output results.json
     """
@@ -174,16 +175,16 @@ def evaluate(
             "resume": resume,
             "preload": slow_imports(candidates),
         }
-        result, stopped = _played(deliveries, asked)
+        result, went_wrong = _played(deliveries, asked)
     show(result, format)
-    with plain_errors(*mistakes, words=_OPTIONS):
+    with plain_errors(*mistakes, words=_OPTIONS, exit_code=1):
         deliveries.make(result, missions, policy, shares)
     missed = [told for threshold in thresholds for told in threshold.missed_by(result)]
     for line in missed:
         typer.echo(line, err=True)
-    if result.interrupted and not stopped:
+    if result.interrupted and not went_wrong:
         raise typer.Exit(_INTERRUPTED)
-    if stopped or missed or result.failures or not deliveries.complete:
+    if went_wrong or missed or result.failures or not deliveries.complete:
         raise typer.Exit(1)
 
 
@@ -208,9 +209,10 @@ def _begin_early(jobs: str) -> None:
 
 
 def _played(deliveries: Deliveries, asked: dict[str, Any]) -> tuple[EvaluationResult, bool]:
-    """What has come of it, and whether it was stopped because an episode failed."""
+    """What has come of it, and whether that went wrong: an episode failed with --strict, or the file is not there."""
     from parallel_envs.cli.progress import shown
     from parallel_envs.errors import EpisodeFailed
+    from parallel_envs.evaluation import NotSaved
     from parallel_envs.evaluation import evaluate as play
 
     with shown(deliveries.keep) as progress:
@@ -221,10 +223,10 @@ def _played(deliveries: Deliveries, asked: dict[str, Any]) -> tuple[EvaluationRe
                 progress=progress,
                 **asked,
             )
-        except EpisodeFailed as error:
-            stopped: EvaluationResult = error.result
+        except (EpisodeFailed, NotSaved) as error:
+            held: EvaluationResult = error.result
             typer.echo(str(error), err=True)
-            return stopped, True
+            return held, True
     return result, False
 
 

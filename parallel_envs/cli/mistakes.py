@@ -10,8 +10,10 @@ import typer
 
 
 @contextmanager
-def plain_errors(*kinds: type[BaseException], words: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Errors of these kinds end the program with their text and exit code 2.
+def plain_errors(
+    *kinds: type[BaseException], words: Mapping[str, str] | None = None, exit_code: int = 2
+) -> Iterator[None]:
+    """Errors of these kinds end the program with their text and this exit code.
 
     `words`: what arguments in their texts are called on the command line; `jobs=2` becomes `--jobs 2`.
     """
@@ -19,7 +21,7 @@ def plain_errors(*kinds: type[BaseException], words: Mapping[str, str] | None = 
         yield
     except kinds as error:
         typer.echo(_in_options(str(error), words or {}), err=True)
-        raise typer.Exit(2) from None
+        raise typer.Exit(exit_code) from None
 
 
 def _in_options(text: str, words: Mapping[str, str]) -> str:

@@ -70,10 +70,13 @@ class Threshold:
         return [told for name, summary in self._summaries(result).items() if (told := self._told(name, summary))]
 
     def _summaries(self, result: EvaluationResult) -> dict[str, Summary]:
+        from parallel_envs.evaluation.statistics import summarise  # late: it takes time, and `--help` shows no figures
+
         policies = result.per_policy()
         if self.name is None:
             return policies
-        return {self.name: {**policies, **result.per_mission()}[self.name]}
+        known = {**policies, **result.per_mission()}
+        return {self.name: known.get(self.name) or summarise({})}  # who has not played yet has no figures
 
     def _told(self, name: str, summary: Summary) -> str:
         value = getattr(summary, METRICS[self.metric])

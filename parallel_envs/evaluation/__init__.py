@@ -11,6 +11,7 @@ from parallel_envs.evaluation.mission_names import missions_of
 from parallel_envs.evaluation.missions import Mission
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult, Failure, Trajectory
+from parallel_envs.evaluation.resuming import NotSaved
 
 __all__ = [
     "BadEvaluation",
@@ -19,6 +20,7 @@ __all__ = [
     "EvaluationResult",
     "Failure",
     "Mission",
+    "NotSaved",
     "Progress",
     "Trajectory",
     "candidates_of",

@@ -77,7 +77,8 @@ def _told_apart(named: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     names = [name for name, _ in named]
     if twice := [name for name in names if names.count(name) > 1]:
         raise BadEvaluation(
-            f"Two policies are called {twice[0]!r}, and results could not tell them apart. Give a dict {{name: policy}}."
+            f"Two policies are called {twice[0]!r}, and results could not tell them apart. Give a dict "
+            "{name: policy}."
         )
     return named
 

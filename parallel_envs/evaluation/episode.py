@@ -33,7 +33,10 @@ _SUCCESS = ("is_success", "success")
 
 
 _NOBODY = Failure(
-    kind="env", error_type="ValueError", message="The environment began without agents: nothing was played.", where="reset"
+    kind="env",
+    error_type="ValueError",
+    message="The environment began without agents: nothing was played.",
+    where="reset",
 )
 
 

@@ -104,6 +104,7 @@ def evaluate(
     Raises:
         BadEvaluation: It cannot be done as asked. Nothing has been played.
         EpisodeFailed: With `strict`; what was complete by then is its `result`.
+        NotSaved: The file could not be written in the end; what was to be in it is its `result`.
     """
     check_whole("episodes", episodes, least=1)
     check_whole("seed", seed, least=0)
@@ -195,6 +196,7 @@ class _Evaluation:
             interrupted = True
         except EpisodeFailed as error:
             error.result = self._result(interrupted=True)
+            self._saver.try_to_save(error.result)
             raise
         result = self._result(interrupted=interrupted)
         self._saver.save(result)

@@ -26,7 +26,6 @@ from parallel_envs.evaluation.mission_names import check_known, nearest
 from parallel_envs.evaluation.missions import Mission
 from parallel_envs.evaluation.mistakes import BadEvaluation
 
-
 _FORM = "`missions: {cart: {env: CartPole-v1}}`"
 
 

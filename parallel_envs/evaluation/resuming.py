@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +14,8 @@ from parallel_envs.evaluation.documents import BadDocument, plain
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
 from parallel_envs.evaluation.work import Key, Order
+
+_log = logging.getLogger(__name__)
 
 _MAY_DIFFER = ("missions", "episodes")  # more of them leave those that were played as they were
 _LEAST_SECONDS, _MOST_SHARE = 1.0, 0.05  # between two writings; of the time that may go into them
@@ -61,6 +64,14 @@ def _is_same(earlier: Any, asked: Any) -> bool:
     return bool(earlier == asked) and (not isinstance(asked, dict) or list(earlier) == list(asked))
 
 
+class NotSaved(OSError):
+    """The file that was to hold an evaluation cannot be written. `result` is the evaluation: write it elsewhere."""
+
+    def __init__(self, path: Path, result: EvaluationResult, problem: OSError) -> None:
+        super().__init__(f"{path} cannot be written: {problem}. What was played is not in it.")
+        self.result = result
+
+
 class Saver:
     """Keeps a file up to date, as often as that costs next to nothing.
 
@@ -73,24 +84,36 @@ class Saver:
         self._path, self._result = None if path is None else Path(path), result
         self._not_before = 0.0
         if self._path is not None:
-            _check_writable(self._path)
+            check_writable(self._path)
 
     def noted(self) -> None:
         """Something has become complete."""
         if self._path is None or time.monotonic() < self._not_before:
             return
         began = time.monotonic()
-        self.save(self._result())
+        self.try_to_save(self._result())
         seconds = time.monotonic() - began
         self._not_before = time.monotonic() + max(_LEAST_SECONDS, seconds / _MOST_SHARE)
 
+    def try_to_save(self, result: EvaluationResult) -> None:
+        """Write this. If that cannot be done it is logged: there may be room again later."""
+        try:
+            self.save(result)
+        except NotSaved as error:
+            _log.warning("%s", str(error))  # the text alone: whoever keeps an error keeps all that its frames hold
+
     def save(self, result: EvaluationResult) -> None:
-        """Write this."""
-        if self._path is not None:
+        """Write this. Raises NotSaved."""
+        if self._path is None:
+            return
+        try:
             result.to_json(self._path)
+        except OSError as error:
+            raise NotSaved(self._path, result, error) from error
 
 
-def _check_writable(path: Path) -> None:
+def check_writable(path: Path) -> None:
+    """Raise BadEvaluation if there can be no such file."""
     folder = path.parent
     if path.is_dir() or not folder.is_dir():
         what = "it is a folder" if path.is_dir() else f"there is no folder {folder}"

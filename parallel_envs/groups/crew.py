@@ -106,7 +106,9 @@ class Crew:
         by_worker: dict[int, dict[int, tuple[Job, ...]]] = {}
         for env, jobs in orders.items():
             by_worker.setdefault(self.homes[env], {})[env] = jobs
-        calls = {worker: Call(self._key, "work", (_as_bytes(own),)) for worker, own in by_worker.items()}
+        self._clock.request += 1
+        number = self._clock.request
+        calls = {worker: Call(self._key, "work", (_as_bytes(own), number)) for worker, own in by_worker.items()}
         ticket = self.pool.send(calls) if calls else None
         return Asked(orders, ticket, time.monotonic())
 
@@ -142,24 +144,22 @@ class Crew:
             now = time.monotonic()
             for worker in sorted(ticket.waiting):
                 blamed = self._clock.late(self._held[worker], now)
-                if blamed or now >= self._stalled_at(worker, asked):
+                if blamed or now >= self._lost_at(worker, asked):
                     late[worker] = self._failures_of_late(worker, blamed, asked.orders)
                     self.pool.kill(worker)
         return late
 
     def _patience(self, asked: Asked, ticket: Ticket) -> float | None:
         """Seconds until somebody can be late at the earliest."""
-        first = min(
-            min(self._clock.next_due(self._held[worker]), self._stalled_at(worker, asked)) for worker in ticket.waiting
-        )
+        first = min(self._lost_at(worker, asked) for worker in ticket.waiting)
         return None if first == math.inf else max(first - time.monotonic(), 0.0)
 
-    def _stalled_at(self, worker: int, asked: Asked) -> float:
-        """When a worker that works for none of its environments must be stuck."""
-        limit = self._limits.step
-        if limit is None or self._clock.at_work(self._held[worker]):
-            return math.inf
-        return max(asked.sent_at, self._clock.last_end(self._held[worker])) + limit
+    def _lost_at(self, worker: int, asked: Asked) -> float:
+        """When a worker is to be given up: its environment is late, or it works for none and must be stuck."""
+        held, limit = self._held[worker], self._limits.step
+        if self._clock.is_any_at_work(held):
+            return self._clock.next_due(held)
+        return math.inf if limit is None else max(asked.sent_at, self._clock.last_end(held)) + limit
 
     def _failures_of_late(self, worker: int, envs: Sequence[int], orders: Orders) -> dict[int, EnvFailure]:
         stack = self.pool.stack(worker)

@@ -54,8 +54,10 @@ class Shelf:
             registrations.install()
         return shelf
 
-    def work(self, orders: bytes) -> bytes:
-        """`do`, for those who are asked from another process."""
+    def work(self, orders: bytes, request: int) -> bytes:
+        """`do`, for those who are asked from another process, in a request of this number."""
+        if self._clock is not None:
+            self._clock.request = request
         answers = self.do(pickle.loads(orders))
         try:
             return pickle.dumps(answers, pickle.HIGHEST_PROTOCOL)

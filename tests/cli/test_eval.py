@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -15,6 +16,7 @@ import pytest
 import yaml
 from typer.testing import Result
 
+from parallel_envs.cli.thresholds import Threshold
 from parallel_envs.evaluation import EvaluationResult
 from parallel_envs.evaluation.trajectories import read_episode
 from tests.cli.agents import FUSE
@@ -173,6 +175,36 @@ def test_success_is_judged_where_the_env_tells_it() -> None:
     assert command("eval", *env, "--fail-below", "success=1").exit_code == 1
 
 
+def test_a_policy_that_has_not_played_misses_its_threshold() -> None:
+    threshold = Threshold.parse("late:mean=3")
+    assert threshold.missed_by(EvaluationResult(episodes=())) == ["late: mean is not known, and 3 is wanted."]
+
+
+@pytest.mark.parametrize("name", ["r.json", "r.csv"])
+def test_what_cannot_be_written_is_printed_and_exit_code_1(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "replace", refuse)
+    result = evaluated("-o", str(tmp_path / name))
+    assert result.exit_code == 1, result.output
+    assert "return per agent" in result.stdout
+    assert "No space left on device" in told(result)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_episodes_that_cannot_be_kept_cost_no_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "replace", refuse)
+    result = evaluated("--save-episodes", str(tmp_path / "kept"))
+    assert result.exit_code == 1, result.output
+    assert "Episode 0 of CartPole-v1 is not kept: [Errno 28] No space left on device" in told(result)
+    assert "Episode 1" not in result.output, "once is enough"
+    assert "return per agent" in result.stdout
+
+
+def refuse(self: Path, target: Path) -> Path:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_ctrl_c_prints_what_is_complete(tmp_path: Path) -> None:
     result = command("eval", *CART, "-p", "tests.cli.agents:Interrupted", "-e", "3", "-o", str(tmp_path / "r.json"))
     assert result.exit_code == 130, result.output
@@ -223,6 +255,7 @@ def told_by(result: EvaluationResult) -> list[Any]:
         (["--output", "nowhere/r.json"], "there is no folder nowhere"),
         (["--output", "tests.json"], "it is a folder"),
         (["--resume", "nowhere.json"], "nowhere.json cannot be read"),
+        (["--save-episodes", "file/kept"], "--save-episodes file/kept cannot be a folder: Not a directory"),
         (["--record", "bst"], "'bst' is not one of 'best'"),
         (["--format", "tabel"], "'tabel' is not one of 'table'"),
         (["--fail-below", "men=3"], "there is no metric 'men'. Did you mean 'mean'?"),
@@ -237,11 +270,12 @@ def test_mistakes_are_told_in_plain_words(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tests.json").mkdir()
+    (tmp_path / "file").touch()
     result = command("eval", *CART, "-p", "random", "-e", "2", *words)
     assert result.exit_code == 2, result.output
     assert message in told(result)
     assert "Traceback" not in result.output
-    assert [path.name for path in tmp_path.iterdir()] == ["tests.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "tests.json"]
 
 
 def test_without_words_there_is_help() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
 
 from parallel_envs.evaluation.actions import Noops, objection
 from tests.evaluation.stages import Course
@@ -23,6 +23,8 @@ BOX = Box(-1.0, 1.0, (2,), np.float32)
         (BOX, np.zeros(2)),  # float64
         (BOX, [0.5, 7]),  # beyond its bounds: environments clip, or do not
         (MultiDiscrete([2, 3]), np.array([1, 2])),
+        (Dict(move=BOX, say=Discrete(2)), {"say": 1, "move": np.zeros(2)}),
+        (Tuple([Discrete(2), Tuple([BOX])]), (1, (np.zeros(2),))),
     ],
 )
 def test_these_are_actions(space: Space[Any], action: Any) -> None:
@@ -43,6 +45,11 @@ def test_these_are_actions(space: Space[Any], action: Any) -> None:
         (BOX, None),
         (BOX, [[1], [1, 2]]),
         (MultiBinary(2), np.array([0, 2])),
+        (Dict(move=BOX, say=Discrete(2)), {"say": 2, "move": np.zeros(2)}),
+        (Dict(move=BOX, say=Discrete(2)), {"say": 1, "move": [0.0, np.nan]}),
+        (Dict(move=BOX, say=Discrete(2)), {"move": np.zeros(2)}),
+        (Tuple([Discrete(2), BOX]), (1,)),
+        (Tuple([Discrete(2), BOX]), 1),
     ],
 )
 def test_these_are_none(space: Space[Any], action: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_envs.evaluation import BadEvaluation, candidates_of
+from parallel_envs.evaluation import BadEvaluation, Candidate, candidates_of
 from parallel_envs.evaluation.candidates import deal, shares
 from parallel_envs.policies import NoopAgent, PolicySpec
 
@@ -63,6 +63,7 @@ def test_hands_are_dealt_by_the_generator() -> None:
         ([len], ["len"]),
         ([NoopAgent(action=1)], ["NoopAgent"]),
         ({"mine": "random", "yours": "noop"}, ["mine", "yours"]),
+        ([Candidate(name="mine", source=len), "random"], ["mine", "random"]),
     ],
 )
 def test_names(given_: Any, names: list[str]) -> None:
@@ -83,6 +84,7 @@ def test_a_specs_own_proportion_counts_unless_others_are_given() -> None:
         ([NoopAgent], "is none"),
         ([7], "The policy 7 is none"),
         (["class=random,weight=2"], "'weight'"),
+        ({1: "random", "1": "noop"}, "Two policies are called '1'"),
     ],
 )
 def test_what_is_no_policy(policies: Any, text: str) -> None:

@@ -202,6 +202,13 @@ def test_what_was_played_before_a_failure_counts_for_nothing() -> None:
     assert record.score_of("random") is None
 
 
+def test_an_environment_without_agents_has_failed() -> None:
+    record = played(kwargs={"agents": ()})
+    assert record.failure is not None
+    assert (record.failure.kind, record.failure.where, record.length) == ("env", "reset", 0)
+    assert "began without agents" in record.failure.message
+
+
 def test_a_policys_fault_is_told() -> None:
     failure = played(policies=Failing(at=3)).failure
     assert failure is not None

@@ -79,6 +79,18 @@ def test_what_cannot_be_asked(settings: dict[str, Any], text: str) -> None:
         evaluate(Course, "noop", **settings)
 
 
+def test_a_mission_without_agents_is_refused() -> None:
+    with pytest.raises(BadEvaluation, match="The mission 'empty' begins without agents"):
+        evaluate({"empty": lambda: Course(agents=())}, "random", 1)
+
+
+def test_what_a_user_takes_from_the_environments_variables_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with one_thread():
+        del os.environ["OMP_NUM_THREADS"]
+    assert "OMP_NUM_THREADS" not in os.environ
+
+
 def test_what_cannot_travel_is_named() -> None:
     class Locked(Counting):
         def __init__(self) -> None:

@@ -143,6 +143,8 @@ def test_sets_names_and_wildcards_choose_from_a_file(file: Path, which: str, exp
         ("missions: {a: {}}", "`missions.a.env` is missing"),
         ("missions: {a: {env: CartPole-v9x}}", "mission 'a': The mission 'CartPole-v9x' is unknown"),
         ("[", "is not YAML"),
+        ("", "`the file` is None, and is to be a block: `missions: {cart:"),
+        ("missions: {a: CartPole-v1}", "`missions.a` is 'CartPole-v1', and is to be a block"),
         ("missions: {a: {env: CartPole-v1, turns: random}}", "`missions.a.turns: 'random'`"),
     ],
 )

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Mission, evaluate
+from parallel_envs.errors import EpisodeFailed
+from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Mission, NotSaved, evaluate
 from parallel_envs.evaluation.resuming import Saver
 from parallel_envs.evaluation.work import Key
 from tests.evaluation.stages import Counting, Course
@@ -97,6 +98,12 @@ def test_another_evaluation_cannot_be_resumed(whole: EvaluationResult, changed: 
         evaluate(episodes=5, resume=whole, **asked)
 
 
+def test_policies_in_another_order_are_dealt_otherwise_and_cannot_be_resumed() -> None:
+    begun = evaluate(MISSIONS, {"one": Counting(), "two": Counting()}, 1)
+    with pytest.raises(BadEvaluation, match="policies="):
+        evaluate(MISSIONS, {"two": Counting(), "one": Counting()}, 2, resume=begun)
+
+
 def test_what_is_no_result_cannot_be_resumed(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     with pytest.raises(BadEvaluation, match="cannot be resumed"):
@@ -112,6 +119,45 @@ def test_where_nothing_can_be_written_nothing_begins(tmp_path: Path) -> None:
         with pytest.raises(BadEvaluation, match=text):
             run(save=path, progress=progress)
         assert progress.work == []
+
+
+class Filling:
+    """Puts a folder where the file is to be, once the evaluation has begun; takes it away after so many episodes."""
+
+    def __init__(self, path: Path, after: int) -> None:
+        self.path, self.after, self.noted = path, after, 0
+
+    def begin(self, work: Sequence[Key], done: Sequence[EpisodeRecord]) -> None:
+        self.path.mkdir()
+
+    def note(self, record: EpisodeRecord) -> None:
+        self.noted += 1
+        if self.noted == self.after:
+            self.path.rmdir()
+
+
+def test_a_disk_that_is_full_for_a_while_ends_nothing(
+    whole: EvaluationResult, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "results.json"
+    assert run(save=path, progress=Filling(path, after=7)) == whole
+    assert "results.json cannot be written" in caplog.text
+    assert EvaluationResult.from_json(path).episodes == whole.episodes
+
+
+def test_what_cannot_be_written_in_the_end_is_not_lost(whole: EvaluationResult, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    with pytest.raises(NotSaved, match=r"results\.json cannot be written: .*directory") as caught:
+        run(save=path, progress=Filling(path, after=99))
+    assert caught.value.result == whole
+
+
+def test_what_a_strict_evaluation_has_played_is_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    missions = [*MISSIONS, Mission(name="broken", env=Course, kwargs={"fault": "raise"})]
+    with pytest.raises(EpisodeFailed):
+        evaluate(missions, {"it": Counting()}, 2, strict=True, save=path)
+    assert len(EvaluationResult.from_json(path).episodes) == 5
 
 
 def test_saving_takes_a_small_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,22 @@ def test_problems_are_told_together() -> None:
         work.check(candidates_of("random"))
 
 
+@pytest.mark.parametrize(("agents", "proportions"), [(1, None), (3, [100, 1]), (2, [1, 1e-9])])
+def test_a_policy_that_no_agent_would_get_is_refused(agents: int, proportions: list[float] | None) -> None:
+    work = Rehearsals(orders("a"), "sequential", 1)
+    work.settle(Done(taken(work), Rehearsal(mission="a", agents=tuple(range(agents)))))
+    with pytest.raises(BadEvaluation, match=f"share at most {agents} agents, so 'noop' would never play"):
+        work.check(candidates_of({"random": "random", "noop": "noop"}, proportions))
+
+
+def test_a_policy_that_plays_in_one_of_the_missions_is_accepted() -> None:
+    work = Rehearsals(orders("small", "large"), "sequential", 2)
+    for number in (1, 2):
+        task = taken(work)
+        work.settle(Done(task, Rehearsal(mission=task.args[0].mission, agents=tuple(range(number)))))
+    work.check(candidates_of(["random", "noop"]))
+
+
 # ---- episodes -------------------------------------------------------------------------------------------------------
 
 

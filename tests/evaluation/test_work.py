@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_envs.evaluation.work import Order, next_order, work_list
+from parallel_envs.evaluation.work import next_mission, work_list
 
 NAMES = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=5, unique=True)
 
@@ -38,11 +38,9 @@ def test_all_seeds_differ() -> None:
 
 
 def test_each_mission_is_begun_before_any_is_gone_on_with() -> None:
-    waiting = work_list(["a", "b", "c"], 2, 0)
-    assert next_order(waiting, {}).key == ("a", 0)
-    assert next_order(waiting, {"a": 9.0}).key == ("b", 0)
+    assert next_mission("abc", {}) == "a"
+    assert next_mission("abc", {"a": 9.0}) == "b"
 
 
 def test_then_the_longest_comes_first() -> None:
-    waiting = [Order("a", 3, 0), Order("b", 1, 0), Order("b", 2, 0), Order("c", 1, 0)]
-    assert next_order(waiting, {"a": 1.0, "b": 5.0, "c": 5.0}).key == ("b", 1)
+    assert next_mission("abc", {"a": 1.0, "b": 5.0, "c": 5.0}) == "b"

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from parallel_envs.errors import EnvError, WorkerDied
-from parallel_envs.groups import EnvStateManager, crew
+from parallel_envs.groups import EnvStateManager, crew, homes, register
 from parallel_envs.testing.equality import assert_same_batch
-from tests.groups.walks import TAGS, configured, inputs, register_all
+from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs, register_all
 
-SOON = 0.5
+SOON = 1.0
 """Beyond it an environment is late. All others answer far sooner."""
 
 
@@ -43,20 +45,24 @@ def unbroken() -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("action", "kind", "text"),
+    ("action", "num_workers", "kind", "text"),
     [
-        ("raise", "error", "Env 1 (Breaking) raised RuntimeError during its turn: it raised"),
-        ("exit", "error", "raised SystemExit during its turn: 3"),
-        ("locked", "error", "during sending its answer: "),
-        ("bad", "error", "step() of 'Breaking' returned 3 values. Return (state, reward, terminated, truncated, info)"),
-        ("die", "death", "(env 1, pid"),
-        ("kill", "death", "was killed by signal 9 (SIGKILL) during its turn (Breaking)"),
-        ("hang", "timeout", "Env 1 did not answer within 0.5 seconds during its turn."),
+        ("raise", 1, "error", "Env 1 (Breaking) raised RuntimeError during its turn: it raised"),
+        ("exit", 2, "error", "raised SystemExit during its turn: 3"),
+        ("locked", 1, "error", "during sending its answer: "),
+        (
+            "bad",
+            2,
+            "error",
+            "step() of 'Breaking' returned 3 values. Return (state, reward, terminated",
+        ),
+        ("die", 1, "death", "(env 1, pid"),
+        ("kill", 2, "death", "was killed by signal 9 (SIGKILL) during its turn (Breaking)"),
+        ("hang", 1, "timeout", "Env 1 did not answer within 1.0 seconds during its turn."),
     ],
 )
-@pytest.mark.parametrize("num_workers", [1, 2])
 def test_the_broken_one_is_told_and_the_others_go_on(
-    action: str, kind: str, text: str, num_workers: int, unbroken: list[Any]
+    action: str, num_workers: int, kind: str, text: str, unbroken: list[Any]
 ) -> None:
     config = configured({"Breaking": 2}, max_workers=num_workers, step_timeout=SOON if action == "hang" else 30.0)
     entries, states = broken(config, action)
@@ -184,3 +190,87 @@ def test_what_is_done_to_pictures_that_were_returned_has_no_say_in_replays() -> 
         entry["history"][0]["images"][0][:] = 7
         kill_all(manager)
         assert "failure" not in manager.step(inputs({0: ["left"]}))[0]
+
+
+class Locked(Walk):
+    """Cannot be made while there is a file."""
+
+    def __init__(self, config: WalkConfig) -> None:
+        if Path(config.fuse).exists():
+            raise OSError("the data is locked")
+        super().__init__(config)
+
+
+def test_a_reset_that_cannot_make_an_env_leaves_the_episodes_before_it(tmp_path: Path) -> None:
+    register("locked", Locked, WalkConfig)
+    config, lock = configured({"Walk": 1, "Talk": 1}, 1, max_workers=1), tmp_path / "lock"
+    config["custom_envs"]["Talk"] = {"env_type": "locked", "env_config": {"fuse": str(lock)}}
+    with EnvStateManager(config) as manager:
+        manager.reset(seed=1)
+        before = manager.step(inputs({0: ["left"], 1: ["left"]}))
+        kill_all(manager)
+        lock.touch()
+        with pytest.raises(OSError, match=r"Env 1 .* the data is locked"):
+            manager.reset()
+        lock.unlink()
+        entries = manager.step(inputs({0: ["right"], 1: ["right"]}))
+        for entry, earlier in zip(entries, before, strict=True):
+            assert entry["history"][1]["state"] == earlier["history"][1]["state"]
+            assert entry["history"][2]["state"].startswith(earlier["history"][1]["state"])
+        assert manager.get_rollout_states()[0]["history"][0] == before[0]["history"][0]
+
+
+def test_an_env_that_hangs_on_after_a_ctrl_c_is_ended_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    with EnvStateManager(configured({"Breaking": 1}, max_workers=1, step_timeout=SOON)) as manager:
+        manager.reset(seed=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(crew.Crew, "_wait", struck)
+            with pytest.raises(KeyboardInterrupt):
+                manager.step(inputs({1: ["hang"]}))
+        for _ in range(2):
+            entries = manager.step(inputs({0: ["right"], 1: ["right"]}))
+        assert [len(entry["history"]) for entry in entries] == [3, 3]
+        assert manager.stats().restarts == 1
+
+
+def struck(self: crew.Crew, asked: crew.Asked) -> Any:
+    raise KeyboardInterrupt
+
+
+class SlowStart(Walk):
+    """Never begins."""
+
+    def reset(self, seed: int, mode: str) -> Any:
+        threading.Event().wait(60.0)
+
+
+def test_who_does_not_begin_in_time_is_told_by_reset() -> None:
+    register("slow_start", SlowStart, WalkConfig)
+    config = configured({"Walk": 1, "Talk": 1}, 1, max_workers=1, reset_timeout=SOON)
+    config["custom_envs"]["Talk"] = {"env_type": "slow_start"}
+    with EnvStateManager(config) as manager:
+        well, late = manager.reset(seed=0)
+        assert (late["history"], late["failure"].kind, late["failure"].doing) == ([], "timeout", "its reset")
+        assert "es_manager.reset_timeout" in str(late["failure"])
+        assert manager.step(inputs({0: ["left"]}))[0]["history"][0]["state"] == well["history"][0]["state"]
+        assert manager.render()[1] is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("a", "a", True),
+        ("a", "b", False),
+        ({"text": "a", "images": [np.zeros(2)]}, {"text": "a", "images": [np.zeros(2)]}, True),
+        ({"text": "a", "images": [np.zeros(2)]}, {"text": "a", "images": [np.ones(2)]}, False),
+        ({"text": "a"}, {"text": "a", "images": []}, False),
+        (np.array([np.nan]), np.array([np.nan]), True),
+        (np.array(["a"]), np.array(["a"]), True),
+        (float("nan"), float("nan"), True),
+        (Walk(WalkConfig(3)), Walk(WalkConfig(3)), True),
+        (Walk(WalkConfig(3)), Walk(WalkConfig(4)), False),
+        ((1, 2), (1, 2, 3), False),
+    ],
+)
+def test_whether_states_are_the_same(one: Any, other: Any, same: bool) -> None:
+    assert homes._same(one, other) is same

@@ -103,6 +103,7 @@ class MetaAgent:
         experience: Any = self.memory
         if self.memory is None:
             experience, self._pending = self.lesson.trajectory(Rollouts(self._pending)), []
+            self._fit(experience.valid.size)
         plan = self.algorithm.draw(experience, self.generator, self.counters["updates"])
         report = update_one(self.brain, plan)
         if report.diverged is not None:
@@ -111,6 +112,11 @@ class MetaAgent:
             self.memory.update_priorities(plan.arrays["indices"], report.taught)
         self.counters["updates"] += 1
         return report
+
+    def _fit(self, num_rows: int) -> None:
+        """Rollouts that ended early may make a batch smaller than a minibatch: then it is one."""
+        config: Any = self.algorithm.config
+        self.algorithm.config = dataclasses.replace(config, minibatch_size=min(config.minibatch_size, num_rows))
 
     # ---- keeping ----------------------------------------------------------------------------------------------------
 

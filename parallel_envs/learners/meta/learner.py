@@ -29,6 +29,7 @@ from parallel_envs.learners.meta.curves import INNER, Adaptation
 from parallel_envs.learners.meta.experience import Lesson
 from parallel_envs.learners.meta.settings import MetaSettings, load_settings
 from parallel_envs.learners.meta.stage import Stage
+from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.runs import Run, newest_checkpoint, settings_of
 from parallel_envs.learners.settings import BadSettings
 from parallel_envs.rollouts import Rollouts, collect
@@ -183,10 +184,19 @@ class Learner:
         """Make an agent that has learnt nothing, or what one has learnt that it is to begin with."""
         lesson = Lesson(self.settings.train.reward_scale, self.settings.train.end_is_final)
         spaces = self.observation_space, self.action_space
+        self._check_minibatch()
         span = self.settings.policy.memory_span or self._stage.most_steps
         self.agent = MetaAgent(self._config, self.agent_arch, *spaces, lesson, span, self._tree.child("agent"))
         if self.settings.policy.begin_with is not None:
             self._begin_with(self.settings.policy.begin_with)
+
+    def _check_minibatch(self) -> None:
+        most = self.settings.train.num_rollouts_per_iter * self._stage.most_steps
+        if isinstance(self._config, PPOConfig) and self._config.minibatch_size > most:
+            raise BadSettings(
+                f"`policy.algorithm.minibatch_size: {self._config.minibatch_size}` is more than the {most} steps that "
+                "the rollouts of an iteration have at most. Give fewer, or a larger `train.num_rollouts_per_iter`."
+            )
 
     def _begin_with(self, given: Path) -> None:
         try:

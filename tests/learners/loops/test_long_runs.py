@@ -136,14 +136,22 @@ def test_ctrl_c_leaves_a_checkpoint_from_which_it_goes_on(how: list[str], train:
 def test_ctrl_c_is_heard_while_a_learner_hangs(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller waits for the worker that learns when it strikes."""
     monkeypatch.setattr(side_module, "_GRACE_SECONDS", 0.05)
-    wait = side_module.ThreadSide.wait_until
+    submitted: list[Any] = []
+    submit, wait = side_module.ThreadSide.submit, side_module.ThreadSide.wait_until
+
+    def hanging(side: Any, jobs: Any) -> None:
+        submitted.append(jobs)
+        if len(submitted) == 2:
+            os.kill(side.learner.mode._pool.pid(0), signal.SIGSTOP)
+        submit(side, jobs)
 
     def struck(side: Any, is_so: Any) -> None:
-        if side.learner.seconds:
-            os.kill(side.learner.mode._pool.pid(0), signal.SIGSTOP)
+        if len(submitted) == 2:
+            wait(side, lambda side: not side.num_waiting)  # it has been begun
             signal.raise_signal(signal.SIGINT)
         wait(side, is_so)
 
+    monkeypatch.setattr(side_module.ThreadSide, "submit", hanging)
     monkeypatch.setattr(side_module.ThreadSide, "wait_until", struck)
     done = train("learn_in=process", f"folder={tmp_path / 'run'}", "total_steps=400", "checkpoint_every=400")
     assert done.exit_code != 0

@@ -302,6 +302,7 @@ def leave_hanging(made: IndependentLearners) -> None:
         mode: Any = made.mode
         os.kill(mode._pool.pid(0), signal.SIGSTOP)
         loop.advance()
+        side.side.wait_until(lambda side: not side.num_waiting)  # it has been begun
         raise Enough
 
 

@@ -351,6 +351,7 @@ def test_who_remembers_learns_to_learn(arch: str, least: float, most: float) -> 
     """Which of two actions is right must be found out anew on each task: 3.5 of 4 at best, 2 of 4 without a memory."""
     given = settings("Switch", env__num_envs=16, policy__arch=arch, eval__num_rollouts_per_task=50)
     given["env"] |= {"max_rollouts_per_task": 4, "num_train_tasks": 2, "num_eval_tasks": 2, "share_tasks": True}
+    given["train"] = {"num_rollouts_per_iter": 100}
     given["policy"]["algorithm"] = {
         "name": "ppo", "hidden": [16], "memory_size": 16, "minibatch_size": 100, "learning_rate": 0.01,
     }  # fmt: skip
@@ -359,6 +360,15 @@ def test_who_remembers_learns_to_learn(arch: str, least: float, most: float) -> 
             learner.collect_rollouts_parallel(100, parallel_env=learner.train_env_parallel)
             learner.update()
         assert least <= learner.evaluate().total <= most
+
+
+def test_rollouts_that_end_early_make_one_minibatch() -> None:
+    given = settings(policy__algorithm={**PPO, "minibatch_size": 144})  # of 6 rollouts of 10 steps, where 24 may be
+    with Learner(given) as learner:
+        learner.collect_rollouts(6)
+        assert learner.update()["steps"] == PPO["num_epochs"]
+        config: Any = learner.agent.config
+        assert config.minibatch_size == 144  # the next batch may be larger
 
 
 def test_dqn_that_remembers_learns_to_learn() -> None:

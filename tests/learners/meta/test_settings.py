@@ -74,6 +74,7 @@ def test_described_settings_are_the_same_settings() -> None:
         ("train__num_updates_per_iter", 5, "PPO learns once from each iteration's own rollouts"),
         ("train__n_env_steps_total", 5, "both say when training ends"),
         ("env__env_kwargs", {"seed": 1}, "`env.env_kwargs.seed` is decided by other settings"),
+        ("policy__algorithm", {"name": "ppo", "minibatch_size": 145}, "is more than the 144 steps"),
         ("seed", -1, "`seed: -1`"),
     ],
 )
