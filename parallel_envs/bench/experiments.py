@@ -16,6 +16,7 @@ from parallel_envs.bench.iterations import IterationPlan, measure_iterations
 from parallel_envs.bench.learners import LearnerPlan, LearnerWork, measure_learners
 from parallel_envs.bench.measure import MeasurementFailed, Tell
 from parallel_envs.bench.memory import growth, measure_memory
+from parallel_envs.bench.meta import SEQUENTIAL, MetaPlan, measure_meta
 from parallel_envs.bench.policies import PolicyPlan, measure_policies
 from parallel_envs.bench.policy_works import AUTO
 from parallel_envs.bench.rollouts import RolloutPlan, measure_rollouts
@@ -227,6 +228,18 @@ class EvalRatio(Experiment):
         rows = measure_work(self.work, EvalPlan(jobs=self.jobs, rounds=pace.rounds), tell)
         _require({row.name: row.error for row in rows})
         return {row.name: row.ratio.median for row in rows if row.ratio is not None}
+
+
+@dataclass(frozen=True)
+class MetaRatio(Experiment):
+    """Iterations of the meta-RL learner with so many workers as a multiple of those with one environment."""
+
+    num_workers: int
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = measure_meta(MetaPlan(workers=(self.num_workers,)), tell)
+        ratios = [row.to_sequential.median for row in rows if row.name != SEQUENTIAL and row.to_sequential is not None]
+        return dict(zip(("ratio",), ratios, strict=True))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from parallel_envs.bench.bars import Bar
+from parallel_envs.bench.bars import Bar, Experiment
 from parallel_envs.bench.contestants import GymnasiumAsync, InProcess, Ours
 from parallel_envs.bench.eval_works import EVAL_WORKS
 from parallel_envs.bench.experiments import (
@@ -18,6 +18,7 @@ from parallel_envs.bench.experiments import (
     IterationRatio,
     LearnerRatios,
     MemoryGrowth,
+    MetaRatio,
     PolicyFigures,
     RolloutRatios,
     StartupRatio,
@@ -33,6 +34,7 @@ from parallel_envs.bench.learners import AUTO as AUTO_MODE
 from parallel_envs.bench.learners import BARS as LEARNER_BARS
 from parallel_envs.bench.learners import LearnerBar, LearnerWork
 from parallel_envs.bench.machine import Needs
+from parallel_envs.bench.meta import IS_AT_LEAST as META_IS_AT_LEAST
 from parallel_envs.bench.policy_works import AUTO, POLICY_WORKS
 from parallel_envs.bench.startup import GYMNASIUM_FORK
 from parallel_envs.bench.train import IS_AT_LEAST as OVERLAP_IS_AT_LEAST
@@ -51,63 +53,59 @@ _SPREAD = ZooFigures("mpe2.simple_spread_v3")
 _MEMORY = MemoryGrowth("CartPole-v1", num_envs=8, steps=100_000)
 
 
+def _bar(
+    work: str,
+    experiment: Experiment,
+    figure: str,
+    unit: str,
+    limit: float,
+    *,
+    sense: Literal["at least", "at most"] = "at least",
+    needs: Needs = (),
+) -> Bar:
+    return Bar(work=work, experiment=experiment, figure=figure, unit=unit, sense=sense, limit=limit, needs=needs)
+
+
 def _guarding(work: str, experiment: GuardCost) -> Bar:
-    return Bar(
-        work=f"{work}, with deadlines and sentinels",
-        experiment=experiment,
-        figure="ratio",
-        unit="x a wait for completions alone",
-        sense="at least",
-        limit=0.95,
-    )
+    return _bar(f"{work}, with deadlines and sentinels", experiment, "ratio", "x a wait for completions alone", 0.95)
 
 
 def _collecting(name: str, work: str, figure: str, limit: float) -> Bar:
-    return Bar(
-        work=f"{work}: {figure}",
-        experiment=RolloutRatios(name),
-        figure=figure,
-        unit=_X_PLAIN,
-        sense="at least",
-        limit=limit,
-        needs=NEEDS[name],
-    )
+    return _bar(f"{work}: {figure}", RolloutRatios(name), figure, _X_PLAIN, limit, needs=NEEDS[name])
 
 
 def _together(how: str, ours: str, other: str, limit: float, needs: Needs = ()) -> Bar:
-    return Bar(
-        work=f"simple_spread_v3, 8 envs, {how}",
-        experiment=_SPREAD,
-        figure=f"{ours} / {other}",
-        unit=f"x {other}",
-        sense="at least",
-        limit=limit,
+    return _bar(
+        f"simple_spread_v3, 8 envs, {how}",
+        _SPREAD,
+        f"{ours} / {other}",
+        f"x {other}",
+        limit,
         needs=(("mpe2", "mpe2"), *needs),
     )
 
 
 def _evaluating(name: str) -> Bar:
     work = EVAL_WORKS[name]
-    return Bar(
-        work=f"evaluating with 2 jobs: {work.what}",
-        experiment=EvalRatio(name),
-        figure="jobs=2",
-        unit="x its own loop" if work.peer else "x no workers",
-        sense="at least",
-        limit=work.at_least,
+    return _bar(
+        f"evaluating with 2 jobs: {work.what}",
+        EvalRatio(name),
+        "jobs=2",
+        "x its own loop" if work.peer else "x no workers",
+        work.at_least,
         needs=work.needs,
     )
 
 
 def _turning(name: str, figure: str, limit: float, unit: str = "x sequential") -> Bar:
     work = POLICY_WORKS[name]
-    return Bar(
-        work=f"{work.what}: {figure.partition(',')[0]}",
-        experiment=PolicyFigures(name),
-        figure=figure,
-        unit=unit,
+    return _bar(
+        f"{work.what}: {figure.partition(',')[0]}",
+        PolicyFigures(name),
+        figure,
+        unit,
+        limit,
         sense="at most" if unit.startswith("us") else "at least",
-        limit=limit,
         needs=work.needs,
     )
 
@@ -115,13 +113,8 @@ def _turning(name: str, figure: str, limit: float, unit: str = "x sequential") -
 def _grouping(
     name: str, figure: str, limit: float, unit: str, sense: Literal["at least", "at most"] = "at least"
 ) -> Bar:
-    return Bar(
-        work=f"{GROUP_WORKS[name].what}: {figure.partition(',')[0]}",
-        experiment=GroupFigures(name),
-        figure=figure,
-        unit=unit,
-        sense=sense,
-        limit=limit,
+    return _bar(
+        f"{GROUP_WORKS[name].what}: {figure.partition(',')[0]}", GroupFigures(name), figure, unit, limit, sense=sense
     )
 
 
@@ -151,25 +144,23 @@ _TORCH: Needs = (("torch", "parallel-envs[learn]"),)
 
 
 def _learning(bar: LearnerBar) -> Bar:
-    return Bar(
-        work=f"updates, {bar.work}: {bar.mode}",
-        experiment=LearnerRatios(bar.work),
-        figure=bar.mode,
-        unit="x sequential",
-        sense="at least",
-        limit=bar.at_least,
+    return _bar(
+        f"updates, {bar.work}: {bar.mode}",
+        LearnerRatios(bar.work),
+        bar.mode,
+        "x sequential",
+        bar.at_least,
         needs=_TORCH,
     )
 
 
 def _auto_learning(work: LearnerWork) -> Bar:
-    return Bar(
-        work=f"updates, {work}: {AUTO_MODE}",
-        experiment=LearnerRatios(work),
-        figure=f"{AUTO_MODE} / best",
-        unit="x the best other",
-        sense="at least",
-        limit=0.9,
+    return _bar(
+        f"updates, {work}: {AUTO_MODE}",
+        LearnerRatios(work),
+        f"{AUTO_MODE} / best",
+        "x the best other",
+        0.9,
         needs=_TORCH,
     )
 
@@ -177,116 +168,90 @@ def _auto_learning(work: LearnerWork) -> Bar:
 _LEARNER_BARS: tuple[Bar, ...] = (
     *map(_learning, LEARNER_BARS),
     *(_auto_learning(bar.work) for bar in LEARNER_BARS),
-    Bar(
-        work="whole PPO iterations, simple_spread_v3, 8 envs, 3 agents: fused",
-        experiment=IterationRatio("fused"),
-        figure="fused",
-        unit=_X_PLAIN,
-        sense="at least",
-        limit=IS_AT_LEAST,
+    _bar(
+        "whole PPO iterations, simple_spread_v3, 8 envs, 3 agents: fused",
+        IterationRatio("fused"),
+        "fused",
+        _X_PLAIN,
+        IS_AT_LEAST,
         needs=(("mpe2", "mpe2"), *_TORCH),
     ),
-    Bar(
-        work="training, 4 agents, collecting and learning equally long: overlap",
-        experiment=TrainSaving(),
-        figure=OVERLAP,
-        unit="of the time that can be saved at best",
-        sense="at least",
-        limit=OVERLAP_IS_AT_LEAST,
+    _bar(
+        "meta-RL on AntDir, learning included, 8 workers",
+        MetaRatio(8),
+        "ratio",
+        "x one environment",
+        META_IS_AT_LEAST,
+        needs=(("mujoco", "gymnasium[mujoco]"), *_TORCH),
+    ),
+    _bar(
+        "training, 4 agents, collecting and learning equally long: overlap",
+        TrainSaving(),
+        OVERLAP,
+        "of the time that can be saved at best",
+        OVERLAP_IS_AT_LEAST,
         needs=_TORCH,
     ),
 )
 
 BARS: tuple[Bar, ...] = (
-    Bar(
-        work="CartPole-v1, 8 envs, one a worker",
-        experiment=_CARTPOLE_8,
-        figure=GymnasiumAsync.name,
-        unit=_X_GYMNASIUM,
-        sense="at least",
-        limit=3.0,
-    ),
-    Bar(
-        work="CartPole-v1, 128 envs, 2 workers",
-        experiment=_CARTPOLE_128,
-        figure=InProcess.name,
-        unit=_X_LOOP,
-        sense="at least",
-        limit=1.6,
-    ),
-    Bar(
-        work="CartPole-v1, 128 envs, 2 workers",
-        experiment=_CARTPOLE_128,
-        figure=GymnasiumAsync.name,
-        unit=_X_GYMNASIUM,
-        sense="at least",
-        limit=9.0,
-    ),
-    Bar(
-        work="Ant-v5, 8 envs, one a worker, infos included",
-        experiment=StepRatios("Ant-v5", num_envs=8, num_workers=8),
-        figure=GymnasiumAsync.name,
-        unit=_X_GYMNASIUM,
-        sense="at least",
-        limit=1.5,
+    _bar("CartPole-v1, 8 envs, one a worker", _CARTPOLE_8, GymnasiumAsync.name, _X_GYMNASIUM, 3.0),
+    _bar("CartPole-v1, 128 envs, 2 workers", _CARTPOLE_128, InProcess.name, _X_LOOP, 1.6),
+    _bar("CartPole-v1, 128 envs, 2 workers", _CARTPOLE_128, GymnasiumAsync.name, _X_GYMNASIUM, 9.0),
+    _bar(
+        "Ant-v5, 8 envs, one a worker, infos included",
+        StepRatios("Ant-v5", num_envs=8, num_workers=8),
+        GymnasiumAsync.name,
+        _X_GYMNASIUM,
+        1.5,
         needs=(("mujoco", "gymnasium[mujoco]"),),
     ),
-    Bar(
-        work="ALE/Breakout-v5 raw frames, 8 envs, one a worker",
-        experiment=StepRatios("ALE/Breakout-v5", num_envs=8, num_workers=8),
-        figure=GymnasiumAsync.name,
-        unit=_X_GYMNASIUM,
-        sense="at least",
-        limit=1.25,
+    _bar(
+        "ALE/Breakout-v5 raw frames, 8 envs, one a worker",
+        StepRatios("ALE/Breakout-v5", num_envs=8, num_workers=8),
+        GymnasiumAsync.name,
+        _X_GYMNASIUM,
+        1.25,
         needs=(("ale_py", "ale-py"),),
     ),
-    Bar(
-        work="spin:1000, 8 envs, one a worker",
-        experiment=StepRatios("spin:1000", num_envs=8, num_workers=8),
-        figure=InProcess.name,
-        unit=_X_LOOP,
-        sense="at least",
-        limit=1.85,
+    _bar(
+        "spin:1000, 8 envs, one a worker",
+        StepRatios("spin:1000", num_envs=8, num_workers=8),
+        InProcess.name,
+        _X_LOOP,
+        1.85,
     ),
-    Bar(
-        work="read and write calls per env step, 8 envs, one a worker",
-        experiment=CallsPerStep(num_envs=8),
-        figure=Ours.name,
-        unit="calls",
+    _bar(
+        "read and write calls per env step, 8 envs, one a worker",
+        CallsPerStep(num_envs=8),
+        Ours.name,
+        "calls",
+        4.0,
         sense="at most",
-        limit=4.0,
     ),
-    Bar(
-        work="making and resetting 32 CartPole-v1 workers, forkserver",
-        experiment=StartupRatio("CartPole-v1", num_envs=32),
-        figure=GYMNASIUM_FORK,
-        unit="x Gymnasium's time with fork",
+    _bar(
+        "making and resetting 32 CartPole-v1 workers, forkserver",
+        StartupRatio("CartPole-v1", num_envs=32),
+        GYMNASIUM_FORK,
+        "x Gymnasium's time with fork",
+        4.0,
         sense="at most",
-        limit=4.0,
     ),
-    Bar(
-        work="100,000 steps of CartPole-v1, 8 envs: parent memory gained",
-        experiment=_MEMORY,
-        figure="MiB",
-        unit="MiB",
+    _bar("100,000 steps of CartPole-v1, 8 envs: parent memory gained", _MEMORY, "MiB", "MiB", 1.0, sense="at most"),
+    _bar(
+        "100,000 steps of CartPole-v1, 8 envs: descriptors gained",
+        _MEMORY,
+        "descriptors",
+        "descriptors",
+        0.0,
         sense="at most",
-        limit=1.0,
     ),
-    Bar(
-        work="100,000 steps of CartPole-v1, 8 envs: descriptors gained",
-        experiment=_MEMORY,
-        figure="descriptors",
-        unit="descriptors",
-        sense="at most",
-        limit=0.0,
-    ),
-    Bar(
-        work="Ant-v5, 8 envs, one a worker, a task for each",
-        experiment=TaskCost("Ant-v5", num_envs=8, num_workers=8),
-        figure="ratio",
-        unit="x the same without tasks",
-        sense="at least",
-        limit=0.98,
+    _bar(
+        "Ant-v5, 8 envs, one a worker, a task for each",
+        TaskCost("Ant-v5", num_envs=8, num_workers=8),
+        "ratio",
+        "x the same without tasks",
+        0.98,
         needs=(("mujoco", "gymnasium[mujoco]"),),
     ),
     _guarding("CartPole-v1, 8 envs, one a worker", GuardCost("CartPole-v1", num_envs=8, num_workers=8)),
@@ -301,13 +266,13 @@ BARS: tuple[Bar, ...] = (
     _together("2 workers, SuperSuit on two", OURS_FEW, SuperSuit.name, 1.4, (("supersuit", "supersuit"),)),
     _together("one a worker, SuperSuit on two", OURS_EACH, SuperSuit.name, 1.2, (("supersuit", "supersuit"),)),
     _together("2 workers", OURS_FEW, AgileRL.name, 1.65, (("agilerl", "agilerl"),)),
-    Bar(
-        work="64 agents of small boxes, 8 envs, one a worker: dicts by agent",
-        experiment=ZooFigures("agents:64", peers=()),
-        figure="batching",
-        unit="% of the step",
+    _bar(
+        "64 agents of small boxes, 8 envs, one a worker: dicts by agent",
+        ZooFigures("agents:64", peers=()),
+        "batching",
+        "% of the step",
+        15.0,
         sense="at most",
-        limit=15.0,
     ),
     *_POLICY_BARS,
     *_GROUP_BARS,

@@ -117,7 +117,7 @@ class Episode:
         self._success = bool(info.get("success", self._success))
         self.done = terminated or self._truncated
         self.own_metrics = metrics
-        answer = {"actions": list(executed), "reward": reward, "info": info}
+        answer = {"actions": list(executed), "reward": reward, "info": dict(info)}
         self._history[-1] = {**self._history[-1], **answer, **turn.responses}
         self._history.append(self._seen(state))
 
