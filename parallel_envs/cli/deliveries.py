@@ -58,6 +58,8 @@ class Deliveries:
     videos: Path
     complete: bool = True
     """Whether all could be made."""
+    num_kept: int = 0
+    """How many episodes were written to `save_episodes`."""
 
     def check(self) -> None:
         """Raise what keeps any of it from being made, before anything is played. Folders are there afterwards."""
@@ -77,16 +79,18 @@ class Deliveries:
         return self.output if self.output is not None and _format_of(self.output) == "json" else None
 
     def keep(self, record: EpisodeRecord) -> None:
-        """An episode has become complete."""
-        if self.save_episodes is not None and record.trajectory is not None:
-            from parallel_envs.evaluation.trajectories import save_episode
+        """Write down what was seen and done in an episode, unless its worker has taken that along."""
+        if self.save_episodes is None or record.trajectory is None:
+            return
+        from parallel_envs.evaluation.trajectories import save_episode
 
-            try:
-                save_episode(self.save_episodes, record)
-            except OSError as error:  # the evaluation goes on: its numbers are worth more
-                if self.complete:
-                    typer.echo(f"Episode {record.episode} of {record.mission} is not kept: {error}", err=True)
-                self.complete = False
+        try:
+            save_episode(self.save_episodes, record)
+            self.num_kept += 1
+        except OSError as error:  # the evaluation goes on: its numbers are worth more
+            if self.complete:
+                typer.echo(f"Episode {record.episode} of {record.mission} is not kept: {error}", err=True)
+            self.complete = False
 
     def make(
         self,
@@ -109,10 +113,10 @@ class Deliveries:
                 typer.echo(_told(video), err=True)
 
     def _tell_missing(self, result: EvaluationResult) -> None:
-        without = sum(one.trajectory is None for one in result.episodes)
+        without = len(result.episodes) - self.num_kept
         if self.save_episodes is not None and without:
             what = f"{without} of {len(result.episodes)} episodes, which were played in an earlier run, or lost"
-            typer.echo(f"{self.save_episodes} has nothing of {what}.", err=True)
+            typer.echo(f"This run has put nothing into {self.save_episodes} of {what}.", err=True)
         if self.record is not None and all(one.score is None for one in result.episodes):
             typer.echo("There is no video: no episode was played to its end.", err=True)
 

@@ -215,10 +215,10 @@ def _played(deliveries: Deliveries, asked: dict[str, Any]) -> tuple[EvaluationRe
     from parallel_envs.evaluation import NotSaved
     from parallel_envs.evaluation import evaluate as play
 
-    with shown(deliveries.keep) as progress:
+    with shown() as progress:
         try:
             result = play(
-                trajectories=deliveries.save_episodes is not None,
+                trajectories=False if deliveries.save_episodes is None else deliveries.keep,
                 save=deliveries.kept_up_to_date,
                 progress=progress,
                 **asked,

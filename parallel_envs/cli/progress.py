@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from parallel_envs.evaluation import EpisodeRecord
 
 Clock = Callable[[], float]
-Keep = Callable[["EpisodeRecord"], object]
 
 _MOST_BARS = 16  # missions with a bar of their own; more would not fit a screen
 _BARS_SECONDS, _LINE_SECONDS = 0.1, 10.0  # between two updates of the bars, and two lines
@@ -74,15 +73,14 @@ class Tally:
 class Lines:
     """For files and pipes."""
 
-    def __init__(self, console: Console, keep: Keep, clock: Clock = time.monotonic) -> None:
-        self._console, self._keep, self._clock, self._tally = console, keep, clock, Tally(clock)
+    def __init__(self, console: Console, clock: Clock = time.monotonic) -> None:
+        self._console, self._clock, self._tally = console, clock, Tally(clock)
         self._shown = clock()
 
     def begin(self, work: Sequence[tuple[str, int]], done: Sequence[EpisodeRecord]) -> None:
         self._tally.begin(work, done)
 
     def note(self, record: EpisodeRecord) -> None:
-        self._keep(record)
         self._tally.note(record)
         is_last = self._tally.done.total() == self._tally.wanted.total()
         if is_last or self._clock() - self._shown >= _LINE_SECONDS:
@@ -93,8 +91,8 @@ class Lines:
 class BarPerMission:
     """For terminals. Nothing redraws itself: a thread for that would take time from what is measured."""
 
-    def __init__(self, bars: Bars, keep: Keep, clock: Clock = time.monotonic) -> None:
-        self._bars, self._keep, self._clock, self._tally = bars, keep, clock, Tally(clock)
+    def __init__(self, bars: Bars, clock: Clock = time.monotonic) -> None:
+        self._bars, self._clock, self._tally = bars, clock, Tally(clock)
         self._tasks: dict[str, TaskID] = {}
         self._shown = float("-inf")
 
@@ -107,7 +105,6 @@ class BarPerMission:
         self._draw()
 
     def note(self, record: EpisodeRecord) -> None:
-        self._keep(record)
         self._tally.note(record)
         is_last = self._tally.done.total() == self._tally.wanted.total()
         if is_last or self._clock() - self._shown >= _BARS_SECONDS:
@@ -126,13 +123,13 @@ class BarPerMission:
 
 
 @contextlib.contextmanager
-def shown(keep: Keep, console: Console | None = None, clock: Clock = time.monotonic) -> Iterator[Lines | BarPerMission]:
-    """What shows progress for as long as the context lasts. `keep` is given each record as it comes."""
+def shown(console: Console | None = None, clock: Clock = time.monotonic) -> Iterator[Lines | BarPerMission]:
+    """What shows progress for as long as the context lasts."""
     from rich.console import Console as RichConsole
 
     console = console or RichConsole(stderr=True)
     if not console.is_terminal:
-        yield Lines(console, keep, clock)
+        yield Lines(console, clock)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as RichBars
@@ -141,4 +138,4 @@ def shown(keep: Keep, console: Console | None = None, clock: Clock = time.monoto
     with RichBars(
         *columns, TextColumn("{task.fields[told]}"), console=console, auto_refresh=False, transient=True
     ) as bars:
-        yield BarPerMission(bars, keep, clock)
+        yield BarPerMission(bars, clock)

@@ -8,7 +8,7 @@ numbers and not in their difference, so pairs tell with far fewer episodes than 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parallel_envs.evaluation.bootstrap import Interval, bootstrap_interval
+from parallel_envs.evaluation.documents import plain
 from parallel_envs.evaluation.statistics import standard_error
 from parallel_envs.seeding import SeedTree
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _MOST_EXACT = 12  # pairs: up to so many every choice of signs is looked at, 4,096 of them
 _FLIPS = 9_999  # choices of signs that are drawn where there are more
+_ADVICE = "Evaluate both on the same."
 _ROUNDING = 1e-12  # relative: sums of the same numbers in another order count as equal
 
 
@@ -49,9 +51,7 @@ def compare(
     """Compare by mission, where the numbers at one place belong to one episode. Raises ValueError if none does."""
     strata = [_differences(mission, first[mission], second[mission]) for mission in first if mission in second]
     if not strata and (first or second):
-        raise ValueError(
-            f"The two have no mission in common: {_named(first)} beside {_named(second)}. Evaluate both on the same."
-        )
+        raise ValueError(f"The two have no mission in common: {_named(first)} beside {_named(second)}. {_ADVICE}")
     pooled = np.concatenate([np.zeros(0), *strata])
     return Comparison(
         n=len(pooled),
@@ -87,7 +87,8 @@ def paired_scores(
     first_policy: str | None = None,
     second_policy: str | None = None,
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """What `compare` takes: by mission the scores of both, episode by episode. ValueError if there is no pair."""
+    """What `compare` takes: by mission the scores of both, episode by episode. ValueError if there is no pair, or no
+    fair one."""
     ours, theirs = _scores(first, first_policy), _scores(second, second_policy)
     common = [key for key in ours if key in theirs]
     if not common:
@@ -95,11 +96,24 @@ def paired_scores(
             "No episode was played to its end by both from the same seed. Give both the same missions and seed."
         )
     missions = dict.fromkeys(mission for mission, _ in common)
+    _check_same(first, second, missions)
     pairs = {name: [key for key in common if key[0] == name] for name in missions}
     first_scores, second_scores = (
         {name: [scores[key] for key in keys] for name, keys in pairs.items()} for scores in (ours, theirs)
     )
     return first_scores, second_scores
+
+
+def _check_same(first: EvaluationResult, second: EvaluationResult, missions: Iterable[str]) -> None:
+    """Raise ValueError if a name stands for two missions, or episodes were cut off elsewhere. Seeds do not tell."""
+    ours, theirs = plain(first.settings), plain(second.settings)
+    for name in missions:
+        one, other = (settings.get("missions", {}).get(name) for settings in (ours, theirs))
+        if one is not None and other is not None and one != other:
+            raise ValueError(f"The mission {name!r} is {one} in the first and {other} in the second. {_ADVICE}")
+    one, other = (settings.get("max_steps") for settings in (ours, theirs))
+    if one is not None and other is not None and one != other:
+        raise ValueError(f"Episodes have up to {one} steps in the first and {other} in the second. {_ADVICE}")
 
 
 def _scores(result: EvaluationResult, policy: str | None) -> dict[tuple[str, int], float]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +23,9 @@ from parallel_envs.evaluation.settings import PlaySettings, check_jobs, check_wh
 from parallel_envs.evaluation.threads import one_thread
 from parallel_envs.evaluation.work import Key, Order, work_list
 from parallel_envs.vector.registry import Registrations
+
+Keep = Callable[[EpisodeRecord], object]
+"""Does something with an episode's record that has its trajectory."""
 
 
 class Progress(Protocol):
@@ -49,7 +52,7 @@ def evaluate(
     episode_timeout: float | None = 600.0,
     max_steps: int = 1000,
     info_keys: Sequence[str] = (),
-    trajectories: bool = False,
+    trajectories: bool | Keep = False,
     strict: bool = False,
     resume: str | Path | EvaluationResult | None = None,
     save: str | Path | None = None,
@@ -77,8 +80,8 @@ def evaluate(
         jobs: How many worker processes play them; 0: none, all is played here; "auto": one for each core.
         parallel_policy: How the actions of an episode's agents are computed: one after another (False), by the name of
             a strategy of `parallel_envs.wrappers`, or by the one that a rehearsal finds to be quickest (True, "auto").
-            "process" needs `jobs=0`; policies that draw from Python's, NumPy's or torch's own generators, and not from
-            one of theirs, draw something else there.
+            "process" needs `jobs=0`. Policies that share something, such as a list or Python's, NumPy's or torch's own
+            generators, do so in whatever order threads come to it, and not at all in processes.
         proportions: How many agents each policy gets, relative to the others. They are shuffled in each episode.
         action_timeout: Seconds for an action, from an agent's second one on. One that comes later is dropped and
             counted, and the agent does nothing. A policy that is asked in its own thread ("thread") is not waited for;
@@ -88,7 +91,8 @@ def evaluate(
             more is ended; with `jobs=0` nobody can end a policy that hangs.
         max_steps: After so many steps an episode is over.
         info_keys: Infos whose last values are kept, by name.
-        trajectories: Keep what was seen and done, too.
+        trajectories: Keep what was seen and done, too. A function is given each record with it instead, as episodes
+            end, and the result is without: so all of them need not fit into memory.
         strict: Raise EpisodeFailed when an episode has failed for good.
         resume: A result, or the file that holds it, of an evaluation of the same that ended early: only the rest is
             played.
@@ -118,11 +122,12 @@ def evaluate(
         episode_timeout=episode_timeout,
         max_steps=max_steps,
         info_keys=_names(info_keys),
-        trajectories=trajectories,
+        trajectories=bool(trajectories),
     )
     if num_jobs:
         _check_portable(found, candidates)
-    plan = _Plan(found, candidates, orders, settings, num_jobs, context, tuple(preload), strict)
+    keep = trajectories if callable(trajectories) else None
+    plan = _Plan(found, candidates, orders, settings, num_jobs, context, tuple(preload), strict, keep)
     return _Evaluation(plan, {"episodes": episodes, "seed": seed}, resume, save, progress).run()
 
 
@@ -156,6 +161,7 @@ class _Plan:
     context: str | None
     preload: tuple[str, ...]
     strict: bool
+    keep: Keep | None
 
     def described(self) -> dict[str, Any]:
         """What the numbers depend on, as JSON can say it."""
@@ -226,6 +232,9 @@ class _Evaluation:
             self._worker_bytes = crew.most_bytes()
 
     def _note(self, record: EpisodeRecord) -> None:
+        if self._plan.keep is not None:
+            self._plan.keep(record)
+            record = replace(record, trajectory=None)
         self._records[record.key] = record
         if self._progress is not None:
             self._progress.note(record)

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from parallel_envs.engine import HOST, Call, PoolSettings, WorkerPool, open_pool
+from parallel_envs.engine import HOST, Call, Failure, PoolSettings, WorkerPool, open_pool
 from parallel_envs.evaluation.candidates import Candidate, candidates_of
 from parallel_envs.evaluation.episode import Stage, play
 from parallel_envs.evaluation.mission_names import missions_of
@@ -138,14 +138,21 @@ def _filmed(pool: WorkerPool, record: EpisodeRecord, path: Path, script: _Script
     pool.wait(ticket)
     reply = ticket.replies[0]
     if reply.failure is not None:
-        return Video(None, record, f"{reply.failure.type_name}: {reply.failure.message}{_hint(reply.failure.message)}")
+        return Video(None, record, _told(reply.failure))
     if reply.death is not None:
         return Video(None, record, f"rendering ended its process (exit code {reply.death.exitcode})")
     return Video(path, record, _difference(record, reply.value))
 
 
+def _told(failure: Failure) -> str:
+    text = failure.message + _hint(failure.message)
+    return text if failure.type_name.endswith(CannotFilm.__name__) else f"{failure.type_name}: {text}"
+
+
 def _hint(message: str) -> str:
     """What may help where a renderer finds nothing to draw on."""
+    if "'render_mode'" in message:
+        return ". Films need an environment that takes render_mode='rgb_array'."
     if any(word in message for word in ("OpenGL", "EGL", "glGetError")) and "MUJOCO_GL" not in os.environ:
         return ". There is no display, and EGL was tried: install it (libegl1), or set MUJOCO_GL=osmesa."
     return ""

@@ -68,7 +68,7 @@ class NotSaved(OSError):
     """The file that was to hold an evaluation cannot be written. `result` is the evaluation: write it elsewhere."""
 
     def __init__(self, path: Path, result: EvaluationResult, problem: OSError) -> None:
-        super().__init__(f"{path} cannot be written: {problem}. What was played is not in it.")
+        super().__init__(f"{path} cannot be written: {problem}. It does not hold all that was played.")
         self.result = result
 
 

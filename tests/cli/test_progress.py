@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 
-import pytest
 from rich.console import Console
 
 from parallel_envs.cli.progress import Tally, shown
@@ -24,12 +23,11 @@ class Stage:
         self.now = 0.0
         self.written = io.StringIO()
         self.console = Console(file=self.written, force_terminal=is_terminal, width=110, color_system=None)
-        self.kept: list[EpisodeRecord] = []
 
     def play(self, missions: tuple[str, ...], num_episodes: int, seconds: float = 1.0) -> str:
         """Play all episodes of these missions; every fourth fails."""
         work = [(mission, episode) for mission in missions for episode in range(num_episodes)]
-        with shown(self.kept.append, self.console, lambda: self.now) as progress:
+        with shown(self.console, lambda: self.now) as progress:
             progress.begin(work, [])
             for place, (mission, episode) in enumerate(work):
                 self.now += seconds
@@ -65,13 +63,6 @@ def test_more_missions_than_fit_a_screen_have_bars_for_some() -> None:
     assert "mission 15" in text
     assert "mission 16" not in text
     assert "30/30" in text
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_each_record_is_handed_on(is_terminal: bool) -> None:
-    stage = Stage(is_terminal=is_terminal)
-    stage.play(("m",), 3)
-    assert [one.episode for one in stage.kept] == [0, 1, 2]
 
 
 def test_what_was_complete_before_is_done_but_no_speed() -> None:

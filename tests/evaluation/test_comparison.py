@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -89,6 +93,27 @@ def test_two_policies_of_one_evaluation_are_compared() -> None:
     met = result({1: 5.0, 2: 2.0})
     found = compare_results(met, met, first_policy="other", second_policy="one")
     assert (found.n, found.mean_difference, found.wins) == (2, 3.5, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"missions": {"m": {"env": "E-v1", "kwargs": {"size": (5, 5)}}}}, "The mission 'm' is {'env': 'E-v1', "),
+        ({"max_steps": 5}, "Episodes have up to 100 steps in the first and 5 in the second"),
+    ],
+)
+def test_other_episodes_under_equal_names_are_refused(settings: dict[str, Any], text: str) -> None:
+    own = {"missions": {"m": {"env": "E-v1", "kwargs": {"size": (3, 3)}}, "n": {}}, "max_steps": 100}
+    first = dataclasses.replace(result({1: 1.0}), settings=own)
+    with pytest.raises(ValueError, match=text):
+        compare_results(first, dataclasses.replace(first, settings={**own, **settings}))
+
+
+def test_a_result_from_a_file_is_compared_with_one_from_here(tmp_path: Path) -> None:
+    own = {"missions": {"m": {"env": "E-v1", "kwargs": {"size": (3, 3)}}}, "max_steps": 100}
+    first = dataclasses.replace(result({1: 1.0}), settings=own)
+    first.to_json(tmp_path / "r.json")
+    assert compare_results(first, EvaluationResult.from_json(tmp_path / "r.json")).ties == 1
 
 
 def test_evaluations_with_other_seeds_are_refused() -> None:

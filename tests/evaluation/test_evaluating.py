@@ -14,7 +14,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from threadpoolctl import threadpool_info
 
 import parallel_envs
-from parallel_envs.evaluation import BadEvaluation, evaluate
+from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, evaluate
 from parallel_envs.evaluation.settings import check_jobs, strategy_of
 from parallel_envs.evaluation.threads import one_thread
 from parallel_envs.policies import AgentPolicy, PolicySpec
@@ -77,6 +77,19 @@ def test_settings_tell_what_the_numbers_depend_on() -> None:
 def test_what_cannot_be_asked(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(BadEvaluation, match=text):
         evaluate(Course, "noop", **settings)
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_trajectories_can_be_handed_on_as_episodes_end(jobs: int) -> None:
+    handed: list[EpisodeRecord] = []
+    found = evaluate({"m": Course}, Counting(), 3, jobs=jobs, trajectories=handed.append)
+    assert found == evaluate({"m": Course}, Counting(), 3), "nothing stays in memory"
+    whole = evaluate({"m": Course}, Counting(), 3, trajectories=True)
+    assert [one.returns for one in handed] == [one.returns for one in whole.episodes]
+    assert [one.trajectory and one.trajectory.rewards for one in handed] == [
+        one.trajectory and one.trajectory.rewards for one in whole.episodes
+    ]
+    assert all(one.trajectory is not None for one in handed)
 
 
 def test_a_mission_without_agents_is_refused() -> None:

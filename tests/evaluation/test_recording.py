@@ -79,7 +79,7 @@ def test_all_episodes_are_filmed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "problem"),
     [
-        ("dark", "CannotFilm: With render_mode='rgb_array' the environment renders NoneType"),
+        ("dark", "With render_mode='rgb_array' the environment renders NoneType"),
         ("raises", "RuntimeError: no screen"),
         ("exits", "rendering ended its process (exit code 3)"),
     ],
@@ -89,6 +89,13 @@ def test_what_cannot_be_filmed_is_told_and_the_next_is_tried(fault: str, problem
     assert [video.path for video in videos] == [None] * 3
     assert all(problem in video.problem for video in videos)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_environment_that_is_made_without_render_mode_is_told_to_take_it(tmp_path: Path) -> None:
+    missions = {"light": lambda fault="": Light(fault=fault)}
+    result = evaluate(missions, "random", episodes=1)
+    (video,) = record_videos(result, missions, "random", "all", tmp_path, backend="serial")
+    assert "Films need an environment that takes render_mode='rgb_array'" in video.problem
 
 
 def test_an_episode_that_goes_another_way_is_told(tmp_path: Path) -> None:
