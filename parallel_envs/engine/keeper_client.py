@@ -155,7 +155,7 @@ def _end(owner: int, channel: socket.socket, process: subprocess.Popen[bytes]) -
     if owner != os.getpid():
         process.returncode = 0  # it belongs to the process this one was forked from, which will wait for it
         return
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C: it ends without us
         process.wait(timeout=2.0)
 
 
