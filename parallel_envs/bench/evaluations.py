@@ -32,6 +32,7 @@ from parallel_envs.bench.measure import (
     run_for,
     spread,
 )
+from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import rates_of
 
@@ -41,17 +42,12 @@ _ONE_CALL = 1e-6  # seconds: less than any evaluation takes, so that each sample
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalPlan:
+class EvalPlan(BenchPlan):
     """What `bench eval` was asked for."""
 
     works: tuple[str, ...] = tuple(EVAL_WORKS)
     jobs: int = 2
     rounds: int = 7
-
-    @property
-    def settings(self) -> dict[str, object]:
-        """All of it in plain values."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ from parallel_envs.bench.measure import (
     paired_ratio,
     spread,
 )
+from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import Pace, rates_of
 from parallel_envs.groups import EnvStateManager, register
@@ -63,17 +64,12 @@ class Contestant(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupPlan:
+class GroupPlan(BenchPlan):
     """What `bench groups` was asked for."""
 
     works: tuple[str, ...] = tuple(GROUP_WORKS)
     workers: int = 2
     pace: Pace = dataclasses.field(default_factory=Pace)
-
-    @property
-    def settings(self) -> dict[str, object]:
-        """All of it in plain values."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from parallel_envs.bench.measure import Spread, Tell, interleave, paired_ratio, run_for, spread
+from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import Pace, rates_of
 
@@ -29,7 +30,7 @@ IS_AT_LEAST = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class IterationPlan:
+class IterationPlan(BenchPlan):
     """What `bench iteration` was asked for. `modes` are ours, by their `update_mode`."""
 
     num_envs: int = 8
@@ -38,11 +39,6 @@ class IterationPlan:
     minibatch_size: int = 256
     modes: tuple[str, ...] = ("fused",)
     pace: Pace = field(default_factory=lambda: Pace(seconds=2.0, rounds=7))
-
-    @property
-    def settings(self) -> dict[str, object]:
-        """All of it in plain values."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

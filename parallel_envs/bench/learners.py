@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from parallel_envs.bench.measure import Series, Slice, Spread, Tell, interleave, paired_ratio, run_for, spread
+from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import Pace, rates_of
 
@@ -70,18 +71,13 @@ BARS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnerPlan:
+class LearnerPlan(BenchPlan):
     """What `bench learners` was asked for."""
 
     works: tuple[LearnerWork, ...]
     modes: tuple[str, ...] = WAYS
     workers: int = 2
     pace: Pace = dataclasses.field(default_factory=Pace)
-
-    @property
-    def settings(self) -> dict[str, object]:
-        """All of it in plain values."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from parallel_envs.bench.measure import Spread, Tell, interleave, paired_ratio, run_for, spread
+from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import Pace, rates_of
 
@@ -28,7 +29,7 @@ IS_AT_LEAST = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetaPlan:
+class MetaPlan(BenchPlan):
     """What `bench meta` was asked for. An iteration is so many rollouts, of two episodes each, and one update."""
 
     env: str = "AntDir-v0"
@@ -37,11 +38,6 @@ class MetaPlan:
     horizon: int = 100
     memory: int = 64
     pace: Pace = field(default_factory=lambda: Pace(seconds=2.0, rounds=7))
-
-    @property
-    def settings(self) -> dict[str, object]:
-        """All of it in plain values."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

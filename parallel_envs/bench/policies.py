@@ -30,6 +30,7 @@ from parallel_envs.bench.measure import (
     run_for,
     spread,
 )
+from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.policy_works import AUTO, POLICY_WORKS, SEQUENTIAL, SHIPPED, PolicyWork
 from parallel_envs.bench.turns import Pace, rates_of
 from parallel_envs.wrappers import PolicyPool, WrappedMultiAgentPolicy
@@ -38,17 +39,12 @@ _WARM_TURNS = 8  # more than `auto` needs to make its choice
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyPlan:
+class PolicyPlan(BenchPlan):
     """What `bench policies` was asked for."""
 
     works: tuple[str, ...] = tuple(POLICY_WORKS)
     workers: int = 2
     pace: Pace = dataclasses.field(default_factory=Pace)
-
-    @property
-    def settings(self) -> dict[str, object]:
-        """All of it in plain values."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,12 +5,12 @@ works ──▶ what is collected        collectors ──▶ by whom
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 from parallel_envs.bench.collectors import Collector, LockStep, OursCollecting, Sequential
 from parallel_envs.bench.machine import first_missing
 from parallel_envs.bench.measure import Series, Slice, Spread, Tell, paired_ratio, spread
+from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.turns import Pace, rates_of, run_in_turns
 from parallel_envs.bench.works import NEEDS, WORKS
 
@@ -21,18 +21,13 @@ _ONE_COLLECTION = 1e-3  # seconds: less than any collection takes, so each slice
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutPlan:
+class RolloutPlan(BenchPlan):
     """What `bench rollouts` was asked for. `collect` plays on `num_workers` and, beside it, on `MANY_WORKERS`."""
 
     works: tuple[str, ...] = tuple(WORKS)
     num_workers: int = 2
     num_envs: int = 16
     rounds: int = 7
-
-    @property
-    def settings(self) -> dict[str, object]:
-        """All of it in plain values."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

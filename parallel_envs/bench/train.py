@@ -23,6 +23,7 @@ from rich.table import Table
 
 from parallel_envs.bench.busy_agents import BusyAgents
 from parallel_envs.bench.measure import Series, Spread, Tell, interleave, spread
+from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.polling_scheme import PollingScheme
 from parallel_envs.bench.report import Report
 
@@ -38,7 +39,7 @@ _TRIES = 3  # turns of which the best says how long each side takes: whatever el
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainPlan:
+class TrainPlan(BenchPlan):
     """What `bench train` was asked for. `microseconds` of work in a step of an environment; None: as much as makes
     collecting and learning take equally long. `waits`: a step waits for as long, as for another machine.
     """
@@ -56,11 +57,6 @@ class TrainPlan:
     ways: tuple[str, ...] = WAYS
     rollouts: int = 24
     rounds: int = 5
-
-    @property
-    def settings(self) -> dict[str, object]:
-        """All of it in plain values."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

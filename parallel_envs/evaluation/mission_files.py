@@ -19,12 +19,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from parallel_envs.evaluation.mission_names import check_known, nearest
 from parallel_envs.evaluation.missions import Mission
 from parallel_envs.evaluation.mistakes import BadEvaluation
+from parallel_envs.yaml_files import content_of
 
 _FORM = "`missions: {cart: {env: CartPole-v1}}`"
 
@@ -51,20 +51,11 @@ class MissionFile(_Strict):
 
 def missions_in(path: Path, which: str | None = None) -> list[Mission]:
     """The missions of a file: all of them, a set by name, or those whose names fit."""
-    file = _checked(path, _read(path))
+    file = _checked(path, content_of(path, BadEvaluation))
     missions = {mission.name: mission for mission in _all(path, file)}
     if which is None:
         return list(missions.values())
     return [missions[name] for name in _chosen(path, which, missions, file.sets, ())]
-
-
-def _read(path: Path) -> Any:
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadEvaluation(f"{path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise BadEvaluation(f"{path} is not YAML: {error}") from error
 
 
 def _checked(path: Path, content: Any) -> MissionFile:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import cores_here
 from parallel_envs.errors import ClosedError
 from parallel_envs.groups.clock import Limits
@@ -58,7 +58,7 @@ class GroupStats:
     in_caller: tuple[str, ...]
 
 
-class EnvStateManager:
+class EnvStateManager(ClosedAtExit):
     """Environments in groups, of several kinds at once.
 
     Each lives in one worker process for good, or in the caller where that is quicker. Actions go to it; its state,
@@ -281,14 +281,6 @@ class EnvStateManager:
         if self._homes is not None:
             self._homes.close()
             self._homes = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         groups = self.envs[-1].group_id + 1

@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -37,6 +36,7 @@ from pydantic import (
 
 from parallel_envs.groups.failures import BadSettings, nearest
 from parallel_envs.groups.registry import EnvType, env_type_named, known_env_types
+from parallel_envs.yaml_files import settings_in
 
 Mode = Literal["train", "val"]
 Where = Literal["auto", "process", "caller"]
@@ -150,25 +150,13 @@ def read_settings(given: Any) -> GroupsSettings:
     elif isinstance(given, Mapping):
         settings = _checked(_plain(given), "the configuration")
     elif isinstance(given, str | Path):
-        settings = _checked(_from_file(Path(given)), str(given))
+        settings = _checked(settings_in(Path(given), BadSettings), str(given))
     else:
         raise BadSettings(
             f"The configuration is a {type(given).__name__}. Give a dict, the path of a YAML file, or GroupsSettings."
         )
     _check_sense(settings)
     return settings
-
-
-def _from_file(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadSettings(f"{path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise BadSettings(f"{path} is not YAML: {error}") from error
-    if not isinstance(content, dict):
-        raise BadSettings(f"{path} holds {type(content).__name__}, where settings (`key: value`) are wanted.")
-    return content
 
 
 def _plain(value: Any) -> Any:

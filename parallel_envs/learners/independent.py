@@ -15,12 +15,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from parallel_envs.closing import ClosedAtExit
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.algorithm import Agent, AlgorithmConfig
 from parallel_envs.learners.arguments import check_options, configs_of, no_actions
@@ -44,7 +44,7 @@ Named = dict[Agent, Any]
 Watcher = Callable[["IndependentLearners"], None]
 
 
-class IndependentLearners:
+class IndependentLearners(ClosedAtExit):
     """Learners of all agents of some environments.
 
     `agents[agent]` is an `AgentLearner`; `agents[agent].model.memory` is what it has lived. Agents that die, join or
@@ -287,14 +287,6 @@ class IndependentLearners:
         self.policy.close()
         for learner in self.agents.values():
             learner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         why = self._runner.mode.why if self._runner.mode else self.update_mode

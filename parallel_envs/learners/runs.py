@@ -22,9 +22,9 @@ from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
+from parallel_envs.closing import ClosedAtExit
 from parallel_envs.learners.checkpoints import is_checkpoint
 from parallel_envs.rollouts.archives import write_whole
 
@@ -42,7 +42,7 @@ _SETTINGS, _ABOUT, _METRICS, _CHECKPOINTS, _BOARD = (
 _PACKAGES = ("numpy", "gymnasium", "pettingzoo", "torch", "safetensors", "mpe2", "lbforaging")
 
 
-class Run:
+class Run(ClosedAtExit):
     """A run's folder. Made by `Run.create` or, to go on with one, by `Run.resume`; a context manager.
 
     with Run.create("runs/spread", settings.described(), seed=settings.seed) as run:
@@ -85,14 +85,6 @@ class Run:
         for left_over in newest.parent.glob(".*"):  # by a process that was killed while it wrote or removed it
             shutil.rmtree(left_over, ignore_errors=True)
         return cls(folder, **options), newest
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close what is open. Calling it twice does nothing."""

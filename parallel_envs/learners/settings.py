@@ -21,6 +21,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
+from parallel_envs.yaml_files import settings_in
+
 UpdateMode = Literal["sequential", "thread", "process", "fused", "auto"]
 Strategy = Literal["sequential", "thread", "process", "batch", "gpu", "auto"]
 Backend = Literal["process", "thread", "serial", "auto"]
@@ -142,14 +144,7 @@ class TrainSettings(_Strict):
 def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> TrainSettings:
     """The settings in a YAML file, with some replaced: `seed=3`, `algorithm.learning_rate=0.001`."""
     path = Path(path)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadSettings(f"{path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise BadSettings(f"{path} is not YAML: {error}") from error
-    if not isinstance(content, dict):
-        raise BadSettings(f"{path} holds {type(content).__name__}, where settings (`key: value`) are wanted.")
+    content = settings_in(path, BadSettings)
     for override in overrides:
         _replace(content, override)
     return read_settings(content, str(path))

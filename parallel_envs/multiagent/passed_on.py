@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from parallel_envs.closing import ClosedAtExit
 from parallel_envs.vector import ParallelEnvManager
 
 
-class PassedOn:
+class PassedOn(ClosedAtExit):
     """Tasks, calls of the environments' methods, and the workers' lives."""
 
     envs: ParallelEnvManager
@@ -69,11 +69,3 @@ class PassedOn:
     def close(self, timeout: float = 5.0) -> None:
         """End all workers."""
         self.envs.close(timeout=timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

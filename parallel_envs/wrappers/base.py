@@ -15,9 +15,9 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import Failure
 from parallel_envs.errors import ClosedError
 from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, Turn, policy_error
@@ -33,7 +33,7 @@ _NOT_YET = Answer(late=True)
 _TWICE = "send was called twice without recv in between. Call recv first."
 
 
-class PerAgentWrapper(ABC):
+class PerAgentWrapper(ClosedAtExit, ABC):
     """Some agents' policies, asked all at once, in the order in which `policies` names them."""
 
     goes_on = False
@@ -285,7 +285,7 @@ class PerAgentWrapper(ABC):
         """Whether a policy still works on a turn that has ended without it."""
         return False
 
-    def sync(self) -> None:  # noqa: B027  # nothing to do where policies run as they were given
+    def sync(self) -> None:  # nothing to do where policies run as they were given
         """Bring the policies that were given up to date with those that run, so that they can be saved."""
 
     # ---- the end ----------------------------------------------------------------------------------------------------
@@ -293,14 +293,6 @@ class PerAgentWrapper(ABC):
     def close(self) -> None:
         """Let go of what this wrapper has made. A pool that was given to it stays open."""
         self.closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.policies)} agents{', closed' if self.closed else ''})"

@@ -6,11 +6,11 @@ import contextlib
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
+from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import Unpicklable
 from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import AgentPolicy, MultiAgentPolicy
@@ -39,7 +39,7 @@ STRATEGIES: dict[str, Callable[..., PerAgentWrapper]] = {
 """By name. A new strategy is a subclass of `PerAgentWrapper` and a line here."""
 
 
-class WrappedMultiAgentPolicy(MultiAgentPolicy):
+class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
     """`step({agent: observation})` gives `{agent: action}`, all computed at once.
 
         with WrappedMultiAgentPolicy({"red": red, "blue": blue}, strategy={"red": "thread", "blue": "batch"}) as policy:
@@ -304,14 +304,6 @@ class WrappedMultiAgentPolicy(MultiAgentPolicy):
                 closing.callback(self._pool.close)
             for wrapper in self._wrappers:
                 closing.callback(wrapper.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"WrappedMultiAgentPolicy({len(self._wrapper_of)} agents, strategy={self.strategy!r})"

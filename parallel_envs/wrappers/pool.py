@@ -8,9 +8,9 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import PoolSettings, WorkerPool, open_pool
 from parallel_envs.errors import ClosedError
 
@@ -66,7 +66,7 @@ class Threads:
             self._tasks.put(None)
 
 
-class PolicyPool:
+class PolicyPool(ClosedAtExit):
     """Worker processes, `workers` of them, and threads, as many as there are agents who act at once.
 
     Either are started when first needed. Whoever made the pool closes it.
@@ -117,14 +117,6 @@ class PolicyPool:
         if self._processes is not None:
             self._processes.close(timeout)
             self._processes = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _num_cores() -> int:

@@ -16,11 +16,11 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from gymnasium import Env
 
+from parallel_envs.closing import ClosedAtExit
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.checkpoints import BadCheckpoint, check_fits, load_agent, load_checkpoint, save_checkpoint
 from parallel_envs.learners.meta.agent import MetaAgent
@@ -59,7 +59,7 @@ MAY_CHANGE = frozenset(
 """Settings that may be others when a run is resumed."""
 
 
-class Learner:
+class Learner(ClosedAtExit):
     """Trains one agent on many tasks, several episodes on each, and measures how it adapts to others.
 
     A context manager; `close` ends the workers.
@@ -415,14 +415,6 @@ class Learner:
         if self.stage is not None:
             self.stage.close()
         self.stage = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _new_folder() -> Path:

@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from parallel_envs.learners.settings import Backend, BadSettings, nearest
+from parallel_envs.yaml_files import settings_in
 
 
 class _Strict(BaseModel):
@@ -144,7 +144,7 @@ def load_settings(given: Any, overrides: Mapping[str, Any] | None = None) -> Met
     if isinstance(given, MetaSettings):
         given = given.described()
     where = "the settings" if isinstance(given, Mapping) else str(given)
-    content = dict(given) if isinstance(given, Mapping) else _read(given)
+    content = dict(given) if isinstance(given, Mapping) else settings_in(given, BadSettings)
     for key, value in (overrides or {}).items():
         content = _replaced(content, key.split("."), value)
     try:
@@ -182,18 +182,6 @@ def _check_on_policy(train: TrainBlock) -> None:
                 f"`train.{field}: {getattr(train, field)}` was given, and PPO learns once from each iteration's own "
                 "rollouts. Leave it out, or choose dqn or sac."
             )
-
-
-def _read(path: str | Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadSettings(f"{path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise BadSettings(f"{path} is not YAML: {error}") from error
-    if not isinstance(content, dict):
-        raise BadSettings(f"{path} holds {type(content).__name__}, where settings (`key: value`) are wanted.")
-    return content
 
 
 def _replaced(content: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar
 
+from parallel_envs.closing import ClosedAtExit
 from parallel_envs.learners.algorithm import Agent, Plan
 from parallel_envs.learners.brain import Brain, Report
 
 
-class UpdateMode(ABC):
+class UpdateMode(ClosedAtExit, ABC):
     """Runs the updates of some agents. All modes come to the same numbers, up to rounding.
 
     The brains belong to the caller, and hold the outcome when `update` returns. A mode may keep copies of its own
@@ -32,16 +32,8 @@ class UpdateMode(ABC):
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
         """Have these agents learn from their plans."""
 
-    def changed(self, agent: Agent) -> None:  # noqa: B027  # most modes keep no copies
+    def changed(self, agent: Agent) -> None:  # most modes keep no copies
         """The caller has put other numbers into an agent's brain."""
 
-    def close(self) -> None:  # noqa: B027  # most modes hold nothing
+    def close(self) -> None:  # most modes hold nothing
         """Let go of what the mode has started. May be called again."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
