@@ -1,0 +1,34 @@
+"""Files of settings: what is in them, and what keeps them from being read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parallel_envs.yaml_files import content_of, settings_in
+
+
+class Mistake(Exception):
+    """What the reader wants raised."""
+
+
+def test_settings_are_what_the_file_says(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("seed: 3\nenv: {name: x}\n")
+    assert settings_in(tmp_path / "a.yaml", Mistake) == {"seed": 3, "env": {"name": "x"}}
+    assert content_of(str(tmp_path / "a.yaml"), Mistake)["seed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "cannot be read"), (b"\xff\xfe\xfa", "cannot be read"), (b"a: [", "is not YAML"), (b"- 1", "holds list")],
+)
+def test_what_is_wrong_is_the_readers_mistake_and_names_the_file(
+    tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    path = tmp_path / "a.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(Mistake, match=said) as raised:
+        settings_in(path, Mistake)
+    assert str(path) in str(raised.value)
