@@ -29,7 +29,7 @@ from parallel_envs.bench.measure import (
     Tell,
     interleave,
     paired_ratio,
-    run_for,
+    run_once,
     spread,
 )
 from parallel_envs.bench.plan import BenchPlan
@@ -38,7 +38,6 @@ from parallel_envs.bench.turns import rates_of
 
 PEER = "its own loop"
 _FILE_WIDTH = 132
-_ONE_CALL = 1e-6  # seconds: less than any evaluation takes, so that each sample is exactly one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +128,7 @@ def _warmed(work: str, players: Mapping[str, Callable[[], int]], tell: Tell) -> 
 
 def _sample(player: Callable[[], int]) -> Slice:
     try:
-        return run_for(player, _ONE_CALL)
+        return run_once(player)
     except Exception as error:
         raise MeasurementFailed(f"{type(error).__name__}: {error}") from error
 

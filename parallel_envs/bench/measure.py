@@ -67,6 +67,14 @@ def run_for(step: Callable[[], int], seconds: float, clock: Clock = time.perf_co
     return Slice(steps, now - start, time.process_time() - cpu_start)
 
 
+def run_once(step: Callable[[], int], clock: Clock = time.perf_counter) -> Slice:
+    """Call `step` once, however short it is."""
+    cpu_start = time.process_time()
+    start = clock()
+    steps = step()
+    return Slice(steps, clock() - start, time.process_time() - cpu_start)
+
+
 def run_steps(step: Callable[[], int], steps: int) -> int:
     """Call `step` until at least that many environment steps are made; how many they were."""
     made = 0

@@ -15,6 +15,7 @@ from parallel_envs.bench.measure import (
     paired_ratio,
     rotations,
     run_for,
+    run_once,
     run_steps,
     spread,
 )
@@ -64,6 +65,11 @@ def test_a_slice_lasts_until_its_time_has_passed_and_counts_the_last_call_whole(
     found = run_for(lambda: 8, seconds=1.0, clock=lambda: next(clock))
     assert found.steps == 24
     assert found.seconds == pytest.approx(1.2)
+
+
+def test_one_call_is_one_call_even_where_the_clock_stands_still() -> None:
+    clock: Iterator[float] = iter([10.0, 10.0])
+    assert run_once(lambda: 8, clock=lambda: next(clock)) == Slice(8, 0.0)
 
 
 def test_the_rate_of_a_slice_is_steps_over_seconds() -> None:
