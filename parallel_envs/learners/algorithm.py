@@ -51,6 +51,10 @@ class AlgorithmConfig:
 
     learning_rate: float = 3e-4
     """Of Adam."""
+    learning_rate_end: float | None = None
+    """To what it falls, evenly, over the agent's first `learning_rate_updates` updates. None: it stays what it is."""
+    learning_rate_updates: int | None = None
+    """How many updates it takes to fall."""
     adam_epsilon: float = 1e-5
     """Added to Adam's denominator."""
     max_grad_norm: float = 0.5
@@ -67,6 +71,21 @@ class AlgorithmConfig:
         check_positive(self, "learning_rate", "adam_epsilon", "max_grad_norm", "hidden")
         check_share(self, "discount")
         check_choice(self, "activation", ("tanh", "relu"))
+        if (self.learning_rate_end is None) is not (self.learning_rate_updates is None):
+            raise ValueError(
+                f"{type(self).__name__} has learning_rate_end={self.learning_rate_end} and learning_rate_updates="
+                f"{self.learning_rate_updates}. Give both, or neither."
+            )
+        if self.learning_rate_end is not None:
+            check_positive(self, "learning_rate_updates")
+            check_not_negative(self, "learning_rate_end")
+
+    def learning_rate_after(self, updates: int) -> float:
+        """Adam's learning rate in the next update, when there have been so many."""
+        if self.learning_rate_end is None or self.learning_rate_updates is None:
+            return self.learning_rate
+        share = min(updates / self.learning_rate_updates, 1.0)
+        return self.learning_rate + share * (self.learning_rate_end - self.learning_rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +100,8 @@ class Plan:
     """`[steps, batch, ...]` float32: what each row counts; 0 where there is none."""
     noise: dict[str, Array] = field(default_factory=dict)
     """`[steps, ...]`: random numbers that go into the loss."""
+    learning_rate: float | None = None
+    """Adam's in this update; None: the config's."""
 
     @property
     def lived(self) -> npt.NDArray[np.bool_]:
@@ -159,7 +180,9 @@ class Algorithm(ABC):
     @functools.cached_property
     def signature(self) -> Any:
         """Equal for algorithms whose losses are the same function, so that agents can be fused."""
-        same = dataclasses.replace(self.config, learning_rate=1.0, max_grad_norm=1.0)
+        same = dataclasses.replace(
+            self.config, learning_rate=1.0, learning_rate_end=None, learning_rate_updates=None, max_grad_norm=1.0
+        )
         return self.name, same, repr(self.observation_space), repr(self.action_space)
 
 
@@ -188,6 +211,12 @@ def check_positive(config: Any, *names: str) -> None:
         value = getattr(config, name)
         if not all(one > 0 and np.isfinite(one) for one in (value if isinstance(value, Sequence) else (value,))):
             raise ValueError(f"{type(config).__name__}.{name}={value!r} is not above 0. Give a number above 0.")
+
+
+def check_not_negative(config: Any, name: str) -> None:
+    value = getattr(config, name)
+    if not (value >= 0 and np.isfinite(value)):
+        raise ValueError(f"{type(config).__name__}.{name}={value!r} is below 0. Give 0 or more.")
 
 
 def check_share(config: Any, *names: str) -> None:

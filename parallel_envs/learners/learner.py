@@ -175,7 +175,7 @@ class AgentLearner:
                 experience = dataclasses.replace(experience, memory=(self._carry,))
         plan = self.algorithm.draw(experience, self.generator, self.counters["updates"])
         self._drawn = plan.arrays.get("indices")
-        return plan
+        return dataclasses.replace(plan, learning_rate=self.config.learning_rate_after(self.counters["updates"]))
 
     def finish(self, report: Report, plan: Plan | None = None) -> None:
         """The update has been made, or has diverged. `plan`: which one it was, if there have been others since."""

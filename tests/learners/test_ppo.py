@@ -274,8 +274,18 @@ def test_a_minibatch_larger_than_the_batch_is_told_with_the_agent() -> None:
         {"target_kl": -1.0},
         {"policy_gain": 0.0},
         {"clip_range": float("nan")},
+        {"learning_rate_end": -1e-4, "learning_rate_updates": 10},
+        {"learning_rate_updates": 0, "learning_rate_end": 0.0},
     ],
 )
 def test_settings_that_make_no_sense_are_told(wrong: Any) -> None:
     with pytest.raises(ValueError, match=rf"PPOConfig\.{next(iter(wrong))}="):
         PPOConfig(**wrong)
+
+
+def test_a_learning_rate_falls_evenly_and_then_stays() -> None:
+    config = PPOConfig(learning_rate=0.1, learning_rate_end=0.02, learning_rate_updates=8)
+    assert [config.learning_rate_after(updates) for updates in (0, 4, 8, 9)] == pytest.approx([0.1, 0.06, 0.02, 0.02])
+    assert PPOConfig(learning_rate=0.1).learning_rate_after(5) == 0.1
+    with pytest.raises(ValueError, match="Give both, or neither"):
+        PPOConfig(learning_rate_end=0.02)

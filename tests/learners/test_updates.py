@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from typing import Any
@@ -84,6 +85,22 @@ def test_learning_rates_may_differ_in_a_fused_group() -> None:
         for index, rate in enumerate((1e-2, 1e-3, 3e-3))
     }
     assert_same(trained("sequential", kinds, 3), trained("fused", kinds, 3))
+
+
+@pytest.mark.parametrize("name", ["fused", "thread", "process"])
+def test_learning_rates_may_fall_each_in_its_own_way(name: str) -> None:
+    small = functools.partial(PPOConfig, rollout_length=8, minibatch_size=12, hidden=(8,), learning_rate=1e-2)
+    configs = {
+        "steady": small(),
+        "falls": small(learning_rate_end=1e-3, learning_rate_updates=2),
+        "stops": small(learning_rate_end=0.0, learning_rate_updates=1),
+    }
+    kinds = {agent: (config, *CASES["ppo"][1:]) for agent, config in configs.items()}
+    once, later = (trained("sequential", kinds, num_updates) for num_updates in (1, 3))
+    assert_same(later, trained(name, kinds, 3))
+    weights = [{agent: states[agent]["arrays"]["weights"] for agent in configs} for states in (once, later)]
+    moved = {agent: not np.array_equal(weights[0][agent], weights[1][agent]) for agent in configs}
+    assert moved == {"steady": True, "falls": True, "stops": False}
 
 
 def test_learning_changes_the_weights() -> None:

@@ -95,17 +95,18 @@ class MetaAgent:
         Raises:
             Diverged: A loss or a gradient was not finite; the numbers are as they were before.
         """
-        self.algorithm.config = dataclasses.replace(self.config, learning_rate=self.config.learning_rate * rate)
-        reports = [self._update_once() for _ in range(num_updates if self.memory is not None else 1)]
+        self.algorithm.config = self.config
+        reports = [self._update_once(rate) for _ in range(num_updates if self.memory is not None else 1)]
         return {name: float(np.mean([report.metrics[name] for report in reports])) for name in reports[0].metrics}
 
-    def _update_once(self) -> Report:
+    def _update_once(self, rate: float) -> Report:
         experience: Any = self.memory
         if self.memory is None:
             experience, self._pending = self.lesson.trajectory(Rollouts(self._pending)), []
             self._fit(experience.valid.size)
         plan = self.algorithm.draw(experience, self.generator, self.counters["updates"])
-        report = update_one(self.brain, plan)
+        learning_rate = self.config.learning_rate_after(self.counters["updates"]) * rate
+        report = update_one(self.brain, dataclasses.replace(plan, learning_rate=learning_rate))
         if report.diverged is not None:
             raise Diverged(f"The agent has learnt nothing: {report.diverged}.", [self.algorithm.agent])
         if report.taught is not None and isinstance(self.memory, PrioritizedReplayBuffer):

@@ -13,7 +13,6 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -89,8 +88,7 @@ class Crew:
         data = self._prepared({name: torch.stack([own[name] for own in arrays]) for name in arrays[0]}, fixed)
         carries = data.pop(CARRY, [None] * len(plans))
         evaluate = self._evaluation(data, [plan_tensors(plan) for plan in plans], fixed)
-        lived = np.stack([plan.lived for plan in plans], 1)
-        reports = take_steps([brain.algorithm for brain in self.brains], self.strip, evaluate, lived)
+        reports = take_steps([brain.algorithm for brain in self.brains], plans, self.strip, evaluate)
         return [finished(*each) for each in zip(self.brains, reports, arrays, carries, strict=True)]
 
     def _fixed(self) -> Batch:

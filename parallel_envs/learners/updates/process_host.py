@@ -83,7 +83,9 @@ class LearnerHost:
 
 def plan_arrays(one: Plan) -> Arrays:
     """A plan's arrays by names that tell them apart."""
-    named = {"picks": one.picks, "weights": one.weights}
+    named: Arrays = {"picks": one.picks, "weights": one.weights}
+    if one.learning_rate is not None:
+        named["learning_rate"] = np.array(one.learning_rate)
     return named | {f"{part}.{name}": array for part in _PARTS for name, array in getattr(one, part).items()}
 
 
@@ -94,7 +96,8 @@ def read_plan(block: SharedBlock, fields: Sequence[Field]) -> Plan:
         part: {name.partition(".")[2]: array for name, array in arrays.items() if name.startswith(f"{part}.")}
         for part in _PARTS
     }
-    return Plan(parts["arrays"], arrays["picks"], arrays["weights"], parts["noise"])
+    rate = float(arrays["learning_rate"]) if "learning_rate" in arrays else None
+    return Plan(parts["arrays"], arrays["picks"], arrays["weights"], parts["noise"], rate)
 
 
 def write_plan(block: SharedBlock, fields: Sequence[Field], one: Plan) -> None:

@@ -36,7 +36,7 @@ def update_one(brain: Brain, plan: Plan) -> Report:
         gradient = torch.zeros_like(brain.strip.weights)
         brain.layout.bind_gradients(brain.module, gradient)
         evaluation = Evaluation(brain, data, plan_tensors(plan), gradient)
-        (report,) = take_steps([brain.algorithm], brain.strip, evaluation, plan.lived[:, None])
+        (report,) = take_steps([brain.algorithm], [plan], brain.strip, evaluation)
         return finished(brain, report, arrays, carry)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from parallel_envs.learners.adam import clip_rows, step_rows
-from parallel_envs.learners.algorithm import Algorithm, Metrics
+from parallel_envs.learners.algorithm import Algorithm, Metrics, Plan
 from parallel_envs.learners.brain import Report
 from parallel_envs.learners.parameters import Strip
 
@@ -20,14 +20,20 @@ Evaluate = Callable[[int], tuple[Tensor, Metrics, Tensor]]
 """From the number of a step to losses, metrics and gradients, a row for each agent."""
 
 
-def take_steps(algorithms: Sequence[Algorithm], strip: Strip, evaluate: Evaluate, lived: Flags) -> list[Report]:
-    """Go through the steps of an update. `lived[step, agent]`: whether the agent has anything to learn from in it.
+def take_steps(
+    algorithms: Sequence[Algorithm], plans: Sequence[Plan], strip: Strip, evaluate: Evaluate
+) -> list[Report]:
+    """Go through the steps of an update: the plans', one for each agent.
 
     An agent whose loss or gradient is not finite is left out from there on, and put back to where it was at the
     beginning: an update happens as a whole or not at all. What it did cannot be seen in any other row.
     """
     configs, leader = [one.config for one in algorithms], algorithms[0]
-    rates = [config.learning_rate for config in configs]
+    lived: Flags = np.stack([plan.lived for plan in plans], 1)  # [step, agent]: is there anything to learn from?
+    rates = [
+        config.learning_rate if plan.learning_rate is None else plan.learning_rate
+        for config, plan in zip(configs, plans, strict=True)
+    ]
     limits = torch.tensor([config.max_grad_norm for config in configs])
     before = strip.clone() if len(lived) > 1 else None
     going, lost = np.ones(len(configs), np.bool_), np.full(len(configs), -1)
