@@ -1,29 +1,35 @@
 """`bench iteration`: whole iterations of independent PPO, a rollout and every agent's update, beside a plain loop.
 
 Both sides play simple_spread with networks, rollouts and minibatches of equal size, in turns, on the same machine; the
-plain loop (`plain_ppo`) does all of it one after another in the caller.
+plain loop (`plain_ppo`) does all of it one after another in the caller. Ours does so in one of its update modes, or
+`overlap`: fused updates in a worker of their own while the next rollout is collected.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from parallel_envs.bench.measure import Spread, Tell, interleave, paired_ratio, run_for, spread
+from parallel_envs.bench.measure import Slice, Spread, Tell, interleave, paired_ratio, run_for, spread
 from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import Pace, rates_of
 
+if TYPE_CHECKING:
+    from parallel_envs.learners.loops.loop import Loop
+
 PLAIN = "plain loop"
+OVERLAP = "overlap"
 ENV = "mpe2.simple_spread_v3"
 IS_AT_LEAST = 2.0
 """How many times as fast as the plain loop an iteration is to be."""
@@ -31,13 +37,13 @@ IS_AT_LEAST = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class IterationPlan(BenchPlan):
-    """What `bench iteration` was asked for. `modes` are ours, by their `update_mode`."""
+    """What `bench iteration` was asked for. `modes` are ours: update modes, or `overlap`."""
 
     num_envs: int = 8
     num_workers: int = 2
     rollout_length: int = 128
     minibatch_size: int = 256
-    modes: tuple[str, ...] = ("fused",)
+    modes: tuple[str, ...] = ("fused", OVERLAP)
     pace: Pace = field(default_factory=lambda: Pace(seconds=2.0, rounds=7))
 
 
@@ -61,14 +67,14 @@ def measure_iterations(plan: IterationPlan, tell: Tell = lambda text: None) -> t
 
     with ExitStack() as closing:
         closing.enter_context(one_torch_thread())
+        loops = {mode: _ours(plan, mode, closing) for mode in plan.modes}
         iterate: dict[str, Callable[[], int]] = {PLAIN: _plain(plan, closing)}
-        learners = {mode: _ours(plan, mode, closing) for mode in plan.modes}
-        iterate |= {mode: partial(_iterate, one) for mode, one in learners.items()}
+        iterate |= {mode: partial(_iterate, loop) for mode, loop in loops.items()}
         for name, once in iterate.items():
             tell(f"opening {name}")
             for _ in range(4):  # `fused` writes its operations down in the third
                 once()
-        samplers = {name: partial(run_for, once, plan.pace.seconds) for name, once in iterate.items()}
+        samplers = {name: partial(_slice, once, loops.get(name), plan.pace.seconds) for name, once in iterate.items()}
         series = interleave(samplers, plan.pace.rounds, tell)
         rates = {name: rates_of(one) for name, one in series.items()}
         return tuple(
@@ -76,7 +82,7 @@ def measure_iterations(plan: IterationPlan, tell: Tell = lambda text: None) -> t
                 name=name,
                 steps=spread(own) if own else None,
                 to_plain=paired_ratio(own, rates[PLAIN]) if name != PLAIN else None,
-                shares=_shares(learners[name].seconds) if name in learners else {},
+                shares=_shares(loops[name].learners.seconds) if name in loops else {},
                 error=series[name].error,
             )
             for name, own in rates.items()
@@ -93,22 +99,34 @@ def _plain(plan: IterationPlan, closing: ExitStack) -> Callable[[], int]:
     return training.iterate
 
 
-def _ours(plan: IterationPlan, mode: str, closing: ExitStack) -> Any:
+def _ours(plan: IterationPlan, mode: str, closing: ExitStack) -> Loop:
     from parallel_envs.learners import IndependentLearners, PPOConfig
+    from parallel_envs.learners.loops import LoopOptions, open_loop
     from parallel_envs.multiagent import MultiAgentEnvManager
 
     envs = MultiAgentEnvManager(ENV, num_envs=plan.num_envs, num_workers=plan.num_workers)
     closing.enter_context(envs)
     config = PPOConfig(rollout_length=plan.rollout_length, minibatch_size=plan.minibatch_size, hidden=(64, 64))
-    return closing.enter_context(IndependentLearners(envs, config, update_mode=mode))
+    update_mode, way = ("fused", OVERLAP) if mode == OVERLAP else (mode, "sync")
+    learners = closing.enter_context(IndependentLearners(envs, config, update_mode=update_mode))
+    return closing.enter_context(open_loop(learners, LoopOptions(mode=way)))
 
 
-def _iterate(learners: Any) -> int:
-    """Until all have learnt once more."""
-    before: int = learners.steps
-    while not learners.update():
-        learners.step()
-    return int(learners.steps) - before
+def _iterate(loop: Loop) -> int:
+    """Until all have learnt once more: of this rollout, or (`overlap`) of the one before."""
+    before = loop.learners.steps
+    while not loop.advance():
+        pass
+    return loop.learners.steps - before
+
+
+def _slice(once: Callable[[], int], loop: Loop | None, seconds: float) -> Slice:
+    """Iterations for so long, until everything is learnt that was collected."""
+    began = time.perf_counter()
+    made = run_for(once, seconds)
+    if loop is not None:
+        loop.settle()
+    return Slice(made.steps, time.perf_counter() - began)
 
 
 def _shares(seconds: Mapping[str, float]) -> dict[str, float]:
@@ -147,7 +165,7 @@ def _cells(row: IterationRow) -> list[str]:
 
 
 def iteration(
-    modes: Annotated[str, typer.Option(help="Ways to run our updates, with commas between them.")] = "fused",
+    modes: Annotated[str, typer.Option(help="Ours: update modes, or overlap, with commas between.")] = "fused,overlap",
     num_envs: Annotated[int, typer.Option(min=1)] = 8,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes for our environments.")] = 2,
     seconds: Annotated[float, typer.Option(min=0.001, help="Length of one slice.")] = 2.0,

@@ -12,6 +12,7 @@ from pettingzoo import ParallelEnv
 
 from parallel_envs.bench.iterations import (
     IS_AT_LEAST,
+    OVERLAP,
     PLAIN,
     IterationPlan,
     IterationRow,
@@ -29,13 +30,14 @@ def test_both_sides_play_rollouts_of_one_length_and_are_timed() -> None:
     plan = IterationPlan(
         num_envs=2, num_workers=1, rollout_length=8, minibatch_size=8, pace=Pace(seconds=0.001, rounds=2)
     )
-    plain, ours = measure_iterations(plan)
-    assert (plain.name, ours.name) == (PLAIN, "fused")
+    plain, *ours = measure_iterations(plan)
+    assert [row.name for row in (plain, *ours)] == [PLAIN, "fused", OVERLAP]
     assert plain.error is None
-    assert ours.error is None
     assert plain.to_plain is None
-    assert ours.to_plain is not None
-    assert sum(ours.shares.values()) == pytest.approx(1.0)
+    for row in ours:
+        assert row.error is None
+        assert row.to_plain is not None
+        assert sum(row.shares.values()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("reached", [IS_AT_LEAST, IS_AT_LEAST - 0.01])
