@@ -1,8 +1,9 @@
 """Agents of one kind in one pass: parameters stacked in a matrix, losses computed for all rows at once.
 
 The loss is the agent's own function, unchanged: `torch.func` differentiates it, `torch.vmap` runs it for all rows, and
-(where it is short) `make_fx` writes the operations down once, so that a step is a list of calls into torch with nothing
-between them. Agents whose losses are different functions, or whose minibatches have other shapes, form other groups.
+(where it is short) its operations are written down once (`operations.py`), so that a step is a list of calls into torch
+with nothing between them. Agents whose losses are different functions, or whose minibatches have other shapes, form
+other groups.
 
 No operation looks from one row to another: gradients are clipped, and Adam steps, row by row (`steps.py`).
 """
@@ -20,6 +21,7 @@ from parallel_envs.learners.algorithm import CARRY, Agent, Algorithm, Batch, Met
 from parallel_envs.learners.brain import Brain, Report
 from parallel_envs.learners.parameters import Strip, views
 from parallel_envs.learners.updates.mode import UpdateMode
+from parallel_envs.learners.updates.operations import written_down
 from parallel_envs.learners.updates.sequential import finished, tensors_of
 from parallel_envs.learners.updates.steps import take_steps
 from parallel_envs.torch_threads import one_torch_thread
@@ -170,17 +172,6 @@ def stacked_gradients(brain: Brain) -> Gradients:
         return losses, [gradients[name].flatten(1) for name in weights], metrics
 
     return all_rows
-
-
-def written_down(function: Gradients, weights: Batch, fixed: Batch, batch: Batch) -> Gradients:
-    """The operations of a function for arguments of these shapes."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # late: it brings in symbolic algebra, and takes a second
-
-    graph = make_fx(function)(weights, fixed, batch)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
-    written: Gradients = graph
-    return written
 
 
 class _Method(nn.Module):
