@@ -113,7 +113,7 @@ def test_a_policy_that_hangs_in_a_thread_is_not_waited_for(tmp_path: Any) -> Non
             return 4
 
     with Gate(tmp_path / "gate"), PolicyPool(1) as pool:
-        turns = wrapped({"red": Waiting(), "blue": Failing(at=99)}, "thread", pool, action_timeout=0.05)
+        turns = wrapped({"red": Waiting(), "blue": Failing(at=99)}, "thread", pool, action_timeout=0.5)
         seen = {agent: SEEN[agent] for agent in ("red", "blue")}
         assert [turns.act(seen, step) for step in range(3)] == [
             {"red": 4, "blue": 1},

@@ -171,11 +171,11 @@ def test_a_program_ends_though_a_policy_hangs_in_a_thread() -> None:
 
 @pytest.mark.parametrize("strategy", ["sequential", "batch"])
 def test_a_policy_in_the_caller_is_found_to_be_late_afterwards(wrap: Wrap, strategy: str) -> None:
-    policy = wrap({"a": Slow(0.05), "b": Constant(7)}, strategy, rules=Rules(action_timeout=0.01, default_action=LATE))
+    policy = wrap({"a": Slow(0.5), "b": Constant(7)}, strategy, rules=Rules(action_timeout=0.3, default_action=LATE))
     assert policy.step({"a": GO, "b": GO}) == {"a": LATE, "b": 7}
     tally = policy.tallies["a"]
     assert (tally.late, tally.defaults) == (1, 1)
-    assert tally.late_seconds == pytest.approx(0.04, abs=0.03)
+    assert tally.late_seconds >= 0.19
 
 
 class Slow:
