@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from parallel_envs.engine import SharedBlock
-from parallel_envs.groups.jobs import Job, Reset, Restore
+from parallel_envs.groups.jobs import Job, Restore
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,25 @@ class Limits:
 
     def of(self, job: Job) -> float:
         """What a job may take."""
-        match job:
-            case Reset():
-                seconds = self.reset
-            case Restore(_, _, turns) if self.step is not None and self.reset is not None:
-                seconds = self.reset + len(turns) * self.step
-            case Restore():
-                seconds = None
-            case _:
-                seconds = self.step
-        return math.inf if seconds is None else seconds
+        return _or_ever(self.reset if job is Job.RESET else self.step)
+
+    def of_replay(self, restore: Restore) -> float:
+        """What it may take to come to where an episode stood."""
+        if self.step is None or self.reset is None:
+            return math.inf
+        return self.reset + len(restore.turns) * self.step
+
+    def of_making(self) -> float:
+        """What it may take to make an environment."""
+        return _or_ever(self.start)
+
+    def shortest(self) -> float:
+        """What anything may take, whatever it is."""
+        return min(_or_ever(self.step), _or_ever(self.reset), _or_ever(self.start))
+
+
+def _or_ever(seconds: float | None) -> float:
+    return math.inf if seconds is None else seconds
 
 
 class Clock:
@@ -51,24 +60,27 @@ class Clock:
         self._due, self._ended, self._requests = block.array(np.float64, (3, num_envs))
         # The same memory: single numbers are written into these in half the time.
         whole: Any = memoryview(block.buffer).cast("d")
-        self._one_due, self._one_ended, self._one_request = (
-            whole[start : start + num_envs] for start in range(0, 3 * num_envs, num_envs)
-        )
+        self.due, self.ended = whole[:num_envs], whole[num_envs : 2 * num_envs]
+        """For workers, which write these for every environment in every turn: `begin` and `end` without the calls."""
 
     @staticmethod
     def room(num_envs: int) -> SharedBlock:
         """Memory for so many."""
         return SharedBlock.create(3 * num_envs * 8)
 
+    def start(self, request: int, envs: Sequence[int]) -> None:
+        """These are going to work on a request of this number."""
+        self.request = request
+        self._requests[envs] = request
+
     def begin(self, env: int, seconds: float) -> None:
         """It begins something that may take so long."""
-        self._one_request[env] = self.request
-        self._one_due[env] = time.monotonic() + seconds
+        self.due[env] = time.monotonic() + seconds
 
     def end(self, env: int) -> None:
         """It is done."""
-        self._one_ended[env] = time.monotonic()
-        self._one_due[env] = 0.0
+        self.ended[env] = time.monotonic()
+        self.due[env] = 0.0
 
     def clear(self, envs: Iterable[int]) -> None:
         """They are doing nothing: their worker is gone."""

@@ -12,16 +12,28 @@ import math
 import pickle
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from parallel_envs.engine import HOST, Call, PoolSettings, Reply, Ticket, WorkerPool, dump_request, open_pool
+from parallel_envs.engine import (
+    HOST,
+    Call,
+    PoolSettings,
+    Reply,
+    SharedBlock,
+    Ticket,
+    WorkerPool,
+    dump_request,
+    open_pool,
+)
+from parallel_envs.engine.completions import undisturbed
 from parallel_envs.errors import EnvError, RemoteTraceback, WorkerStartError
 from parallel_envs.groups.clock import Clock, Limits
+from parallel_envs.groups.cores import Cores
 from parallel_envs.groups.failures import EnvFailure, of_lateness
-from parallel_envs.groups.jobs import Answers, Job, Orders
-from parallel_envs.groups.losses import Loss, Record, doing_of, is_reset
+from parallel_envs.groups.jobs import Answers, Job, Request, Told
+from parallel_envs.groups.losses import Loss, Record, doing_of
+from parallel_envs.groups.mailbox import Mailbox
 from parallel_envs.groups.player import Recipe
 from parallel_envs.groups.shelf import Shelf
 from parallel_envs.vector.registry import Registrations
@@ -29,11 +41,15 @@ from parallel_envs.vector.registry import Registrations
 
 @dataclass(slots=True)
 class Asked:
-    """A request on its way."""
+    """A request on its way: the tickets of the workers whose answers have not been read.
 
-    orders: Orders
-    ticket: Ticket | None
+    Before `first_due` nobody can be late.
+    """
+
+    request: Request
     sent_at: float
+    first_due: float
+    tickets: dict[int, Ticket] = field(default_factory=dict)
 
 
 class Crew:
@@ -64,18 +80,21 @@ class Crew:
         self._found, self._lost = found, lost
         self._held = {worker: [env for env in homes if homes[env] == worker] for worker in sorted(set(homes.values()))}
         self._num_envs = max(homes) + 1
-        self._block = Clock.room(self._num_envs)
-        self._clock = Clock(self._block, self._num_envs)
-        weakref.finalize(self, self._block.close)  # the pool has one of its own
-        self.restarts = 0
+        self._blocks = [Clock.room(self._num_envs), *(Mailbox.room() for _ in self._held)]
+        self._clock = Clock(self._blocks[0], self._num_envs)
+        self._boxes = dict(zip(self._held, map(Mailbox, self._blocks[1:]), strict=True))
+        self._busy: set[int] = set()  # who may still be using its mailbox
+        self._empty: set[int] = set()  # who holds no environments yet, since a Ctrl-C came between
+        weakref.finalize(self, _close_all, self._blocks)  # the pool has one of its own
+        self.restarts = self._num_bytes = 0
         try:
             settings = PoolSettings(context=context, preload=("parallel_envs.groups.shelf",), name="group worker")
             self.pool: WorkerPool = open_pool(len(self._held), settings)
         except BaseException:
-            self._block.close()
+            _close_all(self._blocks)
             raise
         try:
-            self._key = self.pool.new_key()
+            self._key, self._cores = self.pool.new_key(), Cores(self.pool)
             self._settle_in(tuple(self._held))
         except BaseException:
             self.close()
@@ -96,63 +115,108 @@ class Crew:
     def _shelf_call(self, worker: int, registrations: Registrations) -> Call:
         tags = {env: self._tags[env] for env in self._held[worker]}
         recipes = {tag: self._recipes[tag] for tag in set(tags.values())}
-        what = (self._key, Shelf.in_worker, tags, recipes, self._limits, self._block, self._num_envs, registrations)
-        return Call(HOST, "build", what)
+        clock, box = self._blocks[0], self._blocks[1 + list(self._held).index(worker)]
+        what = (tags, recipes, self._limits, clock, self._num_envs, box, registrations)
+        return Call(HOST, "build", (self._key, Shelf.in_worker, *what))
 
     # ---- asking -----------------------------------------------------------------------------------------------------
 
-    def begin(self, orders: Orders) -> Asked:
+    def begin(self, request: Request) -> Asked:
         """Ask. Nobody is waited for."""
-        by_worker: dict[int, dict[int, tuple[Job, ...]]] = {}
-        for env, jobs in orders.items():
-            by_worker.setdefault(self.homes[env], {})[env] = jobs
+        parts = self._parts(request)
+        for worker in self._empty.intersection(parts):
+            self._replace(worker)
         self._clock.request += 1
-        number = self._clock.request
-        calls = {worker: Call(self._key, "work", (_as_bytes(own), number)) for worker, own in by_worker.items()}
-        ticket = self.pool.send(calls) if calls else None
-        return Asked(orders, ticket, time.monotonic())
+        now = time.monotonic()  # who is busy with an earlier request, which was interrupted, is late sooner
+        asked = Asked(request, now, now if self._busy else now + self._limits.shortest())
+        with undisturbed():  # a message that a Ctrl-C cuts in two would spoil all that follow it
+            for worker in self._cores.far_first(parts):
+                asked.tickets[worker] = self._ask(worker, _as_bytes((self._clock.request, *parts[worker].plain())))
+        return asked
+
+    def _parts(self, request: Request) -> dict[int, Request]:
+        """What each worker is asked."""
+        homes, parts = self.homes, dict[int, dict[int, Told]]()
+        for env, told in request.asked.items():
+            worker = homes[env]
+            if worker in parts:
+                parts[worker][env] = told
+            else:
+                parts[worker] = {env: told}
+        restores = request.restores.items()
+        return {
+            worker: Request(request.job, part, {env: one for env, one in restores if env in part})
+            for worker, part in parts.items()
+        }
+
+    def _ask(self, worker: int, data: bytes) -> Ticket:
+        """By its mailbox, or by a message where that is not free or too small."""
+        fits = worker not in self._busy and self._boxes[worker].ask(data)
+        self._busy.add(worker)
+        if not fits:
+            return self.pool.call(worker, self._key, "work", data)
+        self._num_bytes += len(data)
+        return self.pool.ring(self._key, 0, (worker,))
 
     def end(self, asked: Asked) -> tuple[Answers, list[Loss]]:
         """Wait for the answers. Workers that were lost have been replaced; their environments have not answered."""
-        if asked.ticket is None:
-            return {}, []
-        late = self._wait(asked)
-        answers: Answers = {}
-        losses = []
-        for worker, reply in sorted(asked.ticket.replies.items()):
-            if reply.death is not None:
+        answers, losses = Answers(), list[Loss]()
+        late: dict[int, dict[int, EnvFailure]] = {}
+        for worker, reply in self._replies(asked, late):
+            if reply is not None and reply.death is not None:
                 losses.append(Loss(worker, reply.death, self._at_work(worker), late.get(worker, {})))
             else:
-                _check(reply)
-                answers |= pickle.loads(reply.value)
-        self._found(answers)
+                answers.add(self._read(worker, reply))
+        self._found(answers.told)
+        self._found(answers.broken)
+        if asked.request.job is Job.PLAY:
+            self._cores.note_turn(time.monotonic() - asked.sent_at)
         for loss in losses:
             self._replace(loss.worker)
         return answers, losses
 
     def forget(self, asked: Asked) -> None:
         """Nobody wants the answers any more."""
-        if asked.ticket is not None and not self.pool.closed:
-            self.pool.forget(asked.ticket)
+        if not self.pool.closed:
+            for ticket in asked.tickets.values():
+                self.pool.forget(ticket)
 
-    def _wait(self, asked: Asked) -> dict[int, dict[int, EnvFailure]]:
-        """Wait until each worker has answered or is dead. Returns who was late, by the workers that were ended."""
-        late: dict[int, dict[int, EnvFailure]] = {}
-        ticket = asked.ticket
-        assert ticket is not None
-        while ticket.waiting and not self.pool.wait(ticket, self._patience(asked, ticket)):
-            now = time.monotonic()
-            for worker in sorted(ticket.waiting):
-                blamed = self._clock.late(self._held[worker], now)
-                if blamed or now >= self._lost_at(worker, asked):
-                    late[worker] = self._failures_of_late(worker, blamed, asked.orders)
-                    self.pool.kill(worker)
-        return late
+    def _read(self, worker: int, reply: Reply | None) -> Answers:
+        """What a worker has answered: while it is read, others are still at work."""
+        if reply is None:
+            data = self._boxes[worker].answered()
+            self._num_bytes += len(data)
+        else:
+            _check(reply)
+            data = reply.value
+        answers = Answers(*pickle.loads(data))
+        self._busy.discard(worker)
+        return answers
 
-    def _patience(self, asked: Asked, ticket: Ticket) -> float | None:
+    def _replies(self, asked: Asked, late: dict[int, dict[int, EnvFailure]]) -> Iterator[tuple[int, Reply | None]]:
+        """What each worker has answered, or its death. Who is late goes into `late`, and its worker is ended."""
+        while asked.tickets:
+            worker, ticket = next(iter(asked.tickets.items()))
+            while ticket.waiting and not self.pool.wait(ticket, self._patience(asked)):
+                self._end_late(asked, late)
+            yield worker, ticket.replies.get(worker)
+            del asked.tickets[worker]
+
+    def _end_late(self, asked: Asked, late: dict[int, dict[int, EnvFailure]]) -> None:
+        """End the workers that are to be given up."""
+        now = time.monotonic()
+        for worker in [worker for worker, ticket in asked.tickets.items() if ticket.waiting]:
+            blamed = self._clock.late(self._held[worker], now)
+            if blamed or now >= self._lost_at(worker, asked):
+                late[worker] = self._failures_of_late(worker, blamed, asked.request)
+                self.pool.kill(worker)
+
+    def _patience(self, asked: Asked) -> float | None:
         """Seconds until somebody can be late at the earliest."""
-        first = min(self._lost_at(worker, asked) for worker in ticket.waiting)
-        return None if first == math.inf else max(first - time.monotonic(), 0.0)
+        now, first = time.monotonic(), asked.first_due
+        if first <= now:
+            first = min(self._lost_at(worker, asked) for worker, ticket in asked.tickets.items() if ticket.waiting)
+        return None if first == math.inf else max(first - now, 0.0)
 
     def _lost_at(self, worker: int, asked: Asked) -> float:
         """When a worker is to be given up: its environment is late, or it works for none and must be stuck."""
@@ -161,15 +225,15 @@ class Crew:
             return self._clock.next_due(held)
         return math.inf if limit is None else max(asked.sent_at, self._clock.last_end(held)) + limit
 
-    def _failures_of_late(self, worker: int, envs: Sequence[int], orders: Orders) -> dict[int, EnvFailure]:
+    def _failures_of_late(self, worker: int, envs: Sequence[int], request: Request) -> dict[int, EnvFailure]:
         stack = self.pool.stack(worker)
         return {
-            env: of_lateness(env, self._tags[env], doing_of(orders, env), self._seconds(orders, env), worker, stack)
+            env: of_lateness(env, self._tags[env], doing_of(request, env), self._seconds(request, env), worker, stack)
             for env in envs
         }
 
-    def _seconds(self, orders: Orders, env: int) -> float | None:
-        return self._limits.reset if is_reset(orders, env) else self._limits.step
+    def _seconds(self, request: Request, env: int) -> float | None:
+        return self._limits.reset if request.job is Job.RESET and env in request.asked else self._limits.step
 
     # ---- losses -----------------------------------------------------------------------------------------------------
 
@@ -180,17 +244,20 @@ class Crew:
         held = self._held[worker]
         self._clock.clear(held)
         self._lost(held)
+        self._empty.add(worker)
+        self._busy.discard(worker)
         self.restarts += 1
         self.pool.restart(worker)
         self._settle_in((worker,))
+        self._empty.discard(worker)
 
-    def do(self, first: Asked, again: Callable[[Collection[int]], Orders]) -> dict[int, list[Any] | EnvFailure]:
-        """Bring a request to an end, whatever becomes of the workers.
+    def do(self, first: Asked, again: Callable[[Collection[int]], Request]) -> tuple[Answers, dict[int, EnvFailure]]:
+        """Bring a request to an end, whatever becomes of the workers: the answers, and who has failed with its worker.
 
-        `again` gives the orders for environments that are to be asked once more.
+        `again` gives the request for environments that are to be asked once more.
         """
-        told: dict[int, list[Any] | EnvFailure] = {}
-        record = Record(first.orders, self._tags)
+        told, failed = Answers(), dict[int, EnvFailure]()
+        record = Record(first.request, self._tags)
         asked: Asked | None = first
         queues: dict[int, list[list[int]]] = {}
         while asked is not None:
@@ -199,26 +266,31 @@ class Crew:
             except BaseException:
                 self.forget(asked)
                 raise
-            told |= answers
+            told.add(answers)
             for loss in losses:
-                unanswered = [env for env in asked.orders if self.homes[env] == loss.worker]
-                failed, batches = record.judge(loss, unanswered)
-                told |= failed
+                unanswered = [env for env in asked.request.asked if self.homes[env] == loss.worker]
+                guilty, batches = record.judge(loss, unanswered)
+                failed |= guilty
                 queues[loss.worker] = [batch for batch in batches if batch] + queues.get(loss.worker, [])
             envs = [env for batches in queues.values() if batches for env in batches.pop(0)]
             asked = self.begin(again(envs)) if envs else None
-        return told
+        return told, failed
 
     def num_bytes(self) -> int:
         """What has travelled to the workers and back so far."""
-        return sum(self.pool.meters(worker).num_bytes for worker in self._held)
+        return self._num_bytes + sum(self.pool.meters(worker).num_bytes for worker in self._held)
 
     def close(self) -> None:
         self.pool.close()
-        self._block.close()
+        _close_all(self._blocks)
 
 
-def _as_bytes(orders: Orders) -> bytes:
+def _close_all(blocks: Sequence[SharedBlock]) -> None:
+    for block in blocks:
+        block.close()
+
+
+def _as_bytes(orders: Told) -> bytes:
     """Plain pickle is several times as quick as what sends functions by value, which orders hardly ever hold."""
     with contextlib.suppress(Exception):
         return pickle.dumps(orders, pickle.HIGHEST_PROTOCOL)

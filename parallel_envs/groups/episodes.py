@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from parallel_envs.groups.failures import EnvFailure
-from parallel_envs.groups.inputs import Turn
 from parallel_envs.groups.jobs import Played, Restore, Standing
 from parallel_envs.groups.roster import Seat
 
@@ -48,48 +47,74 @@ class EnvStatus:
 
 
 class Episode:
-    """One environment's episode, from its first state on."""
+    """One environment's episode, from its first state on.
+
+    A turn is noted as it was told, and everything else that is known of the episode follows from that when it is asked
+    for: most of it never is, and there are many turns.
+
+    Attributes:
+        left: Actions that may still be done.
+        penalty: The sum of what was added for turns without meaning.
+        done: Whether it is over, for whatever reason.
+        failure: How it broke, if it did.
+        own_metrics: The environment's own, told at the end of its last turn or when it was asked.
+    """
+
+    __slots__ = (
+        "_history", "_mode", "_seed", "_state", "_turns", "done", "failure", "left", "own_metrics", "penalty", "seat"
+    )  # fmt: skip
 
     def __init__(self, seat: Seat, seed: int, mode: str, first: Any) -> None:
-        self.seat = seat
-        self.penalty = 0.0
-        self.own_metrics: Mapping[str, float] = {}
-        self._seed, self._mode = seed, mode
-        self._turns: list[tuple[Any, ...]] = []
-        self._infos: list[Mapping[str, Any]] = []
-        self._rewards: list[float] = []
-        self._num_actions = 0
-        self._terminated = self._truncated = self._success = False
-        self._failure: EnvFailure | None = first if isinstance(first, EnvFailure) else None
-        self.done = self._failure is not None
+        self.seat, self._seed, self._mode = seat, seed, mode
+        self.left, self.penalty = seat.max_actions_per_traj, 0.0
+        self.own_metrics: Mapping[str, float] | None = None
+        self.failure: EnvFailure | None = first if isinstance(first, EnvFailure) else None
+        self.done = self.failure is not None
+        self._turns: list[Played] = []
         self._state: Any = None
-        self._history: list[dict[str, Any]] = [] if self._failure else [self._seen(first)]
+        self._history: list[dict[str, Any]] = [] if self.failure else [self._seen(first, self.left)]
 
-    @property
-    def left(self) -> int:
-        """Actions that may still be done."""
-        return self.seat.max_actions_per_traj - self._num_actions
+    # ---- turns ------------------------------------------------------------------------------------------------------
 
-    @property
-    def failure(self) -> EnvFailure | None:
-        return self._failure
+    def played(self, told: Played, response: Any, raw_response: Any, penalty: float) -> None:
+        """A turn has been played; what the language model said for it."""
+        state, reward, terminated, truncated, info, executed, all_valid, own_metrics = told
+        left = self.left - len(executed)
+        if type(state) is str:
+            self._state, seen = state, {"state": state, "actions_left": left}
+        else:
+            seen = self._seen(state, left)
+        history = self._history
+        history[-1] = item = history[-1].copy()  # in its place: the one that was told of before stays as it is
+        item["actions"], item["reward"], item["info"] = [*executed], reward, info.copy()
+        item["llm_response"], item["llm_raw_response"] = response, raw_response
+        history.append(seen)
+        self._turns.append(told)
+        self.left, self.own_metrics = left, own_metrics
+        if not all_valid:
+            self.penalty += penalty
+        if terminated or truncated or left <= 0:
+            self.done = True
 
-    @property
-    def status(self) -> EnvStatus:
-        return EnvStatus(
-            seed=self._seed,
-            num_actions=self._num_actions,
-            rewards=tuple(self._rewards),
-            terminated=self._terminated,
-            truncated=self._truncated or self._failure is not None,
-            success=self._success,
-            failure=self._failure,
-        )
+    def broke(self, failure: EnvFailure, said: tuple[Any, Any] | None = None) -> None:
+        """It broke, in a turn or elsewhere. There is no reward and no next state."""
+        self.failure, self.done = failure, True
+        if said is not None:
+            responses = {"llm_response": said[0], "llm_raw_response": said[1]}
+            self._history[-1] = {**self._history[-1], **responses, "failure": failure}
 
-    @property
-    def standing(self) -> Standing:
-        """How to come here, and what is met here."""
-        return Standing(Restore(self._seed, self._mode, tuple(self._turns)), self._state)
+    def _seen(self, state: Any, left: int) -> dict[str, Any]:
+        """An item of the history. What it holds is the user's; whether a replay comes to it is judged by a copy."""
+        if isinstance(state, str):
+            self._state = state
+            return {"state": state, "actions_left": left}
+        self._state = copy.deepcopy(state)
+        match state:
+            case {"text": text, "images": images}:
+                return {"state": text or IMAGE * len(images), "images": list(images), "actions_left": left}
+        return {"state": state, "actions_left": left}
+
+    # ---- what is known of it ----------------------------------------------------------------------------------------
 
     def entry(self) -> dict[str, Any]:
         """What is told of it. The items of its history stay as they are: later turns put others in their place."""
@@ -98,54 +123,48 @@ class Episode:
             "env_id": seat.env_id,
             "group_id": seat.group_id,
             "tag": seat.tag,
-            "history": list(self._history),
+            "history": self._history.copy(),
             "penalty": self.penalty,
         }
-        return entry if self._failure is None else {**entry, "failure": self._failure}
+        return entry if self.failure is None else {**entry, "failure": self.failure}
 
-    def played(self, turn: Turn, told: Played, penalty: float) -> None:
-        """A turn has been played."""
-        state, reward, terminated, truncated, info, executed, all_valid, metrics = told
-        if not all_valid:
-            self.penalty += penalty
-        if executed:
-            self._turns.append(executed)
-        self._num_actions += len(executed)
-        self._rewards.append(reward)
-        self._infos.append(info)
-        self._terminated, self._truncated = terminated, not terminated and (truncated or self.left <= 0)
-        self._success = bool(info.get("success", self._success))
-        self.done = terminated or self._truncated
-        self.own_metrics = metrics
-        answer = {"actions": list(executed), "reward": reward, "info": dict(info)}
-        self._history[-1] = {**self._history[-1], **answer, **turn.responses}
-        self._history.append(self._seen(state))
+    @property
+    def status(self) -> EnvStatus:
+        terminated = bool(self._turns) and self._turns[-1][2]
+        return EnvStatus(
+            seed=self._seed,
+            num_actions=self._num_actions,
+            rewards=tuple([told[1] for told in self._turns]),
+            terminated=terminated,
+            truncated=(self.done and not terminated) or self.failure is not None,
+            success=self._success,
+            failure=self.failure,
+        )
 
-    def broke(self, turn: Turn | None, failure: EnvFailure) -> None:
-        """It broke, in a turn or elsewhere. There is no reward and no next state."""
-        self._failure, self.done = failure, True
-        if turn is not None:
-            self._history[-1] = {**self._history[-1], **turn.responses, "failure": failure}
+    @property
+    def standing(self) -> Standing:
+        """How to come here, and what is met here."""
+        executed = tuple([told[5] for told in self._turns if told[5]])
+        return Standing(Restore(self._seed, self._mode, executed), self._state)
 
-    def _seen(self, state: Any) -> dict[str, Any]:
-        """An item of the history. What it holds is the user's; whether a replay comes to it is judged by a copy."""
-        if isinstance(state, str):
-            self._state = state
-            return {"state": state, "actions_left": self.left}
-        self._state = copy.deepcopy(state)
-        match state:
-            case {"text": text, "images": images}:
-                return {"state": text or IMAGE * len(images), "images": list(images), "actions_left": self.left}
-        return {"state": state, "actions_left": self.left}
+    @property
+    def _num_actions(self) -> int:
+        return self.seat.max_actions_per_traj - self.left
+
+    @property
+    def _success(self) -> bool:
+        """What was said of it last."""
+        said = [told[4]["success"] for told in self._turns if "success" in told[4]]
+        return bool(said and said[-1])
 
     # ---- metrics ----------------------------------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, float]:
         """Its figures by name. Of one that broke there are none but `failed`: what it would have come to is unknown."""
-        if self._failure is not None:
+        if self.failure is not None:
             return {"failed": 1.0}
-        told = {"success": float(self._success), "num_actions": float(self._num_actions)}
-        return {**_means(self._infos), **told, **self.own_metrics}
+        known = {"success": float(self._success), "num_actions": float(self._num_actions)}
+        return {**_means([told[4] for told in self._turns]), **known, **(self.own_metrics or {})}
 
 
 def _means(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:

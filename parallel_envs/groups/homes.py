@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,18 @@ from parallel_envs.errors import WorkerStartError
 from parallel_envs.groups.clock import Limits
 from parallel_envs.groups.crew import Crew
 from parallel_envs.groups.failures import EnvFailure, of_divergence, of_error
-from parallel_envs.groups.jobs import Broken, Job, Orders, Reset, Standing
+from parallel_envs.groups.jobs import Answers, Job, Request, Standing, Told
 from parallel_envs.groups.placement import placed
 from parallel_envs.groups.player import Recipe
 from parallel_envs.groups.shelf import Shelf
 
-Results = dict[int, "list[Any] | EnvFailure"]
-"""By environment, an answer for each of its jobs, or how it broke."""
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What came of a request, by environment: its answer in `told`, or how it broke in `failures`."""
+
+    told: dict[int, Any]
+    failures: dict[int, EnvFailure]
 
 
 class Homes:
@@ -66,9 +72,8 @@ class Homes:
         self, homes: Mapping[int, int], recipes: Mapping[str, Recipe], limits: Limits, context: str | None
     ) -> Crew | None:
         """Workers; None where the system has none to give. Nothing has been stepped yet, so nothing is lost by that."""
-        astray = self._astray
         try:
-            return Crew(homes, self._tags, recipes, limits, context, found=astray.difference_update, lost=astray.update)
+            return Crew(homes, self._tags, recipes, limits, context, found=self._found, lost=self._astray.update)
         except Unpicklable as error:
             raise _unpicklable_recipe(recipes, error) from error
         except (WorkerStartError, OSError, MemoryError) as error:
@@ -80,61 +85,72 @@ class Homes:
             )
             return None
 
+    def _found(self, envs: Collection[int]) -> None:
+        if self._astray:  # hardly ever
+            self._astray.difference_update(envs)
+
     def all_astray(self, envs: Collection[int]) -> None:
         """They are not where their episodes stand."""
         self._astray.update(envs)
 
-    def do(self, orders: Orders) -> Results:
-        """Have everything done, by all at once. Whatever breaks is a result."""
+    def do(self, job: Job, asked: Mapping[int, Told]) -> Results:
+        """Have a job done, by all at once. Whatever breaks is a result."""
         try:
-            results = self._do(orders)
+            return self._do(Request(job, asked))
         except BaseException:
-            self._astray.update(orders)
+            self._astray.update(asked)
             raise
-        return results
 
-    def _do(self, orders: Orders) -> Results:
-        sent = self._with_replays(orders)
-        told = self._do_here(sent) if self.crew is None else self._do_everywhere(self.crew, orders, sent)
-        return {env: self._result(env, told[env], len(jobs)) for env, jobs in orders.items()}
+    def _do(self, request: Request) -> Results:
+        sent, failed = self._with_restores(request), dict[int, EnvFailure]()
+        if self.crew is None:
+            answers = self._do_here(sent)
+        else:
+            answers, failed = self._do_everywhere(self.crew, sent)
+        return self._results(answers, failed)
 
-    def _do_here(self, sent: Orders) -> dict[int, Any]:
-        told = self._shelf.do(sent)
-        self._astray.difference_update(sent)
-        return told
+    def _do_here(self, sent: Request) -> Answers:
+        answers = self._shelf.do(sent)
+        self._found(sent.asked)
+        return answers
 
-    def _do_everywhere(self, crew: Crew, orders: Orders, sent: Orders) -> dict[int, Any]:
+    def _do_everywhere(self, crew: Crew, sent: Request) -> tuple[Answers, dict[int, EnvFailure]]:
         """Ask the workers, do what is to be done here meanwhile, and wait for them."""
-        away = {env: jobs for env, jobs in sent.items() if env in crew.homes}
-        if not away:
-            return self._do_here(sent)
+        away, here = self._parted(crew, sent)
         asked = crew.begin(away)
         try:
-            here = self._do_here({env: jobs for env, jobs in sent.items() if env not in away})
+            answers_here = self._do_here(here) if here.asked else Answers()
         except BaseException:
             crew.forget(asked)
             raise
-        return here | crew.do(asked, lambda envs: self._with_replays({env: orders[env] for env in envs}))
+        answers, failed = crew.do(asked, lambda envs: self._with_restores(away.of(envs)))
+        answers.add(answers_here)
+        return answers, failed
 
-    def _with_replays(self, orders: Orders) -> Orders:
-        if self._astray.isdisjoint(orders):
-            return orders
-        return {env: self._replay(env, jobs) for env, jobs in orders.items()}
+    def _parted(self, crew: Crew, sent: Request) -> tuple[Request, Request]:
+        """What the workers are to do, and what is to be done here."""
+        if len(crew.homes) == len(self._tags):
+            return sent, Request(sent.job, {})
+        homes = crew.homes
+        return sent.of([env for env in sent.asked if env in homes]), sent.of(
+            [env for env in sent.asked if env not in homes]
+        )
 
-    def _replay(self, env: int, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
-        """What it is to do, beginning from where its episode stands."""
-        if env not in self._astray or isinstance(jobs[0], Reset):
-            return jobs
-        return (self._standing(env).restore, *jobs)
+    def _with_restores(self, request: Request) -> Request:
+        """The same, beginning from where episodes stand."""
+        if request.job is Job.RESET or self._astray.isdisjoint(request.asked):
+            return request
+        lost = [env for env in request.asked if env in self._astray]
+        return Request(request.job, request.asked, {env: self._standing(env).restore for env in lost})
 
-    def _result(self, env: int, told: list[Any] | EnvFailure, num_jobs: int) -> list[Any] | EnvFailure:
-        if isinstance(told, EnvFailure):
-            return told
-        if isinstance(told[-1], Broken):
-            return of_error(env, self._tags[env], told[-1].doing, told[-1].failure)
-        if len(told) > num_jobs and not _same(told[0], self._standing(env).state):
-            return of_divergence(env, self._tags[env])
-        return told[-num_jobs:]
+    def _results(self, answers: Answers, failures: dict[int, EnvFailure]) -> Results:
+        for env, broken in answers.broken.items():
+            failures[env] = of_error(env, self._tags[env], broken.doing, broken.failure)
+        for env, state in answers.met.items():
+            if env in answers.told and not _same(state, self._standing(env).state):
+                failures[env] = of_divergence(env, self._tags[env])
+                del answers.told[env]
+        return Results(answers.told, failures)
 
     def close(self) -> None:
         """End the workers, and close the environments in the caller."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from parallel_envs.groups.failures import BadTurn, nearest
 
@@ -13,28 +13,37 @@ if TYPE_CHECKING:
 _STRINGS = frozenset({str})
 _FIELDS = ("env_id", "llm_response", "llm_raw_response", "actions")
 
-
-class Turn(NamedTuple):
-    """One environment's input."""
-
-    env_id: int
-    actions: tuple[str, ...]
-    responses: Mapping[str, Any]
-    """What the language model said, for the history."""
+Turns = dict[int, tuple[Sequence[str], int]]
+"""By environment, its actions, and how many of them it may do: what is asked of it."""
+Said = list[tuple[Any, Any]]
+"""What the language model said for each of the turns, and its raw answer, for the histories."""
 
 
-def read_turns(given: Any, episodes: Sequence[Episode]) -> list[Turn]:
-    """The turns to be played. Raises `BadTurn`: then none has been."""
+def read_turns(given: Any, episodes: Sequence[Episode]) -> tuple[Turns, Said]:
+    """The turns to be played, in order. Raises `BadTurn`: then none has been."""
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
         raise BadTurn(f"step() was given a {type(given).__name__}. Give a list of dicts with {_listed(_FIELDS)}.")
-    turns = [_read_turn(position, one, episodes) for position, one in enumerate(given)]
-    if len({turn.env_id for turn in turns}) < len(turns):
-        _complain_of_twins(turns)
-    return turns
+    turns, said, num_envs, strings = Turns(), Said(), len(episodes), _STRINGS.issuperset
+    for position, one in enumerate(given):
+        try:
+            env, actions = one["env_id"], one["actions"]
+            said.append((one["llm_response"], one["llm_raw_response"]))
+        except (KeyError, TypeError, IndexError):
+            raise _not_a_turn(position, one) from None
+        if type(env) is not int or not 0 <= env < num_envs:
+            env = _read_env_id(position, env, num_envs)
+        episode = episodes[env]
+        if episode.done:
+            raise BadTurn(_over(position, episode), position=position)
+        if type(actions) is not list or not strings(map(type, actions)):
+            actions = _read_actions(position, env, actions)
+        turns[env] = actions, episode.left
+    if len(turns) < len(given):
+        _complain_of_twins([int(one["env_id"]) for one in given])
+    return turns, said
 
 
-def _complain_of_twins(turns: Sequence[Turn]) -> None:
-    envs = [turn.env_id for turn in turns]
+def _complain_of_twins(envs: Sequence[int]) -> None:
     position = next(position for position, env in enumerate(envs) if env in envs[:position])
     raise BadTurn(
         f"Input {position} is a second one for env {envs[position]}. Give each environment one, with all its actions.",
@@ -42,16 +51,11 @@ def _complain_of_twins(turns: Sequence[Turn]) -> None:
     )
 
 
-def _read_turn(position: int, given: Any, episodes: Sequence[Episode]) -> Turn:
-    if not isinstance(given, dict | Mapping):
-        raise BadTurn(f"Input {position} is {given!r}. Give a dict with {_listed(_FIELDS)}.", position=position)
-    try:
-        env_id, actions = given["env_id"], given["actions"]
-        responses = {"llm_response": given["llm_response"], "llm_raw_response": given["llm_raw_response"]}
-    except KeyError as error:
-        raise BadTurn(_missing(position, str(error.args[0]), given), position=position) from None
-    env = _read_env_id(position, env_id, episodes)
-    return Turn(env, _read_actions(position, env, actions), responses)
+def _not_a_turn(position: int, given: Any) -> BadTurn:
+    if not isinstance(given, Mapping):
+        return BadTurn(f"Input {position} is {given!r}. Give a dict with {_listed(_FIELDS)}.", position=position)
+    name = next((name for name in _FIELDS if name not in given), "env_id")
+    return BadTurn(_missing(position, name, given), position=position)
 
 
 def _missing(position: int, name: str, given: Mapping[Any, Any]) -> str:
@@ -61,16 +65,12 @@ def _missing(position: int, name: str, given: Mapping[Any, Any]) -> str:
     return f"Input {position} has no `{name}`.{spelt} Give {_listed(_FIELDS)}."
 
 
-def _read_env_id(position: int, env_id: Any, episodes: Sequence[Episode]) -> int:
+def _read_env_id(position: int, env_id: Any, num_envs: int) -> int:
     if isinstance(env_id, bool) or not hasattr(env_id, "__index__"):
         raise BadTurn(f"Input {position} has env_id={env_id!r}, which is no whole number.", position=position)
     env = int(env_id)
-    if not 0 <= env < len(episodes):
-        raise BadTurn(
-            f"Input {position} is for env {env}, and there are envs 0 to {len(episodes) - 1}.", position=position
-        )
-    if episodes[env].done:
-        raise BadTurn(_over(position, episodes[env]), position=position)
+    if not 0 <= env < num_envs:
+        raise BadTurn(f"Input {position} is for env {env}, and there are envs 0 to {num_envs - 1}.", position=position)
     return env
 
 
@@ -93,9 +93,7 @@ def _read_actions(position: int, env: int, actions: Any) -> tuple[str, ...]:
             f"Input {position} (env {env}) has actions={actions!r}. Give a list of strings, empty if there are none.",
             position=position,
         )
-    if not _STRINGS.issuperset(map(type, actions)):
-        return tuple(_read_action(position, env, action) for action in actions)
-    return tuple(actions)
+    return tuple(_read_action(position, env, action) for action in actions)
 
 
 def _read_action(position: int, env: int, action: Any) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from parallel_envs.engine import Death
 from parallel_envs.groups.failures import EnvFailure, of_death
-from parallel_envs.groups.jobs import Orders, Reset
+from parallel_envs.groups.jobs import Job, Request
 from parallel_envs.vector.failures import worker_died
 
 _log = logging.getLogger(__name__)
@@ -35,8 +35,8 @@ class Loss:
 class Record:
     """What has gone wrong during one request, and what follows from it."""
 
-    def __init__(self, orders: Orders, tags: Mapping[int, str]) -> None:
-        self._orders, self._tags = orders, tags
+    def __init__(self, request: Request, tags: Mapping[int, str]) -> None:
+        self._request, self._tags = request, tags
         self._tried: set[int] = set()
         self._deaths: dict[int, int] = {}
 
@@ -51,7 +51,7 @@ class Record:
                 self._count_idle(loss, unanswered)
                 return {}, [list(unanswered)]
             case [env] if env in self._tried:
-                failure = of_death(env, self._tags[env], doing_of(self._orders, env), loss.death)
+                failure = of_death(env, self._tags[env], doing_of(self._request, env), loss.death)
                 return {env: failure}, [[other for other in unanswered if other != env]]
             case suspects:
                 if len(suspects) == 1:
@@ -72,11 +72,6 @@ def _between(death: Death) -> str:
     return f"Worker {death.worker} (pid {death.pid}) ended with code {death.exitcode} while it was idle."
 
 
-def doing_of(orders: Orders, env: int) -> str:
-    """What an environment was asked to do."""
-    return "its reset" if is_reset(orders, env) else "its turn"
-
-
-def is_reset(orders: Orders, env: int) -> bool:
-    """Whether that is a reset. One that was not asked is still busy with an earlier request, which was interrupted."""
-    return env in orders and isinstance(orders[env][-1], Reset)
+def doing_of(request: Request, env: int) -> str:
+    """What an environment was doing. One that was not asked is busy with an earlier request, which was interrupted."""
+    return (request.job if env in request.asked else Job.PLAY).value

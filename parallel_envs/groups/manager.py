@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import cores_here
+from parallel_envs.engine.completions import undisturbed
 from parallel_envs.errors import ClosedError
 from parallel_envs.groups.clock import Limits
 from parallel_envs.groups.episodes import EnvStatus, Episode
-from parallel_envs.groups.failures import BadTurn, EnvFailure
+from parallel_envs.groups.failures import BadTurn
 from parallel_envs.groups.homes import Homes, Results
-from parallel_envs.groups.inputs import Turn, read_turns
-from parallel_envs.groups.jobs import Measure, Play, Render, Reset
+from parallel_envs.groups.inputs import Said, Turns, read_turns
+from parallel_envs.groups.jobs import Job, Told
 from parallel_envs.groups.metrics import Figures, by_tag, with_passes
 from parallel_envs.groups.roster import Seat, read_roster
 from parallel_envs.groups.seeds import GroupSeeds
-from parallel_envs.groups.shelf import MAKING
+from parallel_envs.groups.shelf import MAKING, REPLAYING
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,15 +144,14 @@ class EnvStateManager(ClosedAtExit):
             where the state has some.
         """
         following, seeds = self._seeds.drawn(seed, self.envs[-1].group_id + 1)
-        homes = self._at_home()
-        told = homes.do({seat.env_id: (Reset(seeds[seat.group_id], self.mode),) for seat in self.envs})
-        self._raise_unmade(homes, told)
+        homes, mode = self._at_home(), self.mode
+        results = homes.do(Job.RESET, {seat.env_id: (seeds[seat.group_id], mode) for seat in self.envs})
+        self._raise_unmade(homes, results)
+        firsts = {**results.told, **results.failures}
         self._seeds = following
-        self._episodes = [
-            Episode(seat, seeds[seat.group_id], self.mode, _answer(told[seat.env_id])) for seat in self.envs
-        ]
-        self._raise_if_wanted(told)
-        return self._entries(range(self.num_envs))
+        self._episodes = [Episode(seat, seeds[seat.group_id], mode, firsts[seat.env_id]) for seat in self.envs]
+        self._raise_if_wanted(results)
+        return [episode.entry() for episode in self._episodes]
 
     def step(self, all_env_inputs: Sequence[Mapping[str, Any]]) -> list[Entry]:
         """Let environments play a turn each: those that are given an input, as many or as few as you like.
@@ -167,28 +167,31 @@ class EnvStateManager(ClosedAtExit):
         """
         homes = self._at_home()
         self._check_begun("step")
-        turns = read_turns(all_env_inputs, self._episodes)
-        told = homes.do({turn.env_id: (Play(turn.actions, self._episodes[turn.env_id].left),) for turn in turns})
-        entries = self._note(turns, told)
-        self._raise_if_wanted(told)
+        turns, said = read_turns(all_env_inputs, self._episodes)
+        results = homes.do(Job.PLAY, turns)
+        try:
+            with undisturbed():  # a Ctrl-C comes before all of it, or after
+                entries = self._note(turns, said, results)
+        except BaseException:  # a state that cannot be copied: some have been noted, and others not
+            homes.all_astray(turns)
+            raise
+        self._raise_if_wanted(results)
         return entries
 
-    def _note(self, turns: Sequence[Turn], told: Results) -> list[Entry]:
+    def _note(self, turns: Turns, said: Said, results: Results) -> list[Entry]:
         """Note what came of these turns. The entries of those that are not over, or broke."""
+        episodes, told, failures = self._episodes, results.told, results.failures
         penalty, entries = self.settings.es_manager.format_penalty, list[Entry]()
-        for turn in turns:
-            episode, answers = self._episodes[turn.env_id], told[turn.env_id]
-            if isinstance(answers, EnvFailure):
-                episode.broke(turn, answers)
-                entries.append(episode.entry())
-                continue
-            episode.played(turn, answers[0], penalty)
-            if not episode.done:
-                entries.append(episode.entry())
+        for env, (response, raw_response) in zip(turns, said, strict=True):
+            episode = episodes[env]
+            if env in failures:
+                episode.broke(failures[env], (response, raw_response))
+            else:
+                episode.played(told[env], response, raw_response, penalty)
+                if episode.done:
+                    continue
+            entries.append(episode.entry())
         return entries
-
-    def _entries(self, envs: Sequence[int]) -> list[Entry]:
-        return [self._episodes[env].entry() for env in envs]
 
     # ---- what came of them ------------------------------------------------------------------------------------------
 
@@ -211,9 +214,8 @@ class EnvStateManager(ClosedAtExit):
         homes = self._at_home()
         self._check_begun("metrics")
         going = [env for env, episode in enumerate(self._episodes) if not episode.done]
-        self._note_faults(told := homes.do({env: (Measure(),) for env in going}))
-        for env in going:
-            self._episodes[env].own_metrics = _value(told[env])
+        for env, own in self._asked(homes, Job.MEASURE, dict.fromkeys(going, ())).items():
+            self._episodes[env].own_metrics = own
         return [Figures(episode.seat.tag, episode.seat.group_id, episode.metrics()) for episode in self._episodes]
 
     def render(self, mode: str = "text") -> list[Any]:
@@ -221,14 +223,19 @@ class EnvStateManager(ClosedAtExit):
         homes = self._at_home()
         self._check_begun("render")
         well = [env for env, episode in enumerate(self._episodes) if episode.failure is None]
-        self._note_faults(told := homes.do({env: (Render(mode),) for env in well}))
-        return [_value(told[env]) if env in told else None for env in range(self.num_envs)]
+        shown = self._asked(homes, Job.RENDER, dict.fromkeys(well, (mode,)))
+        return [shown.get(env) for env in range(self.num_envs)]
 
-    def _note_faults(self, told: Results) -> None:
-        """Note whose episodes were lost by a mere question. One that only could not answer goes on."""
-        for env, answer in told.items():
-            if isinstance(answer, EnvFailure) and (answer.kind != "error" or answer.doing == "its replay"):
-                self._episodes[env].broke(None, answer)
+    def _asked(self, homes: Homes, job: Job, asked: Mapping[int, Told]) -> dict[int, Any]:
+        """The answers to a mere question. One that only could not answer it goes on; it is raised all the same."""
+        results = homes.do(job, asked)
+        for env, failure in results.failures.items():
+            if failure.kind != "error" or failure.doing == REPLAYING:
+                self._episodes[env].broke(failure)
+        for env in asked:
+            if env in results.failures:
+                raise results.failures[env].exception()
+        return results.told
 
     # ---- its life ---------------------------------------------------------------------------------------------------
 
@@ -259,19 +266,19 @@ class EnvStateManager(ClosedAtExit):
         if not self._episodes:
             raise BadTurn(f"{what}() was called before there was any episode. Call reset() first.")
 
-    def _raise_unmade(self, homes: Homes, told: Results) -> None:
+    def _raise_unmade(self, homes: Homes, results: Results) -> None:
         """Raise what kept an environment from being made: that is the configuration's fault, and no episode's."""
-        for one in told.values():
-            if isinstance(one, EnvFailure) and one.doing == MAKING:
+        for _, failure in sorted(results.failures.items()):
+            if failure.doing == MAKING:
                 homes.all_astray(range(self.num_envs))  # the episodes before this go on
-                raise one.exception()
+                raise failure.exception()
 
-    def _raise_if_wanted(self, told: Results) -> None:
+    def _raise_if_wanted(self, results: Results) -> None:
         """With `on_failure: raise`, raise the first failure; everything else has been noted."""
-        failures = [one for one in told.values() if isinstance(one, EnvFailure)]
-        if failures and self.settings.es_manager.on_failure == "raise":
-            error = failures[0].exception()
-            for other in failures[1:]:
+        if results.failures and self.settings.es_manager.on_failure == "raise":
+            first, *others = (failure for _, failure in sorted(results.failures.items()))
+            error = first.exception()
+            for other in others:
                 error.add_note(str(other))
             raise error
 
@@ -286,13 +293,3 @@ class EnvStateManager(ClosedAtExit):
         groups = self.envs[-1].group_id + 1
         state = "closed" if self._closed else f"{sum(not episode.done for episode in self._episodes)} unfinished"
         return f"EnvStateManager({self.mode}, {groups} groups of {self.group_size}, {state})"
-
-
-def _answer(told: list[Any] | EnvFailure) -> Any:
-    return told if isinstance(told, EnvFailure) else told[-1]
-
-
-def _value(told: list[Any] | EnvFailure) -> Any:
-    if isinstance(told, EnvFailure):
-        raise told.exception()
-    return told[-1]

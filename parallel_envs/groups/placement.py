@@ -1,8 +1,8 @@
-"""Which worker an environment lives in, for good. Functions of values."""
+"""Which worker an environment lives in, for good, and which core a worker is kept on. Functions of values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 def placed(kinds: Mapping[int, str], num_workers: int) -> dict[int, int]:
@@ -30,3 +30,10 @@ def _dealt(workers: list[int]) -> list[int]:
         seen[worker] = seen.get(worker, 0) + 1
         ranked.append((seen[worker], worker))
     return [worker for _, worker in sorted(ranked)]
+
+
+def kept_on(num_workers: int, cores: Sequence[int]) -> list[int]:
+    """A core for each worker, if they fill all cores evenly; else none: the system finds room for them."""
+    if len(cores) < 2 or num_workers % len(cores):
+        return []
+    return [cores[worker % len(cores)] for worker in range(num_workers)]

@@ -1,4 +1,4 @@
-"""One environment in its place, be that a worker or the caller: made when first needed, asked through jobs."""
+"""One environment in its place, be that a worker or the caller. `Player.play` is where a turn is made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from parallel_envs.groups.guarded import Guarded, seeded
 from parallel_envs.groups.interface import Outcome
-from parallel_envs.groups.jobs import Job, Measure, Play, Played, Render, Reset, Restore
+from parallel_envs.groups.jobs import Job, Played, Restore
 
 _PLAIN = frozenset({str, float, int, bool, type(None)})
 """What nobody can write into."""
@@ -54,76 +54,88 @@ class Player:
         with seeded(0):
             self._env = _suited(self._recipe.factory(self._recipe.config))
 
-    def do(self, job: Job) -> Any:
-        """Do a job of an environment that has been made."""
-        match job:
-            case Play():
-                return self._play(job)
-            case Reset(seed, mode):
-                return self._told(self._reset(seed, mode))
-            case Restore(seed, mode, turns):
-                return self._told(self._restore(seed, mode, turns))
-            case Render(mode):
-                return self._told(self._render(mode))
-            case Measure():
-                return self._metrics()
-
     def drop(self) -> None:
         """Be without an environment: the next job has another one made."""
         env, self._env = self._env, None
         if callable(close := getattr(env, "close", None)):
             close()
 
-    def _reset(self, seed: int, mode: str) -> Any:
+    # ---- the jobs, for an environment that has been made -----------------------------------------------------------
+
+    def reset(self, seed: int, mode: str) -> Any:
+        """Begin an episode; its first state."""
+        self._begin(seed, mode)
+        return self._told(self._state)
+
+    def play(self, actions: Sequence[str], allowance: int) -> Played:
+        """A turn: at most `allowance` of these actions, until the episode is over."""
+        wanted = self._meant(actions)
+        doable = wanted if len(wanted) <= allowance else wanted[:allowance]
+        executed, following, step = tuple(doable), iter(doable), self._env.step
+        state, reward, terminated, truncated = self._state, 0.0, False, False
+        info: dict[str, Any] = {}
+        note = info.update
+        for action in following:
+            told = step(action)
+            try:
+                state, one, terminated, truncated, facts = told
+                usual = type(one) is float and type(facts) is dict
+            except (TypeError, ValueError):
+                usual = False
+            if not usual:
+                state, one, terminated, truncated, facts = _outcome(told, self._recipe.tag)
+            reward += one
+            note(facts)
+            if terminated or truncated:
+                executed = executed[: len(executed) - len(list(following))]
+                break
+        self._state = state
+        if self._copies:
+            state, info = self._told(state), self._told_of(info)
+        over = terminated or truncated or len(executed) >= allowance
+        own, all_valid = self.measure() if over else None, 0 < len(wanted) == len(actions)
+        return state, reward, bool(terminated), bool(truncated), info, executed, all_valid, own
+
+    def render(self, mode: str) -> Any:
+        """What it shows: `text` or `rgb_array`."""
+        return self._told(self._shown(mode))
+
+    def measure(self) -> dict[str, float]:
+        """Its own metrics."""
+        tell = getattr(self._env, "metrics", None)
+        return {str(name): float(value) for name, value in tell().items()} if callable(tell) else {}
+
+    def restore(self, restore: Restore) -> Any:
+        """Come to where an episode stood; the state there."""
+        self._begin(restore.seed, restore.mode)
+        for turn in restore.turns:
+            for action in turn:
+                self._state = _outcome(self._env.step(action), self._recipe.tag)[0]
+        return self._told(self._state)
+
+    # ---- what they are made of ---------------------------------------------------------------------------------------
+
+    def _begin(self, seed: int, mode: str) -> None:
         self._state = self._env.reset(seed, mode)
         self._names = _names_of(getattr(self._env, "action_lookup", None))
-        return self._state
-
-    def _play(self, job: Play) -> Played:
-        wanted = self._meant(job.actions)
-        executed: list[Any] = []
-        reward, terminated, truncated, info = 0.0, False, False, dict[str, Any]()
-        step, tag = self._env.step, self._recipe.tag
-        for action in wanted[: job.allowance]:
-            told = step(action)
-            if type(told) is not tuple or len(told) != 5 or type(told[4]) is not dict or type(told[1]) is not float:
-                told = _outcome(told, tag)
-            self._state, one, terminated, truncated, facts = told
-            reward += one
-            info.update(facts)
-            executed.append(action)
-            if terminated or truncated:
-                break
-        over = terminated or truncated or len(executed) >= job.allowance
-        return Played(
-            self._told(self._state),
-            reward,
-            bool(terminated),
-            bool(truncated),
-            info if _PLAIN.issuperset(map(type, info.values())) else self._told(info),
-            tuple(executed),
-            0 < len(wanted) == len(job.actions),
-            self._metrics() if over else {},
-        )
-
-    def _told(self, value: Any) -> Any:
-        return copy.deepcopy(value) if self._copies and type(value) not in _PLAIN else value
 
     def _meant(self, actions: Sequence[str]) -> Sequence[Any]:
         """The actions that have a meaning here, as values."""
         names = self._names
         if names is None:
             return actions
-        return [names[name] for action in actions if (name := action.strip().lower()) in names]
+        try:
+            return [names[action] for action in actions]  # mostly all are spelt as they are in the lookup
+        except KeyError:
+            return [names[name] for action in actions if (name := action.strip().lower()) in names]
 
-    def _restore(self, seed: int, mode: str, turns: Sequence[Sequence[Any]]) -> Any:
-        self._reset(seed, mode)
-        for turn in turns:
-            for action in turn:
-                self._state = _outcome(self._env.step(action), self._recipe.tag)[0]
-        return self._state
+    def _told(self, value: Any) -> Any:
+        return copy.deepcopy(value) if self._copies and type(value) not in _PLAIN else value
 
-    def _render(self, mode: str) -> Any:
+    def _told_of(self, info: dict[str, Any]) -> dict[str, Any]:
+        return info if _PLAIN.issuperset(map(type, info.values())) else copy.deepcopy(info)
+
+    def _shown(self, mode: str) -> Any:
         if callable(render := getattr(self._env, "render", None)):
             return render(mode=mode)
         if mode == "text":
@@ -133,9 +145,14 @@ class Player:
             "'text'."
         )
 
-    def _metrics(self) -> dict[str, float]:
-        tell = getattr(self._env, "metrics", None)
-        return {str(name): float(value) for name, value in tell().items()} if callable(tell) else {}
+
+WORK: Mapping[Job, Callable[..., Any]] = {
+    Job.RESET: Player.reset,
+    Job.PLAY: Player.play,
+    Job.RENDER: Player.render,
+    Job.MEASURE: Player.measure,
+}
+"""How each job is done: called with the player and what was told for it."""
 
 
 def drop_quietly(player: Player) -> None:
@@ -159,7 +176,11 @@ def _suited(env: Any) -> Any:
 
 
 def _names_of(lookup: Mapping[Any, str] | None) -> dict[str, Any] | None:
-    return None if lookup is None else {name.strip().lower(): value for value, name in lookup.items()}
+    """What each name means, without regard to case; as it is spelt in the lookup, and in lower case."""
+    if lookup is None:
+        return None
+    names = {name.strip().lower(): value for value, name in lookup.items()}
+    return {name: names[name.strip().lower()] for name in lookup.values()} | names
 
 
 def _outcome(told: Any, tag: str) -> Outcome:

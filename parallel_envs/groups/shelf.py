@@ -1,29 +1,30 @@
 """The environments of one place: a worker, or the caller.
 
-In a worker, orders and answers are bytes: plain pickle of small values, and whatever cannot be pickled is the failure
+In a worker, requests and answers are bytes: plain pickle of small values, and whatever cannot be pickled is the failure
 of the one environment that gave it.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections import deque
+import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from parallel_envs.engine import Failure, SharedBlock, dump_reply, let_ctrl_c_through
 from parallel_envs.groups.clock import Clock, Limits
-from parallel_envs.groups.jobs import Answers, Broken, Job, Measure, Orders, Play, Render, Reset, Restore
-from parallel_envs.groups.player import Player, Recipe, drop_quietly
+from parallel_envs.groups.jobs import Answers, Broken, Job, Pairs, Request, Restore
+from parallel_envs.groups.mailbox import Mailbox
+from parallel_envs.groups.player import WORK, Player, Recipe, drop_quietly
 
 if TYPE_CHECKING:
+    from parallel_envs.groups.waiting import Waiting
     from parallel_envs.vector.registry import Registrations
-    from parallel_envs.wrappers.pool import Threads
 
-_DOING = {Play: "its turn", Reset: "its reset", Restore: "its replay", Render: "render", Measure: "metrics"}
 MAKING = "its construction"
+REPLAYING = "its replay"
+_HARMLESS = (Job.RENDER, Job.MEASURE)
+"""These leave an environment that raises as it was."""
 
 
 class Shelf:
@@ -32,10 +33,10 @@ class Shelf:
     def __init__(self, tags: Mapping[int, str], recipes: Mapping[str, Recipe], *, copies: bool) -> None:
         self._recipes = {env: recipes[tag] for env, tag in tags.items()}
         self._players = {env: Player(recipe, copies=copies) for env, recipe in self._recipes.items()}
-        self._any_waits = any(recipe.threads > 1 for recipe in recipes.values())
         self._limits = Limits()
         self._clock: Clock | None = None
-        self._threads: Threads | None = None
+        self._box: Mailbox | None = None
+        self._waiting: Waiting | None = None
 
     @classmethod
     def in_worker(
@@ -43,107 +44,119 @@ class Shelf:
         tags: Mapping[int, str],
         recipes: Mapping[str, Recipe],
         limits: Limits,
-        block: SharedBlock,
+        clock: SharedBlock,
         num_envs: int,
+        box: SharedBlock,
         registrations: Registrations | None,
     ) -> Shelf:
-        """The environments of a worker: their times are kept in `block`."""
+        """The environments of a worker: their times are kept in `clock`, and `box` is the worker's mailbox."""
         shelf = cls(tags, recipes, copies=False)
-        shelf._limits, shelf._clock = limits, Clock(block, num_envs)
+        shelf._limits, shelf._clock, shelf._box = limits, Clock(clock, num_envs), Mailbox(box)
+        if any(recipe.threads > 1 for recipe in recipes.values()):  # in the caller, one after the other
+            from parallel_envs.groups.waiting import Waiting
+
+            shelf._waiting = Waiting(shelf._recipes, shelf._do_each)
         if registrations is not None:
             registrations.install()
         return shelf
 
-    def work(self, orders: bytes, request: int) -> bytes:
-        """`do`, for those who are asked from another process, in a request of this number."""
+    # ---- asked from another process ---------------------------------------------------------------------------------
+
+    def ring(self, argument: int) -> bytes | None:
+        """Do what is asked for in the mailbox. Answers that do not fit there are returned."""
+        assert self._box is not None
+        answers = self.work(self._box.asked())
+        return None if self._box.answer(answers) else answers
+
+    def work(self, orders: bytes | memoryview) -> bytes:
+        """The same for what is asked for in a message."""
+        number, *plain = pickle.loads(orders)
+        request = Request.from_plain(tuple(plain))
         if self._clock is not None:
-            self._clock.request = request
-        answers = self.do(pickle.loads(orders))
+            self._clock.start(number, list(request.asked))
+        answers = self.do(request)
         try:
-            return pickle.dumps(answers, pickle.HIGHEST_PROTOCOL)
+            return pickle.dumps((answers.told, answers.broken, answers.met), pickle.HIGHEST_PROTOCOL)
         except Exception:  # noqa: BLE001  # whatever user code raises when it is pickled
-            return dump_reply({env: self._sendable(env, told) for env, told in answers.items()})
+            self._keep_sendable(answers)
+            return dump_reply((answers.told, answers.broken, answers.met))
 
-    def _sendable(self, env: int, told: list[Any]) -> list[Any]:
-        try:
-            dump_reply(told)
-        except Exception as error:  # noqa: BLE001  # the same
-            drop_quietly(self._players[env])
-            return [Broken("sending its answer", Failure.of(error))]
-        return told
-
-    def do(self, orders: Orders) -> Answers:
-        """Have the jobs done. An environment that raises answers `Broken`; its other jobs are left out."""
-        waiting: Orders = {}
-        if self._any_waits and self._clock is not None:  # in the caller, one after the other
-            waiting = {env: jobs for env, jobs in orders.items() if self._recipes[env].threads > 1}
-        threads = self._start_waiting(waiting)
-        answers = {env: self._do_all(env, jobs) for env, jobs in orders.items() if env not in waiting}
-        for collect in threads:
-            answers |= collect()
-        return answers
-
-    def _start_waiting(self, orders: Orders) -> list[Callable[[], Answers]]:
-        """Let threads do this: whoever is free takes the next. Returns what to call for their answers."""
-        queues: dict[str, deque[int]] = {}
-        for env in orders:
-            queues.setdefault(self._recipes[env].tag, deque()).append(env)
-        futures = [
-            self._own_threads().submit(self._take, queue, orders)
-            for queue in queues.values()
-            for _ in range(min(len(queue), self._recipes[queue[0]].threads))
-        ]
-        return [future.result for future in futures]
-
-    def _take(self, queue: deque[int], orders: Orders) -> Answers:
-        answers: Answers = {}
-        while True:
+    def _keep_sendable(self, answers: Answers) -> None:
+        """Who answers what cannot be pickled has broken."""
+        for env in list(answers.told):
             try:
-                env = queue.popleft()
-            except IndexError:
-                return answers
-            answers[env] = self._do_all(env, orders[env])
+                dump_reply((answers.told[env], answers.met.get(env)))
+            except Exception as error:  # noqa: BLE001  # the same
+                drop_quietly(self._players[env])
+                answers.told.pop(env)
+                answers.met.pop(env, None)
+                answers.broken[env] = Broken("sending its answer", Failure.of(error))
 
-    def _own_threads(self) -> Threads:
-        if self._threads is None:
-            from parallel_envs.wrappers.pool import Threads
+    # ---- at work ----------------------------------------------------------------------------------------------------
 
-            self._threads = Threads("environment")
-        return self._threads
-
-    def _do_all(self, env: int, jobs: tuple[Job, ...]) -> list[Any]:
-        if len(jobs) == 1:
-            return [self._do(env, jobs[0])]
-        answers: list[Any] = []
-        for job in jobs:
-            answers.append(self._do(env, job))
-            if isinstance(answers[-1], Broken):
-                break
+    def do(self, request: Request) -> Answers:
+        """Have it done. An environment that raises is among the broken."""
+        answers = Answers()
+        if self._waiting is None:
+            self._do_each(request, iter(request.asked.items()), answers)
+        else:
+            self._waiting.do(request, answers)
         return answers
 
-    def _do(self, env: int, job: Job) -> Any:
-        player, clock, doing = self._players[env], self._clock, MAKING
+    def _do_each(self, request: Request, pairs: Pairs, answers: Answers) -> None:
+        """One after the other. In a worker the clock tells who is at work, and by when it is to be done."""
+        job, players, restores, told = request.job, self._players, request.restores, answers.told
+        work, seconds, now = WORK[job], self._limits.of(job), time.monotonic
+        due, ended = (None, None) if self._clock is None else (self._clock.due, self._clock.ended)
+        for env, what in pairs:
+            player = players[env]
+            if (restores or not player.made) and not self._brought_there(env, restores.get(env), answers):
+                continue
+            if due is not None:
+                due[env] = now() + seconds
+            try:
+                told[env] = work(player, *what)
+            except BaseException as error:  # noqa: BLE001  # SystemExit too: it may not end its worker by raising
+                self._note_broken(env, job.value, error, answers, drops=job not in _HARMLESS)
+            if due is not None and ended is not None:
+                ended[env] = now()
+                due[env] = 0.0
+
+    def _brought_there(self, env: int, restore: Restore | None, answers: Answers) -> bool:
+        """Make the environment if there is none, and bring it to where it is to be. False: it broke on the way."""
+        player, limits = self._players[env], self._limits
+        if not player.made and not self._tried(env, MAKING, limits.of_making(), player.make, answers):
+            return False
+        if restore is None:
+            return True
+
+        def bring() -> None:
+            answers.met[env] = player.restore(restore)
+
+        return self._tried(env, REPLAYING, limits.of_replay(restore), bring, answers)
+
+    def _tried(self, env: int, doing: str, seconds: float, work: Callable[[], None], answers: Answers) -> bool:
+        if self._clock is not None:
+            self._clock.begin(env, seconds)
         try:
-            if not player.made:
-                if clock is not None:
-                    clock.begin(env, np.inf if self._limits.start is None else self._limits.start)
-                player.make()
-            doing = _DOING[type(job)]
-            if clock is not None:
-                clock.begin(env, self._limits.of(job))
-            return player.do(job)
-        except BaseException as error:  # noqa: BLE001  # SystemExit too: an environment may not end its worker by raising
-            let_ctrl_c_through(error)
-            if not isinstance(job, Render | Measure):  # these leave it as it was
-                drop_quietly(player)
-            return Broken(doing, Failure.of(error))
+            work()
+        except BaseException as error:  # noqa: BLE001  # the same
+            self._note_broken(env, doing, error, answers, drops=True)
+            return False
         finally:
-            if clock is not None:
-                clock.end(env)
+            if self._clock is not None:
+                self._clock.end(env)
+        return True
+
+    def _note_broken(self, env: int, doing: str, error: BaseException, answers: Answers, *, drops: bool) -> None:
+        let_ctrl_c_through(error)
+        if drops:
+            drop_quietly(self._players[env])
+        answers.broken[env] = Broken(doing, Failure.of(error))
 
     def close(self) -> None:
         """Close all environments. What they raise is of no interest any more."""
         for player in self._players.values():
             drop_quietly(player)
-        if self._threads is not None:
-            self._threads.close()
+        if self._waiting is not None:
+            self._waiting.close()

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 import time
 
-import pytest
-
 from parallel_envs.groups.clock import Clock, Limits
-from parallel_envs.groups.jobs import Job, Measure, Play, Reset, Restore
+from parallel_envs.groups.jobs import Job, Restore
 
 
 def test_what_one_side_writes_the_other_reads() -> None:
     block = Clock.room(3)
     here, there = Clock(block, 3), Clock(block, 3)
     block.close()
-    here.request = there.request = 7
+    here.request = 7
+    there.start(7, [0, 1, 2])
     began = time.monotonic()
     there.begin(1, 10.0)
     there.begin(2, math.inf)
@@ -36,6 +35,7 @@ def test_who_is_busy_with_an_earlier_request_is_not_to_blame() -> None:
     block = Clock.room(2)
     here, there = Clock(block, 2), Clock(block, 2)
     block.close()
+    there.start(here.request, [0, 1])
     there.begin(0, -1.0)
     here.request += 1
     assert (here.late([0, 1], time.monotonic()), here.at_work([0, 1])) == ([], [])
@@ -43,15 +43,9 @@ def test_who_is_busy_with_an_earlier_request_is_not_to_blame() -> None:
     assert here.next_due([0, 1]) < time.monotonic()
 
 
-@pytest.mark.parametrize(
-    ("job", "seconds"),
-    [
-        (Play((), 1), 2.0),
-        (Measure(), 2.0),
-        (Reset(0, "train"), 5.0),
-        (Restore(0, "train", (("a",), ("b", "c"))), 9.0),
-    ],
-)
-def test_how_long_a_job_may_take(job: Job, seconds: float) -> None:
-    assert Limits(step=2.0, reset=5.0).of(job) == seconds
-    assert Limits().of(job) == math.inf
+def test_how_long_anything_may_take() -> None:
+    limits, replay = Limits(step=2.0, reset=5.0, start=9.0), Restore(0, "train", (("a",), ("b", "c")))
+    assert [limits.of(job) for job in Job] == [5.0, 2.0, 2.0, 2.0]
+    assert (limits.of_replay(replay), limits.of_making(), limits.shortest()) == (9.0, 9.0, 2.0)
+    ever = Limits(start=None)
+    assert {ever.of(Job.RESET), ever.of_replay(replay), ever.of_making(), ever.shortest()} == {math.inf}

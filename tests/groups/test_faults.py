@@ -224,7 +224,7 @@ def test_an_env_that_hangs_on_after_a_ctrl_c_is_ended_at_its_deadline(monkeypatc
     with EnvStateManager(configured({"Breaking": 1}, max_workers=1, step_timeout=SOON)) as manager:
         manager.reset(seed=1)
         with monkeypatch.context() as patch:
-            patch.setattr(crew.Crew, "_wait", struck)
+            patch.setattr(crew.Crew, "_replies", struck)
             with pytest.raises(KeyboardInterrupt):
                 manager.step(inputs({1: ["hang"]}))
         for _ in range(2):
@@ -233,7 +233,25 @@ def test_an_env_that_hangs_on_after_a_ctrl_c_is_ended_at_its_deadline(monkeypatc
         assert manager.stats().restarts == 1
 
 
-def struck(self: crew.Crew, asked: crew.Asked) -> Any:
+def struck(self: crew.Crew, asked: crew.Asked, late: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_a_ctrl_c_before_a_fresh_worker_has_its_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    with EnvStateManager(configured({"Walk": 1}, max_workers=1)) as manager:
+        manager.reset(seed=1)
+        manager.step(inputs({0: ["right"], 1: ["right"]}))
+        kill_all(manager)
+        with monkeypatch.context() as patch:
+            patch.setattr(crew.Crew, "_settle_in", interrupted)
+            for _ in range(2):
+                with pytest.raises(KeyboardInterrupt):
+                    manager.step(inputs({0: ["right"], 1: ["right"]}))
+        entries = manager.step(inputs({0: ["left"], 1: ["left"]}))
+        assert [len(entry["history"][-1]["state"].split()) for entry in entries] == [3, 3]
+
+
+def interrupted(self: crew.Crew, held: Any) -> Any:
     raise KeyboardInterrupt
 
 

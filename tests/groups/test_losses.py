@@ -7,11 +7,11 @@ import pytest
 from parallel_envs.engine import Death
 from parallel_envs.errors import WorkerDied
 from parallel_envs.groups.failures import EnvFailure, of_lateness
-from parallel_envs.groups.jobs import Play, Reset
+from parallel_envs.groups.jobs import Job, Request
 from parallel_envs.groups.losses import Loss, Record, doing_of
 
 TAGS = dict.fromkeys(range(4), "Tag")
-ORDERS = {env: (Play(("go",), 1),) for env in range(4)}
+TURN = Request(Job.PLAY, {env: (["go"], 1) for env in range(4)})
 ALL = [0, 1, 2, 3]
 
 
@@ -21,7 +21,7 @@ def loss(*at_work: int, late: dict[int, EnvFailure] | None = None) -> Loss:
 
 @pytest.fixture
 def record() -> Record:
-    return Record(ORDERS, TAGS)
+    return Record(TURN, TAGS)
 
 
 def test_who_was_late_has_failed_and_the_others_are_asked_again(record: Record) -> None:
@@ -50,10 +50,7 @@ def test_a_worker_that_dies_at_nobody_is_replaced_a_few_times_only(record: Recor
 
 
 def test_who_is_busy_with_an_earlier_request_does_not_fail_this_one() -> None:
-    record = Record({0: (Reset(1, "train"),)}, TAGS)
+    reset = Request(Job.RESET, {0: (1, "train")})
+    record = Record(reset, TAGS)
     assert record.judge(loss(2), [0]) == ({}, [[0]])
-    assert (doing_of(ORDERS, 0), doing_of({0: (Reset(1, "train"),)}, 0), doing_of({}, 5)) == (
-        "its turn",
-        "its reset",
-        "its turn",
-    )
+    assert (doing_of(TURN, 0), doing_of(reset, 0), doing_of(reset, 5)) == ("its turn", "its reset", "its turn")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,11 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.engine import Unpicklable
+from parallel_envs.engine import Unpicklable, cores_here
 from parallel_envs.errors import ClosedError, WorkerStartError
 from parallel_envs.groups import EnvStateManager, crew, register
+from parallel_envs.groups import cores as core_keeping
+from parallel_envs.groups.episodes import Episode
 from parallel_envs.testing.equality import assert_same_batch
-from tests.groups.walks import TAGS, Walk, configured, inputs, play
+from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs, play
 
 
 @pytest.fixture
@@ -298,6 +302,25 @@ class Meeting(Echo):
         return super().step(action)
 
 
+@pytest.mark.skipif(len(cores_here()) < 2, reason="there is one core, or the system does not tell")
+@pytest.mark.parametrize(("seconds", "kept"), [(60.0, True), (0.0, False)])
+def test_workers_are_kept_on_cores_once_turns_are_short(
+    seconds: float, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores = cores_here()
+    monkeypatch.setattr(core_keeping, "cores_here", lambda: cores[:2])
+    monkeypatch.setattr(core_keeping, "_SHORT_SECONDS", seconds)
+    with EnvStateManager(configured({"Walk": 1}, max_workers=2)) as manager:
+        manager.reset(seed=1)
+        for _ in range(4):
+            manager.step(inputs({0: ["fly"], 1: ["fly"]}))
+        assert manager._homes is not None
+        assert manager._homes.crew is not None
+        pool = manager._homes.crew.pool
+        places = [os.sched_getaffinity(pool.pid(worker)) for worker in pool.all_workers]
+    assert places == ([{cores[0]}, {cores[1]}] if kept else [set(cores)] * 2)
+
+
 def test_environments_that_wait_are_stepped_at_once() -> None:
     register("meeting", Meeting)
     config = configured({"Talk": 2}, 2, max_workers=1)
@@ -350,9 +373,53 @@ def test_an_interrupted_turn_did_not_happen(monkeypatch: pytest.MonkeyPatch) -> 
 
 def interrupted(self: crew.Crew, asked: crew.Asked) -> Any:
     """A Ctrl-C when the worker has done its part, and nobody has heard of it."""
-    assert asked.ticket is not None
-    self.pool.wait(asked.ticket)
+    for ticket in asked.tickets.values():
+        self.pool.wait(ticket)
     raise KeyboardInterrupt
+
+
+class Shy:
+    """What shows itself to nobody who would copy it."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise ValueError("no copies of this")
+
+
+class Hiding(Walk):
+    """Shows something that cannot be copied, if it jumps."""
+
+    def step(self, action: int) -> Any:
+        state, *rest = super().step(action)
+        return (Shy() if action == 7 else state, *rest)
+
+
+def test_a_turn_that_cannot_be_noted_leaves_everyone_where_the_episodes_stand() -> None:
+    register("walk", Hiding, WalkConfig)
+    with EnvStateManager(configured({"Walk": 2}, max_workers=1)) as manager:
+        manager.reset(seed=1)
+        with pytest.raises(ValueError, match="no copies of this"):
+            manager.step(inputs({0: ["right"], 1: ["jump"], 2: ["right"]}))
+        assert [status.num_actions for status in manager.statuses] == [1, 0, 0, 0]
+        entries = manager.step(inputs({env: ["left"] for env in range(4)}))
+        assert [len(entry["history"][-1]["state"].split()) for entry in entries] == [3, 2, 2, 2]
+
+
+def test_a_ctrl_c_waits_until_a_turn_has_been_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with EnvStateManager(configured({"Walk": 1}, max_workers=1)) as manager:
+        manager.reset(seed=1)
+        played = Episode.played
+
+        def struck(*what: Any) -> None:
+            signal.raise_signal(signal.SIGINT)
+            played(*what)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Episode, "played", struck)
+            with pytest.raises(KeyboardInterrupt):
+                manager.step(inputs({0: ["left"], 1: ["right"]}))
+        assert [status.num_actions for status in manager.statuses] == [1, 1]
+        entries = manager.step(inputs({0: ["right"], 1: ["right"]}))
+        assert [len(entry["history"][-1]["state"].split()) for entry in entries] == [3, 3]
 
 
 def test_closing() -> None:

@@ -1,13 +1,14 @@
-"""Which worker an environment lives in."""
+"""Which worker an environment lives in, and which core a worker is kept on."""
 
 from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_envs.groups.placement import placed
+from parallel_envs.groups.placement import kept_on, placed
 
 
 @given(kinds=st.lists(st.sampled_from("abc"), min_size=1, max_size=40), num_workers=st.integers(1, 8))
@@ -30,3 +31,13 @@ def test_kinds_that_fill_workers_are_apart() -> None:
 
 def test_members_of_a_group_are_dealt_out() -> None:
     assert [placed(dict.fromkeys(range(6), "a"), 2)[env] for env in range(6)] == [0, 1] * 3
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "cores", "kept"),
+    [(2, (0, 1), [0, 1]), (4, (1, 3), [1, 3, 1, 3]), (3, (0, 1), []), (2, (0, 1, 2), []), (2, (0,), []), (2, (), [])],
+)
+def test_workers_that_fill_all_cores_evenly_are_kept_on_one_each(
+    num_workers: int, cores: tuple[int, ...], kept: list[int]
+) -> None:
+    assert kept_on(num_workers, cores) == kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -12,7 +12,6 @@ import pytest
 
 from parallel_envs.groups import EnvStateManager, register
 from parallel_envs.groups.guarded import Guarded
-from parallel_envs.groups.jobs import Play, Render, Reset
 from parallel_envs.groups.player import Player, Recipe
 from parallel_envs.testing.equality import assert_same_batch
 from tests.groups.walks import Dice, configured, inputs
@@ -47,17 +46,32 @@ class Steps:
 )
 def test_what_a_step_may_return(told: Any, reward: float, ends: tuple[bool, bool]) -> None:
     one = player(Steps, told)
-    one.do(Reset(0, "train"))
-    played = one.do(Play(("go",), 3))
-    assert (played.reward, (played.terminated, played.truncated)) == (reward, ends)
+    one.reset(0, "train")
+    _, given, terminated, truncated, *_ = one.play(["go"], 3)
+    assert (given, type(given), (terminated, truncated)) == (reward, float, ends)
+
+
+def test_names_are_found_however_they_are_spelt() -> None:
+    class Spelt(Steps):
+        action_lookup: ClassVar[dict[int, str]] = {0: "Up", 1: " Go Left ", 2: "UP"}
+
+        def step(self, action: Any) -> Any:
+            return "s", float(action), False, False, {}
+
+    one = player(Spelt)
+    one.reset(0, "train")
+    for spelt, executed in {"Up": (2,), "up ": (2,), " Go Left ": (1,), "go left": (1,), "left": ()}.items():
+        assert one.play([spelt], 3)[5] == executed
+    _, reward, *_, executed, all_valid, own = one.play(["up", "nowhere", "UP", "go left", "Up"], 3)
+    assert (reward, executed, all_valid, own) == (5.0, (2, 2, 1), False, {})
 
 
 @pytest.mark.parametrize("told", [None, ("s", 1.0, True), ("s", 1.0, True, None), ("s", 1.0, True, False, {}, 3)])
 def test_what_a_step_may_not_return(told: Any) -> None:
     one = player(Steps, told)
-    one.do(Reset(0, "train"))
+    one.reset(0, "train")
     with pytest.raises(TypeError, match=r"Return \(state, reward, terminated, truncated, info\)"):
-        one.do(Play(("go",), 3))
+        one.play(["go"], 3)
 
 
 def test_what_is_no_environment() -> None:
@@ -67,10 +81,10 @@ def test_what_is_no_environment() -> None:
 
 def test_without_render_there_is_the_state_as_text_only() -> None:
     one = player(Steps)
-    one.do(Reset(0, "train"))
-    assert one.do(Render("text")) == "start"
+    one.reset(0, "train")
+    assert one.render("text") == "start"
     with pytest.raises(AttributeError, match="Give it one"):
-        one.do(Render("rgb_array"))
+        one.render("rgb_array")
 
 
 def test_in_the_caller_states_are_copies() -> None:
