@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from copy import deepcopy
 from functools import partial
@@ -29,6 +30,8 @@ _DEFINITION_NAMES = (
     "metadata",
     "render_mode",
 )
+_LOOKED_AT = 10
+"""How many steps of an episode are compared with those of another that ought to be the same."""
 _RESET_NAMES = ("observations", "infos")
 _STEP_NAMES = ("observations", "rewards", "terminations", "truncations", "infos")
 
@@ -50,7 +53,8 @@ def check_vector_env(
     ended envs are reset after each step. Unless `copy=False`, results must also still be what they were when
     all steps are done.
 
-    The env must be deterministic: the same seed and actions, the same results.
+    The env must be deterministic: the same seed and actions, the same results. One that plays another episode when it
+    is reset a second time with the same seed gets a warning: its episodes depend on how it was used before.
 
     Args:
         make: a factory of your env, or one factory for each env.
@@ -67,6 +71,7 @@ def check_vector_env(
         closing(SyncVectorEnv([partial(_Snapshots, each) for each in factories], **modes)) as reference,
     ):
         _Walk(subject, reference, are_copies=settings.get("copy", True)).go(seed, num_steps)
+    _check_second_reset(factories[0], seed)
 
 
 def _factories(make: Any, num_envs: Any) -> list[EnvFactory]:
@@ -102,6 +107,31 @@ class _Snapshots(gym.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
         return deepcopy(observation), np.asarray(reward).item(), terminated, truncated, deepcopy(info)
+
+
+def _check_second_reset(factory: EnvFactory, seed: int) -> None:
+    """Warn if an env plays another episode when it is reset once more with the same seed."""
+    with closing(_Snapshots(factory)) as env:
+        actions = deepcopy(env.action_space)
+        first, second = ([env.reset(seed=seed), *_steps(env, actions, seed)] for _ in range(2))
+    difference = first_difference(second, first)
+    if difference is not None:
+        warnings.warn(
+            f"{env!r} plays another episode when it is reset a second time with seed {seed}: at [number of calls]"
+            f"{difference}. Its episodes depend on how it was used before. Have `reset` begin anew whatever is random "
+            "or counted, or make the env anew for each seed.",
+            stacklevel=3,
+        )
+
+
+def _steps(env: gym.Env[Any, Any], actions: gym.Space[Any], seed: int) -> Iterator[Any]:
+    """The first steps of an episode."""
+    actions.seed(seed)
+    for _ in range(_LOOKED_AT):
+        told = env.step(actions.sample())
+        yield told
+        if told[2] or told[3]:
+            return
 
 
 class _Walk:

@@ -16,6 +16,7 @@ from parallel_envs.learners.brain import Brain, Diverged, Report
 from parallel_envs.learners.meta.acting import NetworkRows
 from parallel_envs.learners.meta.architectures import AGENT_ARCHS, make_algorithm
 from parallel_envs.learners.meta.experience import Lesson
+from parallel_envs.learners.meta.memories import MemoryForm
 from parallel_envs.learners.meta.sequences import RolloutBuffer
 from parallel_envs.learners.networks import GruCell
 from parallel_envs.learners.settings import BadSettings
@@ -34,7 +35,8 @@ class MetaAgent:
 
     Args:
         config: `PPOConfig`, `DQNConfig` or `SACConfig`.
-        arch: What it remembers.
+        arch: Whether it remembers, and where.
+        form: What remembers.
         observation_space: As `MultiEpisodeWrapper` shows it.
         action_space: The same.
         lesson: How rollouts are told to it.
@@ -46,14 +48,15 @@ class MetaAgent:
         self,
         config: AlgorithmConfig,
         arch: AGENT_ARCHS,
+        form: MemoryForm,
         observation_space: Space[Any],
         action_space: Space[Any],
         lesson: Lesson,
         memory_span: int,
         seed: SeedTree,
     ) -> None:
-        self.config, self.arch, self.lesson = config, arch, lesson
-        self.algorithm = make_algorithm(config, arch, observation_space, action_space)
+        self.config, self.arch, self.form, self.lesson = config, arch, form, lesson
+        self.algorithm = make_algorithm(config, arch, observation_space, action_space, form)
         self.brain = Brain(self.algorithm, seed.child("network").seed())
         outlast(self.brain.module, memory_span)
         self.generator = seed.child("draws").generator()
@@ -123,8 +126,9 @@ class MetaAgent:
 
     def state(self) -> dict[str, Any]:
         """All that it is, for `save_checkpoint`. Rollouts that were collected and not learnt from are not in it."""
+        form = {"name": self.algorithm.name, "arch": str(self.arch), "memory": dataclasses.asdict(self.form)}
         state = {
-            "config": {"name": self.algorithm.name, "arch": str(self.arch), **dataclasses.asdict(self.config)},
+            "config": {**form, **dataclasses.asdict(self.config)},
             "arrays": {name: array.copy() for name, array in self.brain.arrays().items()},
             "counters": dict(self.counters),
             "generator": {"draws": copy.deepcopy(self.generator.bit_generator.state)},

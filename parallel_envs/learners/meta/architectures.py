@@ -5,25 +5,23 @@
                     observation, the previous action, the previous reward, and whether an inner episode has just ended
     Memory_Markov   its policy sees one observation, the value that it learns by remembers
 
-The algorithms are those of `parallel_envs.learners`; here stands only what remembers, and where.
+The algorithms are those of `parallel_envs.learners`. What remembers is a GRU or fast weights (`memories.py`).
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
 from gymnasium.spaces import Space
-from gymnasium.spaces.utils import flatdim
-from torch import Tensor, nn
 
-from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig, Batch
+from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig
 from parallel_envs.learners.algorithm_settings import read_config
 from parallel_envs.learners.dqn import DQN, DQNConfig
-from parallel_envs.learners.meta.sequences import First, MemoryDQN, MemorySAC
-from parallel_envs.learners.networks import GruCell, Normaliser, Recurrent, Scale, linear, mlp
+from parallel_envs.learners.meta.memories import GRU, MemoryForm
+from parallel_envs.learners.meta.on_policy import MemoryMarkovPPO, MemoryPPO
+from parallel_envs.learners.meta.sequences import MemoryDQN, MemoryMarkovSAC, MemorySAC
 from parallel_envs.learners.ppo import PPO, PPOConfig
 from parallel_envs.learners.sac import SAC, SACConfig
 from parallel_envs.learners.settings import BadSettings
@@ -49,6 +47,23 @@ def shown_to(arch: AGENT_ARCHS) -> dict[str, bool]:
     """What `MultiEpisodeWrapper` is to add to observations for such an agent."""
     remembers = arch is not AGENT_ARCHS.Markov
     return {"add_previous_action": remembers, "add_previous_reward": remembers}
+
+
+def read_memory(given: Mapping[str, Any], arch: AGENT_ARCHS) -> MemoryForm:
+    """What remembers. Raises BadSettings for what does not go together. None in `given` is what was not said."""
+    told = {name: value for name, value in given.items() if value is not None}
+    form = MemoryForm(**told)
+    sizes = sorted(told.keys() - {"name"})
+    if form.name == "gru" and sizes:
+        raise BadSettings(
+            f"`policy.memory.{sizes[0]}: {told[sizes[0]]}` means nothing to a GRU, whose size the algorithm's settings "
+            "say. Leave it out, or choose `policy.memory.name: fast_weights`."
+        )
+    if form.name != "gru" and arch is AGENT_ARCHS.Markov:
+        raise BadSettings(
+            f"`policy.memory.name: {form.name}` remembers, and `policy.arch: markov` does not. Say `arch: memory`."
+        )
+    return form
 
 
 def read_algorithm(given: Mapping[str, Any], arch: AGENT_ARCHS) -> AlgorithmConfig:
@@ -93,11 +108,16 @@ def _network(given: Mapping[str, Any], arch: AGENT_ARCHS) -> dict[str, str]:
 
 
 def make_algorithm(
-    config: AlgorithmConfig, arch: AGENT_ARCHS, observation_space: Space[Any], action_space: Space[Any]
+    config: AlgorithmConfig,
+    arch: AGENT_ARCHS,
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    memory: MemoryForm = GRU,
 ) -> Algorithm:
     """The algorithm for these spaces. Raises BadSettings for spaces that it cannot take."""
+    options = {} if arch is AGENT_ARCHS.Markov else {"memory": memory}
     try:
-        made: Algorithm = _KINDS[type(config), arch](config, observation_space, action_space, agent=AGENT)
+        made: Algorithm = _KINDS[type(config), arch](config, observation_space, action_space, agent=AGENT, **options)
     except TypeError as error:
         raise BadSettings(f"`policy.algorithm.name` does not suit the environment. {error}") from error
     return made
@@ -107,71 +127,9 @@ AGENT = "meta"
 """The agent's name in errors and files: there is one."""
 
 
-# ---- Memory-Markov --------------------------------------------------------------------------------------------------
-
-
-class MemoryMarkovActorCritic(nn.Module):
-    """A policy that sees one observation, and a value function that remembers."""
-
-    def __init__(self, actor: nn.Module, critic: Recurrent, normaliser: Normaliser | None, scale: Scale | None) -> None:
-        super().__init__()
-        self.actor, self.critic, self.normaliser, self.scale = actor, critic, normaliser, scale
-
-    def both(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        outputs, values, _ = self.all_three(batch)
-        return outputs, values
-
-    def all_three(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs, values, and what is remembered."""
-        remembered = self.critic.unroll(batch["features"], batch["begins"], batch["memory"])
-        values = self.critic.head(remembered).squeeze(-1)
-        if self.scale is not None:
-            values = self.scale.mean.float() + self.scale.deviation() * values
-        return self.actor(batch["features"]), values, remembered
-
-
-class MemoryMarkovPPO(PPO):
-    """PPO whose policy does not see what `MultiEpisodeWrapper` tells of the step before."""
-
-    name: ClassVar[str] = "ppo"
-
-    def _recurrent(
-        self, generator: torch.Generator, normaliser: Normaliser | None, scale: Scale | None, before: list[Any]
-    ) -> nn.Module:
-        config, num_numbers = self.config, self.sight.num_numbers
-        num_seen = num_numbers - _num_told(self.action_space)
-        layers = mlp(num_seen, config.hidden, self._num_means, generator, last_gain=config.policy_gain)
-        actor = self._wide(nn.Sequential(*before, First(num_seen), *layers))
-        encoder = mlp(num_numbers, config.hidden[:-1], config.hidden[-1], generator)
-        cell = GruCell(config.hidden[-1], config.memory_size, generator)
-        value = linear(config.memory_size, 1, generator, 1.0)
-        critic = Recurrent(nn.Sequential(*before, *encoder, nn.Tanh()), cell, value, config.memory_size)
-        return MemoryMarkovActorCritic(actor, critic, normaliser, scale)
-
-    def see(self, module: Any, arrays: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        turned = {name: arrays[name].transpose(0, 1) for name in ("features", "begins")}
-        outputs, values, remembered = module.all_three({**turned, "memory": arrays["memory"]})
-        return outputs, values, remembered[..., -2, :]
-
-
-class MemoryMarkovSAC(MemorySAC):
-    """The same with SAC."""
-
-    def __init__(
-        self, config: SACConfig, observation_space: Space[Any], action_space: Space[Any], **named: Any
-    ) -> None:
-        super().__init__(config, observation_space, action_space, **named)
-        self._num_seen = self.sight.num_numbers - _num_told(action_space)
-
-
-def _num_told(action_space: Space[Any]) -> int:
-    """How many numbers the previous action and the previous reward are."""
-    return int(flatdim(action_space)) + 1
-
-
 _KINDS: dict[tuple[type[AlgorithmConfig], AGENT_ARCHS], Any] = {
     (PPOConfig, AGENT_ARCHS.Markov): PPO,
-    (PPOConfig, AGENT_ARCHS.Memory): PPO,
+    (PPOConfig, AGENT_ARCHS.Memory): MemoryPPO,
     (PPOConfig, AGENT_ARCHS.Memory_Markov): MemoryMarkovPPO,
     (DQNConfig, AGENT_ARCHS.Markov): DQN,
     (DQNConfig, AGENT_ARCHS.Memory): MemoryDQN,

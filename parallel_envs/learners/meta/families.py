@@ -20,7 +20,6 @@ KNOWN = {
     "GridNavi-v0": "parallel_envs.testing.families:GridNaviEnv",
     "PointRobotSparse-v0": "parallel_envs.testing.families:PointRobotEnv",
     "TabularMDP-v0": "parallel_envs.testing.families:TabularMDPEnv",
-    "TabularMDPEased-v0": "parallel_envs.testing.eased_mdps:EasedMDPEnv",
 }
 """Families that can be named shortly, and where they are."""
 

@@ -2,8 +2,7 @@
 
 What is remembered is worked out from the rollout's beginning each time, with the weights that there are now (Ni et al.
 2022, arXiv 2110.05038), so nothing that is stored grows old. Losses are those of `DQN` and `SAC`, step by step along
-the rollouts. The last of the hidden layers is what remembers; behind it is another of its size, for what is remembered
-of one thing among many is read in the light of what is seen now.
+the rollouts. What remembers is made by `memories.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ from torch import Tensor, nn
 
 from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan
 from parallel_envs.learners.dqn import DQN, QNetworks
-from parallel_envs.learners.networks import GruCell, Recurrent, mlp
+from parallel_envs.learners.meta.memories import GRU, MemoryForm, Remembering, remembering
+from parallel_envs.learners.meta.present import First, num_present
+from parallel_envs.learners.networks import mlp
 from parallel_envs.learners.sac import SAC, Critic, SoftActorCritic
 from parallel_envs.rollouts.replay import ReplayBuffer
 from parallel_envs.rollouts.ring import Array, Indices
@@ -46,53 +47,6 @@ class RolloutBuffer(ReplayBuffer):
         self.longest = int(state["counters"]["longest"])
 
 
-class Unrolled(Recurrent):
-    """A GRU that sees two observations at a time, this one and the one before: what was done where, and its outcome.
-
-    `forward(features, (memory, before))` is one step; without a state, all steps of rollouts from their beginnings.
-    """
-
-    def __init__(self, num_in: int, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.num_in = num_in
-
-    def initial_state(self, num_rows: int) -> tuple[Tensor, ...]:
-        return *super().initial_state(num_rows), torch.zeros(num_rows, self.num_in)
-
-    def forward(self, features: Tensor, state: tuple[Tensor, ...] | None = None) -> Any:
-        if state is None:
-            return self.head(self.remembered(features))
-        memory, before = state
-        out, (memory,) = super().forward(torch.cat([features, before], -1), (memory,))
-        return out, (memory, features)
-
-    def remembered(self, features: Tensor) -> Tensor:
-        """(rollouts, steps, ...): what is remembered after each observation."""
-        before = torch.cat([torch.zeros_like(features[:, :1]), features[:, :-1]], 1)
-        begins = torch.zeros(features.shape[:2], dtype=torch.bool)
-        return self.unroll(torch.cat([features, before], -1), begins, torch.zeros(len(features), self.size))
-
-
-class First(nn.Module):
-    """The first numbers of each row."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.count = count
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features[..., : self.count]
-
-
-def unrolled(num_in: int, config: Any, head: nn.Module, generator: torch.Generator) -> Unrolled:
-    """The config's hidden layers, of which the last remembers, and a head."""
-    *hidden, size = config.hidden
-    wide = hidden[-1] if hidden else size
-    encoder = mlp(2 * num_in, hidden[:-1], wide, generator, activation=config.activation)
-    last = nn.ReLU() if config.activation == "relu" else nn.Tanh()
-    return Unrolled(num_in, nn.Sequential(*encoder, last), GruCell(wide, size, generator), head, size)
-
-
 def drawn(algorithm: Algorithm, memory: RolloutBuffer, generator: np.random.Generator) -> Plan:
     """Minibatches of whole rollouts, all drawn at once; what is behind their ends weighs nothing."""
     config: Any = algorithm.config
@@ -114,30 +68,37 @@ def drawn(algorithm: Algorithm, memory: RolloutBuffer, generator: np.random.Gene
 # ---- DQN ------------------------------------------------------------------------------------------------------------
 
 
-class RecurrentQ(Unrolled):
+class RecurrentQ(nn.Module):
     """Values of all actions; while acting, epsilon behind them."""
 
-    epsilon: Tensor
+    def __init__(self, body: Remembering, epsilon: float) -> None:
+        super().__init__()
+        self.body = body
+        self.epsilon: Tensor
+        self.register_buffer("epsilon", torch.tensor([epsilon]))
+
+    def initial_state(self, num_rows: int) -> tuple[Tensor, ...]:
+        return self.body.initial_state(num_rows)
 
     def forward(self, features: Tensor, state: tuple[Tensor, ...] | None = None) -> Any:
         if state is None:
-            return super().forward(features)
-        values, after = super().forward(features, state)
+            return self.body(features)
+        values, after = self.body(features, state)
         return torch.cat([values, self.epsilon.expand(*values.shape[:-1], 1)], -1), after
 
 
 class MemoryDQN(DQN):
     """DQN whose network remembers."""
 
+    def __init__(self, *given: Any, memory: MemoryForm = GRU, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.memory = memory
+
     def make_module(self, generator: torch.Generator) -> nn.Module:
-        config = self.config
-        size = config.hidden[-1]
-        head = mlp(size, (size,), self.head.num_outputs - 1, generator, activation=config.activation)
-        body = unrolled(self.sight.num_numbers, config, head, generator)
-        actor = RecurrentQ(body.num_in, body.encoder, body.cell, head, body.size)
-        actor.register_buffer("epsilon", torch.tensor([config.epsilon_start]))
+        num_actions = self.head.num_outputs - 1
+        body = remembering(self.memory, self.sight.num_numbers, self.config, generator, num_actions)
         both: Any = QNetworks
-        return both(actor)  # type: ignore[no-any-return]  # it takes any network that can be copied
+        return both(RecurrentQ(body, self.config.epsilon_start))  # type: ignore[no-any-return]  # it takes any network that can be copied
 
     def draw(self, experience: Any, generator: np.random.Generator, updates: int = 0) -> Plan:
         plan = drawn(self, experience, generator)
@@ -169,7 +130,7 @@ class MemoryDQN(DQN):
 class RecurrentCritic(nn.Module):
     """The value of an action in view of all that came before."""
 
-    def __init__(self, memory: Unrolled, head: Critic) -> None:
+    def __init__(self, memory: Remembering, head: Critic) -> None:
         super().__init__()
         self.memory, self.head = memory, head
 
@@ -189,23 +150,25 @@ class MemorySAC(SAC):
 
     _num_seen: int | None = None
 
+    def __init__(self, *given: Any, memory: MemoryForm = GRU, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.memory = memory
+
     def make_module(self, generator: torch.Generator) -> nn.Module:
         critics: Any = [self._critic(generator) for _ in range(2)]
         return SoftActorCritic(critics, self._actor(generator), self.config.temperature)
 
     def _critic(self, generator: torch.Generator) -> RecurrentCritic:
-        size = self.config.hidden[-1]
-        memory = unrolled(self.sight.num_numbers, self.config, nn.Identity(), generator)
-        return RecurrentCritic(memory, Critic(size + self.head.size, self.config, generator))
+        memory = remembering(self.memory, self.sight.num_numbers, self.config, generator)
+        return RecurrentCritic(memory, Critic(memory.num_remembered + self.head.size, self.config, generator))
 
     def _actor(self, generator: torch.Generator) -> nn.Module:
         config = self.config
         if self._num_seen is not None:
             layers = mlp(self._num_seen, config.hidden, self.head.num_outputs, generator, last_gain=0.01)
             return nn.Sequential(First(self._num_seen), *layers)
-        size = config.hidden[-1]
-        head = mlp(size, (size,), self.head.num_outputs, generator, activation=config.activation, last_gain=0.01)
-        return unrolled(self.sight.num_numbers, config, head, generator)
+        given = self.memory, self.sight.num_numbers, config, generator, self.head.num_outputs
+        return remembering(*given, last_gain=0.01)
 
     def draw(self, experience: Any, generator: np.random.Generator, updates: int = 0) -> Plan:
         plan = drawn(self, experience, generator)
@@ -226,3 +189,11 @@ class MemorySAC(SAC):
         soft = module.lower("targets", chain, actions) - temperature * log_probs
         aim: Tensor = batch["rewards"] + batch["discounts"] * soft[:, 1:]
         return aim
+
+
+class MemoryMarkovSAC(MemorySAC):
+    """The same, whose policy does not see what `MultiEpisodeWrapper` tells of the step before."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._num_seen = num_present(self.sight.num_numbers, self.action_space)

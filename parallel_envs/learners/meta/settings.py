@@ -84,15 +84,28 @@ class EvalBlock(_Strict):
     """Take the likeliest action in the place of one that is drawn."""
 
 
+class MemoryBlock(_Strict):
+    """What remembers, where the architecture does."""
+
+    name: Literal["gru", "fast_weights"] = "gru"
+    """A gated recurrent unit, or a matrix to which each step adds (`fast_weights.py`). The one may learn to remember
+    anything; the other begins by remembering what was done and got where, and is soon read."""
+    num_places: PositiveInt | None = None
+    """Rows of the matrix: places to look in, which what is seen is shared out among. None: 32."""
+    num_values: PositiveInt | None = None
+    """Its columns: numbers that each place holds, sums of what came of being there. None: 32."""
+
+
 class PolicyBlock(_Strict):
     """What acts and learns."""
 
     arch: Literal["markov", "memory", "memory_markov"] = "memory"
+    memory: MemoryBlock = MemoryBlock()
     algorithm: dict[str, Any] = {"name": "ppo"}
     """`name` (ppo, dqn, sac), and the fields of that algorithm's config."""
     memory_span: PositiveInt | None = None
-    """Steps that memories last at the beginning: each number that is remembered its own, from 1 to so many (Tallec and
-    Ollivier 2018, arXiv 1804.11188). None: as many as a rollout has at most."""
+    """Steps that a GRU's memories last at the beginning: each number that is remembered its own, from 1 to so many
+    (Tallec and Ollivier 2018, arXiv 1804.11188). None: as many as a rollout has at most."""
     begin_with: Path | None = None
     """A run or a checkpoint of an agent of the same form, whose network this one begins with."""
 
@@ -128,6 +141,7 @@ _BLOCKS: dict[str, type[BaseModel]] = {
     "train": TrainBlock,
     "eval": EvalBlock,
     "policy": PolicyBlock,
+    "policy.memory": MemoryBlock,
 }
 
 
@@ -170,8 +184,13 @@ def check(settings: MetaSettings) -> None:
             f"`env.num_parallel_workers: {env.num_parallel_workers}` is more than `env.num_envs: {env.num_envs}`, so "
             "some workers would hold no environment. Ask for fewer workers or more environments."
         )
-    name = settings.policy.algorithm.get("name")
-    if name == "ppo":
+    span, memory = settings.policy.memory_span, settings.policy.memory.name
+    if span is not None and memory != "gru":
+        raise BadSettings(
+            f"`policy.memory_span: {span}` is for GRUs, and `policy.memory.name: {memory}` forgets nothing. Leave it "
+            "out."
+        )
+    if settings.policy.algorithm.get("name") == "ppo":
         _check_on_policy(train)
 
 
@@ -196,11 +215,10 @@ def _replaced(content: Mapping[str, Any], path: Sequence[str], value: Any) -> di
 
 
 def _told(mistake: Mapping[str, Any]) -> str:
-    path = mistake["loc"]
-    name = ".".join(map(str, path))
+    name = ".".join(map(str, mistake["loc"]))
     if mistake["type"] == "extra_forbidden":
-        block = _BLOCKS.get(str(path[0]), MetaSettings) if len(path) > 1 else MetaSettings
-        return f"`{name}` is unknown. {nearest(str(path[-1]), block.model_fields)}"
+        where, _, word = name.rpartition(".")
+        return f"`{name}` is unknown. {nearest(word, _BLOCKS.get(where, MetaSettings).model_fields)}"
     if mistake["type"] == "missing":
         return f"`{name}` is missing."
     return f"`{name}: {mistake['input']!r}`: {mistake['msg']}."

@@ -97,3 +97,4 @@ def settings(family: str = "Scripted", *, workers: int = 1, backend: str = "seri
 PPO = {"name": "ppo", "hidden": [16], "memory_size": 12, "minibatch_size": 24, "num_epochs": 2, "learning_rate": 0.01}
 DQN = {"name": "dqn", "hidden": [16], "batch_size": 16, "buffer_size": 500, "exploration_steps": 50}
 SAC = {"name": "sac", "hidden": [16], "batch_size": 16, "buffer_size": 500}
+FAST = {"name": "fast_weights", "num_places": 5, "num_values": 6}

@@ -13,15 +13,18 @@ from parallel_envs.learners.brain import Brain
 from parallel_envs.learners.meta import AGENT_ARCHS
 from parallel_envs.learners.meta.acting import NetworkRows
 from parallel_envs.learners.meta.architectures import make_algorithm, read_algorithm
+from parallel_envs.learners.meta.memories import GRU, MemoryForm
 from parallel_envs.policies import Rows
 from tests.learners.meta.families import PPO
 
 ROWS, SEEN = 6, 8
+FAST_WEIGHTS = MemoryForm("fast_weights", 5, 6)
 
 
-def policy(arch: AGENT_ARCHS, space: Any, deterministic: bool = False) -> NetworkRows:
+def policy(arch: AGENT_ARCHS, space: Any, deterministic: bool = False, form: MemoryForm = GRU) -> NetworkRows:
     given = {**PPO, "memory_size": 33, "hidden": [37]} if arch is not AGENT_ARCHS.Markov else {"name": "ppo"}
-    algorithm = make_algorithm(read_algorithm(given, arch), arch, Box(-np.inf, np.inf, (SEEN,), np.float32), space)
+    seen = Box(-np.inf, np.inf, (SEEN,), np.float32)
+    algorithm = make_algorithm(read_algorithm(given, arch), arch, seen, space, form)
     return NetworkRows(Brain(algorithm, 3).module.actor, algorithm, deterministic=deterministic)
 
 
@@ -31,19 +34,17 @@ def acted(one: NetworkRows, observations: Any, state: Any, seeds: list[int]) -> 
 
 
 def remembered(one: NetworkRows, source: np.random.Generator) -> tuple[Any, ...]:
-    return tuple(source.standard_normal((ROWS, 33)).astype(np.float32) for _ in one.initial_state(1))
+    return tuple(source.standard_normal(part.shape).astype(np.float32) for part in one.initial_state(ROWS))
 
 
-@pytest.mark.parametrize("arch", list(AGENT_ARCHS))
+@pytest.mark.parametrize(("arch", "form"), [*((arch, GRU) for arch in AGENT_ARCHS), (AGENT_ARCHS.Memory, FAST_WEIGHTS)])
 @pytest.mark.parametrize("space", [Discrete(5), Box(-1.0, 1.0, (3,), np.float32)], ids=["discrete", "box"])
-def test_a_row_does_not_depend_on_what_the_others_do(arch: AGENT_ARCHS, space: Any) -> None:
+def test_a_row_does_not_depend_on_what_the_others_do(arch: AGENT_ARCHS, form: MemoryForm, space: Any) -> None:
     """To the bit, in batches of the same shape: others see, remember and draw something else altogether."""
-    one, source = policy(arch, space), np.random.default_rng(0)
+    one, source = policy(arch, space, form=form), np.random.default_rng(0)
     for row in range(ROWS):
         seen = source.standard_normal((2, ROWS, SEEN)).astype(np.float32)
-        states = [
-            tuple(source.standard_normal((ROWS, 33)).astype(np.float32) for _ in one.initial_state(1)) for _ in "ab"
-        ]
+        states = [remembered(one, source) for _ in "ab"]
         seen[1, row] = seen[0, row]
         for mine, other in zip(*states, strict=True):
             other[row] = mine[row]
@@ -54,8 +55,9 @@ def test_a_row_does_not_depend_on_what_the_others_do(arch: AGENT_ARCHS, space: A
             np.testing.assert_array_equal(mine[row], other[row])
 
 
-def test_a_row_by_itself_is_the_same_up_to_rounding() -> None:
-    one, source = policy(AGENT_ARCHS.Memory, Box(-1.0, 1.0, (3,), np.float32)), np.random.default_rng(1)
+@pytest.mark.parametrize("form", [GRU, FAST_WEIGHTS])
+def test_a_row_by_itself_is_the_same_up_to_rounding(form: MemoryForm) -> None:
+    one, source = policy(AGENT_ARCHS.Memory, Box(-1.0, 1.0, (3,), np.float32), form=form), np.random.default_rng(1)
     seen = source.standard_normal((ROWS, SEEN)).astype(np.float32)
     state = remembered(one, source)
     together, after = acted(one, seen, state, list(range(ROWS)))

@@ -17,14 +17,14 @@ from gymnasium.vector import AutoresetMode
 from parallel_envs.learners.meta import Learner
 from parallel_envs.rollouts import Rollout
 from parallel_envs.seeding import SeedTree
-from tests.learners.meta.families import Scripted, settings
+from tests.learners.meta.families import FAST, Scripted, settings
 
 EPISODES = 3
 SPACES = [Discrete(3), Box(-1.0, 2.0, (2,), np.float32)]
 
 modes = pytest.mark.parametrize("mode", list(AutoresetMode))
 spaces = pytest.mark.parametrize("space", SPACES, ids=["discrete", "box"])
-archs = pytest.mark.parametrize("arch", ["memory", "memory_markov", "markov"])
+archs = pytest.mark.parametrize("arch", ["memory", "memory_markov", "markov", "fast weights"])
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def by_hand(learner: Learner, rollout: Rollout, space: Any) -> Told:
     """The rollout of this number, step by step."""
     env, actor, head = Scripted(space), learner.agent.brain.module.actor, learner.agent.algorithm.head
     draws = SeedTree(learner._tree.child("rollouts").seed()).child("rollout", rollout.id, "policy").generator()
-    memory = torch.zeros(1, 12) if hasattr(actor, "initial_state") else None
+    memory = actor.initial_state(1) if hasattr(actor, "initial_state") else None
     observation, _ = env.reset(seed=rollout.seed, options={"task": rollout.task})
     action: Any = np.zeros(flatdim(space))
     reward, ended, episode = 0.0, 0.0, 0
@@ -53,7 +53,7 @@ def by_hand(learner: Learner, rollout: Rollout, space: Any) -> Told:
             if memory is None:
                 out = actor(torch.tensor(features[None]))
             else:
-                out, (memory,) = actor(torch.tensor(features[None]), (memory,))
+                out, memory = actor(torch.tensor(features[None]), memory)
         chosen = head.choose(out.numpy(), None, head.noise(draws, 1))[0]
         observation, reward, terminated, truncated, _ = env.step(chosen)
         action, ended = flatten(space, chosen), float(terminated or truncated)
@@ -67,6 +67,8 @@ def by_hand(learner: Learner, rollout: Rollout, space: Any) -> Told:
 def rollouts_of(arch: str, space: Any, mode: AutoresetMode, exact: bool = True) -> Learner:
     """A learner with 7 rollouts in 3 environments, its weights drawn large so that what it sees decides."""
     given = settings(policy__arch=arch, train__exact=exact, env__num_envs=3)
+    if arch == "fast weights":
+        given["policy"] |= {"arch": "memory", "memory": FAST}
     given["env"] |= {"manager_options": {"autoreset_mode": mode}, "env_kwargs": {"action_space": space}}
     if arch == "markov":
         given["policy"]["algorithm"] = {"name": "ppo", "hidden": [16], "minibatch_size": 24}
@@ -106,9 +108,10 @@ def test_learning_sees_what_acting_saw(arch: str, space: Any) -> None:
             np.testing.assert_allclose(outputs[row, :-1].numpy(), told.outputs, atol=2e-5)
 
 
-def test_the_memory_of_one_task_is_not_taken_to_the_next() -> None:
+@pytest.mark.parametrize("arch", ["memory", "fast weights"])
+def test_the_memory_of_one_task_is_not_taken_to_the_next(arch: str) -> None:
     """Two rollouts on one task, with the same draws, are the same whatever was played in their environment before."""
-    with rollouts_of("memory", SPACES[0], AutoresetMode.NEXT_STEP) as learner:
+    with rollouts_of(arch, SPACES[0], AutoresetMode.NEXT_STEP) as learner:
         late = learner.last_rollouts[6]
         np.testing.assert_array_equal(late.actions, by_hand(learner, late, SPACES[0]).actions)
         learner._num_rollouts = late.id
@@ -116,9 +119,10 @@ def test_the_memory_of_one_task_is_not_taken_to_the_next() -> None:
         np.testing.assert_array_equal(learner.last_rollouts[0].actions, late.actions)
 
 
-def test_inner_boundaries_are_remembered() -> None:
+@pytest.mark.parametrize("arch", ["memory", "fast weights"])
+def test_inner_boundaries_are_remembered(arch: str) -> None:
     """With its memory emptied at inner boundaries the agent would have acted otherwise."""
-    with rollouts_of("memory", SPACES[1], AutoresetMode.NEXT_STEP) as learner:
+    with rollouts_of(arch, SPACES[1], AutoresetMode.NEXT_STEP) as learner:
         (rollout, *_), actor = learner.last_rollouts, learner.agent.brain.module.actor
         second = rollout.observations[int(np.flatnonzero(rollout.observations[:, 3])[0])]
         with torch.inference_mode():

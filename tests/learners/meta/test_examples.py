@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from parallel_envs.learners.meta import load_settings
-from parallel_envs.learners.meta.architectures import AGENT_ARCHS, read_algorithm
+from parallel_envs.learners.meta.architectures import AGENT_ARCHS, read_algorithm, read_memory
 from parallel_envs.learners.meta.families import find_family
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,9 @@ def output_of(*command: str | Path) -> str:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_committed_settings_can_be_run(name: str) -> None:
     settings = load_settings(RESULTS / name)
-    read_algorithm(settings.policy.algorithm, AGENT_ARCHS(settings.policy.arch))
+    arch = AGENT_ARCHS(settings.policy.arch)
+    read_algorithm(settings.policy.algorithm, arch)
+    read_memory(settings.policy.memory.model_dump(), arch)
     if "Ant" not in settings.env.env_name:
         find_family(settings.env.env_name, settings.env.env_kwargs)
 

@@ -18,10 +18,13 @@ from gymnasium.spaces import Discrete
 
 import parallel_envs.learners
 from parallel_envs import ClosedError
-from parallel_envs.learners.meta import Learner
+from parallel_envs.learners.algorithm import Plan
+from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.meta import Learner, agent
 from parallel_envs.learners.runs import read_metrics
 from parallel_envs.learners.settings import BadSettings
-from tests.learners.meta.families import DQN, PPO, SAC, settings
+from parallel_envs.learners.updates.sequential import update_one
+from tests.learners.meta.families import DQN, FAST, PPO, SAC, settings
 
 
 def told(learner: Learner) -> list[Any]:
@@ -141,6 +144,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "memory dqn": settings(policy__algorithm={**DQN, "batch_size": 4}, **POOL),
     "memory sac": settings(policy__algorithm={**SAC, "batch_size": 4}, **POOL),
     "memory markov sac": settings(policy__arch="memory_markov", policy__algorithm={**SAC, "batch_size": 4}),
+    "fast weights ppo": settings(policy__arch="memory_markov", policy__memory=FAST),
+    "fast weights dqn": settings(policy__memory=FAST, policy__algorithm={**DQN, "batch_size": 4}, **POOL),
 }
 for name, content in RUNS.items():
     if "sac" in name:
@@ -371,8 +376,11 @@ def test_rollouts_that_end_early_make_one_minibatch() -> None:
         assert config.minibatch_size == 144  # the next batch may be larger
 
 
-def test_dqn_that_remembers_learns_to_learn() -> None:
-    given = settings("Switch", env__num_envs=16, eval__num_rollouts_per_task=50, eval__deterministic=True)
+@pytest.mark.parametrize("memory", [{"name": "gru"}, FAST], ids=["gru", "fast weights"])
+def test_dqn_that_remembers_learns_to_learn(memory: dict[str, Any]) -> None:
+    given = settings(
+        "Switch", policy__memory=memory, env__num_envs=16, eval__num_rollouts_per_task=50, eval__deterministic=True
+    )
     given["env"] |= {"max_rollouts_per_task": 4, "num_train_tasks": 2, "num_eval_tasks": 2, "share_tasks": True}
     given["train"] = {"num_rollouts_per_iter": 20, "num_updates_per_iter": 15}
     given["policy"]["algorithm"] = {**DQN, "batch_size": 32, "learning_rate": 0.01, "exploration_steps": 400}
@@ -386,13 +394,13 @@ def test_dqn_that_remembers_learns_to_learn() -> None:
 def test_the_learning_rate_falls_in_a_straight_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = settings(train__num_iters=4, train__last_learning_rate=0.5, policy__algorithm={**PPO, "learning_rate": 0.8})
     rates: list[float] = []
+
+    def noted(brain: Brain, plan: Plan) -> Report:
+        assert plan.learning_rate is not None
+        rates.append(plan.learning_rate)
+        return update_one(brain, plan)
+
+    monkeypatch.setattr(agent, "update_one", noted)
     with Learner(given) as learner:
-        once = learner.agent._update_once
-
-        def noted() -> Any:
-            rates.append(learner.agent.algorithm.config.learning_rate)
-            return once()
-
-        monkeypatch.setattr(learner.agent, "_update_once", noted)
         learner.train(tmp_path / "run")
     assert rates == pytest.approx([0.8, 0.7, 0.6, 0.5])

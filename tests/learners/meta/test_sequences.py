@@ -13,11 +13,13 @@ from parallel_envs.learners.brain import Brain
 from parallel_envs.learners.meta import AGENT_ARCHS
 from parallel_envs.learners.meta.agent import outlast
 from parallel_envs.learners.meta.architectures import make_algorithm, read_algorithm
+from parallel_envs.learners.meta.memories import GRU, MemoryForm
 from parallel_envs.learners.meta.sequences import RolloutBuffer
 from tests.learners.meta.families import DQN, SAC
 
 SEEN = Box(-np.inf, np.inf, (4,), np.float32)
 REACH = Box(-1.0, 1.0, (2,), np.float32)
+forms = pytest.mark.parametrize("form", [GRU, MemoryForm("fast_weights", 5, 6)], ids=["gru", "fast weights"])
 LENGTHS = (3, 5, 2, 4)
 
 
@@ -34,8 +36,8 @@ def buffer(actions: Any, capacity: int = 100) -> RolloutBuffer:
     return made
 
 
-def brain(given: dict[str, Any], actions: Any, arch: AGENT_ARCHS = AGENT_ARCHS.Memory) -> Brain:
-    return Brain(make_algorithm(read_algorithm({**given, "batch_size": 8}, arch), arch, SEEN, actions), 3)
+def brain(given: dict[str, Any], actions: Any, arch: AGENT_ARCHS = AGENT_ARCHS.Memory, form: MemoryForm = GRU) -> Brain:
+    return Brain(make_algorithm(read_algorithm({**given, "batch_size": 8}, arch), arch, SEEN, actions, form), 3)
 
 
 def test_only_whole_rollouts_are_drawn() -> None:
@@ -58,8 +60,9 @@ def test_a_buffer_too_small_for_a_rollout_says_so() -> None:
         cut.sample_sequences(np.random.default_rng(0), 4, 5)
 
 
-def test_values_of_a_rollout_are_those_of_its_steps_one_by_one() -> None:
-    one = brain(DQN, Discrete(3))
+@forms
+def test_values_of_a_rollout_are_those_of_its_steps_one_by_one(form: MemoryForm) -> None:
+    one = brain(DQN, Discrete(3), form=form)
     chain, actor = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)), one.module.actor
     state, steps = actor.initial_state(2), []
     for step in range(6):
@@ -68,8 +71,9 @@ def test_values_of_a_rollout_are_those_of_its_steps_one_by_one() -> None:
     assert torch.allclose(actor(chain), torch.stack(steps, 1), atol=1e-6)
 
 
-def test_errors_of_dqn_are_those_worked_out_by_hand() -> None:
-    one = brain({**DQN, "double": False}, Discrete(3))
+@forms
+def test_errors_of_dqn_are_those_worked_out_by_hand(form: MemoryForm) -> None:
+    one = brain({**DQN, "double": False}, Discrete(3), form=form)
     algorithm: Any = one.algorithm
     plan = algorithm.draw(buffer(Discrete(3)), np.random.default_rng(0))
     batch = {name: torch.from_numpy(array) for name, array in plan.arrays.items()}
@@ -86,9 +90,11 @@ def test_errors_of_dqn_are_those_worked_out_by_hand() -> None:
             assert not errors[row, length:].any()
 
 
+@forms
 @pytest.mark.parametrize("arch", [AGENT_ARCHS.Memory, AGENT_ARCHS.Memory_Markov])
-def test_the_losses_of_sac_move_each_its_own_part(arch: AGENT_ARCHS) -> None:
-    one = brain(SAC, Box(-1.0, 1.0, (1,), np.float32), arch)
+def test_the_losses_of_sac_move_each_its_own_part(arch: AGENT_ARCHS, form: MemoryForm) -> None:
+    one = brain(SAC, Box(-1.0, 1.0, (1,), np.float32), arch, form)
+    remembers = "cell" if form == GRU else "keys"
     algorithm: Any = one.algorithm
     plan = algorithm.draw(buffer(Box(-1.0, 1.0, (1,), np.float32)), np.random.default_rng(0))
     batch = {name: torch.from_numpy(array) for name, array in plan.arrays.items()}
@@ -98,8 +104,8 @@ def test_the_losses_of_sac_move_each_its_own_part(arch: AGENT_ARCHS) -> None:
     torch.autograd.backward(loss)
     moved = {name for name, parameter in one.module.named_parameters() if parameter.grad is not None}
     assert {name.split(".")[0] for name in moved} == {"critics", "actor", "temperature"}
-    assert any("cell" in name for name in moved if name.startswith("critics"))
-    assert any("cell" in name for name in moved if name.startswith("actor")) is (arch is AGENT_ARCHS.Memory)
+    assert any(remembers in name for name in moved if name.startswith("critics"))
+    assert any(remembers in name for name in moved if name.startswith("actor")) is (arch is AGENT_ARCHS.Memory)
     assert all(value.isfinite() for value in metrics.values())
 
 
@@ -107,13 +113,15 @@ def test_memories_fade_over_one_step_to_so_many() -> None:
     one = brain(DQN, Discrete(3))
     outlast(one.module, 50)
     for network in (one.module.actor, one.module.target):
-        cell = network.cell
+        cell = network.body.cell
         kept = torch.sigmoid(cell.seen.bias[16:32])
         assert torch.allclose(kept[[0, -1]], torch.tensor([0.5, 50 / 51]))
         assert (kept[1:] > kept[:-1]).all()
         assert not cell.seen.bias[:16].any()
         assert not cell.seen.bias[32:].any()
-    assert torch.equal(one.module.actor.cell.seen.bias, one.strip.weights[0][_place(one, "actor.cell.seen.bias")])
+    assert torch.equal(
+        one.module.actor.body.cell.seen.bias, one.strip.weights[0][_place(one, "actor.body.cell.seen.bias")]
+    )
 
 
 def _place(one: Brain, name: str) -> slice:
@@ -125,7 +133,7 @@ def test_the_observation_before_is_seen_as_well_and_none_before_the_first() -> N
     chain = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0))
     other = chain.clone()
     other[:, 0] += 1.0
-    actor, memory = one.module.actor, torch.zeros(1, one.module.actor.size)
+    actor, memory = one.module.actor, torch.zeros(1, one.module.actor.body.size)
     with torch.no_grad():
         seen = [actor(chain[:, 1], (memory, before[:, 0]))[0] for before in (chain, other)]
         assert not torch.equal(*seen)

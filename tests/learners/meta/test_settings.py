@@ -11,7 +11,7 @@ import yaml
 
 from parallel_envs.learners.meta import Learner, load_settings
 from parallel_envs.learners.settings import BadSettings
-from tests.learners.meta.families import DQN, HERE, SAC, settings
+from tests.learners.meta.families import DQN, FAST, HERE, SAC, settings
 
 GUIDE = """
 env:
@@ -52,6 +52,12 @@ def test_described_settings_are_the_same_settings() -> None:
     assert load_settings(yaml.safe_load(yaml.safe_dump(read.described()))) == read
 
 
+def test_what_fast_weights_hold_is_32_by_32_unless_it_is_said() -> None:
+    for said, shape in (({}, (1, 32, 32)), (FAST, (1, 5, 6))):
+        with Learner(settings(policy__memory={"name": "fast_weights", **said})) as learner:
+            assert learner.agent.brain.module.actor.initial_state(1)[1].shape == shape
+
+
 @pytest.mark.parametrize(
     ("word", "value", "text"),
     [
@@ -70,6 +76,16 @@ def test_described_settings_are_the_same_settings() -> None:
         ("policy__algorithm", {"name": "ppo", "rollout_length": 9}, "Say `train.num_rollouts_per_iter`"),
         ("policy__algorithm", {**DQN, "num_steps": 3}, "does not go together with an agent that remembers"),
         ("policy__algorithm", {**DQN, "prioritized": 0.5}, "does not go together with an agent that remembers"),
+        ("policy__memory", {"name": "fast_weight"}, "`policy.memory.name: 'fast_weight'`"),
+        ("policy__memory", {"name": "gru", "num_values": 8}, "`policy.memory.num_values: 8` means nothing to a GRU"),
+        ("policy__memory", {**FAST, "num_places": 0}, "`policy.memory.num_places: 0`"),
+        (
+            "policy__memory",
+            {**FAST, "num_place": 3},
+            "`policy.memory.num_place` is unknown. Did you mean `num_places`?",
+        ),
+        ("policy", {"memory": FAST, "memory_span": 9}, "`policy.memory_span: 9` is for GRUs"),
+        ("policy", {"memory": FAST, "arch": "markov"}, "`policy.arch: markov` does not"),
         ("train__num_init_rollouts_pool", 5, "PPO learns once from each iteration's own rollouts"),
         ("train__num_updates_per_iter", 5, "PPO learns once from each iteration's own rollouts"),
         ("train__n_env_steps_total", 5, "both say when training ends"),
