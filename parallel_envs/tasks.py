@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from parallel_envs.seeding import SeedTree
+from parallel_envs.task_keys import task_key
 
 __all__ = [
     "KEEP",
@@ -33,6 +34,7 @@ __all__ = [
     "TaskSource",
     "TaskWay",
     "UniformTasks",
+    "listed",
     "offers",
     "part_of",
     "split_tasks",
@@ -86,19 +88,40 @@ class TaskSource(ABC):
         self.version += 1
 
 
+def listed(tasks: Any) -> Sequence[Any]:
+    """Tasks as a list; of an array each row is one. Raises TypeError."""
+    if isinstance(tasks, np.ndarray) and tasks.ndim:
+        return list(tasks)
+    if isinstance(tasks, str | bytes) or not isinstance(tasks, Sequence):
+        raise TypeError(f"tasks={tasks!r} is not a list of tasks.")
+    return tasks
+
+
 class _Pool(TaskSource):
     """A source that draws from a list. A task's number is its place in the list."""
 
     def __init__(self, tasks: Sequence[Any], seed: int = 0) -> None:
-        if isinstance(tasks, str) or not isinstance(tasks, Sequence):
-            raise TypeError(f"tasks={tasks!r} is not a list of tasks.")
+        tasks = listed(tasks)
         if not tasks:
             raise ValueError("The list of tasks is empty. Give at least one task.")
         self.tasks = tuple(task if isinstance(task, Task) else Task(task, place) for place, task in enumerate(tasks))
+        _check_numbers(self.tasks)
         self._tree = SeedTree(seed).child("tasks")
 
     def _draw(self, env: int, episode: int) -> np.random.Generator:
         return self._tree.child(env, episode).generator()
+
+
+def _check_numbers(tasks: Sequence[Task]) -> None:
+    """Raise ValueError if two different tasks have one number."""
+    first: dict[int, Task] = {}
+    for task in tasks:
+        other = first.setdefault(task.id, task)
+        if other is not task and task_key(other.value) != task_key(task.value):
+            raise ValueError(
+                f"The tasks {other.value!r} and {task.value!r} both have the number {task.id}. Give each a number of "
+                "its own; a plain task's is its place in the list."
+            )
 
 
 class FixedTasks(_Pool):
@@ -215,14 +238,18 @@ class ScoredTasks(_Pool):
         scores = np.asarray(state["scores"], float)
         if scores.shape != self._scores.shape:
             raise ValueError(f"{len(scores)} scores were given for {len(self.tasks)} tasks.")
+        if not np.isfinite(scores).all() or (scores < 0.0).any():
+            raise ValueError(f"The scores {state['scores']} were given. Scores are numbers from 0 up.")
         self._scores = scores
         self.version += 1
 
 
 def split_tasks(tasks: Sequence[Any], num_train: int, seed: int = 0) -> tuple[list[Task], list[Task]]:
-    """Two disjoint lists: `num_train` tasks drawn at random to train on, and the rest. Numbers count in `tasks`."""
-    if isinstance(tasks, str) or not isinstance(tasks, Sequence):
-        raise TypeError(f"tasks={tasks!r} is not a list of tasks.")
+    """Two disjoint lists: `num_train` tasks drawn at random to train on, and the rest. Numbers count in `tasks`.
+
+    Raises ValueError if a task is in the list twice: it could be on both sides.
+    """
+    tasks = listed(tasks)
     if isinstance(num_train, bool) or not isinstance(num_train, int | np.integer):
         raise TypeError(f"num_train={num_train!r} is not a number of tasks. Give a whole number, such as half of them.")
     if len(tasks) < 2:
@@ -233,10 +260,22 @@ def split_tasks(tasks: Sequence[Any], num_train: int, seed: int = 0) -> tuple[li
             f"Give a number from 1 to {len(tasks) - 1}."
         )
     numbered = [task if isinstance(task, Task) else Task(task, place) for place, task in enumerate(tasks)]
+    _check_differing(numbered)
     order = SeedTree(seed).child("split").generator().permutation(len(numbered))
     chosen = set(order[:num_train].tolist())
     train = [task for place, task in enumerate(numbered) if place in chosen]
     return train, [task for place, task in enumerate(numbered) if place not in chosen]
+
+
+def _check_differing(tasks: Sequence[Task]) -> None:
+    first: dict[bytes, int] = {}
+    for place, task in enumerate(tasks):
+        before = first.setdefault(task_key(task.value), place)
+        if before != place:
+            raise ValueError(
+                f"The tasks at places {before} and {place} are the same, {task.value!r}: it could be on both sides. "
+                "Give each task once."
+            )
 
 
 class TaskWay(enum.Enum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,31 @@ __all__ = ["content_of", "settings_in"]
 
 
 def content_of(path: str | Path, mistake: type[Exception]) -> Any:
-    """What is in a YAML file. What keeps it from being read is a `mistake` that says so."""
+    """What is in a YAML file. What keeps it from being read is a `mistake` that says so: a name given twice, too."""
     import yaml
 
     try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_loader())
     except (OSError, UnicodeDecodeError) as error:
         raise mistake(f"{path} cannot be read: {error}") from error
     except yaml.YAMLError as error:
         raise mistake(f"{path} is not YAML: {error}") from error
+
+
+@functools.cache
+def _loader() -> Any:
+    """The safe loader, but for names that are given twice: YAML allows none, and it would take the last."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            names = [name.value for name, _ in node.value if isinstance(name, yaml.ScalarNode)]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice and isinstance(node, yaml.MappingNode):
+                raise yaml.constructor.ConstructorError(None, None, f"`{twice[0]}` stands twice", node.start_mark)
+            return super().construct_mapping(node, deep)
+
+    return Loader
 
 
 def settings_in(path: str | Path, mistake: type[Exception]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import threading
 import time
 import uuid
@@ -29,6 +30,12 @@ from parallel_envs.engine import keeper_pid, start_keeper
 
 SETTLE_SECONDS = 5.0
 POLL_SECONDS = 0.005
+
+# A shell that starts the tests in the background has them ignore these, and every process that they start, too: no
+# Ctrl-C would arrive in the tests that are about it.
+for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, default)
 
 # Every helper and worker inherits it: an orphan that belongs to this run is known by its environment.
 RUN_VARIABLE, RUN_ID = "PARALLEL_ENVS_TEST_RUN", uuid.uuid4().hex

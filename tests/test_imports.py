@@ -40,7 +40,7 @@ LAYERS: list[list[str]] = [
     ["vector", "policies"],
     ["tasks"],
     ["engine"],
-    ["seeding", "errors", "torch_threads", "lazy", "closing", "yaml_files"],
+    ["seeding", "errors", "task_keys", "torch_threads", "lazy", "closing", "yaml_files"],
 ]
 
 # What a layer must never hear of, at whatever depth of a function the import stands.

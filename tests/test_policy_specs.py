@@ -151,7 +151,7 @@ def test_a_policy_of_many_agents_is_asked_for_one() -> None:
         ("class=random,colour=red", ValueError, "'colour'"),
         ("class=random,proportion=none", ValueError, "proportion='none'"),
         ("class=random,proportion=-1", ValueError, "proportion='-1'"),
-        ("random", TypeError, "missing"),
+        ("random", TypeError, r"needs to know the agent's action_space\. Give action_space="),
         (f"class={HERE}:Family,data=x", TypeError, "has no method load"),
     ],
 )

@@ -16,7 +16,8 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 
 def shown_with_output() -> list[tuple[str, str]]:
     """The Python blocks that are followed at once by what they print."""
-    return re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    one_block = r"((?:(?!```)[^\n]*\n)*)"
+    return re.findall(rf"^```python\n{one_block}```\n\n```\n{one_block}```$", README, re.MULTILINE)
 
 
 def test_there_is_something_to_run() -> None:

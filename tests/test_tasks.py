@@ -86,6 +86,38 @@ def test_a_source_is_not_changed_by_what_becomes_of_the_list(pool: Pool) -> None
     assert drawn(source) == before
 
 
+@pytest.mark.parametrize("pool", POOLS)
+def test_the_rows_of_an_array_are_tasks(pool: Pool) -> None:
+    assert [task.value.tolist() for task in pool(np.arange(4).reshape(2, 2)).tasks] == [[0, 1], [2, 3]]
+    train, test = split_tasks(np.arange(4), 3)  # type: ignore[arg-type]  # arrays are taken, too
+    assert sorted(task.value for task in train + test) == [0, 1, 2, 3]
+    with pytest.raises(TypeError, match="not a list of tasks"):
+        pool(np.array(3))
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_two_tasks_may_not_have_one_number(pool: Pool) -> None:
+    with pytest.raises(ValueError, match=r"'a' and 'b' both have the number 3"):
+        pool([Task("a", 3), Task("b", 3)])
+    with pytest.raises(ValueError, match=r"'a' and 'b' both have the number 1"):
+        pool([Task("a", 1), "b"])
+    assert len(pool([Task("a", 3), Task("a", 3)]).tasks) == 2
+
+
+def test_a_task_that_comes_twice_cannot_be_split() -> None:
+    for tasks in ([1, 2, 1, 3], [Task(1, 0), Task(2, 1), Task(1, 2), Task(3, 3)]):
+        with pytest.raises(ValueError, match=r"places 0 and 2 are the same, 1"):
+            split_tasks(tasks, 2)
+
+
+@pytest.mark.parametrize("scores", [[np.nan, 1.0], [-1.0, 1.0], [np.inf, 1.0]], ids=repr)
+def test_scores_that_are_none_are_not_restored(scores: list[float]) -> None:
+    source = ScoredTasks(["a", "b"])
+    with pytest.raises(ValueError, match="numbers from 0 up"):
+        source.load_state_dict({"scores": scores})
+    assert source.chances.tolist() == [0.5, 0.5]
+
+
 # ---- what is drawn -------------------------------------------------------------------------------
 
 

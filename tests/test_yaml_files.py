@@ -21,7 +21,14 @@ def test_settings_are_what_the_file_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "cannot be read"), (b"\xff\xfe\xfa", "cannot be read"), (b"a: [", "is not YAML"), (b"- 1", "holds list")],
+    [
+        (None, "cannot be read"),
+        (b"\xff\xfe\xfa", "cannot be read"),
+        (b"a: [", "is not YAML"),
+        (b"- 1", "holds list"),
+        (b"a: 1\nb: 2\na: 1", r"is not YAML: `a` stands twice[^;]*line 1"),
+        (b"a: {b: 1, b: 2}", "`b` stands twice"),
+    ],
 )
 def test_what_is_wrong_is_the_readers_mistake_and_names_the_file(
     tmp_path: Path, content: bytes | None, said: str
@@ -32,3 +39,9 @@ def test_what_is_wrong_is_the_readers_mistake_and_names_the_file(
     with pytest.raises(Mistake, match=said) as raised:
         settings_in(path, Mistake)
     assert str(path) in str(raised.value)
+
+
+def test_what_is_merged_may_be_said_otherwise(tmp_path: Path) -> None:
+    """That is what merging is for: it is no name given twice."""
+    (tmp_path / "a.yaml").write_text("base: &base {x: 1, y: 2}\nown: {<<: *base, x: 3}\n")
+    assert settings_in(tmp_path / "a.yaml", Mistake)["own"] == {"x": 3, "y": 2}

@@ -4,7 +4,7 @@
     python train_seeds.py simple_spread --seeds 0 1         # some of them
 
 Needs `pip install parallel-envs[learn,envs]`. Runs are kept (`--runs`), and what is there is not done again: a run that
-was ended is gone on with. The figure of a run is the mean return of 100 episodes with what it learnt last, each agent
+was ended is gone on with. The figure of a run is the mean return of 1,000 episodes with what it learnt last, each agent
 taking its likeliest action, in environments that it was not trained in; beside it the same with actions drawn. The
 curve shows training: the mean return of the last 100 episodes, exploration included.
 """
@@ -35,7 +35,7 @@ from parallel_envs.seeding import SeedTree
 from parallel_envs.wrappers import WrappedMultiAgentPolicy
 
 HERE = Path(__file__).parent
-NUM_EPISODES = 100
+NUM_EPISODES = 1000
 
 
 @dataclass(frozen=True, slots=True)

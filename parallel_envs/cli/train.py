@@ -22,10 +22,12 @@ def train(
     Example: parallel-envs train examples/simple_spread.yaml seed=1 algorithm.learning_rate=0.001
     """
     config, overrides = _config_and_overrides(words or [])
+    from parallel_envs.learners.brain import Diverged
     from parallel_envs.learners.checkpoints import BadCheckpoint
+    from parallel_envs.learners.runs import BadRun
     from parallel_envs.learners.settings import BadSettings
 
-    with plain_errors(BadCheckpoint, BadSettings, FileExistsError, FileNotFoundError):
+    with plain_errors(BadCheckpoint, BadRun, BadSettings, Diverged, OSError):
         from parallel_envs.learners.training import begin, go_on
 
         if resume is not None:
@@ -38,7 +40,7 @@ def train(
 
 
 def _config_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
-    files = [word for word in words if "=" not in word]
+    files = [word for word in words if "=" not in word or Path(word).is_file()]
     if len(files) > 1:
         raise typer.BadParameter(f"{' and '.join(files)} are two settings files. Give one; overrides are key=value.")
-    return (Path(files[0]) if files else None), [word for word in words if "=" in word]
+    return (Path(files[0]) if files else None), [word for word in words if word not in files]

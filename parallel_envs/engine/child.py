@@ -7,6 +7,7 @@ interpreter. Nothing here needs more than the standard library, so that the keep
 from __future__ import annotations
 
 import faulthandler
+import fcntl
 import io
 import os
 import signal
@@ -15,6 +16,8 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from parallel_envs.engine.orphans import end_children, take_in_orphans
 
 _PR_SET_PDEATHSIG = 1
 
@@ -75,13 +78,22 @@ class ChildEnds:
     def fds(self) -> tuple[int, int, int, int, int]:
         return self.bell, self.completion, self.channel, self.stacks, self.output
 
+    def out_of_the_way(self) -> ChildEnds:
+        """The same ends, none of them where stdin, stdout and stderr belong: in a process that has closed these, pipes
+        take their places.
+        """
+        return ChildEnds(*(fd if fd > 2 else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in self.fds))
+
 
 def thread_environment(threads: int | None) -> dict[str, str]:
     return {} if threads is None else dict.fromkeys(THREAD_VARIABLES, str(threads))
 
 
-def become_child(settings: ChildSettings, ends: ChildEnds) -> None:
-    """Leave the parent's process group, its terminal's Ctrl-C, its output and its surroundings."""
+def become_child(settings: ChildSettings, ends: ChildEnds) -> ChildEnds:
+    """Leave the parent's process group, its terminal's Ctrl-C, its output and its surroundings. Returns the ends where
+    they now are.
+    """
+    ends = ends.out_of_the_way()
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(STACK_SIGNAL, signal.SIG_IGN)  # until `run_child` has something to say to it, also across exec
@@ -96,12 +108,14 @@ def become_child(settings: ChildSettings, ends: ChildEnds) -> None:
         os.chdir(settings.cwd)
     if settings.affinity is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, settings.affinity)
+    return ends
 
 
 def run_child(settings: ChildSettings, ends: ChildEnds) -> int:
     """Serve until told to stop. Returns the exit status; what goes wrong is written to stderr."""
     try:
         _reopen_output()
+        take_in_orphans()
         sys.argv[:] = settings.argv
         faulthandler.disable()  # under fork it may be on, for the parent's output
         for fatal in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
@@ -111,13 +125,23 @@ def run_child(settings: ChildSettings, ends: ChildEnds) -> int:
         limit_threads(settings.threads)
         from parallel_envs.engine.worker import Lines, serve  # late: the keeper must not load numpy by itself
 
-        serve(settings.index, Lines(ends.bell, ends.completion, ends.channel))
+        try:
+            serve(settings.index, Lines(ends.bell, ends.completion, ends.channel))
+        finally:
+            end_children()
         return 0
     except SystemExit as error:
-        return error.code if isinstance(error.code, int) else 1
+        return exit_status(error)
     except BaseException:
         traceback.print_exc()
         return 1
+
+
+def exit_status(error: SystemExit) -> int:
+    """The status with which a process that raised this is to end."""
+    if error.code is None:
+        return 0
+    return error.code if isinstance(error.code, int) else 1
 
 
 def leave(status: int) -> None:
@@ -168,7 +192,8 @@ def _take_output(output: int) -> None:
     os.dup2(nowhere, 0)
     for fd in (1, 2):
         os.dup2(output, fd)
-    os.close(nowhere)
+    if nowhere > 2:  # else it has taken the place of one that was closed
+        os.close(nowhere)
     os.close(output)
 
 

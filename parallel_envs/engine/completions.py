@@ -7,10 +7,12 @@ short all of it is noted once more.
 
 from __future__ import annotations
 
-import contextlib
+import _signal  # type: ignore[import-not-found]  # `signal` without its enums: they cost ten times as much as the work
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 from parallel_envs.engine.messages import COMPLETION
@@ -18,6 +20,8 @@ from parallel_envs.engine.messages import COMPLETION
 Records = Iterator[tuple[Any, ...]]
 
 _MOST_BYTES = COMPLETION.size * 32  # more would only cost: what is left over is read next time
+
+_CTRL_C = int(signal.SIGINT)
 
 
 class CompletionReader:
@@ -51,12 +55,32 @@ class CompletionReader:
         self.cut_short = False
 
 
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Ctrl-C waits until the end of this context. For work that is long beside the price of three system calls."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+class undisturbed:  # noqa: N801  # used as a function is, and made as a class for the price of one
+    """Ctrl-C waits until the end of this context. For work that is long beside the price of two system calls.
+
+    Blocking the signal would not do: that holds for one thread only, and the system then hands it to any other (those
+    of a numeric library, say), whereupon Python runs the handler in its main thread all the same. So the handler gives
+    way to one that only takes note; what has been noted is handed to it at the end. Other threads than the main one
+    run no handlers, and have nothing to fear.
+    """
+
+    __slots__ = ("_before", "_struck")
+
+    def __enter__(self) -> None:
+        self._before: Any = None
+        self._struck: tuple[int, FrameType | None] | None = None
+        if threading.current_thread() is threading.main_thread():
+            handler = _signal.getsignal(_CTRL_C)
+            if callable(handler):  # else it is ignored, or ends the process, or is not Python's affair
+                self._before = handler  # before the change: from there on nothing is raised any more
+                _signal.signal(_CTRL_C, self._strike)
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is None:
+            return
+        _signal.signal(_CTRL_C, self._before)
+        if self._struck is not None:
+            self._before(*self._struck)
+
+    def _strike(self, number: int, frame: FrameType | None) -> None:
+        self._struck = number, frame

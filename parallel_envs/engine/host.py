@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from parallel_envs.engine.forks import leave_if_forked
 from parallel_envs.engine.interrupts import let_ctrl_c_through
 from parallel_envs.engine.memory import SharedBlock
 from parallel_envs.engine.messages import HOST, Call, Failure
@@ -89,6 +90,7 @@ class Host:
             target = self.objects[call.key]
             return Outcome(getattr(target, call.method)(*call.args, **call.kwargs))
         except BaseException as error:  # SystemExit too: an object may not end its worker by raising
+            leave_if_forked(error)
             return Outcome(failure=Failure.of(error))
 
     def ring(self, key: int, argument: int) -> Outcome | None:

@@ -36,6 +36,7 @@ from parallel_envs.engine.child import (
     leave,
     run_child,
 )
+from parallel_envs.engine.orphans import children, end_children, take_in_orphans
 from parallel_envs.engine.output import Output, Printer
 from parallel_envs.engine.poller import readable
 
@@ -104,6 +105,8 @@ def run(socket_fd: int, owner_pid: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(STACK_SIGNAL, signal.SIG_IGN)
     os.set_inheritable(socket_fd, False)
+    _fill_standard_places()
+    take_in_orphans()
     keeper = _Keeper(socket.socket(fileno=socket_fd), owner_pid)
     try:
         keeper.serve()
@@ -120,6 +123,7 @@ class _Keeper:
         self._poller = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._preloaded: set[str] = set()
+        self._helpers: set[int] = set()
         self._printer = Printer()
         self._reading = True
         self._listening = True
@@ -152,6 +156,12 @@ class _Keeper:
             if ward.is_child and readable(ward.sentinel, _REAP_SECONDS):
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(ward.pid, os.WNOHANG)
+                ward.alive = False
+        self._end_orphans()
+
+    def _end_orphans(self) -> None:
+        """End what workers that have ended leave behind: the only children here that were not started here."""
+        end_children({ward.pid for ward in self._wards.values() if ward.alive} | self._helpers)
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
@@ -224,6 +234,7 @@ class _Keeper:
             self._preloaded.add(name)
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
+        self._helpers |= children() - self._wards.keys()  # a module may have started some
         gc.collect()
         gc.freeze()
 
@@ -237,7 +248,7 @@ class _Keeper:
             die_with_parent()
             self._release()
             os.close(output)
-            become_child(request.settings, ends)
+            ends = become_child(request.settings, ends)
             if request.fresh_interpreter:
                 _exec(request.settings, ends)
             leave(run_child(request.settings, ends))
@@ -276,6 +287,7 @@ class _Keeper:
         ward.alive = False
         if ward.is_child:
             ward.exitcode = os.waitstatus_to_exitcode(os.waitpid(ward.pid, 0)[1])
+        self._end_orphans()
         self._forget(ward.sentinel)
         self._pass_on(ward)
         self._end_output(ward)
@@ -317,6 +329,13 @@ def _exec(settings: ChildSettings, ends: ChildEnds) -> None:
     slim = ChildSettings(settings.index, settings.name, settings.threads, argv=settings.argv)
     command = _SPAWN_COMMAND.format(path=list(settings.path), settings=pickle.dumps(slim), ends=(*kept, -1))
     os.execv(sys.executable, [sys.executable, "-c", command])
+
+
+def _fill_standard_places() -> None:
+    """Where the user's process has closed stdin, stdout or stderr: nothing else is to take their places here."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(fd)
 
 
 def _open_sentinel(pid: int) -> int:

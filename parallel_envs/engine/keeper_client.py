@@ -6,6 +6,7 @@ A keeper lives until its process ends. A process forked from the user's gets a k
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import itertools
 import os
@@ -20,8 +21,10 @@ from typing import Any
 
 from parallel_envs.engine.channel import channel_pair, receive_frame, send_frame
 from parallel_envs.engine.child import ChildEnds, ChildSettings, thread_environment
+from parallel_envs.engine.completions import undisturbed
 from parallel_envs.engine.descriptors import owned
 from parallel_envs.engine.keeper import Adopt, Autopsy, Launch, Obituary, Preload
+from parallel_envs.engine.poller import readable
 from parallel_envs.errors import WorkerStartError
 
 _COMMAND = "import sys; sys.path[:] = {path!r}; from parallel_envs.engine.keeper import run; run({fd}, {owner})"
@@ -29,6 +32,8 @@ _ANSWER_SECONDS = 60.0
 
 _lock = threading.RLock()  # a finalizer may need it while the same thread holds it
 _current: _Keeper | None = None
+_torn: list[_Keeper] = []
+"""Keepers that nothing can be asked any more. Their workers go on, and end with them."""
 
 
 def launch(settings: ChildSettings, ends: ChildEnds, output: int, *, fresh_interpreter: bool) -> tuple[int, int]:
@@ -78,6 +83,7 @@ class _Keeper:
         self.owner = os.getpid()
         self.channel, theirs = channel_pair()
         try:
+            theirs = _out_of_the_way(theirs)
             self.process = _start_process(theirs)
         except OSError as error:
             self.channel.close()
@@ -89,12 +95,14 @@ class _Keeper:
         self._numbers = itertools.count(1)
         self._awaited: set[int] = set()
         self._answers: dict[int, tuple[Any, list[int]]] = {}
+        self.is_torn = False
+        """A frame was cut short, and whatever follows on the channel would be misread."""
         # Made before any pool's finalizer, so at interpreter exit it runs after all of them.
         weakref.finalize(self, _end, self.owner, self.channel, self.process)
 
     def serves_this_process(self) -> bool:
-        """Not if it has ended, nor if it belongs to the process that this one was forked from."""
-        return self.owner == os.getpid() and self.process.poll() is None
+        """Not if it has ended or cannot be understood, nor if it belongs to the process this one was forked from."""
+        return self.owner == os.getpid() and not self.is_torn and self.process.poll() is None
 
     def ask(self, request: Any, fds: Sequence[int]) -> tuple[Any, list[int]]:
         """The answer to a request, and the descriptors that come with it.
@@ -106,17 +114,29 @@ class _Keeper:
         self._awaited.add(number)
         try:
             with _no_collection():
-                send_frame(self.channel, pickle.dumps((number, request)), fds)
+                with self._whole_frame():
+                    send_frame(self.channel, pickle.dumps((number, request)), fds)
                 while number not in self._answers:
-                    self._receive()
+                    if not readable(self.channel.fileno(), _ANSWER_SECONDS):
+                        raise TimeoutError(f"no answer within {_ANSWER_SECONDS} seconds")
+                    with self._whole_frame():
+                        self._receive()
             return self._answers.pop(number)
         finally:
             self._awaited.discard(number)
 
     def tell(self, request: Any) -> None:
         """Make a request and wait for nothing: what is answered is dropped when something else is waited for."""
-        with _no_collection():
+        with _no_collection(), self._whole_frame():
             send_frame(self.channel, pickle.dumps((next(self._numbers), request)), ())
+
+    @contextlib.contextmanager
+    def _whole_frame(self) -> Iterator[None]:
+        """Ctrl-C waits for the end of a frame. One that is cut short by something else is known to be."""
+        self.is_torn = True
+        with undisturbed():
+            yield
+            self.is_torn = False
 
     def _receive(self) -> None:
         data, fds = receive_frame(self.channel)
@@ -159,6 +179,14 @@ def _end(owner: int, channel: socket.socket, process: subprocess.Popen[bytes]) -
         process.wait(timeout=2.0)
 
 
+def _out_of_the_way(channel: socket.socket) -> socket.socket:
+    """The same channel, not where stdin, stdout and stderr belong: `Popen` fills these places in the new process."""
+    if channel.fileno() > 2:
+        return channel
+    with channel:
+        return socket.socket(fileno=fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+
+
 def _start_process(channel: socket.socket) -> subprocess.Popen[bytes]:
     command = _COMMAND.format(path=list(sys.path), fd=channel.fileno(), owner=os.getpid())
     return subprocess.Popen(
@@ -185,6 +213,8 @@ def _ask(request: Any, fds: Sequence[int], *, start: bool = True) -> tuple[Any, 
 def _keeper(*, start: bool) -> _Keeper:
     global _current  # noqa: PLW0603  # one keeper a process, behind the lock
     if _current is not None and not _current.serves_this_process():
+        if _current.is_torn:
+            _torn.append(_current)
         _current = None
     if _current is None:
         if not start:

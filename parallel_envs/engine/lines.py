@@ -9,6 +9,7 @@ import time
 from collections import deque
 
 from parallel_envs.engine.channel import ChannelClosed, Inbox, Outbox
+from parallel_envs.engine.completions import undisturbed
 from parallel_envs.engine.descriptors import owned
 from parallel_envs.engine.host import METERS
 from parallel_envs.engine.memory import SharedBlock
@@ -83,11 +84,18 @@ class Lines:
             return  # a process forked from the owner's has nothing to end
         self.stopped = True
         deadline = time.monotonic() + timeout
-        for line in self._living():
-            _ask_to_stop(line)
-        self._await_ends(deadline - 0.4 * timeout)
-        self._signal(signal.SIGTERM, deadline - 0.2 * timeout)
-        self._signal(signal.SIGKILL, max(deadline, time.monotonic() + _LEAST_KILL_SECONDS))
+        try:
+            for line in self._living():
+                _ask_to_stop(line)
+            self._await_ends(deadline - 0.4 * timeout)
+            self._signal(signal.SIGTERM, deadline - 0.2 * timeout)
+        finally:  # a Ctrl-C leaves out the rungs that are left, but for the last
+            with undisturbed():
+                self._kill(max(deadline, time.monotonic() + _LEAST_KILL_SECONDS))
+
+    def _kill(self, until: float) -> None:
+        """End what is left, and let go of everything."""
+        self._signal(signal.SIGKILL, until)
         for line in self.lines:
             line.outbox.close()
             if line.death is None:

@@ -121,19 +121,26 @@ class WorkerPool(ABC):
 
     @abstractmethod
     def pump(self, timeout: float | None) -> list[Ticket]:
-        """Wait until something happens or `timeout` seconds have passed; return the tickets that got done."""
+        """Wait until something happens or `timeout` seconds have passed; return the tickets that got done.
+
+        It ends also when the pool is closed by a signal handler or another thread, maybe with `ClosedError`.
+        """
 
     def wait(self, ticket: Ticket, timeout: float | None = None) -> bool:
         """Wait until all have replied. False: the time was up first; the ticket may be waited for again."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while ticket.waiting:
-            if self.closed:
-                raise ClosedError(f"{ticket} was waited for after the pool was closed: nobody is left to answer it.")
+            self.check_open(f"{ticket} was waited for")
             remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             self.pump(remaining)
             if remaining == 0.0:
                 break
         return not ticket.waiting
+
+    def check_open(self, what: str) -> None:
+        """Raise `ClosedError` if the pool has been closed, also by a signal handler or by another thread."""
+        if self.closed:
+            raise ClosedError(f"{what} after the pool was closed: nobody is left to answer it.")
 
     def forget(self, ticket: Ticket) -> None:
         """Drop whatever still comes in reply to this request."""

@@ -18,9 +18,10 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from parallel_envs.engine.channel import ChannelClosed
@@ -28,7 +29,7 @@ from parallel_envs.engine.child import STACK_SIGNAL
 from parallel_envs.engine.completions import CompletionReader, Records, undisturbed
 from parallel_envs.engine.host import METERS
 from parallel_envs.engine.lines import CommonLines, Line, Lines
-from parallel_envs.engine.messages import BELL, COMPLETION, FAILED, HOST, MESSAGE, Call, Death, Failure, Reply
+from parallel_envs.engine.messages import BELL, COMPLETION, DONE, FAILED, HOST, MESSAGE, Call, Death, Failure, Reply
 from parallel_envs.engine.pickling import dump_request, load_reply
 from parallel_envs.engine.placement import crowded, current_core, far_first
 from parallel_envs.engine.poller import READ, WRITE, readable
@@ -38,6 +39,7 @@ from parallel_envs.engine.worker_process import WorkerProcess
 _log = logging.getLogger(__name__)
 
 _LONGEST_GLANCING = 0.1  # seconds for which completions alone may be looked at, where nobody has to sleep for them
+_NOTICING_SECONDS = 1e-3
 _NOT_NOW = -1  # in the place of a bell's descriptor: writing to it fails, and `_ring_late` sees why
 
 
@@ -68,6 +70,8 @@ class ProcessPool(WorkerPool):
         self._places: dict[int, tuple[int, ...]] = {}
         self._orders: dict[int, tuple[int, ...]] = {}
         self._yields = False
+        self._pumping: int | None = None
+        """The thread that waits for answers just now."""
         self._slept_at = 0.0
         # Made after the keeper, which the first worker has started: at interpreter exit the later ones run first.
         self._finalizer = weakref.finalize(self, ends.stop, 2.0)
@@ -96,7 +100,8 @@ class ProcessPool(WorkerPool):
             try:
                 write(bells[worker], bell)
             except OSError:
-                self._ring_late(worker, bell, ticket)
+                with self._asking():
+                    self._ring_late(worker, bell, ticket)
         return ticket
 
     def send(self, calls: Mapping[int, Call], label: Any = None) -> Ticket:
@@ -108,14 +113,29 @@ class ProcessPool(WorkerPool):
         self._count(tuple(calls))
         bell = BELL.pack(MESSAGE, 0, ticket.number)
         for worker, call in calls.items():
-            if not self._put(worker, *pickled[id(call)]):
-                self._reply_dead(ticket, worker)
-                continue
-            try:
-                os.write(self._bells[worker], bell)
-            except OSError:
-                self._ring_late(worker, bell, ticket)
+            with self._asking():
+                self._send_one(worker, *pickled[id(call)], bell, ticket)
         return ticket
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Within this a worker is asked. A Ctrl-C waits: half a message would spoil all that follow it."""
+        try:
+            self.check_open("A request was half made")
+            with undisturbed():
+                yield
+        except (OSError, ValueError):  # closed by a signal handler in the midst of it: the descriptors are gone
+            self.check_open("A request was half made")
+            raise
+
+    def _send_one(self, worker: int, data: bytes, fds: list[int], bell: bytes, ticket: Ticket) -> None:
+        if not self._put(worker, data, fds):
+            self._reply_dead(ticket, worker)
+            return
+        try:
+            os.write(self._bells[worker], bell)
+        except OSError:
+            self._ring_late(worker, bell, ticket)
 
     def _ring_late(self, worker: int, bell: bytes, ticket: Ticket) -> None:
         """A bell that could not be rung at once: the pipe is full, or earlier bells wait, or the worker has ended."""
@@ -164,21 +184,32 @@ class ProcessPool(WorkerPool):
 
     def pump(self, timeout: float | None) -> list[Ticket]:
         finished: list[Ticket] = []
-        began = time.perf_counter()
-        if self._completions.cut_short:
-            self._completions.take_in(finished, began)
-            return finished
-        if self._yields and timeout != 0.0 and began - self._slept_at < _LONGEST_GLANCING:
-            os.sched_yield()  # `placement` says why
-            if self._completions.take_in(finished, began):
-                return finished
-        self._slept_at = began
-        for fd, _ in self._poller.wait(timeout):
-            if fd == self._completions.fd:
+        self._pumping = threading.get_ident()
+        try:
+            if self.closed:
+                self.check_open("Answers were waited for")
+            began = time.perf_counter()
+            if self._completions.cut_short:
                 self._completions.take_in(finished, began)
-            elif fd in self._handlers:  # not if an earlier one of these events has ended its worker
-                with undisturbed():
-                    self._handlers[fd](finished)
+                return finished
+            if self._yields and timeout != 0.0 and began - self._slept_at < _LONGEST_GLANCING:
+                os.sched_yield()  # `placement` says why
+                if self._completions.take_in(finished, began):
+                    return finished
+            self._slept_at = began
+            for fd, _ in self._poller.wait(timeout):
+                if self.closed:
+                    break  # whatever has happened is the affair of whoever ends the workers
+                if fd == self._completions.fd:
+                    self._completions.take_in(finished, began)
+                elif fd in self._handlers:  # not if an earlier one of these events has ended its worker
+                    with undisturbed():
+                        self._handlers[fd](finished)
+        except (OSError, ValueError):  # closed by a signal handler in the midst of it: the descriptors are gone
+            self.check_open("Answers were waited for")
+            raise
+        finally:
+            self._pumping = None
         return finished
 
     def _note(self, completions: Records, finished: list[Ticket], began: float) -> None:
@@ -256,18 +287,20 @@ class ProcessPool(WorkerPool):
     def kill(self, worker: int) -> None:
         line = self._lines[worker]
         if line.death is None:
-            line.killed = line.process.is_alive()
-            line.process.signal(signal.SIGKILL)
-            self._bury(worker, [])
+            with undisturbed():
+                line.killed = line.process.is_alive()
+                line.process.signal(signal.SIGKILL)
+                self._bury(worker, [])
 
     def restart(self, worker: int) -> None:
-        self.kill(worker)
-        if self._completions.cut_short:  # others may have answered too
-            self._completions.take_in([], time.perf_counter())
-        self._completions.forget()
-        self._lines[worker] = line = self._new_line(worker)
-        self._bells[worker] = line.process.bell
-        self._place(worker)
+        with undisturbed():  # it is short beside what follows: the making of what the worker is to host
+            self.kill(worker)
+            if self._completions.cut_short:  # others may have answered too
+                self._completions.take_in([], time.perf_counter())
+            self._completions.forget()
+            self._lines[worker] = line = self._new_line(worker)
+            self._bells[worker] = line.process.bell
+            self._place(worker)
 
     def stack(self, worker: int, timeout: float = 0.5) -> str:
         process, pipe = self._lines[worker].process, self._ends.common.stacks_read
@@ -307,10 +340,20 @@ class ProcessPool(WorkerPool):
         if self.closed:
             return
         self.closed = True
+        self._have_pump_left(timeout)
+        self._bells[:] = [_NOT_NOW] * self.num_workers  # the descriptors will soon be somebody else's
         self._tickets.clear()
         self._finalizer.detach()
         self._ends.stop(timeout)
         _log.info("%d workers stopped.", self.num_workers)
+
+    def _have_pump_left(self, timeout: float) -> None:
+        """Wait until another thread that waits for answers has noticed that there will be none."""
+        deadline = time.monotonic() + timeout
+        while self._pumping not in (None, threading.get_ident()) and time.monotonic() < deadline:
+            if not readable(self._completions.fd):  # else it is awake
+                os.write(self._ends.common.completion_write, COMPLETION.pack(0, DONE, 0))  # number 0: nobody's
+            time.sleep(_NOTICING_SECONDS)
 
     # ---- the poller -----------------------------------------------------------------------------------------------
 

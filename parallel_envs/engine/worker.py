@@ -15,6 +15,7 @@ import traceback
 from dataclasses import dataclass
 
 from parallel_envs.engine.channel import ChannelClosed, receive_frame, send_frame
+from parallel_envs.engine.forks import begin_to_serve, forked, leave_if_forked
 from parallel_envs.engine.host import BELL_SECONDS, MESSAGE_SECONDS, Host, Outcome
 from parallel_envs.engine.messages import BELL, COMPLETION, DONE, FAILED, MESSAGE, PAYLOAD, Failure
 from parallel_envs.engine.pickling import dump_reply, load_request
@@ -40,6 +41,7 @@ def serve(index: int, lines: Lines) -> None:
 
     Nobody waits for what is raised at the end: it goes to stderr, as short as it can be, and the exit status is 1.
     """
+    begin_to_serve()
     worker = _Worker(index, lines)
     with contextlib.suppress(BrokenPipeError, ConnectionError):  # the parent has gone: nobody is left to tell
         worker.serve()
@@ -75,8 +77,11 @@ class _Worker:
                 try:
                     value = objects[key].ring(argument)
                 except BaseException as error:
+                    leave_if_forked(error)
                     self._complete(number, Outcome(failure=Failure.of(error)))
                     continue
+                if forked:
+                    leave_if_forked()
                 if value is None:
                     write(completion, pack(index, DONE, number))
                 else:
@@ -103,6 +108,7 @@ class _Worker:
             self._stopping = True
             return None
         outcome = self.host.execute(call)
+        leave_if_forked()
         return None if outcome.value is None and outcome.failure is None else outcome
 
 

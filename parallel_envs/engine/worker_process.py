@@ -89,6 +89,8 @@ class WorkerProcess:
             self.obituary()
 
     def _close(self) -> None:
+        if self.channel.fileno() < 0:
+            return  # a signal handler has closed the pool in the midst of this
         owned.difference_update((self.bell, self.channel.fileno(), self.sentinel))
         os.close(self.bell)
         self.channel.close()
@@ -104,8 +106,7 @@ def _fork(settings: ChildSettings, ends: ChildEnds, output_read: int) -> tuple[i
     if pid == 0:
         try:
             close_in_child(ends.fds)
-            become_child(settings, ends)
-            leave(run_child(settings, ends))
+            leave(run_child(settings, become_child(settings, ends)))
         except BaseException:
             traceback.print_exc()
         finally:

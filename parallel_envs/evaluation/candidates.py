@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from parallel_envs.evaluation.digests import digest_of
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.policies import MultiAgentPolicy, PolicySpec
 from parallel_envs.policies.base import BatchPolicy, is_network
 
 Agent = Any
+DIGEST = "digest"
+"""In what describes a policy: what it is made of, in a few letters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +36,12 @@ class Candidate:
     source: Any
     proportion: float = 1.0
 
-    def described(self) -> dict[str, Any]:
-        """What it is, as JSON can say it."""
+    def described(self, apart_from: Collection[Path] = ()) -> dict[str, Any]:
+        """What it is, as JSON can say it, with a digest of what it is made of (see `digest_of`)."""
+        digest = digest_of(self.source, apart_from)
+        return {**self._named(), **({} if digest is None else {DIGEST: digest})}
+
+    def _named(self) -> dict[str, Any]:
         if not isinstance(self.source, PolicySpec):
             return {"object": type(self.source).__name__, "proportion": self.proportion}
         spec = self.source

@@ -23,6 +23,14 @@ KIND = "parallel_envs evaluation"
 Values = dict[str, Any]
 
 _NUMBERS = {"returns": float, "timeouts": int}
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("mission",), (str,)),
+    **dict.fromkeys(("episode", "seed", "length", "attempts"), (int,)),
+    **dict.fromkeys(("assignment", "returns", "infos", "timeouts"), (Mapping,)),
+    **dict.fromkeys(("seconds",), (int, float)),
+    **dict.fromkeys(("success",), (bool, type(None))),
+}
+"""What a record may have where."""
 
 
 class BadDocument(ValueError):
@@ -61,6 +69,8 @@ def result_of(document: Any, where: str = "The document") -> EvaluationResult:
             "it with the version that wrote it."
         )
     try:
+        _check_kind("episodes", document["episodes"], (list, tuple))
+        _check_kind("settings", document["settings"], (Mapping,))
         return EvaluationResult(
             episodes=tuple(map(record_of, document["episodes"])),
             settings=dict(document["settings"]),
@@ -86,10 +96,18 @@ def record_values(record: EpisodeRecord) -> Values:
 def record_of(values: Mapping[str, Any]) -> EpisodeRecord:
     """The episode that `record_values` told. Raises what is wrong with the values."""
     told = dict(values)
+    for name, kinds in _KINDS.items():
+        if name in told:
+            _check_kind(name, told[name], kinds)
     for name, kind in _NUMBERS.items():
         told[name] = {agent: kind(number) for agent, number in told.get(name, {}).items()}
     failure = told.pop("failure", None)
     return EpisodeRecord(**told, failure=Failure(**failure) if failure else None)
+
+
+def _check_kind(name: str, value: Any, kinds: tuple[type, ...]) -> None:
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise TypeError(f"{name} is {value!r}")
 
 
 def plain(value: Any) -> Any:

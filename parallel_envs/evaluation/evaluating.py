@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import importlib.util
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -95,7 +96,8 @@ def evaluate(
             end, and the result is without: so all of them need not fit into memory.
         strict: Raise EpisodeFailed when an episode has failed for good.
         resume: A result, or the file that holds it, of an evaluation of the same that ended early: only the rest is
-            played.
+            played. A policy is the same if its name, its arguments and its code are, and what lies in its folder; what
+            an object holds, such as a network's weights, is not compared.
         save: A file that holds at any moment what is complete, as JSON; it can be resumed.
         context: How workers are started: "forkserver", "spawn" or "fork".
         preload: Modules that all workers need and that take long to import ("torch"): they are imported once for all of
@@ -112,6 +114,8 @@ def evaluate(
     """
     check_whole("episodes", episodes, least=1)
     check_whole("seed", seed, least=0)
+    check_whole("max_steps", max_steps, least=1)
+    episodes, seed, max_steps = int(episodes), int(seed), int(max_steps)
     found, candidates = missions_of(missions), candidates_of(policies, proportions)
     orders = work_list([mission.name for mission in found], episodes, seed)
     num_jobs = check_jobs(jobs, len(orders), len(cores_here()) or 1)
@@ -121,20 +125,36 @@ def evaluate(
         lateness_budget=lateness_budget,
         episode_timeout=episode_timeout,
         max_steps=max_steps,
-        info_keys=_names(info_keys),
+        info_keys=_names("info_keys", info_keys),
         trajectories=bool(trajectories),
     )
     if num_jobs:
         _check_portable(found, candidates)
     keep = trajectories if callable(trajectories) else None
-    plan = _Plan(found, candidates, orders, settings, num_jobs, context, tuple(preload), strict, keep)
+    plan = _Plan(found, candidates, orders, settings, num_jobs, context, _modules(preload), strict, keep)
     return _Evaluation(plan, {"episodes": episodes, "seed": seed}, resume, save, progress).run()
 
 
-def _names(info_keys: Any) -> tuple[str, ...]:
-    if isinstance(info_keys, str):
-        raise BadEvaluation(f"info_keys={info_keys!r} is a string. Give a list of names: [{info_keys!r}].")
-    return tuple(info_keys)
+def _names(what: str, given: Any) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise BadEvaluation(f"{what}={given!r} is a string. Give a list of names: [{given!r}].")
+    names = tuple(given) if isinstance(given, Iterable) else (given,)
+    if not isinstance(given, Iterable) or not all(isinstance(name, str) for name in names):
+        raise BadEvaluation(f"{what}={given!r} is not a list of names.")
+    return names
+
+
+def _modules(preload: Any) -> tuple[str, ...]:
+    """Their names, if they can be found: workers pass over those that cannot."""
+    names = _names("preload", preload)
+    for name in names:
+        try:
+            is_there = importlib.util.find_spec(name) is not None
+        except (ImportError, ValueError):
+            is_there = False
+        if not is_there:
+            raise BadEvaluation(f"preload names {name!r}, and there is no such module to be imported here.")
+    return names
 
 
 def _check_portable(missions: Sequence[Mission], candidates: Sequence[Candidate]) -> None:
@@ -163,11 +183,11 @@ class _Plan:
     strict: bool
     keep: Keep | None
 
-    def described(self) -> dict[str, Any]:
-        """What the numbers depend on, as JSON can say it."""
+    def described(self, apart_from: Collection[Path]) -> dict[str, Any]:
+        """What the numbers depend on, as JSON can say it. Files to be written do not count."""
         return {
             "missions": {mission.name: mission.described() for mission in self.missions},
-            "policies": {candidate.name: candidate.described() for candidate in self.candidates},
+            "policies": {candidate.name: candidate.described(apart_from) for candidate in self.candidates},
             **self.settings.described(),
         }
 
@@ -189,7 +209,8 @@ class _Evaluation:
         save: str | Path | None,
         progress: Progress | None,
     ) -> None:
-        self._plan, self._settings, self._progress = plan, {**plan.described(), **about}, progress
+        files = [Path(file) for file in (resume, save) if isinstance(file, str | Path)]
+        self._plan, self._settings, self._progress = plan, {**plan.described(files), **about}, progress
         self._records = earlier_records(resume, self._settings, plan.orders)
         self._saver = Saver(save, partial(self._result, interrupted=True))
         self._worker_bytes: tuple[int, ...] = ()

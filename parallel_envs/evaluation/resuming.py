@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from parallel_envs.evaluation.candidates import DIGEST
 from parallel_envs.evaluation.documents import BadDocument, plain
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
@@ -48,19 +49,45 @@ def _as_told(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_same(where: str, earlier: dict[str, Any], asked: dict[str, Any]) -> None:
+    _check_policies(where, earlier.get("policies"), asked.get("policies", {}))
     for name, value in asked.items():
-        if name not in _MAY_DIFFER and not _is_same(earlier.get(name), value):
-            raise BadEvaluation(
-                f"{where} was made with {name}={earlier.get(name)!r}, and {value!r} is asked for. Its numbers would "
-                "not go together with the rest: ask for the same, or begin anew."
-            )
+        if name not in (*_MAY_DIFFER, "policies") and not _is_same(earlier.get(name), value):
+            raise BadEvaluation(_differing(where, name, earlier.get(name), value))
+    missions = earlier.get("missions")
+    if not isinstance(missions, dict):
+        raise BadEvaluation(f"{where} has the missions {missions!r}, which are not told by name. It cannot be resumed.")
     for name, mission in asked.get("missions", {}).items():
-        if (before := earlier.get("missions", {}).get(name, mission)) != mission:
+        if (before := missions.get(name, mission)) != mission:
             raise BadEvaluation(f"{where} has a mission {name!r} that is {before}, and {mission} is asked for.")
 
 
+def _check_policies(where: str, earlier: Any, asked: Mapping[str, Any]) -> None:
+    """Their order counts, too: agents are dealt out by it."""
+    is_told = isinstance(earlier, dict) and all(isinstance(one, dict) for one in earlier.values())
+    if not is_told or not _is_same(_but_digests(earlier), _but_digests(asked)):
+        raise BadEvaluation(_differing(where, "policies", earlier, asked))
+    for name, one in asked.items():
+        if (before := earlier[name].get(DIGEST, one.get(DIGEST))) != one.get(DIGEST):
+            raise BadEvaluation(
+                f"{where} was made with a policy {name!r} whose code or files were others ({before} and not "
+                f"{one.get(DIGEST)}). Its numbers would not go together with the rest: begin anew, or bring back what "
+                "was evaluated."
+            )
+
+
+def _but_digests(policies: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: {key: part for key, part in one.items() if key != DIGEST} for name, one in policies.items()}
+
+
+def _differing(where: str, name: str, earlier: Any, asked: Any) -> str:
+    return (
+        f"{where} was made with {name}={earlier!r}, and {asked!r} is asked for. Its numbers would not go together with "
+        "the rest: ask for the same, or begin anew."
+    )
+
+
 def _is_same(earlier: Any, asked: Any) -> bool:
-    """Of policies the order counts, too: agents are dealt out by it."""
+    """Whether they are equal, and in the same order."""
     return bool(earlier == asked) and (not isinstance(asked, dict) or list(earlier) == list(asked))
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.wrappers import STRATEGIES
 
@@ -59,7 +61,7 @@ def strategy_of(parallel_policy: Any, jobs: int) -> str:
 
 def check_whole(name: str, value: Any, *, least: int) -> None:
     """Raise BadEvaluation if it is not a whole number from `least` up."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise BadEvaluation(f"{name}={value!r} is not a whole number from {least} up.")
 
 
@@ -74,6 +76,6 @@ def check_jobs(jobs: Any, num_episodes: int, num_cores: int) -> int:
     if jobs == "auto":
         most = min(num_cores, num_episodes)
         return most if most > 1 else 0
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 0:
+    if isinstance(jobs, bool) or not isinstance(jobs, int | np.integer) or jobs < 0:
         raise BadEvaluation(f"jobs={jobs!r} is neither a whole number from 0 up nor 'auto'.")
-    return jobs
+    return int(jobs)

@@ -13,7 +13,7 @@ from parallel_envs.lazy import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
     from parallel_envs.learners.brain import Diverged
-    from parallel_envs.learners.checkpoints import BadCheckpoint
+    from parallel_envs.learners.checkpoints import BadCheckpoint, export_agent, frozen, load_agent, replace_agent
     from parallel_envs.learners.dqn import DQNConfig
     from parallel_envs.learners.independent import IndependentLearners
     from parallel_envs.learners.learner import AgentLearner
@@ -34,6 +34,10 @@ _HOMES = {
     "LoopReport": "loops.accounts",
     "PPOConfig": "ppo",
     "SACConfig": "sac",
+    "export_agent": "checkpoints",
+    "frozen": "checkpoints",
+    "load_agent": "checkpoints",
+    "replace_agent": "checkpoints",
 }
 
 __all__ = [
@@ -47,6 +51,10 @@ __all__ = [
     "LoopReport",
     "PPOConfig",
     "SACConfig",
+    "export_agent",
+    "frozen",
+    "load_agent",
+    "replace_agent",
 ]
 
 __getattr__, __dir__ = _on_first_use(__name__, _HOMES)

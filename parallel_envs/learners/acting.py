@@ -63,7 +63,11 @@ class LearnerPolicy(AgentPolicy):
             out: Tensor = self.module(features)
             return out
         memory = self._remember(int(rows.max()) + 1)
-        out, state = self.module(features, tuple(part[rows] for part in memory))
+        before = tuple(part[rows] for part in memory)
+        out, state = self.module(features, before)
+        if not (seen := features.isfinite().all(-1)).all():  # what is not finite is not remembered
+            for new, old in zip(state, before, strict=True):
+                new[~seen] = old[~seen]
         for part, new in zip(memory, state, strict=True):
             part[rows] = new
         return out

@@ -26,7 +26,7 @@ def advantages_and_returns(
         trace: 1: whole returns; 0: one step and the value after it.
         ratios: How much likelier each action is now than it was for the policy that took it. None: equally.
     """
-    ahead = discount * values[..., 1:] * ~lived["terminated"]
+    ahead = torch.where(lived["terminated"], 0.0, discount * values[..., 1:])
     errors = torch.where(lived["valid"], lived["rewards"] + ahead - values[..., :-1], 0.0)
     if ratios is None:
         advantages = discounted_sums(errors, lived, discount * trace)

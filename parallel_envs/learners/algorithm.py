@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -32,7 +32,7 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
-from parallel_envs.learners.distributions import Head
+from parallel_envs.learners.distributions import Head, check_mask
 from parallel_envs.learners.features import Sight
 from parallel_envs.learners.parameters import Strip
 
@@ -67,7 +67,11 @@ class AlgorithmConfig:
     """Between them: "tanh" or "relu"."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", tuple(self.hidden))
+        sizes: Any = self.hidden
+        if not isinstance(sizes, Iterable):
+            raise ValueError(f"{type(self).__name__}.hidden={sizes!r} is no list. Give one of sizes, as (64, 64).")
+        object.__setattr__(self, "hidden", tuple(sizes))
+        check_whole(self, "hidden")
         check_positive(self, "learning_rate", "adam_epsilon", "max_grad_norm", "hidden")
         check_share(self, "discount")
         check_choice(self, "activation", ("tanh", "relu"))
@@ -78,6 +82,7 @@ class AlgorithmConfig:
             )
         if self.learning_rate_end is not None:
             check_positive(self, "learning_rate_updates")
+            check_whole(self, "learning_rate_updates")
             check_not_negative(self, "learning_rate_end")
 
     def learning_rate_after(self, updates: int) -> float:
@@ -130,6 +135,7 @@ class Algorithm(ABC):
         try:
             self.sight = Sight(observation_space)
             self.head = self.make_head(action_space)
+            check_mask(observation_space, action_space)
         except TypeError as error:
             raise TypeError(f"Agent {agent!r} cannot learn with {self.name}: {error}") from None
 
@@ -206,24 +212,52 @@ def mean_over(values: Tensor, weights: Tensor) -> Tensor:
 # ---- configs --------------------------------------------------------------------------------------------------------
 
 
+def check_number(config: Any, name: str) -> None:
+    value = getattr(config, name)
+    if not _is_number(value):
+        raise ValueError(f"{type(config).__name__}.{name}={value!r} is no number. Give a finite one.")
+
+
+def check_whole(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not all(_is_number(one) and isinstance(one, int | np.integer) for one in _each(value)):
+            raise ValueError(f"{type(config).__name__}.{name}={value!r} is not whole. Give whole numbers.")
+
+
+def check_layers(config: Any) -> None:
+    if not config.hidden:
+        raise ValueError(f"{type(config).__name__}.hidden=() has no layer, and this network needs one. Give a size.")
+
+
 def check_positive(config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
-        if not all(one > 0 and np.isfinite(one) for one in (value if isinstance(value, Sequence) else (value,))):
+        if not all(_is_number(one) and one > 0 for one in _each(value)):
             raise ValueError(f"{type(config).__name__}.{name}={value!r} is not above 0. Give a number above 0.")
 
 
-def check_not_negative(config: Any, name: str) -> None:
-    value = getattr(config, name)
-    if not (value >= 0 and np.isfinite(value)):
-        raise ValueError(f"{type(config).__name__}.{name}={value!r} is below 0. Give 0 or more.")
+def check_not_negative(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not (_is_number(value) and value >= 0):
+            raise ValueError(f"{type(config).__name__}.{name}={value!r} is below 0. Give 0 or more.")
 
 
 def check_share(config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
-        if not 0.0 <= value <= 1.0:
+        if not (_is_number(value) and 0.0 <= value <= 1.0):
             raise ValueError(f"{type(config).__name__}.{name}={value!r} is not from 0 to 1.")
+
+
+def _each(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, tuple | list) else (value,)
+
+
+def _is_number(value: Any) -> bool:
+    is_one = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return is_one and bool(np.isfinite(value))
 
 
 def check_choice(config: Any, name: str, choices: Sequence[str]) -> None:

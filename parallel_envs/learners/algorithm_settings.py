@@ -34,7 +34,7 @@ def _config_of(settings: TrainSettings, agent: str, kinds: Mapping[str, Any]) ->
     where = f"agents.{agent}" if own else "algorithm"
     if own.get("name", common.get("name")) == common.get("name"):
         own = {**common, **own}  # another algorithm has other fields: there is nothing to take over
-    kind = kinds.get(own.get("name", ""))
+    kind = kinds.get(str(own.get("name")))
     if settings.train_interval and kind and "train_interval" in {field.name for field in dataclasses.fields(kind)}:
         own = {"train_interval": settings.train_interval, **own}
     return read_config(own, where, kinds)
@@ -45,7 +45,7 @@ def read_config(given: Mapping[str, Any], where: str, kinds: Mapping[str, Any]) 
     if "name" not in given:
         raise BadSettings(f"`{where}.name` is missing. Known are {', '.join(f'`{name}`' for name in sorted(kinds))}.")
     name, fields = given["name"], {key: value for key, value in given.items() if key != "name"}
-    if name not in kinds:
+    if not isinstance(name, str) or name not in kinds:
         raise BadSettings(f"`{where}.name: {name}` is unknown. {nearest(str(name), kinds)}")
     _check_names(kinds[name], fields, where)
     try:

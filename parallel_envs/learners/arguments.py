@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,14 +14,15 @@ from gymnasium.vector.utils import create_empty_array
 from parallel_envs.learners.algorithm import Agent, AlgorithmConfig
 from parallel_envs.learners.updates import MODES
 from parallel_envs.multiagent import MultiAgentEnvManager
+from parallel_envs.vector.arguments import check_count, choice
 
 
-def check_options(envs: MultiAgentEnvManager, update_mode: str, on_divergence: str) -> None:
-    """Raise ValueError for what cannot be."""
-    if update_mode not in MODES:
-        raise ValueError(f"update_mode={update_mode!r} is unknown. Choose one of {', '.join(map(repr, MODES))}.")
-    if on_divergence not in ("skip", "raise"):
-        raise ValueError(f"on_divergence={on_divergence!r} is unknown. Choose 'skip' or 'raise'.")
+def check_options(envs: MultiAgentEnvManager, update_mode: str, on_divergence: str, workers: int | None) -> None:
+    """Raise ValueError for what cannot be, TypeError for a number of workers that is none."""
+    choice("update_mode", update_mode, MODES)
+    choice("on_divergence", on_divergence, ("skip", "raise"))
+    if workers is not None:
+        check_count("workers", workers)
     if envs.metadata.get("autoreset_mode") is not AutoresetMode.NEXT_STEP:
         raise ValueError(
             f"The environments have autoreset_mode={envs.metadata.get('autoreset_mode')}, which hides what agents saw "
@@ -32,6 +35,16 @@ def check_options(envs: MultiAgentEnvManager, update_mode: str, on_divergence: s
         )
     if envs.is_open:
         raise ValueError("The environments do not say which agents may come. Learners need `possible_agents`.")
+
+
+def check_words(how: Mapping[str, Any], options: type) -> None:
+    """Raise ValueError for a word that is none of the options' fields, and name the one most like it."""
+    known = [field.name for field in dataclasses.fields(options)]
+    for name in how:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {close[0]}=?" if close else f"Known are {', '.join(known)}."
+            raise ValueError(f"train({name}=...) is unknown. {hint}")
 
 
 def configs_of(

@@ -7,16 +7,20 @@
             arrays.safetensors       parameters, the optimiser's moments
             memory.npz               its replay buffer, if it has one
 
-An agent's *state* is a dict: `config`, `counters` and `generator`, which JSON can say, `arrays`, a dict of NumPy
-arrays, and, if it has a replay buffer, `memory`, that buffer's own state.
+An agent's *state* is a dict: `config`, `form` (what its numbers mean: see `forms.py`), `counters` and `generator`,
+which JSON can say, `arrays`, a dict of NumPy arrays, and, if it has a replay buffer, `memory`, that buffer's own state.
+
+Agents of the format 1 have no `form`. They are read all the same, and what only a form tells is not checked: that they
+fit is up to whoever loads them. Saving them again gives them one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import urllib.parse
 import zlib
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parallel_envs.learners.folders import new_folder
+from parallel_envs.learners.forms import damages, described, differing, misfits
 from parallel_envs.rollouts.archives import archive_writer, read_archive, write_down
 
 Agent = Hashable
@@ -32,8 +37,11 @@ State = dict[str, Any]
 Arrays = dict[str, npt.NDArray[Any]]
 
 _ALL, _ONE, _ARRAYS, _MEMORY = "checkpoint.json", "agent.json", "arrays.safetensors", "memory.npz"
-_FORMATS = {_ALL: "parallel_envs checkpoint 1", _ONE: "parallel_envs agent 1"}
-_OF_THE_MOMENT = {"carry"}  # what a recurrent agent remembers just now is no part of its architecture
+_FORMATS = {
+    _ALL: ("parallel_envs checkpoint 1",),
+    _ONE: ("parallel_envs agent 2", "parallel_envs agent 1"),
+}
+"""Those that can be read; the first is written."""
 _SAID_IN_JSON = ("config", "counters", "generator")
 
 
@@ -60,8 +68,8 @@ def save_checkpoint(folder: str | Path, agents: Mapping[Agent, State], about: Ma
     """
     target = Path(folder)
     _check_free(target, _ALL)
-    names = _folder_names(agents)
-    entries = [{"agent": agent, "folder": name} for agent, name in names.items()]
+    names = folder_names(agents)
+    entries = [{"agent": _as_json(agent), "folder": name} for agent, name in names.items()]
     with new_folder(target) as draft:
         for agent, state in agents.items():
             _write_agent(draft / names[agent], agent, state)
@@ -81,7 +89,11 @@ def is_checkpoint(folder: str | Path) -> bool:
 
 def about(folder: str | Path) -> dict[str, Any]:
     """What is said about all agents, without reading theirs."""
-    return dict(_read_json(Path(folder) / _ALL).get("about", {}))
+    path = Path(folder) / _ALL
+    told = _read_json(path).get("about", {})
+    if not isinstance(told, dict):
+        raise BadCheckpoint(f"{path} says {told!r} about all agents, where names and values are wanted.")
+    return told
 
 
 # ---- one agent ----------------------------------------------------------------------------------------------------
@@ -112,11 +124,15 @@ def load_agent(folder: str | Path, agent: Agent | None = None) -> State:
 
 
 def replace_agent(checkpoint: str | Path, agent: Agent, state: State) -> None:
-    """Put another state in an agent's place: one that was exported, frozen, or another agent's of the same form."""
+    """Put another state in an agent's place: one that was exported, frozen, or another agent's of the same form.
+
+    Its replay buffer comes with it and has to be of the same size; a state without `memory` has the agent go on with
+    what it is given to live.
+    """
     whole = load_checkpoint(checkpoint)
     if agent not in whole.agents:
         raise BadCheckpoint(f"{checkpoint} holds no agent {agent!r}. It holds {', '.join(map(repr, whole.agents))}.")
-    check_fits(state, whole.agents[agent], agent, checkpoint)
+    check_whole(state, whole.agents[agent], agent, "The given state")
     save_checkpoint(checkpoint, {**whole.agents, agent: state}, whole.about)
 
 
@@ -126,14 +142,12 @@ def frozen(state: State, *, is_frozen: bool = True) -> State:
 
 
 def check_fits(state: State, own: State, agent: Agent, where: str | Path) -> None:
-    """Raise BadCheckpoint unless a state's arrays have the names, shapes and dtypes of an agent's own."""
-    odd = [
-        f"{name}: {_form(state['arrays'], name)} stored, {_form(own['arrays'], name)} here"
-        for name in sorted({*state["arrays"], *own["arrays"]} - _OF_THE_MOMENT)
-        if _form(state["arrays"], name) != _form(own["arrays"], name)
-    ]
-    if odd:
-        settings = sorted(_differing(state["config"], own["config"]))
+    """Raise BadCheckpoint unless a state is of an agent's own architecture: what its numbers mean, and all its arrays.
+
+    How it learnt (rates, discount) may be other than how it is to learn.
+    """
+    if odd := misfits(state, own):
+        settings = sorted(differing(state["config"], own["config"]))
         hint = f" Their configs differ in {', '.join(settings)}." if settings else ""
         raise BadCheckpoint(
             f"{where} does not fit agent {agent!r}: it is of another architecture ({'; '.join(odd)}).{hint} Nothing "
@@ -141,15 +155,14 @@ def check_fits(state: State, own: State, agent: Agent, where: str | Path) -> Non
         )
 
 
-def _form(arrays: Arrays, name: str) -> str:
-    return f"{arrays[name].dtype}{list(arrays[name].shape)}" if name in arrays else "nothing"
-
-
-def _differing(stored: Any, own: Any) -> set[str]:
-    if not isinstance(stored, dict) or not isinstance(own, dict):
-        return set()
-    said = json.loads(json.dumps([stored, own]))  # tuples become lists, as in the file
-    return {name for name in {*stored, *own} if said[0].get(name) != said[1].get(name)}
+def check_whole(state: State, own: State, agent: Agent, where: str | Path) -> None:
+    """The same, and that everything else in it can be taken over: counters, generators, a replay buffer."""
+    if missing := [name for name in (*_SAID_IN_JSON, "arrays") if name not in state]:
+        raise BadCheckpoint(f"{where} is no state of agent {agent!r}: it has no {', '.join(missing)}.")
+    check_fits(state, own, agent, where)
+    if odd := damages(state, own):
+        hint = " Leave its `memory` out to take the rest over." if any(one.startswith("memory") for one in odd) else ""
+        raise BadCheckpoint(f"{where} does not fit agent {agent!r} ({'; '.join(odd)}). Nothing was loaded.{hint}")
 
 
 # ---- files --------------------------------------------------------------------------------------------------------
@@ -158,13 +171,19 @@ def _differing(stored: Any, own: Any) -> set[str]:
 def _write_agent(folder: Path, agent: Agent, state: State) -> None:
     folder.mkdir(exist_ok=True)
     data = _as_safetensors(agent, state["arrays"])
-    said = {name: state[name] for name in _SAID_IN_JSON}
-    forms = {name: _form(state["arrays"], name) for name in state["arrays"]}
+    said = {name: state[name] for name in _SAID_IN_JSON} | {"form": state.get("form")}
+    forms = {name: described(state["arrays"], name) for name in state["arrays"]}
     memory = state.get("memory")
     if memory is not None:
         write_down(folder / _MEMORY, archive_writer(memory["counters"], memory["arrays"]))
     write_down(folder / _ARRAYS, lambda file: file.write(data))
-    told = {"agent": agent, **said, "arrays": forms, "checksum": zlib.crc32(data), "has_memory": memory is not None}
+    told = {
+        "agent": _as_json(agent),
+        **said,
+        "arrays": forms,
+        "checksum": zlib.crc32(data),
+        "has_memory": memory is not None,
+    }
     _write_json(folder / _ONE, told)
 
 
@@ -181,21 +200,40 @@ def _as_safetensors(agent: Agent, arrays: Arrays) -> bytes:
 def _table_of(folder: str | Path) -> dict[Agent, Path]:
     """Where each agent's folder is."""
     path = Path(folder) / _ALL
+    content = _read_json(path)
+    with _told_as(f"{path} does not say which agents there are."):
+        told = {entry["agent"]: path.parent / _plain(entry["folder"]) for entry in content["agents"]}
+        if len(told) < len(content["agents"]):
+            raise ValueError("an agent is named twice")
+        return told
+
+
+def _plain(name: Any) -> str:
+    """The name of a folder beside a file, and nowhere else."""
+    if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name:
+        raise ValueError(f"{name!r} is no folder's name")
+    return name
+
+
+@contextlib.contextmanager
+def _told_as(text: str) -> Iterator[None]:
     try:
-        return {entry["agent"]: path.with_name(entry["folder"]) for entry in _read_json(path)["agents"]}
-    except (KeyError, TypeError) as error:
-        raise BadCheckpoint(f"{path} does not say which agents there are.") from error
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadCheckpoint(text) from error
 
 
 def _read_agent(folder: Path, agent: Agent | None) -> State:
     try:
         told = _read_json(folder / _ONE)
         state: State = {name: told[name] for name in _SAID_IN_JSON}
+        if told.get("form") is not None:
+            state["form"] = told["form"]
         state["arrays"] = _read_arrays(folder / _ARRAYS, told["checksum"])
         if told["has_memory"]:
             counters, arrays = read_archive(folder / _MEMORY)
             state["memory"] = {"counters": counters, "arrays": arrays}
-    except (KeyError, ValueError, FileNotFoundError) as error:
+    except (KeyError, ValueError, TypeError, OSError) as error:
         whose = f"agent {agent!r}" if agent is not None else "the agent"
         raise BadCheckpoint(f"{whose} cannot be read from {folder}. {error}") from error
     return state
@@ -215,7 +253,7 @@ def _read_arrays(path: Path, checksum: int) -> Arrays:
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    told = {"format": _FORMATS[path.name], **content}
+    told = {"format": _FORMATS[path.name][0], **content}
     try:
         text = json.dumps(told, indent=2)
     except (TypeError, ValueError) as error:
@@ -226,13 +264,15 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"There is no file {path}.") from None
-    except ValueError as error:
+    except OSError as error:
+        raise BadCheckpoint(f"{path} cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
         raise BadCheckpoint(f"{path} is damaged: {error}") from error
-    if not isinstance(told, dict) or told.get("format") != _FORMATS[path.name]:
+    if not isinstance(told, dict) or told.get("format") not in _FORMATS[path.name]:
         found = told.get("format") if isinstance(told, dict) else type(told).__name__
-        raise BadCheckpoint(f"{path} is not of the format {_FORMATS[path.name]!r}, but {found!r}.")
+        raise BadCheckpoint(f"{path} is not of the format {_FORMATS[path.name][0]!r}, but {found!r}.")
     return told
 
 
@@ -243,15 +283,20 @@ def _check_free(target: Path, sign: str) -> None:
         )
 
 
-def _folder_names(agents: Mapping[Agent, State]) -> dict[Agent, str]:
-    """A folder for each agent, named like it as far as a file system can."""
+def folder_names(agents: Iterable[Agent]) -> dict[Agent, str]:
+    """A folder for each agent, named like it as far as a file system can. TypeError for one that no file can name."""
     names: dict[Agent, str] = {}
     for number, agent in enumerate(agents):
-        if isinstance(agent, bool) or not isinstance(agent, str | int):
+        if isinstance(agent, bool) or not isinstance(agent, str | int | np.integer):
             raise TypeError(f"Agent {agent!r} cannot be named in a file. Agents' names must be words or whole numbers.")
         name = urllib.parse.quote(str(agent), safe="").replace(".", "%2E")[:_LONGEST_NAME]
         names[agent] = f"{name}-{number}" if name.casefold() in {other.casefold() for other in names.values()} else name
     return names
+
+
+def _as_json(agent: Agent) -> Any:
+    """A number of NumPy's comes back as the number that it equals."""
+    return int(agent) if isinstance(agent, np.integer) else agent
 
 
 _LONGEST_NAME = 200

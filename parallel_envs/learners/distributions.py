@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from torch import Tensor
 
 Array = npt.NDArray[Any]
@@ -148,9 +148,11 @@ class Gaussian(Head):
         self.num_outputs = 2 * self.size
         low, high = (np.asarray(bound, np.float64).ravel() for bound in (space.low, space.high))
         bounded = np.isfinite(low) & np.isfinite(high)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             self._middle = np.where(bounded, (low + high) / 2, 0.0)
             self._half = np.where(bounded, np.maximum((high - low) / 2, 1e-8), 1.0)
+        if not np.isfinite(self._half).all():
+            raise TypeError(f"{space} is too wide to act in: the distance of its bounds is not finite.")
         self._bounds = tuple(
             torch.tensor(np.clip((bound - self._middle) / self._half, -1e6, 1e6), dtype=torch.float32)
             for bound in (low, high)
@@ -167,6 +169,9 @@ class Gaussian(Head):
         return self._of_space(outputs[..., : self.size])
 
     def _of_space(self, units: Array) -> Array:
+        """Actions of the space. Units that are NaN, as of an observation that was, become the middle."""
+        if np.isnan(units).any():
+            units = np.nan_to_num(units, nan=0.0, posinf=np.inf, neginf=-np.inf)
         actions = (self._middle + self._half * units).reshape(*units.shape[:-1], *self.shape)
         clipped: Array = np.clip(actions, self.low, self.high).astype(self.space.dtype)
         return clipped
@@ -257,6 +262,22 @@ def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return logits
     return torch.where(mask | ~mask.any(-1, keepdim=True), logits, _NEVER)
+
+
+def check_mask(observation_space: Space[Any], action_space: Space[Any]) -> None:
+    """Raise TypeError if actions are masked that cannot be, or by a mask of another width."""
+    if not isinstance(observation_space, Dict) or "action_mask" not in observation_space.spaces:
+        return
+    match action_space:
+        case Discrete():
+            wanted = int(action_space.n)
+        case MultiDiscrete():
+            wanted = int(action_space.nvec.sum())
+        case _:
+            raise TypeError(f"{action_space} cannot be masked. Leave 'action_mask' out of its observations.")
+    mask = observation_space["action_mask"]
+    if isinstance(mask, Discrete) or mask.shape != (wanted,):
+        raise TypeError(f"{mask} is no mask for {action_space}. Give MultiBinary({wanted}), or a Box of its shape.")
 
 
 def log_normal_cdf(x: Tensor) -> Tensor:

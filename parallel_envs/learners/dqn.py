@@ -28,8 +28,11 @@ from parallel_envs.learners.algorithm import (
     Metrics,
     Plan,
     check_choice,
+    check_layers,
+    check_not_negative,
     check_positive,
     check_share,
+    check_whole,
 )
 from parallel_envs.learners.distributions import EpsilonGreedy, Head, masked
 from parallel_envs.learners.networks import Bytes, Image, mlp
@@ -65,6 +68,9 @@ class ReplayConfig(AlgorithmConfig):
         super().__post_init__()
         check_positive(self, "buffer_size", "train_interval", "gradient_steps", "batch_size", "target_interval")
         check_positive(self, "num_steps", "target_rate")
+        check_whole(self, "buffer_size", "train_interval", "gradient_steps", "batch_size", "target_interval")
+        check_whole(self, "num_steps", "learning_starts")
+        check_not_negative(self, "learning_starts")
         check_share(self, "target_rate")
         if self.batch_size > self.buffer_size:
             raise ValueError(
@@ -97,14 +103,24 @@ class DQNConfig(ReplayConfig):
     """How much what a step taught last time decides how often it is drawn (Schaul et al. 2016). 0: all alike."""
     prioritized_correction: float = 0.4
     """How much of the bias that this brings is taken back by weights. 1: all."""
+    sampler: str = "tree"
+    """What draws so: "tree", whose draws can be repeated, or "cpprb" (extra `replay`), whose draws cannot."""
     network: str = "mlp"
     """"mlp", or "cnn" for pictures."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "exploration_steps")
+        check_whole(self, "exploration_steps")
+        check_layers(self)
         check_share(self, "hysteresis", "leniency", "leniency_decay", "epsilon_start", "epsilon_end")
         check_share(self, "prioritized", "prioritized_correction")
+        check_choice(self, "sampler", ("tree", "cpprb"))
+        if self.sampler != "tree" and not self.prioritized:
+            raise ValueError(
+                f"{type(self).__name__}.sampler={self.sampler!r} draws by priorities, and prioritized=0 has none. Give "
+                "prioritized=0.6, or leave sampler out."
+            )
         check_choice(self, "network", ("mlp", "cnn"))
 
 
@@ -233,6 +249,7 @@ def sampled(algorithm: Algorithm, memory: Any, generator: np.random.Generator) -
         arrays[f"{name}features"] = features
         if mask is not None:
             arrays[f"{name}mask"] = mask
+    arrays["next_features"][arrays["discounts"] == 0] = 0  # counts nothing, and may be anything: 0 times NaN is NaN
     weights = np.asarray(drawn["weights"], np.float32).reshape(shape)
     return Plan(arrays, np.arange(shape[0] * shape[1]).reshape(shape), weights)
 

@@ -15,7 +15,8 @@ class Sight:
     """How an agent's observations become numbers.
 
     A Box is taken as it is (pictures of bytes stay bytes: the network makes numbers of them), Discrete and
-    MultiDiscrete become ones among zeros. A Dict has `"observation"`, and `"action_mask"` where actions are masked.
+    MultiDiscrete become ones among zeros. A Dict has `"observation"`, and `"action_mask"` where actions are masked;
+    one with other parts is refused, as they would not be seen.
 
     Raises TypeError for any other space.
     """
@@ -23,6 +24,11 @@ class Sight:
     def __init__(self, space: Space[Any]) -> None:
         self.space = space
         self.masked = isinstance(space, Dict) and "action_mask" in space.spaces
+        if isinstance(space, Dict) and (unseen := sorted(space.spaces.keys() - {"observation", "action_mask"})):
+            raise TypeError(
+                f"{space} has parts that would not be seen: {', '.join(map(repr, unseen))}. Give a Dict with "
+                "'observation' (and 'action_mask') only; gymnasium.wrappers.FlattenObservation makes a Box of all."
+            )
         inner = space.spaces.get("observation") if isinstance(space, Dict) else space
         if not isinstance(inner, Box | Discrete | MultiBinary | MultiDiscrete):
             raise TypeError(
@@ -70,4 +76,6 @@ class Sight:
 
 def _ones(values: Array, size: int) -> Array:
     """One-hot. Rows of absent agents hold zeros, which may lie outside of the space."""
-    return np.eye(size, dtype=np.float32)[np.clip(values.astype(np.intp), 0, size - 1)]
+    ones = np.zeros((values.size, size), np.float32)
+    ones[np.arange(values.size), np.clip(values.astype(np.intp).ravel(), 0, size - 1)] = 1.0
+    return ones.reshape(*values.shape, size)

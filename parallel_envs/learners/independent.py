@@ -11,8 +11,10 @@ through the environments. What is done for all at once (acting, updates) is done
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,21 +25,26 @@ import numpy.typing as npt
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.algorithm import Agent, AlgorithmConfig
-from parallel_envs.learners.arguments import check_options, configs_of, no_actions
-from parallel_envs.learners.brain import Diverged, Report
+from parallel_envs.learners.arguments import check_options, check_words, configs_of, no_actions
+from parallel_envs.learners.brain import Brain, Diverged, Report
 from parallel_envs.learners.keeping import load_states_from, put_states, save_states_to, states_of
 from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.life import Life
 from parallel_envs.learners.runner import Make, Runner
-from parallel_envs.learners.updates import MODES, UpdateMode
+from parallel_envs.learners.updates import MODES, UPDATE_TIMEOUT, UpdateMode
 from parallel_envs.multiagent import MultiAgentEnvManager
+from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.seeding import SeedTree
+from parallel_envs.vector.arguments import optional_seconds
 from parallel_envs.wrappers import WrappedMultiAgentPolicy
 
 if TYPE_CHECKING:
     from parallel_envs.learners.loops import Loop, LoopReport
 
 _log = logging.getLogger(__name__)
+
+_LAST_IN: weakref.WeakKeyDictionary[MultiAgentEnvManager, Any] = weakref.WeakKeyDictionary()
+"""Whose episodes are being played in which environments."""
 
 Flags = npt.NDArray[np.bool_]
 Named = dict[Agent, Any]
@@ -52,13 +59,17 @@ class IndependentLearners(ClosedAtExit):
 
     Args:
         envs: The environments, with `autoreset_mode=NEXT_STEP` and `turns="simultaneous"` (the defaults). Whoever made
-            them closes them.
+            them closes them. Several learners may take turns in them, each with new episodes. Who resets or steps them
+            in between calls `forget_episodes` then.
         config: `PPOConfig`, `DQNConfig` or `SACConfig`, or one for each agent in a dict.
         update_mode: How updates are run: "sequential", "thread", "process", "fused", or "auto", which measures. All
             come to the same numbers, up to rounding.
         seed: All that is random here follows from it.
         strategy: How actions are computed: see `WrappedMultiAgentPolicy`.
         workers: How many threads or processes updates may use.
+        update_timeout: Seconds that a worker process has for a round of updates; None: as long as it takes. One that
+            hangs is replaced and the update made again; the second time, `WorkerTimeout` says where it was. Threads,
+            and what learns in the caller, cannot be ended and have no such limit.
         on_divergence: An agent's update that is not finite is undone, and the agent named: in a log with "skip", in a
             `Diverged` error with "raise". The others have learnt in either case.
     """
@@ -72,9 +83,10 @@ class IndependentLearners(ClosedAtExit):
         seed: int = 0,
         strategy: str | Mapping[Agent, str] = "batch",
         workers: int | None = None,
+        update_timeout: float | None = UPDATE_TIMEOUT,
         on_divergence: str = "skip",
     ) -> None:
-        check_options(envs, update_mode, on_divergence)
+        check_options(envs, update_mode, on_divergence, workers)
         self.envs, self.seed, self.on_divergence = envs, seed, on_divergence
         self._tree = SeedTree(seed)
         configs = configs_of(envs, config)
@@ -85,7 +97,7 @@ class IndependentLearners(ClosedAtExit):
                 envs.single_observation_space(agent),
                 envs.single_action_space(agent),
                 num_rows=envs.num_envs,
-                seed=self._tree.child("learner", str(agent)),
+                seed=self._tree.child("learner", *_stream_of(agent)),
             )
             for agent, own in configs.items()
         }
@@ -101,6 +113,7 @@ class IndependentLearners(ClosedAtExit):
         self.policy = WrappedMultiAgentPolicy({agent: one.policy() for agent, one in self.agents.items()}, strategy)
         """What acts."""
         self.update_mode, self.workers = update_mode, workers
+        self.update_timeout = optional_seconds("update_timeout", update_timeout)
         self.loop: Loop | None = None
         """What collects and learns just now, if `train` does."""
         self._runner = Runner({agent: one.brain for agent, one in self.agents.items()})
@@ -116,6 +129,7 @@ class IndependentLearners(ClosedAtExit):
         self._check_open()
         seed = self._tree.child("envs", self.steps).seed() if seed is None else seed
         self._observations, _ = self.envs.reset(seed=seed)
+        _LAST_IN[self.envs] = weakref.ref(self)
         self.policy.reset()
         self._life.begin(self.envs.present)
         for agent, learner in self.agents.items():
@@ -127,7 +141,7 @@ class IndependentLearners(ClosedAtExit):
 
     def act(self) -> Named:
         """Actions of those who are alive, for the observations that the environments returned last."""
-        if self._observations is None:
+        if self._observations is None or _LAST_IN[self.envs]() is not self:
             self.begin()
         assert self._observations is not None
         there = {agent: self.envs.alive[agent] & self.envs.present[agent] for agent in self.agents}
@@ -147,7 +161,9 @@ class IndependentLearners(ClosedAtExit):
         """Take in a step: what everyone did, and what the environments returned. `alive_before`: who acted where."""
         begins_before = self._life.begins
         lost = np.asarray(infos.common.get("worker_restarted", np.zeros(self.envs.num_envs)), np.bool_)
-        over = self._life.go_on(alive_before, self.envs.alive, self.envs.present, rewards, lost)
+        over = self._life.go_on(
+            alive_before, self.envs.alive, self.envs.present, rewards, terminations, truncations, lost
+        )
         self.steps += over.num_steps
         assert self._observations is not None
         for agent, learner in self.agents.items():
@@ -157,14 +173,16 @@ class IndependentLearners(ClosedAtExit):
                 actions[agent] if agent in actions else no_actions(self.envs, agent),
                 rewards[agent],
                 terminations[agent],
-                truncations[agent],
+                truncations[agent] | over.unseen[agent] if agent in over.unseen else truncations[agent],
                 observations[agent],
-                alive_before[agent] & ~lost,
+                over.lived[agent],
                 self._life.begins[agent],
             )
         self._observations = observations
         if over.anew.any():
             self.policy.reset(over.anew)
+        for agent, rows in over.returned.items():
+            self.policy.reset(rows, agents=[agent])
 
     def step(self) -> None:
         """Act, step the environments, and take in what came of it."""
@@ -184,13 +202,17 @@ class IndependentLearners(ClosedAtExit):
         began = time.perf_counter()
         plans = {agent: plan for agent, one in self.agents.items() if one.ready and (plan := one.plan()) is not None}
         if plans:
-            reports = self.mode.update(plans)
-            for agent, report in reports.items():
-                self.agents[agent].finish(report)
-            self.act_with({agent: self.agents[agent].acting_weights() for agent in reports})
-            self.tell_of(reports)
+            mode = self.mode
+            with contextlib.nullcontext() if mode.is_elsewhere else Interrupts():  # all of it, or a second Ctrl-C
+                self._finish(mode.update(plans))
         self.seconds["update"] += time.perf_counter() - began
         return {agent: self.agents[agent].metrics for agent in plans}
+
+    def _finish(self, reports: Mapping[Agent, Report]) -> None:
+        for agent, report in reports.items():
+            self.agents[agent].finish(report)
+        self.act_with({agent: self.agents[agent].acting_weights() for agent in reports})
+        self.tell_of(reports)
 
     def act_with(self, weights: Mapping[Agent, Any]) -> None:
         """These agents' newest weights act from now on."""
@@ -224,6 +246,7 @@ class IndependentLearners(ClosedAtExit):
         from parallel_envs.learners.loops import LoopOptions, run_loop
 
         self._check_open()
+        check_words(how, LoopOptions)
         return run_loop(self, LoopOptions(**how), total_steps, on_update)
 
     @property
@@ -237,7 +260,10 @@ class IndependentLearners(ClosedAtExit):
         One that was made with the same key is kept.
         """
         self._check_open()
-        return self._runner.put(key, make or (lambda brains: MODES[self.update_mode](brains, self.workers)))
+        return self._runner.put(key, make or self._as_asked)
+
+    def _as_asked(self, brains: Mapping[Agent, Brain]) -> UpdateMode:
+        return MODES[self.update_mode](brains, self.workers, self.update_timeout)
 
     def returns(self) -> dict[Agent, float]:
         """Each agent's mean return in the last 100 episodes that it was in; without those who have finished none."""
@@ -266,8 +292,9 @@ class IndependentLearners(ClosedAtExit):
         save_states_to(self, folder)
 
     def load(self, folder: str | Path) -> None:
-        """Become what a checkpoint holds. Nothing is changed if it does not fit."""
+        """Become what a checkpoint holds, its seed too. Nothing is changed if it does not fit."""
         about = load_states_from(self, folder)
+        self.seed, self._tree = about["seed"], SeedTree(about["seed"])
         self.steps, self.updates = about["steps"], about["updates"]
 
     # ---- the end ----------------------------------------------------------------------------------------------------
@@ -288,6 +315,17 @@ class IndependentLearners(ClosedAtExit):
         for learner in self.agents.values():
             learner.close()
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "Learners hold shared memory, environments and workers, and cannot be pickled or copied. Write them down "
+            "with save(folder), or take their states()."
+        )
+
     def __repr__(self) -> str:
         why = self._runner.mode.why if self._runner.mode else self.update_mode
         return f"IndependentLearners({len(self.agents)} agents, {why}, {self.updates} updates)"
+
+
+def _stream_of(agent: Agent) -> tuple[str, ...]:
+    """What names an agent's random numbers: 1 and "1" are two agents."""
+    return (agent,) if isinstance(agent, str) else (type(agent).__name__, str(agent))

@@ -22,10 +22,8 @@ def states_of(learners: IndependentLearners) -> dict[Agent, dict[str, Any]]:
 
 
 def put_states(learners: IndependentLearners, states: Mapping[Agent, Mapping[str, Any]]) -> None:
-    """Have these agents become what `states` told, the policy that acts for them as well."""
-    for agent in states:
-        if agent not in learners.agents:
-            raise KeyError(f"There is no agent {agent!r} here. There are {list(learners.agents)}.")
+    """Have these agents become what `states` told, the policy that acts for them as well: all of them, or none."""
+    check_states(learners, states)
     for agent, state in states.items():
         learners.agents[agent].load_state(dict(state))
     learners.policy.load_state_dict({agent: learners.agents[agent].acting_weights() for agent in states})
@@ -34,6 +32,16 @@ def put_states(learners: IndependentLearners, states: Mapping[Agent, Mapping[str
     learners.policy.set_state(
         {agent: ({"generator": own, "memory": None}, acting[agent][1]) for agent, own in drawn.items() if own}
     )
+
+
+def check_states(
+    learners: IndependentLearners, states: Mapping[Agent, Mapping[str, Any]], where: str | Path = "The given state"
+) -> None:
+    """Raise KeyError or BadCheckpoint unless every one of these agents can become what `states` told."""
+    for agent, state in states.items():
+        if agent not in learners.agents:
+            raise KeyError(f"There is no agent {agent!r} here. There are {list(learners.agents)}.")
+        learners.agents[agent].check_state(dict(state), where)
 
 
 def save_states_to(learners: IndependentLearners, folder: str | Path) -> None:
@@ -48,13 +56,14 @@ def load_states_from(learners: IndependentLearners, folder: str | Path) -> dict[
     """Have the learners become what a checkpoint holds; nothing is changed if it does not fit. Returns what is said
     about all of them.
     """
-    from parallel_envs.learners.checkpoints import check_fits, load_checkpoint
+    from parallel_envs.learners.checkpoints import BadCheckpoint, load_checkpoint
 
     checkpoint = load_checkpoint(folder)
-    own = learners.states()
     if odd := checkpoint.agents.keys() ^ learners.agents.keys():
         raise KeyError(f"{folder} and these learners differ in the agents {sorted(map(str, odd))}.")
-    for agent, state in checkpoint.agents.items():
-        check_fits(state, own[agent], agent, folder)
+    for name in ("seed", "steps", "updates"):
+        if (count := checkpoint.about.get(name)) is None or type(count) is not int or count < 0:
+            raise BadCheckpoint(f"{folder} says {name}={count!r} about all agents. Nothing was loaded.")
+    check_states(learners, checkpoint.agents, folder)
     learners.load_states(checkpoint.agents)
     return checkpoint.about

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from gymnasium.spaces import Space
 from parallel_envs.learners.acting import LearnerPolicy
 from parallel_envs.learners.algorithm import Agent, Algorithm, AlgorithmConfig, Plan
 from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.checkpoints import BadCheckpoint, check_whole
 from parallel_envs.learners.dqn import DQN, DQNConfig
+from parallel_envs.learners.forms import form_of
 from parallel_envs.learners.ppo import PPO, PPOConfig
 from parallel_envs.learners.sac import SAC, SACConfig
 from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
@@ -74,6 +77,7 @@ class AgentLearner:
         self.metrics: dict[str, float] = {}
         """Of its last update."""
         self._acting_seed = seed.child("acting").seed()
+        self._missed = False  # whether steps have not been stored since the last that was
         self._drawn: Any = None  # where the steps of the last plan lie in a replay buffer
         self._carry: npt.NDArray[Any] | None = None  # what a recurrent network remembers where a trajectory begins
 
@@ -91,9 +95,12 @@ class AgentLearner:
         returns = {"num_steps": config.num_steps, "discount": config.discount}
         if not getattr(config, "prioritized", 0.0):
             return ReplayBuffer(*spaces, *sizes, **returns)
-        return PrioritizedReplayBuffer(
-            *spaces, *sizes, alpha=config.prioritized, beta=config.prioritized_correction, **returns
-        )
+        drawn: dict[str, Any] = {
+            "alpha": config.prioritized,
+            "beta": config.prioritized_correction,
+            "sampler": config.sampler,
+        }
+        return PrioritizedReplayBuffer(spaces[0], spaces[1], sizes[0], sizes[1], **drawn, **returns)
 
     @property
     def _settings(self) -> Any:
@@ -109,7 +116,7 @@ class AgentLearner:
 
     def begin(self, observations: Any, begins: Flags | None = None) -> None:
         """All environments have been reset. What was lived and not learnt from on-policy is dropped."""
-        self._carry = None
+        self._carry, self._missed = None, False
         if isinstance(self.memory, TrajectoryStore):
             self.memory.begin(observations, begins)
         else:
@@ -131,7 +138,10 @@ class AgentLearner:
         self.counters["rounds"] += 1
         self.counters["steps"] += int(valid.sum())
         if self.counters["frozen"]:
+            self._missed = True
             return
+        if self._missed:
+            self.begin(before, begins_before)
         lived = actions, rewards, terminated, truncated, observations, valid
         if isinstance(self.memory, TrajectoryStore):
             self.stamps[self.memory.num_steps] = self.acting_version
@@ -206,25 +216,31 @@ class AgentLearner:
     # ---- keeping ----------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """All that it is, as plain dicts and arrays, copied: `config`, `arrays`, `counters`, `generator`, and `memory`
-        where it has a replay buffer.
+        """All that it is, as plain dicts and arrays, copied: `config`, `form`, `arrays`, `counters`, `generator`, and
+        `memory` where it has a replay buffer.
         """
+        state = self._state()
+        if isinstance(self.memory, ReplayBuffer):
+            state["memory"] = self.memory.state()
+            state["memory"]["arrays"][_STAMPS] = self.stamps[: len(self.memory)].copy()
+        return state
+
+    def _state(self) -> dict[str, Any]:
+        """The same without memory, which may be large."""
         arrays = {name: array.copy() for name, array in self.brain.arrays().items()}
         if self._carry is not None:
             arrays[_CARRY] = self._carry.copy()
-        state = {
+        return {
             "config": {"name": self.algorithm.name, **dataclasses.asdict(self.config)},
+            "form": form_of(self.brain),
             "arrays": arrays,
             "counters": dict(self.counters),
             "generator": {"draws": copy.deepcopy(self.generator.bit_generator.state)},
         }
-        if isinstance(self.memory, ReplayBuffer):
-            state["memory"] = self.memory.state()
-            state["memory"]["arrays"] = {**state["memory"]["arrays"], _STAMPS: self.stamps[: len(self.memory)]}
-        return state
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Become what `state` told. ValueError, naming the agent, if it does not fit; then nothing has changed."""
+        self.check_state(state)
         arrays = dict(state["arrays"])
         carry = arrays.pop(_CARRY, None)
         self.brain.load(arrays)
@@ -232,11 +248,21 @@ class AgentLearner:
         self.counters |= state["counters"]
         self.acting_version = self.version
         self.generator.bit_generator.state = copy.deepcopy(state["generator"]["draws"])
-        if isinstance(self.memory, ReplayBuffer) and "memory" in state:
-            lived = dict(state["memory"]["arrays"])
-            stamps = lived.pop(_STAMPS, 0)
-            self.memory.load_state({**state["memory"], "arrays": lived})
+        if isinstance(self.memory, ReplayBuffer) and state.get("memory") is not None:
+            lived, stamps = _parted(state["memory"])
+            self.memory.load_state(lived)
             self.stamps[: len(self.memory)] = stamps
+
+    def check_state(self, state: dict[str, Any], where: str | Path = "The given state") -> None:
+        """Raise BadCheckpoint, naming the agent and where the state comes from, for one that cannot be taken over."""
+        check_whole(state, self._state(), self.agent, where)
+        if isinstance(self.memory, ReplayBuffer) and state.get("memory") is not None:
+            try:
+                self.memory.check_state(_parted(state["memory"])[0])
+            except ValueError as error:
+                raise BadCheckpoint(
+                    f"{where} does not fit agent {self.agent!r}: {error} Nothing was loaded."
+                ) from error
 
     def close(self) -> None:
         """Give up what the memory holds of the system. It can still be read and written."""
@@ -245,3 +271,10 @@ class AgentLearner:
 
     def __repr__(self) -> str:
         return f"AgentLearner({self.agent!r}, {self.algorithm.name}, {self.counters['updates']} updates)"
+
+
+def _parted(memory: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """A replay buffer's own state, and which version acted in each of its places."""
+    arrays = dict(memory["arrays"])
+    stamps = arrays.pop(_STAMPS, 0)
+    return {**memory, "arrays": arrays}, stamps

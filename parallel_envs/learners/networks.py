@@ -177,11 +177,24 @@ class Recurrent(nn.Module):
         memory = self.cell(self.encoder(features), state[0])
         return self.head(memory), (memory,)
 
-    def unroll(self, features: Tensor, begins: Tensor, memory: Tensor) -> Tensor:
-        """What is remembered after each step: (rows, steps, ...) in and out. Where `begins`, it starts from nothing."""
-        steps = []
+    def unroll(self, features: Tensor, begins: Tensor, memory: Tensor, held: Tensor | None = None) -> Tensor:
+        """What is remembered after each step: (rows, steps, ...) in and out. Where `begins`, it starts from nothing.
+
+        Where `held`, the next step goes on from what was remembered before this one.
+        """
+        return self.unrolled(features, begins, memory, held)[0]
+
+    def unrolled(
+        self, features: Tensor, begins: Tensor, memory: Tensor, held: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The same, and what is remembered before the last step."""
+        steps, before = [], memory
         seen = self.cell.seen(self.encoder(features))  # of all steps in one go
-        for now, begun in zip(seen.unbind(1), begins.unsqueeze(-1).unbind(1), strict=True):
-            memory = self.cell.step(now, torch.where(begun, 0.0, memory))
+        for number, (now, begun) in enumerate(zip(seen.unbind(1), begins.unsqueeze(-1).unbind(1), strict=True)):
+            before = memory
+            kept = torch.where(begun, 0.0, memory)
+            memory = self.cell.step(now, kept)
             steps.append(memory)
-        return torch.stack(steps, 1)
+            if held is not None:
+                memory = torch.where(held[:, number, None], kept, memory)
+        return torch.stack(steps, 1), before

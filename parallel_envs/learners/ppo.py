@@ -31,12 +31,27 @@ from parallel_envs.learners.algorithm import (
     Metrics,
     Plan,
     check_choice,
+    check_layers,
+    check_not_negative,
     check_positive,
     check_share,
+    check_whole,
     mean_over,
 )
 from parallel_envs.learners.distributions import ClippedGaussian, Head, stochastic_head
-from parallel_envs.learners.networks import Bytes, GruCell, Image, Normaliser, Recurrent, Scale, Spread, linear, mlp
+from parallel_envs.learners.gaps import held, without_last_words
+from parallel_envs.learners.networks import (
+    ACTIVATIONS,
+    Bytes,
+    GruCell,
+    Image,
+    Normaliser,
+    Recurrent,
+    Scale,
+    Spread,
+    linear,
+    mlp,
+)
 from parallel_envs.rollouts.trajectories import Trajectory
 
 POLICY_GAIN = 0.01  # the last layer of the policy: it begins undecided
@@ -84,6 +99,10 @@ class PPOConfig(AlgorithmConfig):
         check_positive(self, "policy_gain")
         check_share(self, "gae_lambda")
         check_choice(self, "network", ("mlp", "cnn", "gru"))
+        check_whole(self, "rollout_length", "minibatch_size", "num_epochs", "memory_size")
+        check_not_negative(self, "value_weight", "entropy_weight")
+        if self.network != "mlp":
+            check_layers(self)
         if self.target_kl is not None:
             check_positive(self, "target_kl")
 
@@ -107,7 +126,7 @@ class RecurrentActorCritic(nn.Module):
         self.actor, self.critic, self.normaliser, self.scale = actor, critic, normaliser, scale
 
     def both(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        return self.of_remembered(self.actor.unroll(batch["features"], batch["begins"], batch["memory"]))
+        return self.of_remembered(self.actor.unroll(*_remembering(batch)))
 
     def of_remembered(self, remembered: Tensor) -> tuple[Tensor, Tensor]:
         return self.actor.head(remembered), _in_full(self.critic(remembered).squeeze(-1), self.scale)
@@ -123,6 +142,8 @@ class PPO(Algorithm):
 
     name: ClassVar[str] = "ppo"
     on_policy: ClassVar[bool] = True
+    remembers: ClassVar[bool] = True
+    """Whether what is remembered goes on from one trajectory to the next, over what an agent did not live."""
     config: PPOConfig
 
     def __init__(self, config: PPOConfig, *spaces: Any, **named: Any) -> None:
@@ -171,10 +192,13 @@ class PPO(Algorithm):
         self, generator: torch.Generator, normaliser: Normaliser | None, scale: Scale | None, before: list[Any]
     ) -> nn.Module:
         config = self.config
-        encoder = mlp(self.sight.num_numbers, config.hidden[:-1], config.hidden[-1], generator)
-        cell = GruCell(config.hidden[-1], config.memory_size, generator)
+        *hidden, wide = config.hidden
+        encoder = mlp(self.sight.num_numbers, hidden, wide, generator, activation=config.activation)
+        cell = GruCell(wide, config.memory_size, generator)
         head = self._wide(linear(config.memory_size, self._num_means, generator, config.policy_gain))
-        actor = Recurrent(nn.Sequential(*before, *encoder, nn.Tanh()), cell, head, config.memory_size)
+        actor = Recurrent(
+            nn.Sequential(*before, *encoder, ACTIVATIONS[config.activation]()), cell, head, config.memory_size
+        )
         return RecurrentActorCritic(actor, linear(config.memory_size, 1, generator, 1.0), normaliser, scale)
 
     # ---- what is drawn ----------------------------------------------------------------------------------------------
@@ -196,6 +220,7 @@ class PPO(Algorithm):
 
     def _arrays(self, experience: Trajectory) -> dict[str, Array]:
         features, mask = self.sight.numbers(experience.observations)
+        features = without_last_words(features, experience)
         arrays = {name: getattr(experience, name) for name in ("rewards", "terminated", "truncated", "valid", "begins")}
         arrays |= {"features": features, "actions": self.head.numbers(experience.actions)}
         if mask is not None:
@@ -204,6 +229,8 @@ class PPO(Algorithm):
             memory = experience.memory
             rows = experience.num_rows
             arrays["memory"] = np.zeros((rows, self.config.memory_size), np.float32) if memory is None else memory[0]
+            if self.remembers and (stays := held(features, experience)) is not None:
+                arrays["held"] = stays
         return arrays
 
     def _plan_of_rows(self, arrays: Any, rows: Array, num_rows: int, generator: np.random.Generator) -> Plan:
@@ -236,8 +263,11 @@ class PPO(Algorithm):
         turned = _turned(arrays)
         if not self.recurrent:
             return tuple(module.both(turned))
-        remembered = module.actor.unroll(turned["features"], turned["begins"], turned["memory"])
-        return *module.of_remembered(remembered), remembered[..., -2, :]
+        if "held" not in turned:
+            remembered = module.actor.unroll(*_remembering(turned))
+            return *module.of_remembered(remembered), remembered[..., -2, :]
+        remembered, carry = module.actor.unrolled(*_remembering(turned))
+        return *module.of_remembered(remembered), carry
 
     def prepare(self, seen: tuple[Tensor, ...], arrays: Mapping[str, Tensor]) -> Batch:
         turned, (outputs, values, *carry) = _turned(arrays), seen
@@ -258,7 +288,8 @@ class PPO(Algorithm):
         if mask is not None:
             data["mask"] = mask
         if self.recurrent:
-            return data | {"begins": turned["begins"][..., :-1], "memory": turned["memory"], CARRY: carry[0]}
+            data |= {name: turned[name][..., :-1] for name in ("begins", "held") if name in turned}
+            return data | {"memory": turned["memory"], CARRY: carry[0]}
         place = values.ndim - 2
         return {name: tensor.transpose(place, place + 1).flatten(place, place + 1) for name, tensor in data.items()}
 
@@ -303,6 +334,11 @@ class PPO(Algorithm):
             turned = _turned(arrays)
             rewards = torch.where(turned["valid"], turned["rewards"], 0.0)
             module.scale.take_in(discounted_sums(rewards, turned, self.config.discount)[turned["valid"]].unsqueeze(-1))
+
+
+def _remembering(batch: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    """What a memory is unrolled over."""
+    return tuple(batch[name] for name in ("features", "begins", "memory", "held") if name in batch)
 
 
 def _turned(arrays: Mapping[str, Tensor]) -> Batch:

@@ -1,5 +1,7 @@
 """The folder of a training run: all that is needed to know what was done, and to go on.
 
+One process at a time is at a run.
+
 runs/spread/
     settings.yaml        every setting, defaults as well: can be run again as it is
     run.json             seed, versions of packages, machine, when it began
@@ -11,6 +13,7 @@ runs/spread/
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import math
@@ -18,7 +21,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -42,6 +45,10 @@ _SETTINGS, _ABOUT, _METRICS, _CHECKPOINTS, _BOARD = (
 _PACKAGES = ("numpy", "gymnasium", "pettingzoo", "torch", "safetensors", "mpe2", "lbforaging")
 
 
+class BadRun(ValueError):
+    """A run cannot be gone on with as it stands. The text says what to do."""
+
+
 class Run(ClosedAtExit):
     """A run's folder. Made by `Run.create` or, to go on with one, by `Run.resume`; a context manager.
 
@@ -54,7 +61,19 @@ class Run(ClosedAtExit):
         self.folder = folder
         self._keep, self._wants_board = keep_checkpoints, tensorboard
         self._board: Any = None
-        self._metrics = (folder / _METRICS).open("a", encoding="utf-8")
+        self._claim = _claimed(folder)
+        self._metrics: Any = None
+        with self._or_closed():
+            self._metrics = (folder / _METRICS).open("a", encoding="utf-8")
+
+    @contextlib.contextmanager
+    def _or_closed(self) -> Iterator[None]:
+        """What cannot be begun is let go of."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def create(cls, folder: str | Path, settings: Mapping[str, Any], *, seed: int, **options: Any) -> Self:
@@ -65,35 +84,64 @@ class Run(ClosedAtExit):
                 f"{folder} holds something already. Choose another folder, or go on with the run in it (--resume)."
             )
         folder.mkdir(parents=True, exist_ok=True)
-        write_settings(folder / _SETTINGS, settings)
-        about = {"seed": seed, "began": datetime.now(UTC).isoformat(timespec="seconds"), **surroundings()}
-        write_whole(folder / _ABOUT, lambda file: file.write(json.dumps(about, indent=2).encode()))
-        return cls(folder, **options)
+        run = cls(folder, **options)
+        with run._or_closed():
+            run.remember(settings)
+            about = {"seed": seed, "began": datetime.now(UTC).isoformat(timespec="seconds"), **surroundings()}
+            write_whole(folder / _ABOUT, lambda file: file.write(json.dumps(about, indent=2).encode()))
+        return run
 
     @classmethod
     def resume(cls, folder: str | Path, **options: Any) -> tuple[Self, Path]:
         """Go on with a run from its newest checkpoint, which is returned beside it.
 
-        What was logged after that is dropped: it will be done again.
+        What was logged after that is dropped: it will be done again. Raises BadRun if another process is at it, or if
+        there is something newer that is no checkpoint; FileNotFoundError if there is nothing to go on from.
         """
-        folder = Path(folder)
         settings_of(folder)
-        newest = newest_checkpoint(folder)
+        run = cls(Path(folder), **options)
+        with run._or_closed():
+            newest = run._go_back()
+        return run, newest
+
+    def _go_back(self) -> Path:
+        """Have nothing be there that is newer than the newest checkpoint, which is returned."""
+        newest = newest_checkpoint(self.folder)
+        for path in _numbered(self.folder):
+            if not is_checkpoint(path) and (newest is None or int(path.name) > int(newest.name)):
+                raise BadRun(f"{path} is no whole checkpoint, its table is lost. {self.way_back(path)}")
         if newest is None:
-            raise FileNotFoundError(f"{folder} holds no checkpoint yet: begin the run anew in another folder.")
-        _drop_after(folder / _METRICS, steps=int(newest.name))
+            raise FileNotFoundError(f"{self.folder} holds no checkpoint yet: begin the run anew in another folder.")
+        self._metrics.close()
+        _drop_after(self.folder / _METRICS, steps=int(newest.name))
+        self._metrics = (self.folder / _METRICS).open("a", encoding="utf-8")
         for left_over in newest.parent.glob(".*"):  # by a process that was killed while it wrote or removed it
             shutil.rmtree(left_over, ignore_errors=True)
-        return cls(folder, **options), newest
+        return newest
+
+    def way_back(self, bad: Path) -> str:
+        """What to do about a checkpoint that cannot be read."""
+        older = [path for path in _checkpoints(self.folder) if int(path.name) < int(bad.name)]
+        if not older:
+            return "There is no older one to go on from: begin the run anew in another folder."
+        return f"Remove {bad} to go on from the one before, {older[-1].name}."
 
     def close(self) -> None:
         """Close what is open. Calling it twice does nothing."""
-        self._metrics.close()
+        if self._metrics is not None:
+            self._metrics.close()
         if self._board is not None:
             self._board.close()
             self._board = None
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None
 
     # ---- what is written --------------------------------------------------------------------------------------------
+
+    def remember(self, settings: Mapping[str, Any]) -> None:
+        """With these settings the run goes on, and so it will when it is resumed."""
+        write_settings(self.folder / _SETTINGS, settings)
 
     def log(self, counts: Mapping[str, Any], agents: Mapping[Agent, Mapping[str, float]]) -> None:
         """One line: `counts` (with `update` and `steps`), and each agent's metrics. What is not finite becomes null."""
@@ -175,8 +223,30 @@ def _versions() -> dict[str, str]:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """The oldest first."""
+    return [path for path in _numbered(folder) if is_checkpoint(path)]
+
+
+def _numbered(folder: Path) -> list[Path]:
+    """All that stands in the place of a checkpoint."""
     found = (folder / _CHECKPOINTS).glob("[0-9]*")
-    return sorted((path for path in found if path.name.isdecimal() and is_checkpoint(path)), key=lambda p: int(p.name))
+    return sorted((path for path in found if path.name.isdecimal()), key=lambda path: int(path.name))
+
+
+def _claimed(folder: Path) -> int | None:
+    """A descriptor whose lock keeps all others from this folder until it is closed or the process ends.
+
+    None where the file system has no locks.
+    """
+    claim = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(claim)
+        raise BadRun(f"A process is at the run in {folder} already. End it first, or begin a run of its own.") from None
+    except OSError:
+        os.close(claim)
+        return None
+    return claim
 
 
 def _forget(checkpoint: Path) -> None:
@@ -188,8 +258,17 @@ def _forget(checkpoint: Path) -> None:
 
 
 def _drop_after(metrics: Path, steps: int) -> None:
-    kept = [line for line in _whole_lines(metrics) if json.loads(line)["steps"] <= steps]
+    kept = [line for number, line in enumerate(_whole_lines(metrics), 1) if _steps_of(line, number, metrics) <= steps]
     write_whole(metrics, lambda file: file.write("".join(kept).encode()))
+
+
+def _steps_of(line: str, number: int, metrics: Path) -> int:
+    try:
+        return int(json.loads(line)["steps"])
+    except (ValueError, KeyError, TypeError):
+        raise BadRun(
+            f"Line {number} of {metrics} is no line of metrics: {line.strip()[:80]!r}. Remove it, and resume again."
+        ) from None
 
 
 def _whole_lines(path: Path) -> list[str]:

@@ -18,7 +18,7 @@ import torch
 from gymnasium.spaces import Box, Space
 from torch import Tensor, nn
 
-from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan, check_positive, mean_over
+from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan, check_number, check_positive, mean_over
 from parallel_envs.learners.distributions import Head, SquashedGaussian
 from parallel_envs.learners.dqn import ReplayConfig, follow, sampled
 from parallel_envs.learners.networks import mlp
@@ -41,6 +41,8 @@ class SACConfig(ReplayConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "temperature")
+        if self.target_entropy is not None:
+            check_number(self, "target_entropy")
 
 
 class Critic(nn.Module):
@@ -101,6 +103,8 @@ class SAC(Algorithm):
     def make_head(self, action_space: Space[Any]) -> Head:
         if not isinstance(action_space, Box):
             raise TypeError(f"{action_space} was given, and SAC acts in Box spaces only.")
+        if not np.issubdtype(action_space.dtype, np.floating):
+            raise TypeError(f"{action_space} holds whole numbers, and SAC acts in floating Box spaces only.")
         if self.sight.is_bytes:
             raise TypeError(f"{self.observation_space} holds pictures, and SAC sees flat observations only.")
         return SquashedGaussian(action_space)

@@ -14,18 +14,30 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from parallel_envs.yaml_files import settings_in
 
 UpdateMode = Literal["sequential", "thread", "process", "fused", "auto"]
 Strategy = Literal["sequential", "thread", "process", "batch", "gpu", "auto"]
 Backend = Literal["process", "thread", "serial", "auto"]
+
+
+def _no_flag(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, not a flag")  # pydantic takes no TypeError
+    return value
+
+
+PositiveInt = Annotated[int, BeforeValidator(_no_flag), Field(gt=0)]
+NotNegative = Annotated[int, BeforeValidator(_no_flag), Field(ge=0)]
+PositiveFloat = Annotated[float, BeforeValidator(_no_flag), Field(gt=0)]
 
 
 class BadSettings(ValueError):
@@ -45,7 +57,7 @@ class ParallelBlock(_Strict):
     """The actions of all agents in one go."""
     parallel_training: bool = True
     """Agents learn beside one another."""
-    async_learning: bool | Literal["overlap", "free"] = False
+    async_learning: Literal[True, False, "overlap", "free"] = False
     """Collect while learning. True or "overlap": with weights that lag by one update; "free": as fast as it goes."""
     train_interval: PositiveInt | None = None
     """Steps of each environment between two updates, for agents that learn from a replay buffer."""
@@ -83,27 +95,33 @@ class TrainSettings(_Strict):
     env: str
     """A PettingZoo module (`mpe2.simple_spread_v3`), `package.module:factory`, or a Gymnasium id (`CartPole-v1`)."""
     env_kwargs: dict[str, Any] = {}
-    turns: Literal["simultaneous", "sequential"] = "simultaneous"
+    turns: Literal["simultaneous"] = "simultaneous"
+    """Learners need all agents' actions at once."""
     num_envs: PositiveInt = 8
     num_workers: PositiveInt | None = None
     backend: Backend = "process"
     total_steps: PositiveInt
     """Steps of environments, all rows together."""
-    seed: int = Field(default=0, ge=0)
+    seed: NotNegative = 0
     algorithm: dict[str, Any] = {"name": "ppo"}
     """`name`, and the fields of that algorithm's config."""
     agents: dict[str, dict[str, Any]] = {}
     """By agent, what differs from `algorithm`; with another `name`, all of it."""
     update_mode: UpdateMode = "auto"
     """"auto" measures, so that its runs can be repeated up to rounding only; those of any other mode to the bit."""
+    update_timeout: PositiveFloat | None = 600.0
+    """Seconds that a worker process has for a round of updates, after which it is replaced; null: as long as it
+    takes."""
+    on_divergence: Literal["skip", "raise"] = "skip"
+    """An agent's update that is not finite is undone, the agent named. "skip": the run goes on; "raise": it ends."""
     strategy: Strategy = "batch"
     mode: Literal["sync", "overlap", "free"] = "sync"
     """"sync": collecting and learning take turns; "overlap": one beside the other, one update behind; "free": each as
     fast as it can. `loops/options.py` says more, and what the next few mean."""
     learn_in: Literal["process", "thread", "serial"] = "process"
     queue: PositiveInt | None = None
-    max_lag: int = Field(default=1, ge=0)
-    updates_per_step: float | None = Field(default=None, gt=0)
+    max_lag: NotNegative = 1
+    updates_per_step: PositiveFloat | None = None
     vtrace: bool = False
     schedule: Literal["round_robin", "most_data", "slowest"] = "round_robin"
     minibatch: tuple[PositiveInt, PositiveInt] | None = None
@@ -141,10 +159,15 @@ class TrainSettings(_Strict):
 # ---- reading ------------------------------------------------------------------------------------------------------
 
 
-def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> TrainSettings:
-    """The settings in a YAML file, with some replaced: `seed=3`, `algorithm.learning_rate=0.001`."""
+def load_settings(
+    path: str | Path, overrides: Sequence[str] = (), otherwise: Mapping[str, Any] | None = None
+) -> TrainSettings:
+    """The settings in a YAML file, with some replaced: `seed=3`, `algorithm.learning_rate=0.001`.
+
+    `otherwise`: what counts where neither says anything.
+    """
     path = Path(path)
-    content = settings_in(path, BadSettings)
+    content = {**(otherwise or {}), **settings_in(path, BadSettings)}
     for override in overrides:
         _replace(content, override)
     return read_settings(content, str(path))
@@ -182,7 +205,14 @@ def _told(mistake: Mapping[str, Any]) -> str:
         return f"`{name}` is unknown. {nearest(str(path[-1]), known.model_fields)}"
     if mistake["type"] == "missing":
         return f"`{name}` is missing."
-    return f"`{name}: {mistake['input']!r}`: {mistake['msg']}."
+    return f"`{name}: {mistake['input']!r}`: {mistake['msg']}.{_meant(mistake)}"
+
+
+def _meant(mistake: Mapping[str, Any]) -> str:
+    """The word that is most like a wrong one, if there are words to choose from."""
+    told = mistake["ctx"]["expected"] if mistake["type"] == "literal_error" else ""
+    close = difflib.get_close_matches(str(mistake["input"]), re.findall(r"'(\w+)'", told), n=1)
+    return f" Did you mean `{close[0]}`?" if close else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -24,6 +24,7 @@ from rich.logging import RichHandler
 from parallel_envs.errors import EnvError
 from parallel_envs.learners.algorithm_settings import algorithm_configs
 from parallel_envs.learners.averages import Averages
+from parallel_envs.learners.checkpoints import BadCheckpoint, folder_names
 from parallel_envs.learners.display import Display, Progress, display
 from parallel_envs.learners.independent import IndependentLearners
 from parallel_envs.learners.learner import CONFIGS
@@ -43,7 +44,6 @@ Agent = Hashable
 MAY_CHANGE = frozenset(
     (
         "total_steps",
-        "checkpoint_every",
         "log_every",
         "keep_checkpoints",
         "tensorboard",
@@ -53,9 +53,14 @@ MAY_CHANGE = frozenset(
         "learn_in",
         "worker_budget",
         "schedule",
+        "update_timeout",
+        "on_divergence",
     )
 )
-"""Settings that may be others when a run is resumed: what is learnt does not depend on them."""
+"""Settings that may be others when a run is resumed: what is learnt does not depend on them. (Where a run ends there is
+a checkpoint, and episodes begin anew, as at any other.)
+"""
+_FOLLOWS = ("checkpoint_every", "log_every")  # from `total_steps`, where nothing is said
 
 
 def begin(config: str | Path, overrides: Sequence[str] = ()) -> Path:
@@ -74,16 +79,28 @@ def begin(config: str | Path, overrides: Sequence[str] = ()) -> Path:
 def go_on(folder: str | Path, config: str | Path | None = None, overrides: Sequence[str] = ()) -> Path:
     """Train on from the newest checkpoint in a run's folder. Returns the folder.
 
-    Other settings (a file, overrides) may be given as far as what is learnt does not depend on them.
+    Other settings (a file, overrides) may be given as far as what is learnt does not depend on them. They are
+    remembered in the folder.
     """
-    settings = load_settings(config or settings_of(folder), overrides)
-    _check_same(settings, load_settings(settings_of(folder)), folder)
+    stored = load_settings(settings_of(folder))
+    settings = load_settings(
+        config or settings_of(folder), overrides, {name: getattr(stored, name) for name in _FOLLOWS}
+    )
+    _check_same(settings, stored, folder)
     with _shown() as console, _learners(settings) as learners:
         run, checkpoint = Run.resume(folder, **_run_options(settings))
         with run:
-            learners.load(checkpoint)
+            _load(learners, run, checkpoint)
+            run.remember({**settings.described(), "folder": stored.described()["folder"]})
             train(learners, settings, run, console)
     return Path(folder)
+
+
+def _load(learners: IndependentLearners, run: Run, checkpoint: Path) -> None:
+    try:
+        learners.load(checkpoint)
+    except BadCheckpoint as error:
+        raise BadCheckpoint(f"{error} {run.way_back(checkpoint)}") from error
 
 
 def train(learners: IndependentLearners, settings: TrainSettings, run: Run, console: Console | None = None) -> None:
@@ -206,6 +223,7 @@ def loop_options(settings: TrainSettings) -> LoopOptions:
 
 
 def _check_agents(settings: TrainSettings, learners: IndependentLearners) -> None:
+    folder_names(learners.agents)  # before there is anything to be lost
     check_agents(loop_options(settings), learners.agents, settings.update_mode)
 
 
@@ -216,14 +234,17 @@ def _shares(settings: TrainSettings) -> Shares | None:
     num_envs = 0 if settings.backend == "serial" else settings.num_envs
     asked = min(settings.num_workers, num_envs) if settings.num_workers else None
     least = needed(settings.mode, settings.learn_in, settings.update_mode)
-    return shared_out(settings.worker_budget, num_envs, least, env_workers=asked)
+    try:
+        return shared_out(settings.worker_budget, num_envs, least, env_workers=asked)
+    except ValueError as error:
+        raise ValueError(f"`worker_budget` (in the block `parallel`: `num_workers`): {error}") from error
 
 
 def _made_of(settings: TrainSettings, make: Callable[..., Any], *given: Any) -> Any:
     """What cannot be made as the settings say is their fault: spaces that an algorithm cannot take, wrong arguments."""
     try:
         return make(settings, *given)
-    except (EnvError, TypeError, ValueError) as error:
+    except (EnvError, ModuleNotFoundError, TypeError, ValueError) as error:
         raise BadSettings(str(error)) from error
 
 
@@ -244,6 +265,8 @@ def _learners_in(settings: TrainSettings, envs: MultiAgentEnvManager, shares: Sh
         seed=settings.seed,
         strategy=settings.strategy,
         workers=settings.num_workers if shares is None else shares.learning or None,
+        update_timeout=settings.update_timeout,
+        on_divergence=settings.on_divergence,
     )
 
 
@@ -252,6 +275,9 @@ def _run_options(settings: TrainSettings) -> dict[str, Any]:
 
 
 def _check_same(settings: TrainSettings, stored: TrainSettings, folder: str | Path) -> None:
+    named = settings.folder
+    if named not in (None, stored.folder) and Path(named).resolve() != Path(folder).resolve():
+        raise BadSettings(f"`folder: {named}` is not {folder}, where the run is. Move it there, or leave `folder` out.")
     own, other = settings.described(), stored.described()
     changed = sorted(name for name in own if own[name] != other[name] and name not in MAY_CHANGE)
     if changed:

@@ -20,7 +20,7 @@ class Adapter(gymnasium.Env[Any, Any]):
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.metadata = dict(getattr(env, "metadata", {}))
+        self.metadata = dict(getattr(env, "metadata", None) or {})
         self.render_mode = getattr(env, "render_mode", None)
         self._takes_turns = bool(getattr(env, "takes_turns", False))
         self._num_steps = 0

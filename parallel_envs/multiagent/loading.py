@@ -104,7 +104,7 @@ def playable(env: Any, turns: str, quicken: Callable[[Any], Any] = quicker) -> A
     if hasattr(env, "agent_selection") or _is_aec(env):
         if turns == "sequential":
             return TurnEnv(env)
-        if not getattr(env, "metadata", {}).get("is_parallelizable", False):
+        if not (getattr(env, "metadata", None) or {}).get("is_parallelizable", False):
             raise ValueError(
                 f"{env} is an AEC environment whose agents cannot act all at once (its metadata does not say "
                 "is_parallelizable). Give turns='sequential'."

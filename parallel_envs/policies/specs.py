@@ -31,6 +31,9 @@ TRAINED = "parallel_envs.learners.trained:TrainedAgent"
 _OF_LEARNERS = ("run.json", "checkpoint.json", "agent.json")
 """One of them is in a folder of learners: a run's, a checkpoint, one agent's."""
 
+_KNOWN = ("agent", "observation_space", "action_space", "seed")
+"""What may be known of an agent."""
+
 _KEYS = ("class", "data", "proportion")
 
 
@@ -91,6 +94,7 @@ class PolicySpec:
             raise TypeError(f"{self.class_path} is {kind!r}. Name a class, or a function that makes a policy.")
         takes = _parameters(kind)
         known = {name: value for name, value in self.known.items() if name in takes and name not in self.kwargs}
+        self._check_told(kind, {*known, *self.kwargs})
         try:
             policy = kind(**known, **self.kwargs)
         except TypeError as error:
@@ -105,6 +109,15 @@ class PolicySpec:
         if not callable(getattr(policy, "step", None)):
             raise TypeError(f"{self.class_path} made {policy!r}, which has no method step(observation).")
         return policy
+
+    def _check_told(self, kind: Any, told: Collection[str]) -> None:
+        """Raise TypeError if something is not told that everybody knows of an agent, and that the class must have."""
+        missing = [name for name in _needed(kind) if name in _KNOWN and name not in told]
+        if missing:
+            raise TypeError(
+                f"{self.class_path} needs to know the agent's {' and '.join(missing)}. Give "
+                f"{', '.join(f'{name}=...' for name in missing)}."
+            )
 
     def _class(self) -> Any:
         module, _, name = self.class_path.partition(":")
@@ -126,6 +139,16 @@ def _parameters(kind: Any) -> Collection[str]:
         return inspect.signature(kind).parameters
     except ValueError:
         return ()
+
+
+def _needed(kind: Any) -> Collection[str]:
+    """What a class must be given, by name."""
+    try:
+        parameters = inspect.signature(kind).parameters
+    except ValueError:
+        return ()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [name for name, one in parameters.items() if one.default is one.empty and one.kind in named]
 
 
 def load_policy(spec: str | PolicySpec, agent: Any = None, **known: Any) -> Any:

@@ -55,13 +55,15 @@ def orders(num_rollouts: int, tasks: Sequence[Any] | TaskSource | None, seed: in
     return made
 
 
-def _tasks(num_rollouts: int, tasks: Sequence[Any] | TaskSource | None, first_id: int) -> Sequence[Task | None]:
+def _tasks(num_rollouts: int, tasks: Any, first_id: int) -> Sequence[Task | None]:
     if tasks is None:
         return [None] * num_rollouts
     if isinstance(tasks, TaskSource):
         source = _copied(tasks)  # binding it must not change what a manager draws from it
         source.bind(1)
         return [source.task_for(first_id + place, 0) for place in range(num_rollouts)]
+    if isinstance(tasks, np.ndarray) and tasks.ndim:
+        tasks = list(tasks)
     if isinstance(tasks, str | bytes) or not isinstance(tasks, Sequence):
         raise TypeError(f"tasks={tasks!r} is neither a list of tasks nor a task source.")
     if len(tasks) != num_rollouts:

@@ -98,7 +98,7 @@ class CpprbPriorities(Priorities):
         except ImportError as error:
             raise ModuleNotFoundError(
                 'sampler="cpprb" needs the library cpprb, which is not installed. Install it with `pip install '
-                'cpprb`, or leave sampler="tree".'
+                'parallel-envs[replay]`, or leave sampler="tree".'
             ) from error
         columns = {"place": {"dtype": np.int64}}
         self._ring = cpprb.PrioritizedReplayBuffer(capacity, columns, alpha=alpha, eps=_LEAST_PRIORITY)
@@ -108,7 +108,8 @@ class CpprbPriorities(Priorities):
             self._ring.add(place=places, priorities=priorities)
 
     def update(self, places: Indices, priorities: Array) -> None:
-        self._ring.update_priorities(places, priorities)
+        if len(places):
+            self._ring.update_priorities(places, priorities)
 
     def draw(self, generator: np.random.Generator, batch_size: int, beta: float) -> tuple[Indices, Weights]:
         drawn = self._ring.sample(batch_size, beta)
@@ -155,15 +156,27 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         kind = SumTree if self._sampler == "tree" else CpprbPriorities
         return kind(self.capacity, self.alpha)
 
-    def update_priorities(self, indices: Indices, priorities: Array) -> None:
-        """Steps that were drawn are as important as that: numbers from 0 up, such as the size of their errors."""
+    def update_priorities(self, indices: Indices, priorities: Array, *, drawn_at: int | None = None) -> None:
+        """Steps that were drawn are as important as that: numbers from 0 up, such as the size of their errors.
+
+        `drawn_at`: what `num_added` was when they were drawn, if steps may have been stored since. What lies in their
+        places by now is other steps, of which nothing has been learnt yet: they stay as important as new ones are.
+        """
         given = np.asarray(priorities, np.float64)
         if given.shape != np.shape(indices) or not np.all(np.isfinite(given)) or np.any(given < 0):
             raise ValueError("Priorities must be one finite number from 0 up for each index.")
         with self._lock:
+            if drawn_at is not None:
+                indices, still_there = np.asarray(indices), self._lie_there_since(np.asarray(indices), drawn_at)
+                indices, given = indices[still_there], given[still_there]
             self._stored[indices] = given
             self._priorities.update(indices, self._stored[indices])
             self._highest = max(self._highest, float(given.max(initial=0.0)))
+
+    def _lie_there_since(self, places: Indices, num_added: int) -> npt.NDArray[np.bool_]:
+        """In which places nothing has been stored since so many steps had been."""
+        age: Indices = (self._position - 1 - places) % self.capacity  # steps that have been stored after it
+        return np.asarray(age >= self.num_added - num_added)
 
     def _link(self, before: Indices, places: Indices, rows: Indices) -> None:
         super()._link(before, places, rows)
@@ -176,6 +189,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _counters(self) -> dict[str, Any]:
         return {**super()._counters(), "highest": self._highest, "beta": self.beta}
+
+    def _check_state(self, counters: dict[str, Any], arrays: dict[str, Array]) -> None:
+        super()._check_state(counters, arrays)
+        for name in ("highest", "beta"):
+            if not isinstance(counters.get(name), int | float) or not counters[name] >= 0:
+                raise ValueError(f"{name}={counters.get(name)!r} is not a number from 0 up.")
+        if not np.all(np.isfinite(arrays["priorities"]) & (arrays["priorities"] >= 0)):
+            raise ValueError("priorities are stored that are not finite numbers from 0 up.")
 
     def _take_over(self, counters: dict[str, Any], arrays: dict[str, Array]) -> None:
         super()._take_over(counters, arrays)

@@ -61,6 +61,8 @@ class StepRing:
         self._last: Indices = np.full(num_rows, NONE)
         """Where the last step of each row lies, if the next one will follow it."""
         self._position = self._size = 0
+        self.num_added = 0
+        """Steps that have been stored here; `load_state` counts as one in every place."""
         self._lock = threading.Lock()
         """Held while steps are stored or drawn: a learner's thread may draw while collection stores."""
 
@@ -153,6 +155,7 @@ class StepRing:
         self._last[rows] = np.where(ended, NONE, places)
         self._position = (self._position + len(rows)) % self.capacity
         self._size = min(self._size + len(rows), self.capacity)
+        self.num_added += len(rows)
 
     def cut(self, rows: Indices | None = None) -> None:
         """What is added next for these rows (None: all) follows nothing: environments were reset from outside."""
@@ -162,9 +165,10 @@ class StepRing:
     # ---- keeping ----------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """`{"counters": json-able, "arrays": {name: array}}`: everything, for `load_state`. Arrays are views."""
-        arrays = {name: array[: self._size] for name, array in self._arrays.items()}
-        return {"counters": self._counters(), "arrays": arrays}
+        """`{"counters": json-able, "arrays": {name: array}}`: everything, for `load_state`, copied at one moment."""
+        with self._lock:
+            arrays = {name: array[: self._size].copy() for name, array in self._arrays.items()}
+            return {"counters": self._counters(), "arrays": arrays}
 
     def _counters(self) -> dict[str, Any]:
         return {"position": self._position, "size": self._size, "last": self._last.tolist(), **self._form()}
@@ -174,19 +178,22 @@ class StepRing:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Become what a buffer of the same form was when `state` was called. Raises ValueError for any other form."""
-        counters, arrays = state["counters"], state["arrays"]
-        self._check_state(counters, arrays)
+        self.check_state(state)
         with self._lock:
-            self._take_over(counters, arrays)
+            self._take_over(state["counters"], state["arrays"])
 
     def _take_over(self, counters: dict[str, Any], arrays: dict[str, Array]) -> None:
         self._position, self._size = counters["position"], counters["size"]
+        self.num_added += self.capacity
         self._last[:] = counters["last"]
         for name, array in self._arrays.items():
             array[: self._size] = arrays[name]
 
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise ValueError for a state that does not fit this buffer."""
+        self._check_state(state["counters"], state["arrays"])
+
     def _check_state(self, counters: dict[str, Any], arrays: dict[str, Array]) -> None:
-        """Raise ValueError for a state that does not fit, before anything has changed."""
         for name, own in self._form().items():
             if counters.get(name) != own:
                 raise ValueError(f"The stored buffer has {name}={counters.get(name)}, this one {name}={own}.")
@@ -201,9 +208,8 @@ class StepRing:
 
     def save(self, path: str | Path) -> None:
         """Write everything into one file, without pickle. The file is whole or not there."""
-        with self._lock:
-            state = self.state()
-            write_archive(path, state["counters"], state["arrays"])
+        state = self.state()
+        write_archive(path, state["counters"], state["arrays"])
 
     def load(self, path: str | Path) -> None:
         """Read what `save` wrote. Raises ValueError if the file is damaged, foreign, or of another form."""

@@ -266,7 +266,8 @@ def some_envs(env_ids: Any, num_envs: int) -> list[int]:
         return list(range(num_envs))
     if not isinstance(env_ids, int | np.integer | Iterable) or isinstance(env_ids, str):
         raise TypeError(f"env_ids={env_ids!r} is neither the number of an environment nor a list of such numbers.")
-    given = [env_ids] if isinstance(env_ids, int | np.integer) else list(env_ids)
+    given = np.ravel(env_ids).tolist() if isinstance(env_ids, np.ndarray) and env_ids.ndim == 0 else env_ids
+    given = [given] if isinstance(given, int | np.integer) else list(given)
     for env in given:
         if isinstance(env, bool) or not isinstance(env, int | np.integer) or not 0 <= env < num_envs:
             raise ValueError(

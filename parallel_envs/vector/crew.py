@@ -64,6 +64,7 @@ class Crew:
         self.pool = open_pool(num_workers, settings)
         self._in_process = self.pool.backend == "process"
         self._attachment: Attachment | None = None
+        self._unmade: set[int] = set()
         self.key = self.pool.new_key()
 
     def holders(self, envs: Iterable[int]) -> list[tuple[int, range]]:
@@ -104,10 +105,22 @@ class Crew:
 
     def replace(self, worker: int) -> None:
         """Put a fresh worker with fresh envs in the place of one that has died or hangs."""
+        self._unmade.add(worker)
         self.pool.restart(worker)
         self.build((worker,))
         if self._attachment is not None:
             self.attach(self._attachment, (worker,))
+        self._unmade.discard(worker)
+
+    def give_up(self, worker: int) -> None:
+        """The mending of a worker was cut short. What there is of it is of no use: it ends, where it can be ended."""
+        self._unmade.add(worker)
+        with contextlib.suppress(WorkerStartError):
+            self.pool.kill(worker)
+
+    def needs_replacing(self, worker: int) -> bool:
+        """Whether a worker has died, or has no envs since they could not be made anew."""
+        return worker in self._unmade or self.pool.death(worker) is not None
 
     def rebuild(self, env: int) -> None:
         """Make one env anew, in the worker that holds it."""
@@ -160,7 +173,7 @@ class Crew:
     def still_broken(self, ticket: Ticket) -> bool:
         """Whether a ticket reports a fault that nobody has mended since."""
         dead = [worker for worker, reply in ticket.replies.items() if reply.death is not None]
-        return any(self.pool.death(worker) is not None for worker in dead) or bool(self.failures(ticket))
+        return any(self.needs_replacing(worker) for worker in dead) or bool(self.failures(ticket))
 
     def late_envs(self, ticket: Ticket) -> list[int]:
         """The envs whose workers still owe a reply."""

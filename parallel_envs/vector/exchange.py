@@ -63,7 +63,7 @@ class ObservationWriter:
         for leaf, array in self._sets[which_set]:
             value = leaf.of(observation)
             if array is None:
-                loose.append(value)
+                loose.append(value if leaf.dtype is None else _fitting(value, leaf).astype(leaf.dtype, copy=False))
             elif type(value) is np.ndarray and value.shape == leaf.shape:
                 array[env] = value
             else:

@@ -32,9 +32,9 @@ def env_error(failures: Mapping[int, Failure], doing: str) -> EnvError:
 
 
 def worker_died(death: Death, envs: Sequence[int], doing: str, *, advice: str = "") -> WorkerDied:
-    text = f"Worker {death.worker} ({env_names(envs)}, pid {death.pid}) {_how(death.exitcode)} during {doing}."
+    text = f"Worker {death.worker} ({env_names(envs)}, pid {death.pid}) {how_it_ended(death.exitcode)} during {doing}."
     text += _hint(death) + advice
-    if lines := _telling(death.last_output):
+    if lines := telling_lines(death.last_output):
         text += "\nIts last output:\n" + "\n".join(f"  {line}" for line in lines)
     return WorkerDied(text, worker=death.worker, pid=death.pid, exitcode=death.exitcode, env_ids=envs)
 
@@ -50,7 +50,7 @@ def step_timeout(
 ) -> StepTimeout:
     text = f"{env_names(envs).capitalize()} did not answer within {seconds} seconds during {doing}.{advice}"
     for worker, stack in stacks.items():
-        text += f"\nWorker {worker} is here:\n{_without_our_own(stack)}"
+        text += f"\nWorker {worker} is here:\n{without_our_own(stack)}"
     return StepTimeout(text, workers=workers, env_ids=envs)
 
 
@@ -63,21 +63,22 @@ def env_names(envs: Sequence[int]) -> str:
     return f"envs {', '.join(map(str, envs))}"
 
 
-def _telling(output: Sequence[str]) -> Sequence[str]:
+def telling_lines(output: Sequence[str]) -> Sequence[str]:
     """The lines to show: those at which a crash begins, or else the last ones."""
     crashes = [number for number, line in enumerate(output) if line.startswith("Fatal Python error")]
     start = crashes[-1] if crashes else max(len(output) - _MOST_LINES, 0)
     return output[start : start + _MOST_LINES]
 
 
-def _without_our_own(stack: str) -> str:
+def without_our_own(stack: str) -> str:
     """A worker's stack, without the frames below its loop, which are the same for all."""
     lines = stack.rstrip().splitlines()
     ends = [number for number, line in enumerate(lines) if "engine/worker.py" in line]
     return "\n".join(lines[: ends[0]] if ends else lines)
 
 
-def _how(exitcode: int | None) -> str:
+def how_it_ended(exitcode: int | None) -> str:
+    """Such as `was killed by signal 9 (SIGKILL)`."""
     if exitcode is None:
         return "ended"
     if exitcode >= 0:

@@ -7,6 +7,7 @@ what lies between: where the arrays are, and what a ticket's replies mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from parallel_envs.vector.buffers import (
 )
 from parallel_envs.vector.crew import Attachment, Crew
 from parallel_envs.vector.infos import Info, InfoReader
-from parallel_envs.vector.layout import Leaf, assembler, leaves, unknown_parts
+from parallel_envs.vector.layout import assembler, leaves, unknown_parts
 from parallel_envs.vector.slice import Description
 from parallel_envs.vector.snapshots import snapshot, unpacked
 from parallel_envs.vector.spaces import batched_action_space, batched_observation_space
@@ -81,8 +82,8 @@ class EnvFleet:
         if shared_memory:
             _check_known(single)
         self._leaves = leaves(single)
-        piped = tuple(Leaf(leaf.path, None) for leaf in self._leaves) if shared_memory is False else self._leaves
-        plan = Plan.of(piped, action, self.num_envs, self.pool.num_workers, num_sets)
+        parts = tuple(replace(leaf, piped=True) for leaf in self._leaves) if shared_memory is False else self._leaves
+        plan = Plan.of(parts, action, self.num_envs, self.pool.num_workers, num_sets)
         self._block = SharedBlock.create(plan.num_bytes)
         self.buffers = Buffers(plan, self._block)
         self.buffers.rows["task_id"] = NO_TASK

@@ -93,6 +93,7 @@ class Flights:
         until = math.inf if timeout is None else time.monotonic() + timeout
         looked = False
         while (done := sum(flight.ticket.done for flight in self)) < count:
+            self._fleet.pool.check_open("What was sent was waited for")
             remaining = until - time.monotonic()
             if looked and remaining <= 0.0:
                 break
@@ -106,6 +107,7 @@ class Flights:
         while not ready() and self._fleet.pool.pump(0.0):
             pass  # what has come in the meantime is not late
         while not (landed := ready()):
+            self._fleet.pool.check_open("What was sent was waited for")
             if self._stop_or_raise_late():
                 continue
             if time.monotonic() >= until:

@@ -22,6 +22,11 @@ from parallel_envs.vector.buffers import INFO_BYTES, cells
 Info = dict[str, Any]
 Path = tuple[Any, ...]
 
+MOST_SCHEMAS = 256
+"""How many kinds of infos a worker has schemas for; others are sent whole. Keys that never come again (a count in a
+name) would otherwise fill the memory on both sides.
+"""
+
 EMPTY, PICKLED = 0, -1
 """In the place of a schema's number: there is nothing; it went by pipe."""
 
@@ -122,8 +127,14 @@ class InfoWriter:
         self._announced.add(schema.number)
         return schema.number, schema
 
+    def announce_anew(self) -> None:
+        """The caller may not have heard of the schemas that it was told of: tell it again."""
+        self._announced.clear()
+
     def _learn(self, shape: tuple[tuple[Any, ...], tuple[type, ...]], info: Info) -> tuple[Schema | None, list[Any]]:
         """The schema of an info that has not been met before, or of one that holds dicts."""
+        if dict not in shape[1] and len(self._known) >= MOST_SCHEMAS:
+            return None, []
         paths, values = _flatten(info)
         schema = Schema(tuple(paths), tuple(map(type, values)))
         if not paths or not schema.fits:
@@ -131,6 +142,8 @@ class InfoWriter:
                 self._known[shape] = None
             return None, values
         if dict in shape[1]:  # what lies inside may change: such an info is looked at each time
+            if schema not in self._nested and len(self._nested) >= MOST_SCHEMAS:
+                return None, []
             return self._nested.setdefault(schema, schema), values
         self._known[shape] = schema
         return schema, values

@@ -32,16 +32,19 @@ _KNOWN = (*_FIXED, Dict, Tuple, Graph, OneOf, SequenceSpace, Text)
 class Leaf:
     """A part of a space that has no parts. `path` leads to it from the root.
 
-    `dtype` is None where values have no fixed shape: they cannot lie in an array and travel by pipe.
+    `dtype` is None where values have no fixed shape: they cannot lie in an array and travel by pipe. Others do so where
+    they are `piped`; their shape is looked at all the same.
     """
 
     path: tuple[str | int, ...]
     dtype: np.dtype[Any] | None
     shape: tuple[int, ...] = ()
+    piped: bool = False
 
     @property
     def fixed(self) -> bool:
-        return self.dtype is not None
+        """Whether values lie in an array."""
+        return self.dtype is not None and not self.piped
 
     @property
     def size(self) -> int:

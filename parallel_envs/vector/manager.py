@@ -159,6 +159,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self.single_observation_space, self.observation_space = fleet.observation_spaces
         self.single_action_space, self.action_space = fleet.action_spaces
         self._set = 0
+        self._all_rows = np.ones(self.num_envs, np.bool_)
         self._told_of_tasks = task_source is not None
         self._requests: list[ResetRequest] = []
         self._call_name = ""
@@ -223,7 +224,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def _check_can_reset(self, envs: Sequence[int]) -> None:
         if self._pending.state is State.ASKING and len(envs) == self.num_envs:
             self._flights.abandon()
-            self._pending.end()
+            self._fleet.tell_all("announce_anew")
+            return  # the state stays as it is until they have been asked
         self._pending.check_idle("reset_async")
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
@@ -308,6 +310,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """Step some environments, each at its own pace. `actions` has a row for each. `recv` brings the results."""
         envs = self._ready_to_fly("send", env_ids)
         code, loose = self._fleet.actions.write(actions, envs)
+        self._keep_what_was_returned()
         with self._pending.asking(State.SEND):
             self._update_source()
             for env in envs:
@@ -328,11 +331,17 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         chosen = self._tasks.choices(wish.tasks, wish.envs)
         requests = [ResetRequest(env, seeds[env], wish.options[env], chosen[env]) for env in wish.envs]
         self._fleet.check_can_travel(requests)
+        self._keep_what_was_returned()
         with self._pending.asking(State.SEND):
             self._update_source()
             for request in requests:
                 self._flights.start_reset(request, self._set)
         self._use_tasks(chosen)
+
+    def _keep_what_was_returned(self) -> None:
+        """The first of these requests begins a step, as far as the observations go that the caller may still hold."""
+        if self._pending.state is State.IDLE:
+            self._turn_set(untouched=self._all_rows)
 
     def _ready_to_fly(self, asked: str, env_ids: int | Iterable[int] | None) -> list[int]:
         self._check_open(asked)
@@ -560,7 +569,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         busy = {worker for ticket in pending for worker in ticket.waiting}
         for worker, held in self._fleet.crew.holders(envs):
             chosen = [env for env in envs if env in held]
-            if worker in busy or len(chosen) == len(held) or self._fleet.pool.death(worker) is not None:
+            if worker in busy or len(chosen) == len(held) or self._fleet.crew.needs_replacing(worker):
                 self._recovery.replace_worker(worker, None)
                 continue
             for env in chosen:
@@ -612,14 +621,17 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         ticket = self._pending.awaited(state)
         arguments.optional_wait(timeout)
         self._settler.wait(ticket, doing, timeout, ask_again)
-        self._pending.end()
-        if not ticket.replies:
-            return [ticket]
-        try:
-            return self._settler.resolve(ticket, doing, timeout, ask_again)
-        except Exception:
-            self._fleet.take_in([ticket], self._set)
-            raise
+        tickets = [ticket]
+        if ticket.replies:
+            try:
+                tickets = self._settler.resolve(ticket, doing, timeout, ask_again)
+            except Exception:
+                self._fleet.take_in(tickets, self._set)
+                self._pending.end()
+                raise
+            self._fleet.learn(tickets)
+        self._pending.end()  # not before: a Ctrl-C until here leaves something that may be waited for again
+        return tickets
 
 
 def _raise_failures(failures: Mapping[int, Failure], doing: str) -> None:

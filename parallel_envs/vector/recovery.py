@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from parallel_envs.engine import Ticket
+from parallel_envs.engine.completions import undisturbed
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.seeding import SeedTree
 from parallel_envs.vector.crew import Crew
@@ -53,6 +54,7 @@ class Recovery:
         self._budget = Budget(limit, window)
         self._counts: dict[int, int] = {}
         self._late: dict[int, StepTimeout] = {}
+        self._mending: dict[int, list[Ticket]] = {}
         self.restarts = [0] * len(crew.slices)
         self.seeds = SeedTree(0)
         """Where fresh seeds come from."""
@@ -70,13 +72,30 @@ class Recovery:
         `ask_again` asks the envs it is given once more, each within `timeout` seconds; their tickets are returned with
         the first, for the news in them.
         """
-        tickets = [ticket]
-        while broken := self._replace_broken(tickets[-1], doing):
-            again = ask_again(broken)
-            if not self._crew.pool.wait(again, timeout):
-                self.kill_late(again, self._crew.timeout(doing, timeout, self._crew.late_envs(again)))
-            tickets.append(again)
-        return tickets
+        tickets = self._mending.setdefault(ticket.number, [ticket])
+        try:
+            self._mend_last(tickets, doing, timeout, ask_again)
+        except Exception:
+            del self._mending[ticket.number]
+            raise
+        return self._mending.pop(ticket.number)
+
+    def _mend_last(
+        self, tickets: list[Ticket], doing: str, timeout: float | None, ask_again: Callable[[Sequence[int]], Ticket]
+    ) -> None:
+        """Mend what the last of the tickets reports, and ask again, until that is nothing.
+
+        After a Ctrl-C it goes on where it was: what has been asked is not asked twice.
+        """
+        while True:
+            if not self._crew.pool.wait(tickets[-1], timeout):
+                fault = self._crew.timeout(doing, timeout, self._crew.late_envs(tickets[-1]))
+                self.kill_late(tickets[-1], fault)
+            broken = self._replace_broken(tickets[-1], doing)
+            if not broken:
+                return
+            with undisturbed():
+                tickets.append(ask_again(broken))
 
     def kill_late(self, ticket: Ticket, fault: StepTimeout) -> None:
         """End the workers that still owe a reply: the ticket then reports their deaths."""
@@ -90,7 +109,7 @@ class Recovery:
         for worker, reply in ticket.replies.items():
             if reply.death is not None:
                 envs |= set(crew.slices[worker])
-                if crew.pool.death(worker) is not None:
+                if crew.needs_replacing(worker):
                     died = worker_died(reply.death, crew.slices[worker], doing)
                     self.replace_worker(worker, self._late.pop(worker, died))
         for env, failure in crew.failures(ticket).items():
@@ -117,7 +136,7 @@ class Recovery:
         while True:
             self._spend(worker, envs, fault)
             try:
-                if self._crew.pool.death(worker) is not None:
+                if self._crew.needs_replacing(worker):
                     self._crew.replace(worker)
                     envs = self._crew.slices[worker]
                 else:
@@ -131,6 +150,9 @@ class Recovery:
                 self._crew.pool.kill(worker)
             except (WorkerDied, EnvError) as error:
                 fault = error
+            except BaseException:
+                self._crew.give_up(worker)
+                raise
 
     def _spend(self, worker: int, envs: Sequence[int], fault: Fault | None) -> None:
         if fault is None:

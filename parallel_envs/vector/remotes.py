@@ -22,7 +22,9 @@ _WORDS = ("reset", "step", "get_attr", "seed", "close")
 
 
 class Remote:
-    """The env `env` of a manager. Requests of different remotes may be on their way at once."""
+    """The env `env` of a manager. Resets and steps of different remotes may be on their way at once; a "get_attr" is
+    answered at once, and must wait until none of them is.
+    """
 
     def __init__(self, manager: ParallelEnvManager, env: int) -> None:
         self._manager, self._env = manager, env

@@ -58,6 +58,8 @@ class EnvSlice:
         self._keep: Callable[[Any], Any] = snapshot if copies else Packed
         self._envs: list[AnyEnv] = []
         self._unmade = News()
+        self._stepper: Stepper | None = None
+        self.ring: Callable[[int], News | None] = lambda argument: self._news_instead()
         for env, factory in enumerate(factories, first):
             try:
                 self._envs.append(_make(env, factory, registrations))
@@ -67,7 +69,7 @@ class EnvSlice:
                 break
 
     def describe(self) -> Description | News:
-        """What the envs are like, or the news that one could not be made."""
+        """What the envs are like, or the news that one could not be made: all else is answered by it as well then."""
         if self._unmade:
             self.close()
             return self._unmade
@@ -90,13 +92,37 @@ class EnvSlice:
 
     def step_with(self, argument: int, parts: Mapping[int, Sequence[Any]]) -> News | None:
         """As `ring`, where parts of the actions have no fixed shape: `parts` holds them, by env."""
-        return self._stepper.ring_with(argument, parts)
+        return self._news_instead() if self._stepper is None else self._stepper.ring_with(argument, parts)
 
     def reset(self, requests: Sequence[ResetRequest], which_set: int) -> News | None:
         """Reset some envs."""
+        if self._stepper is None:
+            return self._news_instead()
         for request in requests:
             self._stepper.reset(request, which_set)
         return self._stepper.take_news()
+
+    def announce_anew(self) -> None:
+        """Answers of this worker may not have been heard: what they said once is to be said again."""
+        if self._stepper is not None:
+            self._stepper.announce_anew()
+
+    def _news_instead(self) -> News:
+        """The news that these envs could not be made, in the place of any other answer."""
+        if not self._unmade:
+            raise RuntimeError(
+                "These environments were to be made anew, which was cut short. Call `restart()` for them."
+            )
+        return self._unmade
+
+    def _made(self) -> Stepper:
+        """What steps the envs. Raises if there are none, and says why."""
+        if self._stepper is None:
+            failures = self._news_instead().failures
+            raise RuntimeError(
+                "; ".join(f"env {env} could not be made: {one.message}" for env, one in failures.items())
+            )
+        return self._stepper
 
     def rebuild(self, env: int) -> News | None:
         """Make an env anew. What becomes of the old one does not matter any more. Returns the news that it failed."""
@@ -110,6 +136,7 @@ class EnvSlice:
             self._envs[local] = _make(env, self._factories[local], self._registrations)
         except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
             let_ctrl_c_through(error)
+            self._envs[local] = _Missing(error)
             return News(failures={env: Failure.of(error)})
         return None
 
@@ -118,7 +145,7 @@ class EnvSlice:
         failures: dict[int, Failure] = {}
         for request in requests:
             try:
-                self._stepper.revive(request)
+                self._made().revive(request)
             except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
                 let_ctrl_c_through(error)
                 failures[request.env] = Failure.of(error)
@@ -128,37 +155,40 @@ class EnvSlice:
 
     def set_tasks(self, tasks: Mapping[int, Any]) -> None:
         """Give envs these tasks, or `RESAMPLE`, from their next episodes on."""
-        self._stepper.tells_tasks = True
+        stepper = self._made()
+        stepper.tells_tasks = True
         for env, task in tasks.items():
-            self._stepper.desk.assign(env - self._first, task)
+            stepper.desk.assign(env - self._first, task)
 
     def set_source(self, source: TaskSource) -> None:
         """Draw from this source from now on."""
-        self._stepper.desk.source = snapshot(source) if self._copies else source
+        self._made().desk.source = snapshot(source) if self._copies else source
 
     def tell_tasks(self) -> None:
         """Tasks are in use: final infos are to say which."""
-        self._stepper.tells_tasks = True
+        self._made().tells_tasks = True
 
     def get_tasks(self, envs: Sequence[int]) -> dict[int, Any]:
         """The tasks of envs: as an env itself tells where it can, else as given. A `Failure` where it raised."""
         return {env: self._task_of(env - self._first) for env in envs}
 
     def _task_of(self, local: int) -> Any:
-        env = self._envs[local]
         try:
+            env = self._env(self._first + local)
             for name in ("get_task", "get_current_task"):
                 if offers(env, name):
                     return self._keep(part_of(env, name)())
         except Exception as error:  # noqa: BLE001  # an error of this call, whatever it is
             return Failure.of(error)
-        held = self._stepper.desk.held(local)
+        held = self._made().desk.held(local)
         return None if held is None else self._keep(held.value)
 
     # ---- faults ---------------------------------------------------------------------------------------------------
 
     def report_lost(self, envs: Sequence[int], which_set: int) -> News | None:
         """The rows of revived envs for a step that their predecessors did not live to answer."""
+        if self._stepper is None:
+            return self._news_instead()
         self._stepper.report_lost([env - self._first for env in envs], which_set)
         return self._stepper.take_news()
 
@@ -167,7 +197,7 @@ class EnvSlice:
         results: dict[int, Any] = {}
         for env in envs:
             try:
-                attribute = self._envs[env - self._first].get_wrapper_attr(name)
+                attribute = self._env(env).get_wrapper_attr(name)
                 results[env] = self._keep(attribute(*args, **kwargs) if callable(attribute) else attribute)
             except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
                 let_ctrl_c_through(error)
@@ -179,11 +209,15 @@ class EnvSlice:
         failures: dict[int, Failure] = {}
         for env, value in values.items():
             try:
-                self._envs[env - self._first].set_wrapper_attr(name, value)
+                self._env(env).set_wrapper_attr(name, value)
             except BaseException as error:  # noqa: BLE001  # as above
                 let_ctrl_c_through(error)
                 failures[env] = Failure.of(error)
         return failures
+
+    def _env(self, env: int) -> AnyEnv:
+        self._made()
+        return self._envs[env - self._first]
 
     def close(self) -> None:
         """Close every env; the first error is raised after all have been closed, and says whose it is."""
@@ -198,6 +232,19 @@ class EnvSlice:
         self._envs = []
         if errors:
             raise errors[0]
+
+
+class _Missing(gymnasium.Env[Any, Any]):
+    """In the place of an env that could not be made anew: whatever is asked of it, it says why."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        raise self._error
+
+    def step(self, action: Any) -> Any:
+        raise self._error
 
 
 def _make(index: int, factory: Callable[[], AnyEnv], registrations: Registrations | None) -> AnyEnv:

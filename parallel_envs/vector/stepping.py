@@ -18,6 +18,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import Failure, let_ctrl_c_through
+from parallel_envs.engine.forks import forked, leave_if_forked
 from parallel_envs.tasks import Task, takes
 from parallel_envs.vector.buffers import (
     AUTORESET_SECONDS,
@@ -135,6 +136,8 @@ class Stepper:
                         continue
                     action = compose(env) if actions is None else actions[env].copy() if shaped else actions[env]
                     observation, reward, terminated, truncated, info = envs[local].step(action)
+                    if forked:
+                        leave_if_forked()  # before it writes where the worker will
                     if terminated or truncated:
                         observation, info = self._end_episode(local, observation, info)
                     if info or type(observation) is not np.ndarray or observation.shape != shape:
@@ -198,6 +201,10 @@ class Stepper:
             except BaseException as error:  # noqa: BLE001  # as in ring
                 let_ctrl_c_through(error)
                 self._note().failures[self._first + local] = Failure.of(error)
+
+    def announce_anew(self) -> None:
+        """What has been told of infos may not have been heard: tell it again."""
+        self._infos.announce_anew()
 
     def take_news(self) -> News | None:
         """What has not fitted since this was last asked."""
@@ -292,4 +299,6 @@ class Stepper:
 
 def reset_env(env: AnyEnv, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, Info]:
     """Reset; an env whose `reset` takes no arguments is content as long as none are given. Options become its own."""
-    return env.reset() if seed is None and options is None else env.reset(seed=seed, options=options)
+    result = env.reset() if seed is None and options is None else env.reset(seed=seed, options=options)
+    leave_if_forked()
+    return result

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import cloudpickle
-import numpy as np
-
+from parallel_envs.task_keys import is_whole, task_key
 from parallel_envs.tasks import Task
 
 _LEAST, _MOST = -(1 << 63) + 1, (1 << 63) - 1  # what a row has room for
@@ -19,7 +16,9 @@ class TaskNumbers:
     """One number for each task of a manager, and one task for each number.
 
     A task of the source has its number there. A whole number tells itself, if no other task has that number; anything
-    else, as it first appears, gets the first number from 0 up that is free.
+    else, as it first appears, gets the first number from 0 up that is free, and keeps it for as long as the manager
+    lives: some two hundred bytes for each task that was ever named. Where that is too much, name `Task`s with numbers
+    of your own, of which nothing is kept here.
 
     Args:
         tasks: Those of the task source.
@@ -29,12 +28,12 @@ class TaskNumbers:
         self._numbers: dict[bytes, int] = {}
         self._next = 0
         for task in tasks:
-            self._numbers.setdefault(_key(task.value), task.id)
+            self._numbers.setdefault(task_key(task.value), task.id)
         self._taken = set(self._numbers.values())
 
     def of(self, task: Any) -> int:
         """The number of this value. Raises TypeError if it cannot be pickled."""
-        key = _key(task)
+        key = task_key(task)
         if key not in self._numbers:
             number = self._free_number(task)
             self._numbers[key] = number
@@ -44,29 +43,18 @@ class TaskNumbers:
     @contextlib.contextmanager
     def trying(self) -> Iterator[None]:
         """After an error within this, numbers are as they were: what was refused has had none."""
-        before = dict(self._numbers), set(self._taken), self._next
+        count, following = len(self._numbers), self._next
         try:
             yield
         except BaseException:
-            self._numbers, self._taken, self._next = before
+            while len(self._numbers) > count:  # those that came last
+                self._taken.discard(self._numbers.popitem()[1])
+            self._next = following
             raise
 
     def _free_number(self, task: Any) -> int:
-        if _is_whole(task) and _LEAST <= task <= _MOST and int(task) not in self._taken:
+        if is_whole(task) and _LEAST <= task <= _MOST and int(task) not in self._taken:
             return int(task)
         while self._next in self._taken:
             self._next += 1
         return self._next
-
-
-def _is_whole(task: Any) -> bool:
-    return isinstance(task, int | np.integer) and not isinstance(task, bool)
-
-
-def _key(task: Any) -> bytes:
-    """Equal for equal tasks."""
-    try:
-        data = cloudpickle.dumps(int(task) if _is_whole(task) else task)
-    except Exception as error:
-        raise TypeError(f"The task {task!r} cannot be pickled, so it cannot travel to a worker: {error}") from error
-    return hashlib.blake2b(data, digest_size=16).digest()

@@ -142,7 +142,7 @@ class TaskBook:
         """What each of these envs is to play: a `Task`, `KEEP` or `RESAMPLE`. Raises before anything has happened."""
         if tasks is None:
             return dict.fromkeys(envs, UNSAID)
-        if isinstance(tasks, str | bytes | Mapping) or not isinstance(tasks, Iterable):
+        if isinstance(tasks, str | bytes | Mapping) or not isinstance(tasks, Iterable) or _is_single(tasks):
             raise TypeError(f"tasks={tasks!r} is not a list with one task for each environment.")
         given = list(tasks)
         if len(given) != len(envs):
@@ -198,6 +198,11 @@ class TaskBook:
             way = self.ways[env]
             if isinstance(way, str):
                 raise TypeError(f"Env {env} was to be given a task. {way}")
+
+
+def _is_single(tasks: Any) -> bool:
+    """Whether it is an array without an axis, which can be gone through as little as a number."""
+    return isinstance(tasks, np.ndarray) and not tasks.ndim
 
 
 def _checked_number(task: Task) -> int:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import Failure
-from parallel_envs.errors import ClosedError
+from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, Turn, policy_error
 from parallel_envs.wrappers.rows import Mask, check_mask, row_numbers
 from parallel_envs.wrappers.rules import Rules, Tally
@@ -47,6 +47,8 @@ class PerAgentWrapper(ClosedAtExit, ABC):
             raise TypeError(f"rules={rules!r} are not Rules. Give parallel_envs.wrappers.Rules(...), or None.")
         self.rules = rules or Rules()
         self.tallies = {agent: Tally() for agent in self.policies}
+        self.versions = dict.fromkeys(self.policies, 0)
+        """Which weights of each agent act: those it was given (0), or those that were loaded first, second, ..."""
         self.closed = False
         self.num_rows = 0
         """How many rows there are, as far as turns have told."""
@@ -245,7 +247,26 @@ class PerAgentWrapper(ClosedAtExit, ABC):
 
     def load_state_dict(self, agent: Agent, weights: Any) -> None:
         """New weights for an agent's policy, from its next turn on."""
-        self._ask("load_state_dict", {agent: (weights,)})
+        self.load_state_dicts({agent: weights})
+
+    def load_state_dicts(self, weights: Mapping[Agent, Any]) -> None:
+        """The same for several agents, all at once. Those that take theirs have them, also where others raise."""
+        self._check_known(weights)
+        numbered = {agent: (own, self.versions[agent] + 1) for agent, own in weights.items()}
+        try:
+            self._ask("load_state_dict", numbered)
+        except PolicyError as error:
+            self._note_versions(numbered.keys() - set(error.agents))
+            raise
+        self._note_versions(numbered)
+
+    def _note_versions(self, agents: Iterable[Agent]) -> None:
+        for agent in agents:
+            self.versions[agent] += 1
+
+    def check_weights(self, weights: Mapping[Agent, Any]) -> None:
+        """Raise if weights do not fit, for those policies that can tell without taking them."""
+        self._ask("check_weights", {agent: (own,) for agent, own in weights.items()})
 
     def _ask(self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False) -> dict[Agent, Any]:
         """What the seats return. Who fails does not keep the others from being asked."""

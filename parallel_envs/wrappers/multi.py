@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -205,13 +205,16 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         self._meet([] if agent in self._wrapper_of else [agent])
         return self._wrapper_of[agent].agent_policy(agent)
 
-    def reset(self, rows: Sequence[int] | Mask | None = None) -> None:
-        """Episodes begin: in all rows, or in some (their numbers, or a mask).
+    def reset(self, rows: Sequence[int] | Mask | None = None, *, agents: Collection[Agent] | None = None) -> None:
+        """Episodes begin: in all rows, or in some (their numbers, or a mask); of all agents, or of these only.
 
         First in what agents have in common (`MultiAgentPolicy.reset`), then in each agent's policy. Where only some
         rows begin anew, the former is told so if it takes `rows`, and else is not asked.
         """
         numbers = row_numbers(rows, max((wrapper.num_rows for wrapper in self._wrappers), default=0))
+        if agents is not None:
+            self._each(lambda wrapper: wrapper.reset([one for one in agents if one in wrapper.policies], rows=numbers))
+            return
         try:
             self._reset_common(numbers)
         finally:  # the agents' policies in any case
@@ -234,15 +237,19 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
     def set_state(self, states: Mapping[Agent, Any]) -> None:
         """Put back what `get_state` has told."""
         self._meet([agent for agent in states if agent not in self._wrapper_of])
-        self._each(
-            lambda wrapper: wrapper.set_states({a: state for a, state in states.items() if a in wrapper.policies})
-        )
+        self._each(lambda wrapper: wrapper.set_states(_of_these(wrapper, states)))
 
     def load_state_dict(self, weights: Mapping[Agent, Any]) -> None:
-        """New weights for some agents, from their next turns on. Those that do not fit change nothing."""
+        """New weights for some agents, from their next turns on.
+
+        All agents or none, where a policy can tell which weights fit (`check_weights(weights)`, which raises: as a
+        `TorchPolicy` has it). Where one cannot, weights that it refuses leave its own as they were, and the others
+        have theirs.
+        """
         self._meet([agent for agent in weights if agent not in self._wrapper_of])
-        for agent, own in weights.items():
-            self._wrapper_of[agent].load_state_dict(agent, own)
+        if len(weights) > 1:
+            self._each(lambda wrapper: wrapper.check_weights(_of_these(wrapper, weights)))
+        self._each(lambda wrapper: wrapper.load_state_dicts(_of_these(wrapper, weights)))
 
     def sync(self) -> None:
         """Bring the policies that were given up to date with those that run."""
@@ -270,6 +277,11 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
 
         self._each(revive)
         return anew
+
+    @property
+    def versions(self) -> dict[Agent, int]:
+        """Which weights of each agent act: those it was given (0), or those that were loaded first, second, ..."""
+        return {agent: wrapper.versions[agent] for agent, wrapper in self._wrapper_of.items()}
 
     def _each(self, ask: Callable[[PerAgentWrapper], Any]) -> None:
         """Ask all wrappers, also where one of them fails."""
@@ -307,6 +319,11 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
 
     def __repr__(self) -> str:
         return f"WrappedMultiAgentPolicy({len(self._wrapper_of)} agents, strategy={self.strategy!r})"
+
+
+def _of_these(wrapper: PerAgentWrapper, told: Mapping[Agent, Any]) -> dict[Agent, Any]:
+    """The part of it that concerns this wrapper's agents."""
+    return {agent: own for agent, own in told.items() if agent in wrapper.policies}
 
 
 def _check_strategy(strategy: Any, policy: Any) -> None:

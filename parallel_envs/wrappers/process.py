@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallel_envs.engine import HOST, Call, Failure, Reply, Ticket, Unpicklable, picklable
-from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, policy_error, still_busy
+from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, policy_error, still_busy, told
 from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.desk import Desk
 from parallel_envs.wrappers.pool import PolicyPool
@@ -50,7 +50,8 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         self._late: dict[int, Ticket] = {}  # whose turn has ended without them
         self._pids: dict[int, int] = {}
         self._unmade_in: dict[int, Failure] = {}  # workers in which policies could not be made again
-        self._weights: dict[Agent, Any] = {}  # that were loaded last
+        self._weights: dict[Agent, tuple[Any, int]] = {}  # that were loaded last, the latest last, and their versions
+        self._abroad: set[Agent] = set()  # whose weights have not been brought home yet
         try:
             self._workers = self._policy_pool.processes()
             self._key = self._workers.new_key()
@@ -91,7 +92,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         ticket = self._workers.send(dict.fromkeys(workers, Call(self._key, "unmade")))
         self._workers.wait(ticket)
         answers = [self._answers_in(worker, ticket, self._held[worker]) for worker in workers]
-        return {agent: one.failure for told in answers for agent, one in told.others.items() if one.failure is not None}
+        return {agent: one.failure for said in answers for agent, one in said.others.items() if one.failure is not None}
 
     def _loss(self, worker: int) -> Failure | None:
         """How a worker was lost, if it was."""
@@ -155,8 +156,8 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         reply = ticket.replies[worker]
         failure = _failure_in(reply)
         if failure is None:
-            told: Answers = reply.value
-            return told
+            value: Answers = reply.value
+            return value
         if failure.type_name.endswith(f".{Unpicklable.__name__}"):  # of one agent: what did the others say?
             again = self._workers.call(worker, self._key, "said", agents)
             self._workers.wait(again)
@@ -191,6 +192,17 @@ class PerAgentProcessWrapper(PerAgentWrapper):
     def _ask_seats(
         self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
     ) -> dict[Agent, Answer]:
+        if method != "check_weights":
+            return self._ask_workers(method, arguments, later=later)
+        # Where the policy is here too, weights need not travel to be looked at.
+        here = [agent for agent in arguments if not is_spec(self.policies[agent])]
+        there = {agent: own for agent, own in arguments.items() if agent not in here}
+        answers = {agent: told(Seat(self.policies[agent]), method, arguments[agent]) for agent in here}
+        return answers | self._ask_workers(method, there)
+
+    def _ask_workers(
+        self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
+    ) -> dict[Agent, Answer]:
         self._policy_pool.check_open()
         self._forget_answered()
         answers: dict[Agent, Answer] = {}
@@ -215,14 +227,21 @@ class PerAgentProcessWrapper(PerAgentWrapper):
             if worker in self._late:
                 self._late[worker] = ticket  # requests are answered in order: it is back when this has been answered
             elif self._workers.wait(ticket, self._patience(later)):
-                told = self._answers_in(worker, ticket, agents)
-                answers |= {agent: told.of(agent) for agent in agents}
+                said = self._answers_in(worker, ticket, agents)
+                answers |= {agent: said.of(agent) for agent in agents}
             else:
                 self._late[worker] = ticket
                 answers |= {} if later else dict.fromkeys(agents, Answer(failure=still_busy(method)))
         if method == "load_state_dict":
-            self._weights |= {agent: _kept(arguments[agent][0]) for agent in answers if answers[agent].failure is None}
+            for agent in [agent for agent in arguments if agent in answers and answers[agent].failure is None]:
+                self._note_weights(agent, *arguments[agent])
         return answers
+
+    def _note_weights(self, agent: Agent, weights: Any, version: int) -> None:
+        """These act now. What is noted is in the order of loading: agents may share what was loaded."""
+        self._weights.pop(agent, None)
+        self._weights[agent] = _kept(weights), version
+        self._abroad.add(agent)
 
     def _patience(self, later: bool) -> float | None:
         """How long a worker may take that is not asked to act. A state may be large: longer than an action."""
@@ -231,7 +250,12 @@ class PerAgentProcessWrapper(PerAgentWrapper):
 
     def sync(self) -> None:
         given = [agent for agent, policy in self.policies.items() if not is_spec(policy)]
-        for agent, (own, _) in self.get_states(given).items():
+        states = self.get_states(given)
+        for agent in [agent for agent in self._weights if agent in self._abroad and agent in states]:
+            weights, version = self._weights[agent]
+            Seat(self.policies[agent]).load_state_dict(_kept(weights), version)
+            self._abroad.discard(agent)
+        for agent, (own, _) in states.items():
             Seat(self.policies[agent]).set_state((own, []))
 
     def _revived(self, agents: Iterable[Agent] | None) -> list[Agent]:
@@ -249,7 +273,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         self._desk.clear()
         self._settle_in(lost)
         anew = [agent for worker in lost for agent in self._held[worker]]
-        weights = {agent: (self._weights[agent],) for agent in anew if agent in self._weights}
+        weights = {agent: own for agent, own in self._weights.items() if agent in anew}
         answers = self._ask_seats("load_state_dict", weights)
         if failures := {agent: one.failure for agent, one in answers.items() if one.failure is not None}:
             raise policy_error(failures, {})

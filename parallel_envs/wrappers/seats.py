@@ -31,7 +31,9 @@ class Seat:
 
     def __init__(self, policy: Any) -> None:
         self.policy = policy
-        self.batches = callable(getattr(policy, "step_batch", None)) and not _is_overridden(type(policy))
+        self.batches = callable(getattr(policy, "step_batch", None)) and not _is_overridden(
+            type(policy), "step", "step_batch"
+        )
         self.remembers_rows = self.batches and "rows" in inspect.signature(policy.step_batch).parameters
         self._copies: list[Any] = []
 
@@ -100,10 +102,18 @@ class Seat:
         for twin, told in zip(self._copies, rows, strict=True):
             _restore(twin, told)
 
-    def load_state_dict(self, weights: Any) -> None:
-        """New weights, for the copies too."""
+    def check_weights(self, weights: Any) -> None:
+        """Raise if these weights do not fit, where the policy can tell without taking them (`check_weights`)."""
+        if callable(getattr(self.policy, "check_weights", None)) and not _is_overridden(
+            type(self.policy), "load_state_dict", "check_weights"
+        ):
+            self.policy.check_weights(weights)
+
+    def load_state_dict(self, weights: Any, version: int) -> int:
+        """New weights, for the copies too. Returns their version, which acts from now on."""
         for policy in (self.policy, *self._copies):
             policy.load_state_dict(weights)
+        return version
 
 
 def as_policy(agent: Any, policy: Any) -> Any:
@@ -150,13 +160,13 @@ def reset_policy(policy: Any, **rows: Any) -> None:
         reset(**rows)
 
 
-def _is_overridden(kind: type) -> bool:
-    """Whether `step` was defined by a subclass of the class that defined `step_batch`."""
+def _is_overridden(kind: type, method: str, companion: str) -> bool:
+    """Whether a method was defined by a subclass of the class that defined its companion, which knows nothing of it."""
     for one in kind.__mro__:
-        if "step_batch" in vars(one):
+        if companion in vars(one):
             return False
-        if "step" in vars(one):
-            return any("step_batch" in vars(base) for base in one.__mro__)
+        if method in vars(one):
+            return any(companion in vars(base) for base in one.__mro__)
     return False
 
 

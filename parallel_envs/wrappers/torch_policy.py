@@ -132,6 +132,12 @@ class TorchPolicy(AgentPolicy):
 
     def load_state_dict(self, weights: Any) -> None:
         """New weights for the network. All or none: what does not fit raises before anything has changed."""
+        self.check_weights(weights)
+        self.module.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
+        self.version += 1
+
+    def check_weights(self, weights: Any) -> None:
+        """Raise ValueError if these are not weights of such a network."""
         own = self.module.state_dict()
         odd = {name for name in {*own, *weights} if name not in own or name not in weights}
         odd |= {name for name in own if name not in odd and tuple(own[name].shape) != np.shape(weights[name])}
@@ -139,8 +145,6 @@ class TorchPolicy(AgentPolicy):
             raise ValueError(
                 f"The weights do not fit the network: {sorted(odd)} are missing, unknown or of another shape."
             )
-        self.module.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
-        self.version += 1
 
     # ---- many at once -----------------------------------------------------------------------------------------------
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 
 from parallel_envs.engine import Call, WorkerPool
+from parallel_envs.engine.channel import Outbox
 from parallel_envs.engine.completions import CompletionReader, undisturbed
 from parallel_envs.engine.messages import COMPLETION
 from parallel_envs.engine.process import ProcessPool
@@ -158,16 +162,113 @@ def test_completions_are_noted_again_after_the_note_was_cut_short() -> None:
     os.close(writing)
 
 
-def test_an_interrupt_waits_for_the_end_of_what_must_not_be_disturbed() -> None:
-    done = False
+def arrives() -> None:
+    """Send this process a Ctrl-C, and return once the system has delivered it to one of the threads, whichever."""
+    arrived, tell = os.pipe()
+    os.set_blocking(tell, False)
+    before = signal.set_wakeup_fd(tell)
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert os.read(arrived, 1) == bytes([signal.SIGINT])
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(arrived)
+        os.close(tell)
+
+
+@pytest.fixture
+def second_thread() -> Iterator[None]:
+    """A thread besides, to which the system may deliver signals: numeric libraries have some."""
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
+def test_an_interrupt_waits_for_the_end_of_what_must_not_be_disturbed(second_thread: None) -> None:
+    done: list[str] = []
 
     def at_work() -> None:
-        nonlocal done
         with undisturbed():
-            signal.raise_signal(signal.SIGINT)
-            done = True
+            with undisturbed():
+                arrives()
+                done.append("inner")
+            done.append("outer")
 
     with pytest.raises(KeyboardInterrupt):
         at_work()
-    assert done
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert done == ["inner", "outer"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_of_the_users_own_is_called_afterwards() -> None:
+    said: list[str] = []
+
+    def say(word: str, number: int, frame: FrameType | None) -> None:
+        said.append(word)
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        for word in ("one", "other"):  # one that was installed in between, too
+            signal.signal(signal.SIGINT, partial(say, word))
+            with undisturbed():
+                arrives()
+                said.append("done")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert said == ["done", "one", "done", "other"]
+
+
+def test_who_ignores_it_goes_on_ignoring_it() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with undisturbed():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_leave_the_handler_alone() -> None:
+    seen: list[Any] = []
+
+    def look() -> None:
+        with undisturbed():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
+
+
+def test_half_a_message_is_never_sent(open_forkserver: Open) -> None:
+    pool = open_forkserver(1)
+    key = host(pool, Echo)
+    num_struck = 0
+    for at in range(1, STRIKES):
+        strike = SignalAt((Outbox.put.__code__, Outbox.flush.__code__, Outbox._send.__code__), at)
+        sys.settrace(strike)
+        try:
+            pool.call(0, key, "echo", "lost")
+        except KeyboardInterrupt:
+            num_struck += 1
+        finally:
+            sys.settrace(None)
+        answer = pool.call(0, key, "echo", at)
+        assert pool.wait(answer, 30.0), "the worker does not understand what it is told"
+        assert answer.replies[0].value == at
+    assert num_struck > 5
+
+
+class SignalAt(Strike):
+    """Sends the Ctrl-C, instead of raising what it leads to."""
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        try:
+            return super().__call__(frame, event, argument)
+        except KeyboardInterrupt:
+            signal.raise_signal(signal.SIGINT)
+            return self

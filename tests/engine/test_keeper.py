@@ -6,6 +6,7 @@ import gc
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import warnings
@@ -13,11 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from parallel_envs.engine import HOST, keeper_pid, open_pool, start_keeper
+from parallel_envs.engine import HOST, keeper_client, keeper_pid, open_pool, start_keeper
+from parallel_envs.engine.channel import receive_frame
 from parallel_envs.errors import WorkerStartError
 from tests.engine.asking import SOON_SECONDS, ends_within, host, reply_to, settings_of, value_of
 from tests.engine.conftest import Open
@@ -159,6 +162,28 @@ def interrupted_after(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_an_answer_that_was_torn_holds_up_nobody(open_processes: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever strikes amid an answer leaves its rest on the channel."""
+    pool, keeper = open_processes(), the_keeper()
+
+    def torn(channel: socket.socket) -> Any:
+        monkeypatch.setattr(keeper_client, "receive_frame", receive_frame)
+        channel.recv(4)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(keeper_client, "receive_frame", torn)
+    with pytest.raises(KeyboardInterrupt):
+        open_processes(1)
+    other = open_processes(1)
+    assert keeper_pid() != keeper
+    assert reply_to(other, other.call(0, HOST, "build", 1, os.getpid)) is None
+    assert value_of(other, other.call(0, 1, "__int__")) == other.pid(0)
+    assert reply_to(pool, pool.call(0, HOST, "build", 1, os.getpid)) is None  # its workers go on
+    pool.close()
+    other.close()
+    keeper_client._torn.pop().abandon()
 
 
 def test_a_pool_collected_while_another_starts_does_not_hang(tmp_path: Path) -> None:

@@ -15,6 +15,29 @@ from tests.engine.scripts import run_script, running_script
 # ---- beginning -----------------------------------------------------------------------------------
 
 
+def test_a_script_that_has_closed_its_standard_streams_has_workers(method: str, tmp_path: Path) -> None:
+    done = run_script(
+        tmp_path,
+        """
+        class Echo:
+            def echo(self, value):
+                print("heard")
+                return value
+
+        for fd in (0, 1, 2):
+            os.close(fd)
+        pool, key = opened(2, Echo)
+        told = pool.call_all(key, "echo", 7)
+        pool.wait(told, 30)
+        values = [reply.value for reply in told.replies.values()]
+        pool.close()
+        os._exit(23 if values == [7, 7] else 1)
+        """,
+        method,
+    )
+    assert done.returncode == 23
+
+
 def test_a_script_needs_no_guard_and_no_worker_runs_it_again(method: str, tmp_path: Path) -> None:
     done = run_script(
         tmp_path,

@@ -246,3 +246,30 @@ def test_results_come_in_the_order_of_the_list_and_progress_as_they_end() -> Non
     found = evaluate(missions, "noop", 4, jobs=2, progress=progress)
     assert [record.key for record in found.episodes] == progress.work
     assert sorted(progress.keys) == sorted(progress.work)
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"info_keys": 3}, "info_keys=3 is not a list of names"),
+        ({"info_keys": [3]}, "info_keys=.3. is not a list"),
+        ({"preload": "torch"}, "preload='torch' is a string"),
+        ({"preload": ["no_such_module"]}, "no such module"),
+        ({"preload": ["no_such_package.module"]}, "no such module"),
+    ],
+    ids=repr,
+)
+def test_names_that_are_none_are_refused(asked: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadEvaluation, match=text):
+        evaluate("CartPole-v1", "random", 1, **asked)
+
+
+def test_whole_numbers_may_be_numpys() -> None:
+    numbers: dict[str, Any] = {
+        "episodes": np.int64(2),
+        "seed": np.int32(3),
+        "max_steps": np.int64(20),
+        "jobs": np.int8(0),
+    }
+    found = evaluate("CartPole-v1", "random", **numbers)
+    assert found == evaluate("CartPole-v1", "random", 2, seed=3, max_steps=20)

@@ -59,11 +59,12 @@ def growth(count: int, warm_up: int, **settings: Any) -> tuple[dict[str, int], d
     [
         (1700, {"backend": "serial"}),
         (300, {"backend": "thread"}),
-        (160, {"context": "forkserver"}),
-        (40, {"context": "fork"}),
+        (220, {"context": "forkserver", "num_workers": 1}),
+        (40, {"context": "forkserver"}),
+        (100, {"context": "fork", "num_workers": 1}),
         (10, {"context": "spawn"}),
     ],
-    ids=lambda value: next(iter(value.values())) if isinstance(value, dict) else str(value),
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else str(value),
 )
 def test_nothing_grows(count: int, settings: dict[str, Any]) -> None:
     things, size = growth(count, min(count // 2, 100), **settings)

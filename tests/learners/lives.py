@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,18 @@ def learners(
 def mode_of(name: str, agents: Mapping[Agent, AgentLearner], workers: int = 2) -> UpdateMode:
     """A mode. A worker process takes a second to import torch, so tests have as few as they can."""
     return MODES[name]({agent: one.brain for agent, one in agents.items()}, workers)
+
+
+def time_is_up_when(mode: Any, hangs: Callable[[int], bool], worker: int = 0) -> None:
+    """Time is up for a worker when its process is known to hang; until then, and for others, there is no hurry."""
+    pool = mode._pool
+
+    def is_answered(ticket: Any, seconds: float | None) -> bool:
+        while not (ticket.done or (ticket.waiting == {worker} and hangs(pool.pid(worker)))):
+            pool.pump(0.01)
+        return bool(ticket.done)
+
+    mode._is_answered = is_answered
 
 
 def updated(mode: UpdateMode, agents: Mapping[Agent, AgentLearner], plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:

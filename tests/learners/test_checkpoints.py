@@ -258,20 +258,23 @@ def saving(number: int) -> Callable[[Path], None]:
     return lambda path: save_checkpoint(path, everything(number), {"number": number})
 
 
-def save_over_and_over(path: Path, first: int) -> None:
+def save_over_and_over(path: Path, first: int, saved: Any) -> None:
     for number in itertools.count(first):
         saving(number)(path)
+        saved.send_bytes(b".")
 
 
-def save_in_a_run(path: Path, first: int) -> None:
+def save_in_a_run(path: Path, first: int, saved: Any) -> None:
     run = Run(path, keep_checkpoints=2)
     for number in itertools.count(first):
         run.save(number, saving(number))
+        saved.send_bytes(b".")
 
 
 @pytest.mark.parametrize("target", [save_over_and_over, save_in_a_run])
 def test_a_killed_process_leaves_a_whole_checkpoint(target: Any, tmp_path: Path) -> None:
-    path, numbers, began = tmp_path / "saved", [0], time.monotonic()
+    """At any moment of its third save or a later one, or before its first."""
+    path, numbers, began, source = tmp_path / "saved", [0], time.monotonic(), np.random.default_rng(0)
     if target is save_in_a_run:
         path.mkdir()
         with Run(path) as run:
@@ -279,17 +282,21 @@ def test_a_killed_process_leaves_a_whole_checkpoint(target: Any, tmp_path: Path)
     else:
         saving(0)(path)
     one = time.monotonic() - began
-    for delay in np.random.default_rng(0).uniform(0, 4 * one, NUM_KILLS):
-        child = multiprocessing.get_context("fork").Process(target=target, args=(path, numbers[-1] + 1))
+    for number in range(NUM_KILLS):
+        reader, writer = multiprocessing.Pipe(duplex=False)
+        child = multiprocessing.get_context("fork").Process(target=target, args=(path, numbers[-1] + 1, writer))
         child.start()
-        child.join(delay)
-        child.kill()
-        child.join()
+        writer.close()
+        with reader:
+            for _ in range(2 if number else 0):
+                reader.recv_bytes()
+            child.join(source.uniform(0, one))
+            child.kill()
+            child.join()
         found = path if target is save_over_and_over else newest_checkpoint(path)
         assert found is not None
         numbers.append(agreed(load_checkpoint(found)))
-    assert numbers == sorted(numbers)
-    assert len(set(numbers)) > 2  # they did save, and were not all killed at one place
+    assert all(later >= earlier + 2 for earlier, later in itertools.pairwise(numbers[1:]))
 
 
 def agreed(checkpoint: Checkpoint) -> int:

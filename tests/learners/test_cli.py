@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from parallel_envs import cli
+from parallel_envs.learners import IndependentLearners, training
 from parallel_envs.learners.algorithm_settings import algorithm_configs
-from parallel_envs.learners.checkpoints import export_agent, frozen, load_agent, load_checkpoint, replace_agent
+from parallel_envs.learners.checkpoints import export_agent, frozen, load_agent, replace_agent
 from parallel_envs.learners.learner import CONFIGS
 from parallel_envs.learners.runs import newest_checkpoint, read_metrics
-from parallel_envs.learners.settings import load_settings
+from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings
+from parallel_envs.learners.updates import UPDATE_TIMEOUT
 from parallel_envs.testing import assert_same_batch
+from tests.learners.command_lines import CHECKPOINT_STEPS, PPO, REPLAY, Train, command, killed_run, learnt, newest
+from tests.learners.test_independent import Pressing
 
-Train = Callable[..., Any]
-
-PPO = {"name": "ppo", "rollout_length": 8, "minibatch_size": 8, "num_epochs": 2, "hidden": [8]}
-REPLAY = {"batch_size": 8, "learning_starts": 12, "train_interval": 2, "buffer_size": 40, "hidden": [8]}
 DQN = {"name": "dqn", **REPLAY, "num_steps": 3, "leniency": 0.5}
 SAC = {"name": "sac", **REPLAY}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -40,7 +36,6 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 PLAIN = ["update_mode=sequential", "backend=serial"]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "simple_spread.yaml"
-CHECKPOINT_STEPS = 40  # five updates, more or less, of two environments
 
 
 @pytest.fixture
@@ -70,19 +65,10 @@ def train(config: Path) -> Train:
     return run
 
 
-def command(*words: Any) -> Any:
-    return CliRunner().invoke(cli.app, ["train", *map(str, words)])
+class Unnamed(Pressing):
+    """An agent that no file can be named for."""
 
-
-def newest(folder: Path) -> Path:
-    found = newest_checkpoint(folder)
-    assert found is not None
-    return found
-
-
-def learnt(folder: Path) -> Any:
-    checkpoint = load_checkpoint(newest(folder))
-    return checkpoint.agents, checkpoint.about
+    possible_agents = [("a", 1)]  # type: ignore[list-item]  # noqa: RUF012  # what this is about; PettingZoo's form
 
 
 # ---- what a run leaves behind --------------------------------------------------------------------
@@ -176,21 +162,7 @@ def test_a_resumed_run_is_the_one_that_was_never_ended(kind: str, train: Train, 
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(train: Train, config: Path, tmp_path: Path) -> None:
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     words = ["total_steps=400", f"checkpoint_every={CHECKPOINT_STEPS}"]
-    endless = [str(config), *PLAIN, "total_steps=1000000000", words[1], f"folder={killed}"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "parallel_envs", "train", *endless],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    while process.poll() is None and newest_checkpoint(killed) is None:
-        try:
-            process.wait(0.01)
-        except subprocess.TimeoutExpired:
-            continue
-    process.kill()
-    process.wait()
-    for checkpoint in sorted((killed / "checkpoints").iterdir())[2:]:
-        shutil.rmtree(checkpoint)  # it was quicker than we were
+    killed_run(killed, config, *PLAIN, words[1])
     assert train(*words, resume=killed).exit_code == 0
     assert train(*words, f"folder={straight}").exit_code == 0
     assert_same_batch(learnt(killed), learnt(straight))
@@ -206,6 +178,35 @@ def test_settings_on_which_learning_depends_stay(train: Train, config: Path, tmp
     assert newest(folder) == before
     assert command(config, *PLAIN, "--resume", folder).exit_code == 0
     assert newest(folder) != before
+
+
+def test_what_a_run_was_given_on_the_way_is_remembered(train: Train, tmp_path: Path) -> None:
+    """And what goes with the number of steps stays as it was, also when the file is given again."""
+    folder = tmp_path / "run"
+    train(f"folder={folder}", f"total_steps={CHECKPOINT_STEPS}", "checkpoint_every=null")
+    every = yaml.safe_load((folder / "settings.yaml").read_text())["checkpoint_every"]
+    done = train(f"total_steps={CHECKPOINT_STEPS + 10}", "on_divergence=raise", resume=folder)
+    assert done.exit_code == 0, done.output
+    settings = yaml.safe_load((folder / "settings.yaml").read_text())
+    assert (settings["total_steps"], settings["on_divergence"]) == (CHECKPOINT_STEPS + 10, "raise")
+    assert (settings["checkpoint_every"], settings["folder"]) == (every, str(folder))
+    before = newest(folder)
+    assert command("--resume", folder).exit_code == 0
+    assert newest(folder) == before
+
+
+def test_where_episodes_begin_anew_is_not_changed_on_the_way(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(f"folder={folder}", f"total_steps={CHECKPOINT_STEPS}")
+    for words, told in (
+        ([f"checkpoint_every={CHECKPOINT_STEPS // 2}"], "has other settings: `checkpoint_every`"),
+        ([f"folder={tmp_path / 'other'}"], "is not"),
+    ):
+        done = train("total_steps=99", *words, resume=folder)
+        assert done.exit_code == 2
+        assert told in done.output
+    assert train(f"folder={folder}", resume=folder).exit_code == 0
+    assert not (tmp_path / "other").exists()
 
 
 def test_an_agent_may_be_frozen_and_take_anothers_place(train: Train, tmp_path: Path) -> None:
@@ -231,6 +232,9 @@ def test_an_agent_may_be_frozen_and_take_anothers_place(train: Train, tmp_path: 
     ("words", "message"),
     [
         (["sed=3"], "`sed` is unknown. Did you mean `seed`?"),
+        (["algorithm.name=[ppo]"], "`algorithm.name: ['ppo']` is unknown"),
+        (["parallel={num_workers: 1}"], "`worker_budget` (in the block `parallel`: `num_workers`): "),
+        (["env=tests.learners.test_cli:Unnamed"], "Agent ('a', 1) cannot be named in a file"),
         (["algorithm.hiden=[3]"], "`algorithm.hiden` is unknown. Did you mean `hidden`?"),
         (["algorithm.minibatch_size=99"], "Agent 'agent_0': minibatch_size=99"),
         (["env=Pendulum-v1", 'algorithm={"name": "dqn"}'], "Agent 'agent_0' cannot learn with dqn"),
@@ -272,7 +276,53 @@ def test_damaged_checkpoints_are_told(train: Train, tmp_path: Path) -> None:
     assert "agent 'agent_0' cannot be read from" in " ".join(done.output.split())
 
 
+def test_the_way_back_from_a_damaged_checkpoint_is_told(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(f"folder={folder}")
+    first, last = sorted((folder / "checkpoints").iterdir())
+    (last / "agent_0" / "arrays.safetensors").write_bytes(b"")
+    done = train("total_steps=99", resume=folder)
+    assert done.exit_code == 2
+    assert f"Remove {last} to go on from the one before, {first.name}" in done.output
+    shutil.rmtree(last)
+    assert train("total_steps=99", resume=folder).exit_code == 0
+
+
+def test_a_run_that_is_to_end_when_an_agent_diverges_does(train: Train, tmp_path: Path) -> None:
+    poisoned = ["env=tests.learners.test_independent:Poisoned", f"agents={{blue: {json.dumps(SAC)}}}"]
+    done = train(*poisoned, "on_divergence=raise", f"folder={tmp_path / 'ended'}")
+    assert done.exit_code == 2
+    assert "Agent 'red' has not learnt" in done.output
+    assert train(*poisoned, f"folder={tmp_path / 'on'}").exit_code == 0
+
+
+def test_folders_that_cannot_be_are_told(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("words")
+    done = train(f"folder={tmp_path / 'file' / 'run'}")
+    assert done.exit_code == 2
+    assert "Not a directory" in done.output
+    assert "holds no run" in train(resume=tmp_path / "file").output
+
+
+def test_a_settings_file_may_lie_anywhere(config: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "lr=1"
+    odd.mkdir()
+    shutil.copy(config, odd / "config.yaml")
+    done = command(odd / "config.yaml", *PLAIN, "total_steps=8", f"folder={tmp_path / 'run'}")
+    assert done.exit_code == 0, done.output
+
+
 def test_nothing_to_do_is_told() -> None:
     done = command()
     assert done.exit_code == 2
     assert "Give a settings file" in done.output
+
+
+def test_what_a_worker_has_for_updates_is_said_in_one_way_and_reaches_the_learners(config: Path) -> None:
+    said = inspect.signature(IndependentLearners).parameters["update_timeout"].default
+    assert said == TrainSettings.model_fields["update_timeout"].default == UPDATE_TIMEOUT
+    for given, meant in (("7.5", 7.5), ("null", None)):
+        with training._learners(load_settings(config, [f"update_timeout={given}", *PLAIN])) as made:
+            assert made.update_timeout == meant
+    with pytest.raises(BadSettings, match="update_timeout"):
+        load_settings(config, ["update_timeout=0"])

@@ -13,8 +13,9 @@ from gymnasium.spaces import Discrete
 from parallel_envs.learners.brain import Brain
 from parallel_envs.learners.dqn import DQN, DQNConfig
 from parallel_envs.learners.updates.sequential import update_one
-from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
+from parallel_envs.rollouts.priorities import CpprbPriorities, PrioritizedReplayBuffer
 from parallel_envs.rollouts.replay import ReplayBuffer
+from parallel_envs.testing import assert_same_batch
 from tests.learners.lives import ARM, MASKED, SEEN, buffer_of, learners, live, mode_of, plans, updated
 
 CONFIG = DQNConfig(batch_size=32, learning_rate=1e-2, hidden=(16,))
@@ -170,6 +171,23 @@ def test_what_taught_much_is_drawn_more_often(mode: str) -> None:
         assert np.mean(chosen == most) > np.mean(chosen == least)
 
 
+def test_draws_may_come_from_cpprb() -> None:
+    """With which a state comes back, too."""
+    pytest.importorskip("cpprb")
+    kind = DQNConfig(batch_size=16, activation="tanh", prioritized=0.6, sampler="cpprb"), SEEN, Discrete(3)
+    agents = learners({"one": kind})
+    with mode_of("sequential", agents) as way:
+        live(agents, 0, 20)
+        updated(way, agents, plans(agents))
+    learner = agents["one"]
+    assert isinstance(learner.memory, PrioritizedReplayBuffer)
+    assert isinstance(learner.memory._priorities, CpprbPriorities)
+    assert len(set(learner.memory.state()["arrays"]["priorities"])) > 2  # what it was told of those that were drawn
+    (other,) = learners({"one": kind}, seed=1).values()
+    other.load_state(learner.state())
+    assert_same_batch(other.state(), learner.state())
+
+
 # ---- bad input ------------------------------------------------------------------------------------------------------
 
 
@@ -181,7 +199,20 @@ def test_spaces_it_cannot_take_are_told_with_the_agent() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"batch_size": 100_000}, {"epsilon_end": 2.0}, {"num_steps": 0}, {"leniency": -0.1}, {"network": "gru"}]
+    "wrong",
+    [
+        {"batch_size": 100_000},
+        {"epsilon_end": 2.0},
+        {"num_steps": 0},
+        {"leniency": -0.1},
+        {"network": "gru"},
+        {"hidden": ()},
+        {"batch_size": 2.5},
+        {"learning_starts": -5},
+        {"exploration_steps": 1.5},
+        {"sampler": "trie"},
+        {"sampler": "cpprb"},
+    ],
 )
 def test_settings_that_make_no_sense_are_told(wrong: Any) -> None:
     with pytest.raises(ValueError, match=rf"DQNConfig\.{next(iter(wrong))}="):

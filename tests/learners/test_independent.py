@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -139,12 +142,13 @@ def test_replay_buffers_hold_lived_steps_only() -> None:
 def test_a_lost_episode_is_of_no_account() -> None:
     life, there, gone = Life(["a"], 2), np.ones(2, np.bool_), np.array([False, True])
     life.begin({"a": there})
-    passage = life.go_on({"a": there}, {"a": ~gone}, {"a": there}, {"a": np.array([1.0, 9.0])}, gone)
+    none = {"a": ~there}
+    passage = life.go_on({"a": there}, {"a": ~gone}, {"a": there}, {"a": np.array([1.0, 9.0])}, none, none, gone)
     assert passage.num_steps == 1
     assert list(life.returns["a"]) == []
-    passage = life.go_on({"a": ~gone}, {"a": there}, {"a": there}, {"a": np.array([1.0, 0.0])}, np.zeros(2, np.bool_))
+    passage = life.go_on({"a": ~gone}, {"a": there}, {"a": there}, {"a": np.array([1.0, 0.0])}, none, none, ~there)
     assert passage.anew.tolist() == life.begins["a"].tolist() == [False, True]
-    life.go_on({"a": there}, {"a": ~there}, {"a": there}, {"a": np.array([1.0, 5.0])}, np.zeros(2, np.bool_))
+    life.go_on({"a": there}, none, {"a": there}, {"a": np.array([1.0, 5.0])}, none, none, ~there)
     assert list(life.returns["a"]) == [3.0, 5.0]
 
 
@@ -293,7 +297,7 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
         states = learners.states()
     with pressing() as envs, IndependentLearners(envs, PPO) as learners:
         before = weights(learners)
-        with pytest.raises(ValueError, match=r"Agent 'red': .*'weights'.* of another shape"):
+        with pytest.raises(ValueError, match=r"agent 'red': it is of another architecture .*differ in hidden"):
             learners.load_states(states)
         np.testing.assert_array_equal(weights(learners)["red"], before["red"])
 
@@ -305,7 +309,10 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
     ("options", "words"),
     [
         ({"update_mode": "parallel"}, "update_mode='parallel' is unknown"),
+        ({"update_mode": ["fused"]}, r"update_mode=\['fused'\] is unknown"),
         ({"on_divergence": "ignore"}, "on_divergence='ignore' is unknown"),
+        ({"workers": 0}, "workers=0 is too small"),
+        ({"workers": -1}, "workers=-1 is too small"),
         ({"config": {"red": PPO}}, "no config for 'blue'"),
         ({"config": {"red": PPO, "blue": PPO, "green": PPO}}, "'green', who is no agent here"),
         ({"config": PPOConfig(rollout_length=2, minibatch_size=9)}, "Agent 'red': minibatch_size=9 is larger than its"),
@@ -332,6 +339,37 @@ def test_environments_that_hide_last_observations_are_refused() -> None:
         IndependentLearners(envs, PPO)
 
 
+def test_learners_that_take_turns_in_the_same_environments_begin_episodes_of_their_own() -> None:
+    """What the second one saw last is not what the first one acts on."""
+    with pressing(num_envs=2) as envs:
+        one, other = (IndependentLearners(envs, PPO, update_mode="sequential", seed=seed) for seed in (1, 2))
+        with one, other:
+            for learners in (one, other, one):
+                for _ in range(3):
+                    learners.step()
+            stored, seen = one.agents["red"].memory, one._observations
+            assert isinstance(stored, TrajectoryStore)
+            assert stored.num_steps == 3
+            assert seen is not None
+            lived = stored.trajectory(stored.finish())
+            np.testing.assert_array_equal(lived.observations[3], seen["red"])
+            assert lived.begins[:, 0].tolist()[:4] == [True, False, False, False]
+
+
+def test_words_that_train_does_not_know_are_told() -> None:
+    with pressing(num_envs=2) as envs, IndependentLearners(envs, PPO, update_mode="sequential") as learners:
+        with pytest.raises(ValueError, match=r"train\(mod=\.\.\.\) is unknown. Did you mean mode="):
+            learners.train(10, mod="sync")
+        assert learners.steps == 0
+
+
+def test_learners_that_are_to_be_pickled_say_what_to_do() -> None:
+    with pressing(num_envs=2) as envs, IndependentLearners(envs, PPO, update_mode="sequential") as learners:
+        for attempt in (pickle.dumps, copy.deepcopy):
+            with pytest.raises(TypeError, match=r"save\(folder\)"):
+                attempt(learners)
+
+
 def test_closed_learners_say_so() -> None:
     with pressing() as envs:
         learners = IndependentLearners(envs, PPO)
@@ -339,3 +377,49 @@ def test_closed_learners_say_so() -> None:
         learners.close()
         with pytest.raises(ClosedError, match="after they had been closed"):
             learners.train(1)
+
+
+@pytest.mark.parametrize("workers", [1.5, "2", True])
+def test_workers_are_counted_in_whole_numbers(workers: Any) -> None:
+    with pressing() as envs, pytest.raises(TypeError, match=f"workers={workers!r} is not a whole number"):
+        IndependentLearners(envs, PPO, workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("total_steps", "error"), [(-5, ValueError), (0, ValueError), (2.5, TypeError), (True, TypeError), ("5", TypeError)]
+)
+def test_steps_are_counted_in_whole_numbers(total_steps: Any, error: type[Exception]) -> None:
+    with pressing() as envs, IndependentLearners(envs, PPO, update_mode="sequential") as learners:
+        with pytest.raises(error, match=f"total_steps={total_steps!r}"):
+            learners.train(total_steps)
+        assert learners.steps == 0
+        learners.train(int(np.int64(4)))
+
+
+def test_agents_whose_names_look_alike_draw_each_their_own() -> None:
+    schedule: Any = {1: Stay(6), "1": Stay(6)}
+    with (
+        MultiAgentEnvManager([lambda: ScriptedAgentsEnv([schedule])] * 2, backend="serial") as envs,
+        IndependentLearners(envs, PPO, update_mode="sequential") as learners,
+    ):
+        one, other = weights(learners).values()
+    assert not np.array_equal(one, other)
+
+
+def test_ctrl_c_waits_until_all_who_learn_have_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It strikes behind the first agent's update."""
+    with pressing() as envs, IndependentLearners(envs, PPO, update_mode="sequential") as learners:
+        update = learners.mode.update
+
+        def struck(plans: Any) -> Any:
+            (first, plan), *others = plans.items()
+            reports = update({first: plan})
+            signal.raise_signal(signal.SIGINT)
+            return reports | update(dict(others))
+
+        monkeypatch.setattr(learners.mode, "update", struck)
+        with pytest.raises(KeyboardInterrupt):
+            learners.train(100)
+        for one in learners.agents.values():
+            assert one.counters["updates"] == one.acting_version == 1
+            assert one.brain.strip.steps[0] > 0

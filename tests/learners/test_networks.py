@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -206,6 +207,38 @@ def test_every_space_becomes_numbers() -> None:
     pictures, _ = Sight(Box(0, 255, (4, 4, 3), np.uint8)).numbers(np.ones((5, 4, 4, 3), np.uint8))
     assert pictures.shape == (5, 48)
     assert pictures.dtype == np.uint8
+
+
+def test_ones_among_zeros_need_no_square_of_zeros() -> None:
+    sight, seen = Sight(Discrete(20_000)), np.array([19_999])
+    tracemalloc.start()
+    try:
+        numbers, _ = sight.numbers(seen)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert numbers[0].nonzero()[0].tolist() == [19_999]
+    assert peak < 1_000_000
+
+
+def test_outputs_that_are_no_numbers_become_actions_all_the_same() -> None:
+    for head in (ClippedGaussian(Box(0.0, 2.0, (2,))), SquashedGaussian(Box(0.0, 2.0, (2,)))):
+        outputs = np.full((1, 4), np.nan, np.float32)
+        for actions in (head.choose(outputs, None, np.zeros((1, 2))), head.best(outputs, None)):
+            assert actions.tolist() == [[1.0, 1.0]]
+
+
+def test_held_memory_is_what_the_next_step_goes_on_from() -> None:
+    cell = GruCell(3, 4, generator())
+    network = Recurrent(nn.Identity(), cell, nn.Identity(), 4)
+    features, memory = torch.randn(2, 5, 3, generator=generator()), torch.zeros(2, 4)
+    begins, held = (torch.zeros(2, 5, dtype=torch.bool) for _ in range(2))
+    held[:, 2] = held[0, 3] = True
+    remembered, before = network.unrolled(features, begins, memory, held)
+    assert torch.equal(before[0], remembered[0, 1])
+    assert torch.equal(before[1], remembered[1, 3])
+    torch.testing.assert_close(remembered[:, 3], cell(features[:, 3], remembered[:, 1]))
+    torch.testing.assert_close(remembered[:, 2], cell(features[:, 2], remembered[:, 1]))
 
 
 def test_masks_come_beside_what_is_seen() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
+from torch import nn
 
 from parallel_envs.learners.algorithm import minibatch, plan_tensors
 from parallel_envs.learners.brain import Brain
@@ -250,6 +251,12 @@ def test_a_memory_starts_anew_where_an_episode_begins_and_goes_on_elsewhere() ->
         (SEEN, Dict({"a": Discrete(2)}), CONFIG, "Agent 'red' cannot learn with ppo: .* cannot be acted in"),
         (SEEN, Discrete(2), dataclasses.replace(CONFIG, network="cnn"), "Agent 'red' .* pictures have three axes"),
         (SEEN, Box(0, 5, (1,), np.int32), CONFIG, "Agent 'red'"),
+        (SEEN, Box(-1.7e308, 1.7e308, (1,), np.float64), CONFIG, "Agent 'red' .* too wide to act in"),
+        (Dict({"observation": SEEN, "desired_goal": SEEN}), THREE, CONFIG, "'red' .* not be seen: 'desired_goal'"),
+        (MASKED, Discrete(2), CONFIG, r"'red' .*MultiBinary\(3\) is no mask for Discrete\(2\)"),
+        (MASKED, MultiDiscrete([2, 2]), CONFIG, r"'red' .*MultiBinary\(3\) is no mask for"),
+        (Dict({"observation": SEEN, "action_mask": THREE}), THREE, CONFIG, r"'red' .*Discrete\(3\) is no mask for"),
+        (MASKED, ARM, CONFIG, "'red' .* cannot be masked"),
     ],
 )
 def test_spaces_it_cannot_take_are_told_with_the_agent(seen: Any, acts: Any, config: PPOConfig, words: str) -> None:
@@ -276,11 +283,34 @@ def test_a_minibatch_larger_than_the_batch_is_told_with_the_agent() -> None:
         {"clip_range": float("nan")},
         {"learning_rate_end": -1e-4, "learning_rate_updates": 10},
         {"learning_rate_updates": 0, "learning_rate_end": 0.0},
+        {"learning_rate_updates": 2.5, "learning_rate_end": 0.0},
+        {"learning_rate": True},
+        {"learning_rate": "1"},
+        {"minibatch_size": 2.5},
+        {"rollout_length": 2.5},
+        {"hidden": 64},
+        {"hidden": (8.5,)},
+        {"hidden": (), "network": "gru"},
+        {"hidden": (), "network": "cnn"},
+        {"entropy_weight": float("nan")},
+        {"value_weight": -1},
     ],
 )
 def test_settings_that_make_no_sense_are_told(wrong: Any) -> None:
     with pytest.raises(ValueError, match=rf"PPOConfig\.{next(iter(wrong))}="):
         PPOConfig(**wrong)
+
+
+def test_a_policy_may_be_linear() -> None:
+    one = brain(dataclasses.replace(CONFIG, hidden=()))
+    assert sum(isinstance(layer, nn.Linear) for layer in one.module.actor) == 1
+
+
+def test_a_memory_has_the_activation_that_was_asked_for() -> None:
+    for activation, kind, other in (("relu", nn.ReLU, nn.Tanh), ("tanh", nn.Tanh, nn.ReLU)):
+        layers = list(brain(dataclasses.replace(GRU, hidden=(8, 8), activation=activation)).module.actor.modules())
+        assert sum(isinstance(layer, kind) for layer in layers) == 2
+        assert not any(isinstance(layer, other) for layer in layers)
 
 
 def test_a_learning_rate_falls_evenly_and_then_stays() -> None:

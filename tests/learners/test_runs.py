@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from parallel_envs.learners.checkpoints import load_checkpoint, save_checkpoint
-from parallel_envs.learners.runs import Run, newest_checkpoint, read_metrics
+from parallel_envs.learners.runs import BadRun, Run, newest_checkpoint, read_metrics
 from parallel_envs.testing import assert_same_batch
 
 pytest.importorskip("safetensors")
@@ -140,4 +140,44 @@ def test_what_cannot_be_resumed_says_why(folder: Path, made: bool) -> None:
     if made:
         a_run(folder).close()
     with pytest.raises(FileNotFoundError, match="no checkpoint yet" if made else "holds no run"):
+        Run.resume(folder)
+
+
+def test_only_one_is_at_a_run(folder: Path) -> None:
+    """The second changes nothing, and the lines of the first arrive."""
+    with a_run(folder) as run:
+        log(run, 1, 2)
+        run.save(100, saving(1))
+        for another in (lambda: Run.resume(folder), lambda: Run(folder)):
+            with pytest.raises(BadRun, match=r"A process is at the run in .* already"):
+                another()
+        log(run, 3)
+        assert [line["update"] for line in read_metrics(folder)] == [1, 2, 3]
+    Run.resume(folder, tensorboard=False)[0].close()
+    assert [line["update"] for line in read_metrics(folder)] == [1]
+
+
+@pytest.mark.parametrize("odd", ['{"x": 1}', "rubbish", "[1]"])
+def test_a_foreign_line_of_metrics_is_named(odd: str, folder: Path) -> None:
+    with a_run(folder) as run:
+        log(run, 1)
+        run.save(100, saving(1))
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(f"{odd}\n")
+    before = (folder / "metrics.jsonl").read_bytes()
+    with pytest.raises(BadRun, match=r"Line 2 of .*metrics\.jsonl is no line of metrics"):
+        Run.resume(folder)
+    assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_checkpoint_that_lost_its_table_is_not_passed_over(folder: Path) -> None:
+    """A run that went on from the one before could not write its next in that place."""
+    with a_run(folder) as run:
+        run.save(100, saving(1))
+        run.save(200, saving(2))
+    (folder / "checkpoints" / "000000200" / "checkpoint.json").unlink()
+    with pytest.raises(BadRun, match=r"000000200 is no whole checkpoint.*Remove .*000000200 to go on .*000000100"):
+        Run.resume(folder)
+    (folder / "checkpoints" / "000000100" / "checkpoint.json").unlink()
+    with pytest.raises(BadRun, match="no older one"):
         Run.resume(folder)

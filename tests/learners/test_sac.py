@@ -102,8 +102,15 @@ def test_noise_is_the_agent_s_own() -> None:
         (SEEN, Discrete(3), "SAC acts in Box spaces only"),
         (SEEN, Box(-np.inf, np.inf, (2,)), "has no bounds"),
         (PICTURES, ARM, "flat observations only"),
+        (SEEN, Box(0, 3, (1,), np.int64), "holds whole numbers"),
     ],
 )
 def test_spaces_it_cannot_take_are_told_with_the_agent(seen: Any, acts: Any, words: str) -> None:
     with pytest.raises(TypeError, match=f"Agent 'green' cannot learn with sac: .*{words}"):
         SAC(CONFIG, seen, acts, agent="green")
+
+
+@pytest.mark.parametrize("wrong", [{"target_entropy": float("nan")}, {"temperature": 0.0}])
+def test_settings_that_make_no_sense_are_told(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=rf"SACConfig\.{next(iter(wrong))}="):
+        SACConfig(**wrong)

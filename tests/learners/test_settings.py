@@ -61,6 +61,12 @@ def test_what_was_resolved_is_resolved_to_the_same() -> None:
     assert "parallel" not in settings.described()
 
 
+def test_what_the_file_does_not_say_comes_from_elsewhere(tmp_path: Path) -> None:
+    path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 100\nlog_every: 3\n")
+    settings = load_settings(path, ["seed=3"], {"log_every": 7, "checkpoint_every": 9, "seed": 1})
+    assert (settings.log_every, settings.checkpoint_every, settings.seed) == (3, 9, 3)
+
+
 def test_checkpoints_and_lines_come_so_often_unless_told() -> None:
     assert read(total_steps=101).checkpoint_every == 11
     assert read(total_steps=101, checkpoint_every=3).checkpoint_every == 3
@@ -79,7 +85,12 @@ def test_checkpoints_and_lines_come_so_often_unless_told() -> None:
         ("env: a\ntotal_steps: 100\nparallel: {use_thread: 1}", r"`parallel.use_thread` .*mean `use_threads`\?"),
         ("env: a\ntotal_steps: many", "`total_steps: 'many'`: Input should be a valid integer"),
         ("env: a\ntotal_steps: 0", "`total_steps: 0`: Input should be greater than 0"),
-        ("env: a\ntotal_steps: 9\nupdate_mode: fuse", "`update_mode: 'fuse'`: Input should be 'sequential'"),
+        ("env: a\ntotal_steps: 9\nupdate_mode: fuse", r"`update_mode: 'fuse'`: Input .*\. Did you mean `fused`\?$"),
+        ("env: a\ntotal_steps: 9\nparallel: {async_learning: fre}", r":\n  [^\n]* Did you mean `free`\?$"),
+        ("env: a\ntotal_steps: 9\nseed: true", "`seed: True`: .*a number is wanted, not a flag"),
+        ("env: a\ntotal_steps: true", "`total_steps: True`: .*a number is wanted, not a flag"),
+        ("env: a\ntotal_steps: 9\nseed: 1\nseed: 2", "`seed` stands twice"),
+        ("env: a\ntotal_steps: 9\nturns: sequential", "`turns: 'sequential'`: Input should be 'simultaneous'"),
     ],
 )
 def test_mistakes_are_named(text: str, words: str, tmp_path: Path) -> None:
@@ -187,6 +198,7 @@ def test_the_train_interval_is_for_those_who_have_one_and_do_not_say_it() -> Non
         ({"read": {}}, {"name": "slow"}, r"`agents.read` is unknown. Did you mean `red`\?"),
         ({}, {}, "`algorithm.name` is missing. Known are `fast`, `slow`"),
         ({}, {"name": "slwo"}, r"`algorithm.name: slwo` is unknown. Did you mean `slow`\?"),
+        ({}, {"name": ["slow"]}, r"`algorithm.name: \['slow'\]` is unknown. Did you mean `slow`\?"),
         ({}, {"name": "slow", "learning_rat": 1}, r"`algorithm.learning_rat` .*mean `learning_rate`\?"),
         ({}, {"name": "slow", "network": {"hiden": []}}, r"`algorithm.network.hiden` .*mean `hidden`\?"),
         ({}, {"name": "slow", "learning_rate": "high"}, "`algorithm.learning_rate: 'high'`: Input should be"),

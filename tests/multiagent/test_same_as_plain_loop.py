@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
+from gymnasium import spaces
+from pettingzoo import ParallelEnv
 
 from parallel_envs import MultiAgentEnvManager
 from tests.multiagent.conftest import Make
@@ -47,6 +50,75 @@ def test_mpe_under_every_autoreset_mode(make_serial: Make, mode: str, continuous
 def test_any_number_of_workers(make_process: Make, num_workers: int) -> None:
     spread = maker("mpe2.simple_spread_v3", max_cycles=5)
     assert_same_rows(make_process, spread, 12, num_envs=5, num_workers=num_workers)
+
+
+@pytest.mark.parametrize("num_workers", [2, 5])
+@pytest.mark.parametrize(
+    "path", [*(f"mpe2.{name}" for name in MPE[1:]), *ZOO, GENERATED + "generated_agents_parallel_v0"]
+)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
+def test_any_family_with_any_number_of_workers(make_process: Make, path: str, num_workers: int) -> None:
+    made = maker(path, **ZOO.get(path, {"max_cycles": 5}))
+    assert_same_rows(make_process, made, 8, num_envs=5, num_workers=num_workers, context="fork")
+
+
+@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_pictures_that_two_players_see_in_shared_memory(make_process: Make, num_workers: int, copy: bool) -> None:
+    made: list[MultiAgentEnvManager] = []
+
+    def make(*arguments: Any, **settings: Any) -> MultiAgentEnvManager:
+        made.append(make_process(*arguments, **settings))
+        return made[-1]
+
+    assert_same_rows(make, Screens, 30, num_workers=num_workers, shared_memory=True, context="fork", copy=copy)
+    assert made[0].envs.stats()[0]["bytes"] < 30 * np.prod(SCREEN)  # else pictures would have come by pipe
+
+
+SCREEN = (210, 160, 3)
+
+
+class Screens(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo may be missing
+    """As an Atari game for two: each sees the screen, which depends on all that was done, in bytes."""
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "screens"}
+
+    def __init__(self) -> None:
+        self.possible_agents = ["first_0", "second_0"]
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Box(0, 255, SCREEN, np.uint8)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Discrete(18)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None or not hasattr(self, "generator"):
+            self.generator = np.random.default_rng(seed)
+        self.agents, self.steps, self.screen = list(self.possible_agents), 0, np.zeros(SCREEN, np.uint8)
+        return self.seen(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: Any) -> Any:
+        self.steps += 1
+        self.screen[:] = self.generator.integers(0, 256, SCREEN, np.uint8)  # the same memory, as emulators do
+        for row, agent in enumerate(self.agents):
+            self.screen[row] = actions[agent]
+        flags = dict.fromkeys(self.agents, self.steps == 7)
+        rewards = {agent: float(sign) for agent, sign in zip(self.agents, (1, -1), strict=True)}
+        told: Any = self.seen(), rewards, flags, dict.fromkeys(self.agents, False), {agent: {} for agent in self.agents}
+        self.agents = [] if self.steps == 7 else self.agents
+        return told
+
+    def seen(self) -> Any:
+        return dict.fromkeys(self.agents, self.screen)
+
+
+class Nameless(Screens):
+    metadata = None  # type: ignore[assignment]  # PettingZoo does not look either
+
+
+def test_an_environment_without_metadata_is_one_all_the_same(make_serial: Make) -> None:
+    assert_same_rows(make_serial, Nameless, 3)
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])

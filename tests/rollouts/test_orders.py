@@ -74,6 +74,13 @@ def test_equal_tasks_share_a_number() -> None:
     assert numbers([None, 0, None]) == [0, 1, 0]
 
 
+def test_the_rows_of_an_array_are_tasks() -> None:
+    tasks: Any = np.array([[1, 2], [3, 4], [1, 2]])
+    assert [order.task.id for order in orders(3, tasks, 0, 0) if order.task is not None] == [0, 1, 0]
+    with pytest.raises(TypeError, match="neither a list of tasks"):
+        orders(1, np.array(3), 0, 0)  # type: ignore[arg-type]  # that it is none is the fact
+
+
 def test_equal_arrays_share_a_number() -> None:
     ones = np.ones(2)
     assert numbers([ones, np.ones(2), np.zeros(2), np.ones(2, np.float32), np.ones((2, 1)), ones]) == [0, 0, 2, 3, 4, 0]

@@ -41,6 +41,34 @@ def expected(priorities: Any, alpha: float) -> Any:
     return shares / shares.sum()
 
 
+# ---- telling -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("since", [0, 1, 4, 5, 6, 7, 13])
+def test_what_was_written_over_since_it_was_drawn_keeps_its_own_priority(sampler: str, since: int) -> None:
+    life = a_life(sampler, steps=8, alpha=1.0)
+    buffer: Any = life.buffer
+    oldest_first = [2, 3, 4, 5, 0, 1]
+    buffer.update_priorities(np.arange(6), np.full(6, 3.0))  # new steps are as important as that
+    drawn_at = buffer.num_added
+    for _ in range(since):
+        life.play(("goes on",))
+    buffer.update_priorities(np.arange(6), np.full(6, 0.5), drawn_at=drawn_at)
+    left = oldest_first[since:]
+    priorities = [0.5 if place in left else 3.0 for place in range(6)]
+    assert np.array_equal(buffer.state()["arrays"]["priorities"], priorities)
+    shares = np.bincount(buffer.sample(draws(), NUM_DRAWS)["indices"], minlength=6) / NUM_DRAWS
+    assert np.allclose(shares, expected(priorities, 1.0), atol=0.01)
+
+
+def test_what_was_drawn_before_a_load_tells_nothing_of_what_was_loaded() -> None:
+    buffer: Any = a_life("tree").buffer
+    drawn_at = buffer.num_added
+    buffer.load_state(a_life("tree").buffer.state())
+    buffer.update_priorities(np.arange(6), np.full(6, 9.0), drawn_at=drawn_at)
+    assert np.array_equal(buffer.state()["arrays"]["priorities"], np.ones(6))
+
+
 # ---- drawing -------------------------------------------------------------------------------------
 
 
@@ -162,5 +190,5 @@ def test_drawing_from_an_empty_buffer_is_refused(sampler: str) -> None:
 
 def test_without_cpprb_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cpprb", None)
-    with pytest.raises(ModuleNotFoundError, match="pip install cpprb"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install parallel-envs\[replay\]"):
         a_life("cpprb")

@@ -28,7 +28,7 @@ def test_call_passes_arguments_and_returns_a_tuple(make: Make) -> None:
 def test_call_of_some_envs(make: Make) -> None:
     envs = make([partial(CountingEnv, length) for length in (1, 2, 3, 4)], num_workers=2)
     assert envs.call("length", env_ids=[3, 1]) == (4, 2)
-    assert envs.get_attr("length", env_ids=[2]) == (3,)
+    assert envs.get_attr("length", env_ids=[2]) == envs.get_attr("length", env_ids=np.array(2)) == (3,)
 
 
 def test_get_attr_reads_a_value(make: Make) -> None:

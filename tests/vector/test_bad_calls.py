@@ -94,6 +94,35 @@ def test_an_observation_of_a_wrong_shape_is_an_error_of_its_env(make: Make) -> N
     assert envs.step(np.zeros(2, int))[1].tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (1, 2)], ids=repr)
+@pytest.mark.parametrize("shared_memory", [None, False], ids=repr)
+def test_an_observation_is_never_broadcast(make: Make, shape: Any, shared_memory: Any) -> None:
+    envs = make([CountingEnv, partial(ShapedEnv, shape)], shared_memory=shared_memory)
+    envs.reset(seed=0)
+    with pytest.raises(EnvError, match=r"(?s)of shape .*\(2,\)") as caught:
+        envs.step(np.zeros(2, int))
+    assert caught.value.env_ids == (1,)
+    assert envs.reset(seed=0)[0].tolist() == [[1, 0], [1, 0]]
+
+
+def test_an_observation_by_pipe_has_the_dtype_of_its_space(make: Make) -> None:
+    envs = make([partial(ShapedEnv, (2,))] * 2, shared_memory=False)
+    envs.reset(seed=0)
+    observations = envs.step(np.zeros(2, int))[0]
+    assert (observations.dtype, observations.tolist()) == (np.dtype(np.int64), [[0, 0], [0, 0]])
+
+
+class ShapedEnv(CountingEnv):
+    """Observes zeros of some shape from its first step on, in single precision."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def observed(self) -> Any:
+        return super().observed() if not self.elapsed else np.zeros(self.shape, np.float32)
+
+
 class FiveLinesEnv(CountingEnv):
     """Returns four values from `step`, as environments of an earlier interface do."""
 

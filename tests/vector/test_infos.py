@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from parallel_envs.testing import InfoKind, ScriptedEnv, assert_same_batch, check_vector_env
+from parallel_envs.vector.buffers import INFO_BYTES
+from parallel_envs.vector.infos import MOST_SCHEMAS, PICKLED, InfoWriter
 from tests.vector.conftest import Make
 from tests.vector.small_envs import ChosenInfoEnv, CountingEnv
 
@@ -171,3 +174,13 @@ def test_a_numeric_key_that_vanishes_leaves_nothing_stale(make_process: Make) ->
     envs.reset(seed=0)
     infos = [envs.step(np.zeros(2, int))[4] for _ in range(4)]
     assert [set(each) for each in infos] == [{"early", "_early"}] * 2 + [set()] * 2
+
+
+@pytest.mark.parametrize("wrap", [lambda info: info, lambda info: {"inner": info}], ids=["flat", "nested"])
+def test_keys_that_never_come_again_do_not_pile_up(wrap: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    writer = InfoWriter(np.zeros((1, INFO_BYTES), np.uint8))
+    numbers = [writer.write(0, wrap({f"seen_{number}": 1.0}))[0] for number in range(MOST_SCHEMAS + 50)]
+    assert PICKLED not in numbers[:MOST_SCHEMAS]
+    assert set(numbers[MOST_SCHEMAS:]) == {PICKLED}
+    assert writer.write(0, wrap({"seen_7": 2.0})) == (numbers[7], None)  # those that are known go on as before
+    assert len(writer._known) + len(writer._nested) == MOST_SCHEMAS

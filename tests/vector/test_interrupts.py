@@ -16,9 +16,14 @@ from gymnasium.error import ResetNeeded
 
 from parallel_envs import EnvError, ParallelEnvManager
 from tests.vector.conftest import Make
+from tests.vector.small_envs import ChosenInfoEnv
 
 NUM_ENVS = 3
 ACTIONS = np.zeros(NUM_ENVS, np.int64)
+
+
+def telling_infos() -> gym.Env[Any, Any]:
+    return ChosenInfoEnv({}, {"lives": 3})
 
 
 def cartpole() -> gym.Env[Any, Any]:
@@ -76,6 +81,23 @@ def test_what_was_half_begun_wants_a_reset(
     with ParallelEnvManager([cartpole] * NUM_ENVS, backend="serial") as reference:
         np.testing.assert_array_equal(first, reference.reset(seed=5)[0])
         np.testing.assert_array_equal(after, reference.step(ACTIONS)[0])
+
+
+def test_infos_of_answers_that_nobody_heard_are_known_all_the_same(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = make([telling_infos] * 2)
+    envs.reset()
+    step = envs._fleet.step
+
+    def ask_and_strike(*arguments: Any) -> Any:
+        step(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(envs._fleet, "step", ask_and_strike)
+        with pytest.raises(KeyboardInterrupt):
+            envs.step(ACTIONS[:2])
+    envs.reset()
+    assert envs.step(ACTIONS[:2])[4]["lives"].tolist() == [3, 3]
 
 
 def test_a_request_that_was_refused_is_not_half_begun(make_process: Make) -> None:

@@ -55,6 +55,36 @@ def test_what_was_refused_has_had_no_number() -> None:
     assert numbers.of(0) == 0
 
 
+def test_a_trial_costs_nothing_of_what_was_named_before() -> None:
+    numbers = TaskNumbers(())
+    for task in range(100):
+        numbers.of(float(task))
+    known = Uncopied(numbers._numbers)
+    numbers._numbers = known
+    with numbers.trying():
+        numbers.of("up")
+    with pytest.raises(ZeroDivisionError), numbers.trying():
+        numbers.of(1 / (numbers.of("down") - 101))
+    assert len(known) == 101
+    assert [numbers.of(task) for task in (7.0, "up", "later")] == [7, 100, 101]
+
+
+class Uncopied(dict[bytes, int]):
+    """Whoever goes through it, goes through all that was ever named."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("all that was named before was gone through")
+
+    keys = items = values = copy = __iter__
+
+
+def test_tasks_that_come_back_from_an_env_have_the_numbers_they_had(make_process: Make) -> None:
+    envs = make_process([ByResetTask] * 2, num_workers=1)
+    tasks = [{"goal": np.arange(6.0).reshape(2, 3).T, "at": "goal"}, np.arange(6.0).reshape(2, 3)[:, 1]]
+    given = envs.reset(seed=0, tasks=tasks)[1]["task_id"].tolist()
+    assert envs.reset(tasks=envs.get_tasks())[1]["task_id"].tolist() == given == [0, 1]
+
+
 def test_a_task_has_one_number_whether_it_is_drawn_or_named(make_process: Make) -> None:
     envs = make_process([ByResetTask] * 3, num_workers=1, task_source=CycleTasks([1, 2, 3], seed=0))
     drawn = envs.reset(seed=0)[1]["task_id"].tolist()

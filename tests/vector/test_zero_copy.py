@@ -55,6 +55,20 @@ def test_a_masked_reset_keeps_the_rows_of_the_others(make: Make) -> None:
     assert after.tolist() == [[1, 0], [0, 4]]
 
 
+@pytest.mark.parametrize("reset", [False, True])
+def test_what_was_returned_outlives_a_send(make: Make, reset: bool) -> None:
+    envs = make([partial(CountingEnv, 100)] * 2, copy=False)
+    before = observations(envs, 3)[-1]
+    if reset:
+        envs.send_reset([0])
+    else:
+        envs.send(ACTIONS[:1], [0])
+    assert envs.recv()[1].tolist() == [[1, 0] if reset else [0, 4]]
+    assert before.tolist() == [[0, 3], [0, 3]]
+    after, _ = envs.reset(env_ids=[0])
+    assert after[1].tolist() == [0, 3]
+
+
 def test_values_are_those_of_copies(backend: str) -> None:
     space = spaces.Dict(image=spaces.Box(0, 255, (4, 4), np.uint8), text=spaces.Text(4), point=spaces.Box(0, 1, ()))
     make = partial(ScriptedEnv, space)

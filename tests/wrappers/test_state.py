@@ -302,6 +302,65 @@ def test_a_policy_that_takes_no_weights_says_so(wrap: Wrap, strategy: str) -> No
         wrap({"a": Drawing()}, strategy).load_state_dict({"a": {}})
 
 
+def test_after_sync_the_policies_that_were_given_have_the_new_weights(wrap: Wrap, strategy: str) -> None:
+    given = {agent: Careful() for agent in "ab"}
+    policy = wrap(given, strategy)
+    policy.load_state_dict({"a": {"weight": 2.0}, "b": {"weight": 3.0}})
+    policy.load_state_dict({"a": {"weight": 4.0}})
+    policy.sync()
+    assert [one.weight for one in given.values()] == [4.0, 3.0]
+
+
+def test_weights_that_one_agent_cannot_take_reach_nobody(wrap: Wrap, strategy: str) -> None:
+    for policies in ({agent: Careful() for agent in "abc"}, {agent: MadeCareful() for agent in "abc"}):
+        policy = wrap(policies, strategy)
+        with pytest.raises(PolicyError, match="policy of 'b' raised KeyError"):
+            policy.load_state_dict({"a": {"weight": 2.0}, "b": {"wait": 2.0}, "c": {"weight": 2.0}})
+        assert policy.step(dict.fromkeys("abc", SEEN)) == dict.fromkeys("abc", 1.0)
+        assert policy.versions == dict.fromkeys("abc", 0)
+
+
+def test_where_nobody_can_tell_before_all_but_those_that_raise_have_new_weights(wrap: Wrap, strategy: str) -> None:
+    policy = wrap({agent: Loaded() for agent in "abc"}, strategy)
+    with pytest.raises(PolicyError, match="policy of 'b' raised KeyError"):
+        policy.load_state_dict({"a": {"weight": 2.0}, "b": {"wait": 2.0}, "c": {"weight": 2.0}})
+    assert policy.step(dict.fromkeys("abc", SEEN)) == {"a": 2.0, "b": 1.0, "c": 2.0}
+    assert policy.versions == {"a": 1, "b": 0, "c": 1}
+
+
+def test_a_check_that_knows_nothing_of_a_later_way_to_load_is_not_asked(wrap: Wrap) -> None:
+    policy = wrap({"a": Renamed(), "b": Loaded()}, "sequential")
+    policy.load_state_dict({"a": {"wait": 2.0}, "b": {"weight": 3.0}})
+    assert policy.step(dict.fromkeys("ab", SEEN)) == {"a": 2.0, "b": 3.0}
+
+
+class Careful(Loaded):
+    """Can tell which weights fit, and remembers nothing else."""
+
+    def check_weights(self, weights: Any) -> None:
+        weights["weight"]
+
+    def load_state_dict(self, weights: Any) -> None:
+        self.check_weights(weights)
+        super().load_state_dict(weights)
+
+    def get_state(self) -> None:
+        """Not the weights."""
+
+    def set_state(self, state: None) -> None:
+        """Nothing is remembered."""
+
+
+class Renamed(Careful):
+    def load_state_dict(self, weights: Any) -> None:
+        self.weight = weights["wait"]
+
+
+class MadeCareful:
+    def make(self) -> Careful:
+        return Careful()
+
+
 # ---- made where they live ------------------------------------------------------------------------
 
 

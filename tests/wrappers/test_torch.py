@@ -388,6 +388,20 @@ def test_new_weights_reach_running_workers(wrap: Wrap, strategy: str) -> None:
         assert policy.step({"a": seen[number], "b": seen[number]})["a"] == expected
 
 
+def test_new_weights_come_home_all_or_none(wrap: Wrap, strategy: str) -> None:
+    given = {agent: discrete(seed) for seed, agent in enumerate("ab")}
+    policy, new = wrap(given, strategy), networks.mlp(30).state_dict()
+    misfit = {**new, "2.bias": new["2.bias"][:2]}
+    with pytest.raises(ValueError, match="policy of 'b' raised ValueError: The weights do not fit"):
+        policy.load_state_dict({"a": new, "b": misfit})
+    policy.sync()
+    assert not torch.equal(given["a"].module.state_dict()["2.bias"], new["2.bias"])
+    policy.load_state_dict({"a": new})
+    policy.sync()
+    assert all(torch.equal(own, new[name]) for name, own in given["a"].module.state_dict().items())
+    assert (given["a"].version, policy.versions) == (1, {"a": 1, "b": 0})
+
+
 @pytest.mark.parametrize("odd", ["missing", "unknown", "of another shape"])
 def test_weights_that_do_not_fit_change_nothing(wrap: Wrap, strategy: str, odd: str) -> None:
     given = discrete(0, deterministic=True)

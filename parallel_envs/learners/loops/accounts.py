@@ -7,6 +7,7 @@ saved: `bound` = min(collect, learn) / (collect + learn). `gain` is what was sav
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ class LoopReport:
     mode: str
     lags: Mapping[Agent, Lag]
     """By agent; without those who have not learnt."""
+    updates_per_step: Mapping[Agent, float]
+    """Updates that an agent has made in this loop, for each step that it has lived in it. The same agents."""
     collect_seconds: float
     """Acting, stepping the environments and drawing what is learnt from."""
     learn_seconds: float
@@ -62,7 +65,9 @@ class LoopReport:
         """The same as JSON can say it."""
         lags = {str(agent): {"min": lag.least, "mean": lag.mean, "max": lag.most} for agent, lag in self.lags.items()}
         times = ("collect_seconds", "learn_seconds", "collect_waited", "learn_waited", "seconds", "bound", "gain")
-        return {"mode": self.mode, "lag": lags, **{name: round(float(getattr(self, name)), 6) for name in times}}
+        ratios = {str(agent): round(ratio, 6) for agent, ratio in self.updates_per_step.items()}
+        told = {"mode": self.mode, "lag": lags, "updates_per_step": ratios}
+        return {**told, **{name: round(float(getattr(self, name)), 6) for name in times}}
 
     def __str__(self) -> str:
         if not self.lags:
@@ -95,6 +100,7 @@ class Accounts:
     waited: float = 0.0
     _began: float = field(init=False)
     _lags: dict[Agent, _Lags] = field(default_factory=dict)
+    _updates: Counter[Agent] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._began = self.clock()
@@ -117,6 +123,7 @@ class Accounts:
 
     def learnt(self, agent: Agent, lags: Versions) -> None:
         """An agent has learnt from transitions that were so far behind."""
+        self._updates[agent] += 1
         if not lags.size:
             return
         least, most = int(lags.min()), int(lags.max())
@@ -124,8 +131,12 @@ class Accounts:
         own.least, own.most = min(own.least, least), max(own.most, most)
         own.total, own.count = own.total + int(np.sum(lags)), own.count + lags.size
 
-    def report(self, learnt: float, waited: float, collect_waited: float | None = None) -> LoopReport:
-        """All of it. `learnt`, `waited`: seconds of the side that learns."""
+    def report(
+        self, learnt: float, waited: float, lived: Mapping[Agent, int], collect_waited: float | None = None
+    ) -> LoopReport:
+        """All of it. `learnt`, `waited`: seconds of the side that learns. `lived`: steps of each agent."""
         own = self.waited if collect_waited is None else collect_waited
-        lags = {agent: Lag(own.least, own.total / own.count, own.most) for agent, own in self._lags.items()}
-        return LoopReport(self.mode, lags, self.collected, learnt, own, waited, seconds=self.clock() - self._began)
+        lags = {agent: Lag(one.least, one.total / one.count, one.most) for agent, one in self._lags.items()}
+        ratios = {agent: self._updates[agent] / max(lived[agent], 1) for agent in lags}
+        seconds = self.clock() - self._began
+        return LoopReport(self.mode, lags, ratios, self.collected, learnt, own, waited, seconds)

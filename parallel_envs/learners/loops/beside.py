@@ -23,6 +23,7 @@ from parallel_envs.learners.loops.options import LoopOptions
 from parallel_envs.learners.loops.side import LearningSide, SerialSide, ThreadSide
 from parallel_envs.learners.loops.understudy import Understudy
 from parallel_envs.learners.loops.workers import learner_of
+from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.torch_threads import one_torch_thread
 
@@ -72,7 +73,8 @@ class BesideLoop(Loop):
 
     def _job(self, learner: AgentLearner, plan: Plan, versions: Any) -> Job:
         agent, steps = learner.agent, learner.counters["steps"]
-        job = Job(agent, plan, versions, self._planned[agent], steps - self._lived[agent])
+        num_added = 0 if isinstance(learner.memory, TrajectoryStore) else learner.memory.num_added
+        job = Job(agent, plan, versions, self._planned[agent], steps - self._lived[agent], num_added)
         self._planned[agent] += 1
         self._lived[agent] = steps
         return job
@@ -81,9 +83,16 @@ class BesideLoop(Loop):
         """Take down what has been learnt: what acts stays as it is."""
         for result in results:
             job, learner = result.job, self.learners.agents[result.job.agent]
-            learner.finish(dataclasses.replace(result.report, carry=None), job.plan)
+            learner.finish(dataclasses.replace(result.report, carry=None, taught=None), job.plan)
+            self._weigh(learner, result)
             self._accounts.learnt(job.agent, job.lags)
         return {result.job.agent: self.learners.agents[result.job.agent].metrics for result in results}
+
+    def _weigh(self, learner: AgentLearner, result: Result) -> None:
+        """Tell a replay buffer what its steps have taught: those that have not been written over meanwhile."""
+        memory, taught, job = learner.memory, result.report.taught, result.job
+        if taught is not None and isinstance(memory, PrioritizedReplayBuffer):
+            memory.update_priorities(job.plan.arrays["indices"], taught, drawn_at=job.num_added)
 
     def _adopt(self, results: Sequence[Result]) -> None:
         """Act with what has been learnt. Raises `Diverged` where that is asked for."""
@@ -148,7 +157,7 @@ class BesideLoop(Loop):
             self.changed(self.learners.agents)
 
     def report(self) -> LoopReport:
-        return self._accounts.report(self.side.learner.seconds, self.side.waited)
+        return self._accounts.report(self.side.learner.seconds, self.side.waited, self.lived())
 
 
 def rounds_of(results: Sequence[Result]) -> list[list[Result]]:

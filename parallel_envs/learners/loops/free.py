@@ -2,7 +2,8 @@
 
 - `queue`: the side that collects waits while so many plans have not been begun.
 - `max_lag`: it waits before a rollout of an agent whose acting weights are further behind the updates that are planned.
-- `updates_per_step`: an agent that replays, and would be above it, is not asked this time.
+- `updates_per_step`: an agent that replays makes as many updates, whenever it is its time, as bring it there; the side
+  that collects waits for them as `max_lag` says (`ratios.py`).
 
 So a rollout that begins is learnt from by weights at most `max_lag` updates ahead of those that acted: no experience
 has to be thrown away for being too old.
@@ -21,6 +22,7 @@ from parallel_envs.learners.loops.jobs import Result
 from parallel_envs.learners.loops.loop import Metrics
 from parallel_envs.learners.loops.minibatches import Minibatches
 from parallel_envs.learners.loops.options import LoopOptions
+from parallel_envs.learners.loops.ratios import Ratios
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners
@@ -32,6 +34,7 @@ class FreeLoop(BesideLoop):
     def __init__(self, learners: IndependentLearners, options: LoopOptions, workers: int) -> None:
         super().__init__(learners, options, workers, merge=True)
         self._replaying = [agent for agent, one in learners.agents.items() if not one.algorithm.on_policy]
+        self._ratios = Ratios(learners.agents, options.updates_per_step)
         self._minibatches = Minibatches(learners.agents, options.minibatch) if options.minibatch else None
 
     def advance(self) -> Metrics:
@@ -39,7 +42,7 @@ class FreeLoop(BesideLoop):
             self.learners.step()
         metrics = self._take_over(self._replaying)
         for agent, learner in self.learners.agents.items():
-            if learner.ready and self._may_learn(agent):
+            for _ in range(self._ratios.num_owed(agent) if learner.ready else 0):
                 metrics |= self._hand_over(agent)
         return metrics
 
@@ -54,19 +57,13 @@ class FreeLoop(BesideLoop):
         for round_ in rounds_of(results):
             self._adopt(round_)
 
-    def _may_learn(self, agent: Agent) -> bool:
-        learner, ratio = self.learners.agents[agent], self.options.updates_per_step
-        if ratio is None or learner.algorithm.on_policy:
-            return True
-        return bool(self._planned[agent] + 1 <= ratio * learner.counters["steps"])
-
     def _hand_over(self, agent: Agent) -> Metrics:
         """Plan an agent's update, and wait until there is room for it and its next rollout may begin."""
-        if self._minibatches is not None:
-            waited = self._accounts.waited, self.side.waited
-            self._minibatches.adapt(agent, *waited)
+        if self._minibatches is not None and self.options.learn_in != "serial":  # where nobody waits for the other
+            self._minibatches.adapt(agent, self._accounts.waited, self.side.waited)
         metrics = self._note(done := self.side.take([agent]))
         with self._accounts.collecting():
+            self._ratios.repay(agent)
             job = self._plan(agent)
         self._adopt_all(done)
         if job is not None:

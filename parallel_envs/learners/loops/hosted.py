@@ -14,15 +14,14 @@ import contextlib
 import functools
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from parallel_envs.engine import Reply
-from parallel_envs.errors import WorkerDied
+from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent
 from parallel_envs.learners.brain import Brain, Report
 from parallel_envs.learners.updates import MODES
-from parallel_envs.learners.updates.process import ProcessUpdates
+from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, ProcessUpdates
 from parallel_envs.learners.updates.process_host import LearnerHost, read_plan
 from parallel_envs.vector.layout import Field
 
@@ -30,20 +29,25 @@ from parallel_envs.vector.layout import Field
 class HostedUpdates(ProcessUpdates):
     """Workers in which updates are run by another mode.
 
-    A worker that dies is replaced, and the update made again from the same plan: nothing is lost.
+    A worker that dies or hangs is replaced, and the update made again from the same plan: nothing is lost.
 
     Args:
-        brains: Of all agents.
-        workers: How many; never more than agents.
+        brains, workers, timeout: As for `ProcessUpdates`.
         inner: "sequential", or "fused".
     """
 
     name = "process"
 
-    def __init__(self, brains: Mapping[Agent, Brain], workers: int = 1, inner: str = "sequential") -> None:
+    def __init__(
+        self,
+        brains: Mapping[Agent, Brain],
+        workers: int = 1,
+        inner: str = "sequential",
+        timeout: float | None = UPDATE_TIMEOUT,
+    ) -> None:
         self.inner, self._abandoned = inner, False
         self.host = functools.partial(ModeHost, inner)
-        super().__init__(brains, workers)
+        super().__init__(brains, workers, timeout)
 
     @property
     def why(self) -> str:
@@ -56,7 +60,7 @@ class HostedUpdates(ProcessUpdates):
         Updates may be made again after `resume`.
         """
         self._abandoned = True
-        for worker in self._pool.all_workers:
+        for worker in [worker for worker in self._pool.all_workers if self._pool.death(worker) is None]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pool.pid(worker), signal.SIGKILL)
 
@@ -68,18 +72,18 @@ class HostedUpdates(ProcessUpdates):
             self._pool.restart(worker)
         self._settle_in(dead)
 
-    def _replace(self, dead: Mapping[int, Reply], *, give_up: bool) -> None:
+    def _restart(self, workers: Collection[int], fault: WorkerDied | WorkerTimeout | None) -> None:
         if self._abandoned:
-            worker, reply = next(iter(dead.items()))
-            code = None if reply.death is None else reply.death.exitcode
+            worker = next(iter(workers))
+            death = self._pool.death(worker)
             raise WorkerDied(
                 "An update was abandoned, as its worker did not come to the end of it when it was to stop. What had "
                 "been learnt before is kept: update again, and another worker takes its place.",
                 worker=worker,
                 pid=self._pool.pid(worker),
-                exitcode=code,
+                exitcode=None if death is None else death.exitcode,
             )
-        super()._replace(dead, give_up=give_up)
+        super()._restart(workers, fault)
 
 
 class ModeHost(LearnerHost):

@@ -26,6 +26,8 @@ class Job:
     """The one that the update starts from: the updates of this agent that were planned before."""
     num_fresh: int
     """Steps that the agent has lived since its last plan."""
+    num_added: int = 0
+    """Steps that had been stored in its replay buffer by then, if it has one."""
 
     @property
     def lags(self) -> Versions:

@@ -13,6 +13,7 @@ from parallel_envs.learners.algorithm import Agent
 from parallel_envs.learners.loops.accounts import LoopReport
 from parallel_envs.learners.loops.options import LoopOptions, check_agents
 from parallel_envs.learners.loops.workers import check_budget
+from parallel_envs.vector.arguments import check_count
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners
@@ -31,6 +32,7 @@ class Loop(ABC):
         self.learners = learners
         self.while_waiting: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         """Entered while one side waits for the other: nothing is half done then."""
+        self._lived_before = {agent: one.counters["steps"] for agent, one in learners.agents.items()}
 
     @abstractmethod
     def advance(self) -> Metrics:
@@ -48,6 +50,10 @@ class Loop(ABC):
 
     def stop(self) -> None:  # noqa: B027  # nothing is on its way where one thing is done after another
         """Stop learning: what is on its way is finished, what waits is dropped. May be called again."""
+
+    def lived(self) -> dict[Agent, int]:
+        """Steps that each agent has lived since the loop was opened."""
+        return {agent: one.counters["steps"] - self._lived_before[agent] for agent, one in self.learners.agents.items()}
 
     @abstractmethod
     def report(self) -> LoopReport:
@@ -95,6 +101,7 @@ def run_loop(
         if metrics and on_update is not None:
             on_update(learners)
 
+    check_count("total_steps", total_steps)
     with open_loop(learners, options) as loop:
         end = learners.steps + total_steps
         while learners.steps < end:

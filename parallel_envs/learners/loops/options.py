@@ -33,13 +33,16 @@ class LoopOptions:
     max_lag: int = 1
     """"free": updates that an agent's acting weights may be behind where a rollout begins."""
     updates_per_step: float | None = None
-    """"free": agents that learn from a replay buffer make no more updates for each step that they live."""
+    """"free": agents that learn from a replay buffer make so many updates for each step that they live beyond
+    `learning_starts`, no more, and no fewer but for those of the last `train_interval`, which says when it is their
+    time. None: one update each time."""
     vtrace: bool = False
     """Advantages of PPO are corrected for actions that older weights have chosen."""
     schedule: str | Schedule = "round_robin"
     """Who learns first: "round_robin", "most_data", "slowest", or a function: see `schedules.py`."""
     minibatch: tuple[int, int] | None = None
-    """"free": bounds between which minibatches grow while learning is behind, and shrink while it waits."""
+    """"free", and not with fused updates: bounds between which minibatches grow while learning is behind, and shrink
+    while it waits. With learn_in="serial" nobody waits, and they stay as they are."""
     worker_budget: int | None = None
     """Workers of environments and of learning together."""
 
@@ -116,8 +119,8 @@ def check_agents(options: LoopOptions, agents: Mapping[Agent, AgentLearner], upd
 def _check_sizes(bounds: tuple[int, int], learners: Iterable[AgentLearner], update_mode: str) -> None:
     if update_mode in ("fused", "auto"):
         raise ValueError(
-            f"minibatch={bounds} with update_mode={update_mode!r}: fused updates are written down for one size. Give "
-            "update_mode='sequential', 'thread' or 'process'."
+            f"minibatch={bounds} with update_mode={update_mode!r}: sizes that adapt are those of each agent alone, and "
+            "fused updates are written down for one size of all. Give update_mode='sequential', 'thread' or 'process'."
         )
     for learner in learners:
         if bounds[1] > learner.most_rows:

@@ -200,9 +200,9 @@ class ThreadSide(LearningSide):
             self._rounds.clear()
             self._changed.notify_all()
         self._thread.join(_GRACE_SECONDS)
-        if self._thread.is_alive():
-            self.learner.abandon()
-            self._thread.join()
+        while self._thread.is_alive():
+            self.learner.abandon()  # again, should it strike while a worker is being replaced
+            self._thread.join(_GRACE_SECONDS)
 
     # ---- the thread -------------------------------------------------------------------------------------------------
 

@@ -36,4 +36,4 @@ class SyncLoop(Loop):
 
     def report(self) -> LoopReport:
         accounts = self._accounts
-        return accounts.report(self._learnt, accounts.collected, collect_waited=self._learnt)
+        return accounts.report(self._learnt, accounts.collected, self.lived(), collect_waited=self._learnt)

@@ -56,5 +56,6 @@ class Understudy:
             outputs: Tensor = self.actor(arrays["features"][:-1])
             return outputs, None
         features, begins = arrays["features"].transpose(0, 1), arrays["begins"].transpose(0, 1)
-        remembered = self.actor.unroll(features, begins, arrays["memory"])
-        return self.actor.head(remembered[:, :-1]).transpose(0, 1), remembered[:, -2].numpy()
+        held = arrays["held"].transpose(0, 1) if "held" in arrays else None
+        remembered, carry = self.actor.unrolled(features, begins, arrays["memory"], held)
+        return self.actor.head(remembered[:, :-1]).transpose(0, 1), carry.numpy()

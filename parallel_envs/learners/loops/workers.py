@@ -33,7 +33,8 @@ def learner_of(learners: IndependentLearners, options: LoopOptions, workers: int
     brains = {agent: one.brain for agent, one in learners.agents.items()}
     inner = inner_mode(brains, learners.update_mode, options)
     if options.learn_in == "process":
-        mode = learners.run_by(("process", workers, inner), lambda own: HostedUpdates(own, workers, inner))
+        limit = learners.update_timeout
+        mode = learners.run_by(("process", workers, inner), lambda own: HostedUpdates(own, workers, inner, limit))
         assert isinstance(mode, HostedUpdates)
         mode.resume()
         at_once = inner == "fused" or workers > 1

@@ -14,21 +14,23 @@ from collections.abc import Callable
 from parallel_envs.learners.updates.auto import AutoUpdates
 from parallel_envs.learners.updates.fused import FusedUpdates
 from parallel_envs.learners.updates.mode import UpdateMode
-from parallel_envs.learners.updates.process import ProcessUpdates
+from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, ProcessUpdates
 from parallel_envs.learners.updates.sequential import SequentialUpdates
 from parallel_envs.learners.updates.thread import ThreadUpdates
 
 MODES: dict[str, Callable[..., UpdateMode]] = {
-    "sequential": lambda brains, workers=None: SequentialUpdates(brains),
-    "thread": ThreadUpdates,
+    "sequential": lambda brains, workers=None, timeout=None: SequentialUpdates(brains),
+    "thread": lambda brains, workers=None, timeout=None: ThreadUpdates(brains, workers),
     "process": ProcessUpdates,
-    "fused": lambda brains, workers=None: FusedUpdates(brains),
+    "fused": lambda brains, workers=None, timeout=None: FusedUpdates(brains),
     "auto": AutoUpdates,
 }
-"""By name: called with brains by agent, and the number of workers or None."""
+"""By name: called with brains by agent, the number of workers or None, and the seconds that a worker process has for a
+round of updates or None. What runs in the caller's own process cannot be ended, and has no such limit."""
 
 __all__ = [
     "MODES",
+    "UPDATE_TIMEOUT",
     "AutoUpdates",
     "FusedUpdates",
     "ProcessUpdates",

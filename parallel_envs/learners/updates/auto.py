@@ -11,7 +11,7 @@ from parallel_envs.learners.algorithm import Agent, Plan
 from parallel_envs.learners.brain import Brain, Report
 from parallel_envs.learners.updates.fused import FusedUpdates, groups
 from parallel_envs.learners.updates.mode import UpdateMode
-from parallel_envs.learners.updates.process import ProcessUpdates
+from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, ProcessUpdates
 from parallel_envs.learners.updates.sequential import SequentialUpdates
 from parallel_envs.learners.updates.thread import ThreadUpdates
 
@@ -31,13 +31,15 @@ class AutoUpdates(UpdateMode):
 
     name = "auto"
 
-    def __init__(self, brains: Mapping[Agent, Brain], workers: int | None = None) -> None:
+    def __init__(
+        self, brains: Mapping[Agent, Brain], workers: int | None = None, timeout: float | None = UPDATE_TIMEOUT
+    ) -> None:
         super().__init__(brains)
         self._ways: dict[str, Callable[[], UpdateMode]] = {
             "sequential": lambda: SequentialUpdates(brains),
             "fused": lambda: FusedUpdates(brains),
             "thread": lambda: ThreadUpdates(brains, workers),
-            "process": lambda: ProcessUpdates(brains, workers),
+            "process": lambda: ProcessUpdates(brains, workers, timeout),
         }
         self._cores = workers or len(cores_here())
         self._waiting: list[str] = []
@@ -52,13 +54,20 @@ class AutoUpdates(UpdateMode):
         if self.choice is not None:
             return self._current.update(plans)
         if len(plans) < self._largest or not plans:
-            return SequentialUpdates(self.brains).update(plans)
+            return self._unmeasured(plans)
         self._largest = len(plans)
         began = time.perf_counter()
         reports = self._current.update(plans)
         self.seconds.setdefault(self._current.name, []).append(time.perf_counter() - began)
         if len(self.seconds[self._current.name]) >= _WARM + _TRIES:
             self._go_on(plans)
+        return reports
+
+    def _unmeasured(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
+        """One after another, whatever is being measured, which is told: it may keep copies."""
+        reports = SequentialUpdates(self.brains).update(plans)
+        for agent in plans:
+            self._current.changed(agent)
         return reports
 
     def _go_on(self, plans: Mapping[Agent, Plan]) -> None:
@@ -87,6 +96,10 @@ class AutoUpdates(UpdateMode):
     def _turn_to(self, name: str) -> None:
         self._current.close()
         self._current = self._ways[name]()
+
+    @property
+    def is_elsewhere(self) -> bool:  # type: ignore[override]  # here it depends on which way is being taken
+        return self._current.is_elsewhere
 
     @property
     def why(self) -> str:

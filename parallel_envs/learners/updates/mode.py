@@ -19,6 +19,8 @@ class UpdateMode(ClosedAtExit, ABC):
     """
 
     name: ClassVar[str]
+    is_elsewhere: bool = False
+    """Whether updates are made in other processes, and the brains change only when they have been."""
 
     def __init__(self, brains: Mapping[Agent, Brain]) -> None:
         self.brains = dict(brains)

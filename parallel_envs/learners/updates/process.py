@@ -6,36 +6,67 @@
 
 What is random has been drawn by then (`Plan`), so nothing but arrays travels. The caller's brains are whole at any
 time: they change when a version has arrived, never while one is written. So a worker that dies loses nothing: another
-one starts from the caller's numbers, and makes the same update from the same plan.
+one starts from the caller's numbers, and makes the same update from the same plan. One that hangs is ended when its
+time is up, and from there on it is one that has died.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from parallel_envs.engine import HOST, Call, PoolSettings, Reply, SharedBlock, Ticket, cores_here, open_pool
-from parallel_envs.errors import RemoteError, RemoteTraceback, WorkerDied
+from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent, Plan
 from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.updates.failures import (
+    AGAIN,
+    AN_UPDATE,
+    GIVEN_UP,
+    ITS_START,
+    NOT_STARTED,
+    STARTED_AGAIN,
+    remote_error,
+    worker_died,
+    worker_late,
+)
 from parallel_envs.learners.updates.mode import UpdateMode
 from parallel_envs.learners.updates.process_host import LearnerHost, Outbox, plan_arrays, write_plan
 from parallel_envs.vector.layout import Field
 from parallel_envs.vector.layout import plan as lay_out
 
+_log = logging.getLogger(__name__)
+
+UPDATE_TIMEOUT = 600.0
+"""Seconds for a round of updates, unless told otherwise. Updates take milliseconds to seconds; a run that hangs over
+night costs more than one that ends and says what to give."""
+_START_SECONDS = 300.0  # for a worker to import torch and build networks, on a machine that has other things to do
 _TRIES = 2
 
 
 class ProcessUpdates(UpdateMode):
-    """Workers that learn, one for each core unless told otherwise, never more than agents."""
+    """Workers that learn, one for each core unless told otherwise, never more than agents.
+
+    Args:
+        brains: Of all agents.
+        workers: How many.
+        timeout: Seconds that a worker has for a round of its agents' updates; None: as long as it takes. One that needs
+            longer is replaced and the update made again, as if it had died; the second time, `WorkerTimeout` is raised
+            (for a death, `WorkerDied`). Updates may be made after it.
+    """
 
     name = "process"
+    is_elsewhere = True
     host: Callable[..., LearnerHost] = LearnerHost
     """Makes what lives in a worker."""
 
-    def __init__(self, brains: Mapping[Agent, Brain], workers: int | None = None) -> None:
+    def __init__(
+        self, brains: Mapping[Agent, Brain], workers: int | None = None, timeout: float | None = UPDATE_TIMEOUT
+    ) -> None:
         super().__init__(brains)
+        self.timeout = timeout
         num_workers = min(workers or len(cores_here()) or 1, len(self.brains))
         self._homes = _shared_out(self.brains, num_workers)
         self._forms = {agent: Outbox.form(brain.arrays()) for agent, brain in self.brains.items()}
@@ -44,6 +75,7 @@ class ProcessUpdates(UpdateMode):
         self._outboxes: dict[Agent, Outbox] = {}
         self._out: dict[int, SharedBlock] = {}
         self._in: dict[int, SharedBlock] = {}
+        self._late: dict[int, tuple[float | None, str]] = {}  # who was ended for it: after how long, and where it was
         # Nothing is preloaded: that would be in every later worker of this program, and torch is large.
         self._pool = open_pool(num_workers, PoolSettings(name="learner"))
         try:
@@ -69,7 +101,21 @@ class ProcessUpdates(UpdateMode):
         self._outboxes |= {agent: Outbox(block, self._forms[agent][0]) for agent in self._agents_of(worker)}
 
     def _settle_in(self, workers: Collection[int]) -> None:
-        """Build the hosts of fresh workers."""
+        """Build the hosts of fresh workers. Those that do not live to see it are replaced, once."""
+        for attempt in range(1, _TRIES + 1):
+            replies = self._replies(self._pool.send(self._builds(workers)), _START_SECONDS)
+            if failed := {worker: reply for worker, reply in replies.items() if reply.failure is not None}:
+                for worker in failed:
+                    self._pool.kill(worker)  # without its host it is of no use; the next update replaces it
+                raise remote_error(next(iter(failed.values())))
+            workers = dead = {worker: reply for worker, reply in replies.items() if reply.death is not None}
+            if not dead:
+                return
+            if attempt == _TRIES:
+                raise self._fault_of(dead, ITS_START, NOT_STARTED)
+            self._restart(dead, self._fault_of(dead, ITS_START, STARTED_AGAIN))
+
+    def _builds(self, workers: Collection[int]) -> dict[int, Call]:
         calls = {}
         for worker in workers:
             agents = self._agents_of(worker)
@@ -78,7 +124,7 @@ class ProcessUpdates(UpdateMode):
             calls[worker] = Call(HOST, "build", (self._key, self.host, algorithms, self._out[worker], forms))
             self._stale.update(agents)
             self._in.pop(worker, None)
-        self._answers(self._pool.send(calls))
+        return calls
 
     # ---- an update --------------------------------------------------------------------------------------------------
 
@@ -86,7 +132,9 @@ class ProcessUpdates(UpdateMode):
         reports: dict[Agent, Report] = {}
         for attempt in range(1, _TRIES + 1):
             waiting = {agent: plan for agent, plan in plans.items() if agent not in reports}
-            replies = self._replies(self._pool.send(self._calls(waiting)))
+            calls = self._calls(waiting)
+            self._stale |= waiting.keys()  # until a version has arrived: Ctrl-C or an error may come before
+            replies = self._replies(self._pool.send(calls), self.timeout)
             for reply in replies.values():
                 if reply.death is None:
                     reports |= self._taken_in(_value(reply))
@@ -119,39 +167,70 @@ class ProcessUpdates(UpdateMode):
         """Have room for the plans, and see that the worker has the numbers it is to start from."""
         if worker not in self._in or self._in[worker].num_bytes < num_bytes:
             block = self._in[worker] = SharedBlock.create(num_bytes)
-            self._pool.wait(self._pool.call(worker, self._key, "attach", block))
+            self._tell(worker, "attach", block)
             block.close()
         stale = {agent: self.brains[agent].arrays() for agent in agents if agent in self._stale}
         if stale:
-            self._pool.wait(self._pool.call(worker, self._key, "load", stale))
-            self._stale -= stale.keys()
+            self._tell(worker, "load", stale)
 
     def _taken_in(self, reports: Mapping[Agent, Report]) -> Mapping[Agent, Report]:
         """A version has arrived, whole: it is the brain's from here on."""
         for agent in reports:
             self._versions[agent] += 1
             self.brains[agent].load(self._outboxes[agent].get(self._versions[agent]))
+            self._stale.discard(agent)
         return reports
 
     def _replace(self, dead: Mapping[int, Reply], *, give_up: bool) -> None:
-        """Put fresh workers in the place of those that have died."""
-        for worker in dead:
-            self._pool.restart(worker)
+        """Put fresh workers in the place of those that have died in an update."""
+        fault = self._fault_of(dead, AN_UPDATE, GIVEN_UP if give_up else AGAIN)
+        self._restart(dead, None if give_up else fault)
         self._settle_in(dead)
         if give_up:
-            raise _died(next(iter(dead.values())), [agent for worker in dead for agent in self._agents_of(worker)])
+            raise fault
+
+    def _restart(self, workers: Collection[int], fault: WorkerDied | WorkerTimeout | None) -> None:
+        """`fault`: why, for the log."""
+        if fault is not None:
+            _log.warning("%s", "\n".join([str(fault), *getattr(fault, "__notes__", ())]))
+        for worker in workers:
+            self._pool.restart(worker)
 
     # ---- replies ----------------------------------------------------------------------------------------------------
 
-    def _replies(self, ticket: Ticket) -> dict[int, Reply]:
-        self._pool.wait(ticket)
+    def _replies(self, ticket: Ticket, seconds: float | None) -> dict[int, Reply]:
+        """What workers answer in time. Those that do not are ended: their death is the answer."""
+        if not self._is_answered(ticket, seconds):
+            for worker in sorted(ticket.waiting):
+                stack = self._pool.stack(worker)
+                self._pool.kill(worker)
+                if (reply := ticket.replies.get(worker)) is not None and reply.death is not None:
+                    self._late[worker] = seconds, stack
         return ticket.replies
 
-    def _answers(self, ticket: Ticket) -> None:
-        for worker, reply in self._replies(ticket).items():
-            if reply.death is not None:
-                raise _died(reply, self._agents_of(worker))
-            _value(reply)
+    def _is_answered(self, ticket: Ticket, seconds: float | None) -> bool:
+        return self._pool.wait(ticket, seconds)
+
+    def _tell(self, worker: int, method: str, *arguments: Any) -> None:
+        """Have a worker do something small. If it cannot any more, the next request is told so."""
+        for reply in self._replies(self._pool.call(worker, self._key, method, *arguments), self.timeout).values():
+            if reply.death is None:
+                _value(reply)
+
+    def _fault_of(self, dead: Mapping[int, Reply], doing: str, advice: str) -> WorkerDied | WorkerTimeout:
+        """Why workers are not there any more: the first, with the others in notes."""
+        first, *others = [self._fault(worker, reply, doing, advice) for worker, reply in sorted(dead.items())]
+        for other in others:
+            first.add_note(str(other))
+        return first
+
+    def _fault(self, worker: int, reply: Reply, doing: str, advice: str) -> WorkerDied | WorkerTimeout:
+        """Why a worker is not there any more."""
+        death, agents = reply.death, self._agents_of(worker)
+        assert death is not None
+        if worker in self._late:
+            return worker_late(death, agents, doing, *self._late.pop(worker), advice)
+        return worker_died(death, agents, doing, advice)
 
     def changed(self, agent: Agent) -> None:
         self._stale.add(agent)
@@ -176,29 +255,6 @@ def _moved(field: Field, offset: int) -> Field:
 
 
 def _value(reply: Reply) -> Any:
-    if reply.failure is None:
-        return reply.value
-    failure = reply.failure
-    error = RemoteError.named(failure.type_name)(
-        f"An update in a learner's worker raised {failure.type_name}: {failure.message}",
-        type_name=failure.type_name,
-        remote_message=failure.message,
-    )
-    error.__cause__ = RemoteTraceback(failure.traceback)
-    raise error
-
-
-def _died(reply: Reply, agents: list[Agent]) -> WorkerDied:
-    death = reply.death
-    assert death is not None
-    code = death.exitcode
-    how = f"was killed by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
-    last = "".join(f"\n  {line}" for line in death.last_output)
-    return WorkerDied(
-        f"The worker that learns for {agents} (pid {death.pid}) {how} during an update. What they had learnt before is "
-        "kept, and another worker has taken its place: update again, or use another update_mode."
-        + (f" Its last output:{last}" if last else ""),
-        worker=death.worker,
-        pid=death.pid,
-        exitcode=code,
-    )
+    if reply.failure is not None:
+        raise remote_error(reply)
+    return reply.value

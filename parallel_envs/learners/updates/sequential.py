@@ -60,10 +60,11 @@ def tensors_of(plan: Plan) -> Batch:
 
 def finished(brain: Brain, report: Report, arrays: Batch, carry: Tensor | None) -> Report:
     """The end of an update: running statistics, if it came to anything, and what is remembered."""
-    taught = None
     if report.diverged is None:
         brain.algorithm.after_update(brain.module, arrays)
-        taught = brain.algorithm.taught(brain.module, arrays)
+    taught = brain.algorithm.taught(brain.module, arrays)
+    if taught is not None:
+        taught = taught.nan_to_num(0.0, 0.0, 0.0)  # of what cannot be learnt from, nothing can
     told: dict[str, Any] = {
         name: one.numpy().copy() for name, one in (("carry", carry), ("taught", taught)) if one is not None
     }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 
 from torch import set_num_threads
@@ -28,8 +28,18 @@ class ThreadUpdates(UpdateMode):
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
         with one_torch_thread():  # each thread has its own number, but they share that of the matrix library
             futures = {agent: self._threads.submit(update_one, self.brains[agent], own) for agent, own in plans.items()}
-            wait(futures.values())
+            try:
+                wait(futures.values())
+            except BaseException:  # Ctrl-C: no thread may go on writing what the caller takes to be its own
+                self._finish(futures.values())
+                raise
         return {agent: future.result() for agent, future in futures.items()}
+
+    @staticmethod
+    def _finish(futures: Collection[Future[Report]]) -> None:
+        for future in futures:
+            future.cancel()
+        wait(futures)
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)

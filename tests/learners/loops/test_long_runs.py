@@ -6,36 +6,26 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from parallel_envs import cli
-from parallel_envs.learners.checkpoints import load_checkpoint
 from parallel_envs.learners.loops import side as side_module
-from parallel_envs.learners.runs import newest_checkpoint, read_metrics
+from parallel_envs.learners.runs import read_metrics
 from parallel_envs.testing import assert_same_batch
+from tests.learners.command_lines import CHECKPOINT_STEPS, PPO, REPLAY, Train, command, killed_run, learnt
 from tests.learners.test_independent import Pressing
 
-Train = Callable[..., Any]
-
-PPO = {"name": "ppo", "rollout_length": 8, "minibatch_size": 8, "num_epochs": 2, "hidden": [8]}
-REPLAY = {"batch_size": 8, "learning_starts": 12, "train_interval": 2, "buffer_size": 40, "hidden": [8]}
 AGENTS = {
     "gru and sac": {"red": {"network": "gru", "memory_size": 4}, "blue": {"name": "sac", **REPLAY}},
     "dqn and ppo": {"red": {"name": "dqn", **REPLAY, "prioritized": 0.5}},
 }
-CHECKPOINT_STEPS = 40
 
 
 class Interrupting(Pressing):
@@ -74,26 +64,27 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture
 def train(config: Path) -> Train:
     def run(*words: Any, resume: Path | None = None) -> Any:
-        given = ["--resume", resume] if resume else [config]
-        return CliRunner().invoke(cli.app, ["train", *map(str, [*given, *words])])
+        return command(*(["--resume", resume] if resume else [config]), *words)
 
     return run
 
 
-def learnt(folder: Path) -> Any:
-    newest = newest_checkpoint(folder)
-    assert newest is not None
-    checkpoint = load_checkpoint(newest)
-    return checkpoint.agents, checkpoint.about
-
-
-@pytest.mark.parametrize("agents", AGENTS)
-def test_a_resumed_run_is_the_one_that_was_never_ended(agents: str, train: Train, tmp_path: Path) -> None:
-    own = f"agents={json.dumps(AGENTS[agents])}"
+@pytest.mark.parametrize(
+    ("agents", "how"),
+    [
+        ("gru and sac", []),
+        ("dqn and ppo", []),
+        ("dqn and ppo", ["mode=free", "queue=2", "updates_per_step=0.3", "learn_in=serial"]),
+    ],
+)
+def test_a_resumed_run_is_the_one_that_was_never_ended(
+    agents: str, how: list[str], train: Train, tmp_path: Path
+) -> None:
+    own = [f"agents={json.dumps(AGENTS[agents])}", *how]
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
-    done = train(own, f"folder={straight}")
+    done = train(*own, f"folder={straight}")
     assert done.exit_code == 0, done.output
-    assert train(own, f"folder={resumed}", f"total_steps={CHECKPOINT_STEPS}").exit_code == 0
+    assert train(*own, f"folder={resumed}", f"total_steps={CHECKPOINT_STEPS}").exit_code == 0
     half = learnt(resumed)[1]
     assert train(f"total_steps={2 * CHECKPOINT_STEPS}", "learn_in=serial", resume=resumed).exit_code == 0
     assert_same_batch(learnt(resumed), learnt(straight))
@@ -163,21 +154,7 @@ def test_ctrl_c_is_heard_while_a_learner_hangs(train: Train, tmp_path: Path, mon
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(train: Train, config: Path, tmp_path: Path) -> None:
     """Its learner's worker ends with it."""
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    endless = [str(config), "learn_in=process", "total_steps=1000000000", f"folder={killed}"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "parallel_envs", "train", *endless],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    while process.poll() is None and newest_checkpoint(killed) is None:
-        try:
-            process.wait(0.01)
-        except subprocess.TimeoutExpired:
-            continue
-    process.kill()
-    process.wait()
-    for checkpoint in sorted((killed / "checkpoints").iterdir())[2:]:
-        shutil.rmtree(checkpoint)  # it was quicker than we were
+    killed_run(killed, config, "learn_in=process")
     assert train("total_steps=200", "learn_in=thread", resume=killed).exit_code == 0
     assert train("total_steps=200", f"folder={straight}").exit_code == 0
     assert_same_batch(learnt(killed), learnt(straight))

@@ -44,7 +44,11 @@ def test_options_that_contradict_are_told(how: Any, words: str) -> None:
         ({"red": DQN, "blue": PPO}, {"mode": "overlap", "vtrace": True}, "agent 'red' learns by dqn from a replay"),
         (PPO, {"mode": "free", "queue": 2, "updates_per_step": 0.1}, "no agent learns from a replay buffer"),
         (PPO, {"mode": "free", "queue": 2, "minibatch": (8, 41)}, "agent 'red' learns from 40 rows at most"),
-        (PPO, {"mode": "overlap", "worker_budget": 2, "learn_in": "serial", "batch": 3}, "unexpected keyword.*batch"),
+        (
+            PPO,
+            {"mode": "overlap", "worker_budget": 2, "learn_in": "serial", "batch": 3},
+            r"batch=\.\.\.\) is unknown. Did you mean",
+        ),
     ],
 )
 def test_what_the_agents_cannot_do_is_told_before_a_step_is_made(config: Any, how: Any, words: str) -> None:
@@ -54,9 +58,12 @@ def test_what_the_agents_cannot_do_is_told_before_a_step_is_made(config: Any, ho
         assert made.steps == 0
 
 
-def test_minibatches_of_other_sizes_are_not_for_the_fused_mode() -> None:
-    with learners(PPO, update_mode="fused") as made, pytest.raises(ValueError, match="written down for one size"):
-        made.train(100, mode="free", queue=2, minibatch=(5, 10))
+@pytest.mark.parametrize("update_mode", ["fused", "auto"])
+def test_minibatches_of_other_sizes_are_not_for_updates_that_may_be_fused(update_mode: str) -> None:
+    with learners(PPO, update_mode=update_mode) as made:
+        with pytest.raises(ValueError, match="written down for one size of all"):
+            made.train(100, mode="free", queue=2, minibatch=(5, 10))
+        assert made.steps == 0
 
 
 # ---- budgets --------------------------------------------------------------------------------------------------------

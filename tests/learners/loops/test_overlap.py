@@ -18,6 +18,7 @@ from parallel_envs.learners.loops import side as side_module
 from parallel_envs.learners.updates.sequential import update_one
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.testing import assert_same_batch
+from tests.learners.lives import time_is_up_when
 from tests.learners.loops.scenes import CASES, GRU, PPO, SAC, advance, jobs_of, learners, unhurried
 from tests.learners.test_independent import Poisoned, Pressing
 
@@ -257,23 +258,24 @@ def test_a_watcher_may_keep_learners_and_put_others_in_their_place() -> None:
 # ---- worker processes -----------------------------------------------------------------------------------------------
 
 
-def test_in_workers_it_is_the_same_and_one_that_dies_loses_nothing() -> None:
+def test_in_workers_it_is_the_same_and_one_that_dies_or_hangs_loses_nothing() -> None:
     expected = serial(PPO)
-    killed = []
+    lost: dict[int, int] = {}
 
-    def kill(made: IndependentLearners) -> None:
-        if made.updates in (1, 3):
-            mode: Any = made.mode
-            killed.append(mode._pool.pid(0))
-            os.kill(killed[-1], signal.SIGKILL)
+    def strike(made: IndependentLearners) -> None:
+        mode: Any = made.mode
+        if made.updates in (1, 3) and made.updates not in lost:
+            time_is_up_when(mode, lambda pid: pid == lost.get(3))
+            lost[made.updates] = mode._pool.pid(0)
+            os.kill(mode._pool.pid(0), signal.SIGKILL if made.updates == 1 else signal.SIGSTOP)
 
     with learners(PPO) as made:
         with open_loop(made, LoopOptions(mode="overlap")) as loop:
             for _ in range(STEPS):
                 if loop.advance():
-                    kill(made)
+                    strike(made)
             loop.settle()
-        assert len(set(killed)) == 2
+        assert len(set(lost.values())) == 2
         assert_same_batch(made.states(), expected)
 
 

@@ -102,8 +102,9 @@ def test_accounts_say_what_could_be_saved_and_what_was() -> None:
     accounts.learnt("red", np.array([0, 1, 1]))
     accounts.learnt("red", np.array([2]))
     accounts.learnt("blue", np.array([], np.int64))
-    report = accounts.report(learnt=4.0, waited=5.0)
+    report = accounts.report(learnt=4.0, waited=5.0, lived={"red": 8, "blue": 8})
     assert report.lags == {"red": Lag(0, 1.0, 2)}
+    assert report.updates_per_step == {"red": 0.25}
     assert report.bound == pytest.approx(0.4)
     assert report.gain == pytest.approx(0.1)
     assert (report.collect_waited, report.learn_waited) == (3.0, 5.0)
@@ -115,7 +116,7 @@ def test_accounts_say_what_could_be_saved_and_what_was() -> None:
 
 
 def test_nothing_done_is_no_division_by_nothing() -> None:
-    report = Accounts("sync", clock=lambda: 0.0).report(0.0, 0.0)
+    report = Accounts("sync", clock=lambda: 0.0).report(0.0, 0.0, {})
     assert (report.bound, report.gain, str(report)) == (0.0, 0.0, "sync: nothing learnt yet")
 
 

@@ -1,0 +1,254 @@
+"""Agents that pause, return, or see what is no number: what is learnt from is what they lived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from pettingzoo import ParallelEnv
+
+from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig
+from parallel_envs.learners.gaps import held, without_last_words
+from parallel_envs.multiagent import MultiAgentEnvManager
+from parallel_envs.rollouts.replay import ReplayBuffer
+from parallel_envs.rollouts.trajectories import Trajectory, TrajectoryStore
+from tests.learners.lives import NUM_ROWS, SEEN, trajectory
+
+GRU = PPOConfig(rollout_length=9, minibatch_size=9, network="gru", hidden=(8,), memory_size=4, num_epochs=1)
+DQN = DQNConfig(learning_starts=10, batch_size=8, train_interval=1, buffer_size=400, hidden=(8,))
+ONCE = PPOConfig(rollout_length=8, minibatch_size=8, hidden=(8,))
+
+
+class Absent(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ships no type information
+    """`b` is away in steps 3 and 4 of 12, after which it is back. Observations count the steps."""
+
+    metadata = {"name": "absent"}  # noqa: RUF012  # PettingZoo's form
+    possible_agents = ["a", "b"]  # noqa: RUF012  # PettingZoo's form
+    terminates = False
+    """Whether it is said of `b` in step 3 that its episode has ended."""
+    num_steps: float = 12
+
+    def observation_space(self, agent: str) -> Any:
+        return Box(-np.inf, np.inf, (1,))
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self.step_count = ["a", "b"], 0
+        return self.seen(self.agents), {agent: {} for agent in self.agents}
+
+    def seen(self, agents: list[str]) -> Any:
+        return {agent: np.array([self.step_count], np.float32) for agent in agents}
+
+    def step(self, actions: Any) -> Any:
+        self.step_count += 1
+        over = self.step_count >= self.num_steps
+        self.agents = [] if over else ["a", *([] if self.step_count in (3, 4) else ["b"])]
+        ends = self.terminates and self.step_count == 3
+        told = ["a", "b"] if over or ends else list(self.agents)
+        ended = {agent: ends and agent == "b" for agent in told}
+        return (
+            self.seen(told),
+            dict.fromkeys(told, 0.1),
+            ended,
+            dict.fromkeys(told, over),
+            {agent: {} for agent in told},
+        )
+
+
+class Returning(Absent):
+    terminates = True
+
+
+class Endless(Absent):
+    """One observation of `a` is not a number, in an episode that never ends."""
+
+    num_steps = np.inf
+
+    def seen(self, agents: list[str]) -> Any:
+        seen = super().seen(agents)
+        if self.step_count == 13 and "a" in seen:
+            seen["a"] = np.full(1, np.nan, np.float32)
+        return seen
+
+
+class LastWords(Absent):
+    """Everybody terminates, and sees what is no number then."""
+
+    num_steps = 7
+
+    def step(self, actions: Any) -> Any:
+        seen, rewards, ended, cut, infos = super().step(actions)
+        if not self.agents:
+            seen, ended, cut = dict.fromkeys(seen, np.full(1, np.nan, np.float32)), cut, ended
+        return seen, rewards, ended, cut, infos
+
+
+def rollout(env: Callable[[], Any]) -> Trajectory:
+    config = PPOConfig(rollout_length=9, minibatch_size=9, hidden=(8,))
+    envs = MultiAgentEnvManager([env], backend="serial")
+    with envs, IndependentLearners(envs, config, update_mode="sequential") as learners:
+        for _ in range(9):
+            learners.step()
+        store = learners.agents["b"].memory
+        assert isinstance(store, TrajectoryStore)
+        return store.trajectory(store.finish()).copy()
+
+
+def acting_memory(learners: IndependentLearners, agent: str) -> Any:
+    state, *_ = learners.policy.get_state()[agent]
+    return state["memory"][0]
+
+
+# ---- away and back --------------------------------------------------------------------------------------------------
+
+
+def test_a_step_whose_outcome_was_not_seen_is_not_learnt_from() -> None:
+    lived = rollout(Absent)
+    assert np.flatnonzero(lived.valid[:, 0]).tolist() == [0, 1, 5, 6, 7, 8]
+    assert np.flatnonzero(lived.truncated[:, 0]).tolist() == [2]
+    assert np.flatnonzero(lived.begins[:, 0]).tolist() == [0]
+
+
+def test_who_returns_after_its_end_begins_anew() -> None:
+    lived = rollout(Returning)
+    assert np.flatnonzero(lived.valid[:, 0]).tolist() == [0, 1, 2, 5, 6, 7, 8]
+    assert np.flatnonzero(lived.terminated[:, 0]).tolist() == [2]
+    assert np.flatnonzero(lived.begins[:, 0]).tolist() == [0, 5]
+
+
+def test_replay_holds_no_observation_that_was_not_seen() -> None:
+    envs = MultiAgentEnvManager([Absent], backend="serial")
+    with envs, IndependentLearners(envs, DQN, update_mode="sequential") as learners:
+        for _ in range(9):
+            learners.step()
+        memory = learners.agents["b"].memory
+    assert isinstance(memory, ReplayBuffer)
+    drawn = memory.sample(np.random.default_rng(0), 100)
+    assert set(drawn["observations"][:, 0].tolist()) == {0, 1, 5, 6, 7, 8}
+    np.testing.assert_array_equal(drawn["next_observations"], drawn["observations"] + 1)
+
+
+@pytest.mark.parametrize("env", [Absent, Returning])
+@pytest.mark.parametrize("num_steps", [4, 9])
+def test_what_is_remembered_in_learning_is_what_was_in_acting(env: Any, num_steps: int) -> None:
+    """Also where the trajectory ends while the agent is away, or where it is back."""
+    config = PPOConfig(**{**vars(GRU), "rollout_length": num_steps, "minibatch_size": num_steps})
+    envs = MultiAgentEnvManager([env], backend="serial")
+    with envs, IndependentLearners(envs, config, update_mode="sequential") as learners:
+        for _ in range(num_steps):
+            learners.step()
+        acted = {agent: acting_memory(learners, agent) for agent in learners.agents}
+        learners.update()
+        for agent, one in learners.agents.items():
+            carry = one.state()["arrays"]["carry"]
+            np.testing.assert_allclose(carry, acted[agent], atol=1e-6, err_msg=agent)
+
+
+def test_who_is_thawed_goes_on_with_what_it_sees_then() -> None:
+    envs = MultiAgentEnvManager([Absent], backend="serial")
+    with envs, IndependentLearners(envs, ONCE, update_mode="sequential") as learners:
+        one = learners.agents["a"]
+        for frozen in (False, True, False):
+            one.counters["frozen"] = frozen
+            for _ in range(2):
+                learners.step()
+        store = one.memory
+        assert isinstance(store, TrajectoryStore)
+        assert store.trajectory(store.finish()).observations[:, 0, 0].tolist() == [4, 5, 6]
+
+
+def test_episodes_without_agents_are_not_waited_for_in_vain() -> None:
+    class Empty(Absent):
+        num_steps = 0
+
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed)
+            self.agents = []
+            return {}, {}
+
+    envs = MultiAgentEnvManager([Empty], backend="serial")
+    with (
+        envs,
+        IndependentLearners(envs, ONCE, update_mode="sequential") as learners,
+        pytest.raises(RuntimeError, match="rounds nobody took a step"),
+    ):
+        learners.train(10)
+
+
+# ---- what is no number ----------------------------------------------------------------------------------------------
+
+
+def test_one_bad_observation_costs_a_memory_one_update() -> None:
+    envs = MultiAgentEnvManager([Endless], backend="serial")
+    with envs, IndependentLearners(envs, GRU, update_mode="sequential") as learners:
+        learners.train(54)
+        assert {agent: one.counters["skipped"] for agent, one in learners.agents.items()} == {"a": 1, "b": 0}
+        assert np.isfinite(acting_memory(learners, "a")).all()
+
+
+@pytest.mark.parametrize("config", [ONCE, DQN, GRU], ids=["ppo", "dqn", "ppo-gru"])
+def test_what_is_seen_after_the_end_may_be_anything(config: Any) -> None:
+    envs = MultiAgentEnvManager([LastWords], backend="serial")
+    with envs, IndependentLearners(envs, config, update_mode="sequential") as learners:
+        learners.train(60)
+        for one in learners.agents.values():
+            assert one.counters["skipped"] == 0 < one.counters["updates"]
+
+
+def test_steps_that_cannot_be_learnt_from_are_drawn_least() -> None:
+    """One reward is no number. Drawn like any other, it would be in about every third batch of 16 out of 40."""
+
+    class Unpaid(Absent):
+        num_steps = 2
+
+        def step(self, actions: Any) -> Any:
+            seen, rewards, *more = super().step(actions)
+            self.num_paid = getattr(self, "num_paid", 0) + 1
+            return seen, {**rewards, "a": np.nan if self.num_paid == 15 else 0.1}, *more
+
+    config = DQNConfig(**{**vars(DQN), "prioritized": 1.0, "batch_size": 16})
+    envs = MultiAgentEnvManager([Unpaid], backend="serial")
+    with envs, IndependentLearners(envs, config, update_mode="sequential") as learners:
+        learners.train(80)
+        assert 1 <= learners.agents["a"].counters["skipped"] <= 3
+
+
+def test_priorities_outlive_weights_that_are_no_numbers() -> None:
+    config = DQNConfig(**{**vars(DQN), "prioritized": 0.6, "learning_rate": 1e38})
+    envs = MultiAgentEnvManager([Absent], backend="serial")
+    with envs, IndependentLearners(envs, config, update_mode="sequential") as learners:
+        learners.train(40)
+        assert learners.agents["a"].counters["skipped"] > 0
+
+
+def test_only_what_counts_nothing_is_made_zero() -> None:
+    lived = trajectory(SEEN, Discrete(3), np.random.default_rng(1))
+    nowhere = np.zeros_like(lived.valid)
+    terminated, valid = nowhere.copy(), ~nowhere
+    terminated[3, 0], valid[4, 0] = True, False
+    lived = trajectory(SEEN, Discrete(3), np.random.default_rng(1), terminated=terminated, valid=valid)
+    features = np.array(lived.observations)
+    assert without_last_words(features, lived) is features
+    features[4, 0, 1] = features[6, 1, 2] = np.nan
+    made = without_last_words(features, lived)
+    assert (made[4, 0] == 0).all()
+    assert np.flatnonzero(np.isnan(made).any(-1).ravel()).tolist() == [6 * NUM_ROWS + 1]
+
+
+def test_memory_is_held_only_where_it_makes_a_difference() -> None:
+    begins = np.zeros((9, NUM_ROWS), np.bool_)
+    valid = np.ones((8, NUM_ROWS), np.bool_)
+    begins[[0, 4]], valid[3] = True, False
+    ordinary = trajectory(SEEN, Discrete(3), np.random.default_rng(1), valid=valid, begins=begins)
+    assert held(ordinary.observations, ordinary) is None
+    valid = valid.copy()
+    valid[6, 1] = False
+    paused = trajectory(SEEN, Discrete(3), np.random.default_rng(1), valid=valid, begins=begins)
+    stays = held(paused.observations, paused)
+    assert stays is not None
+    assert np.argwhere(stays).tolist() == [[3, 0], [3, 1], [3, 2], [6, 1]]
