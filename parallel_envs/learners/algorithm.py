@@ -52,9 +52,11 @@ class AlgorithmConfig:
     learning_rate: float = 3e-4
     """Of Adam."""
     learning_rate_end: float | None = None
-    """To what it falls, evenly, over the agent's first `learning_rate_updates` updates. None: it stays what it is."""
+    """To what it falls, evenly, over `learning_rate_updates` of the agent's updates. None: it stays what it is."""
     learning_rate_updates: int | None = None
     """How many updates it takes to fall."""
+    learning_rate_steady: int = 0
+    """How many updates there are before it begins to fall."""
     adam_epsilon: float = 1e-5
     """Added to Adam's denominator."""
     max_grad_norm: float = 0.5
@@ -84,12 +86,14 @@ class AlgorithmConfig:
             check_positive(self, "learning_rate_updates")
             check_whole(self, "learning_rate_updates")
             check_not_negative(self, "learning_rate_end")
+        check_whole(self, "learning_rate_steady")
+        check_not_negative(self, "learning_rate_steady")
 
     def learning_rate_after(self, updates: int) -> float:
         """Adam's learning rate in the next update, when there have been so many."""
         if self.learning_rate_end is None or self.learning_rate_updates is None:
             return self.learning_rate
-        share = min(updates / self.learning_rate_updates, 1.0)
+        share = min(max(updates - self.learning_rate_steady, 0) / self.learning_rate_updates, 1.0)
         return self.learning_rate + share * (self.learning_rate_end - self.learning_rate)
 
 
@@ -186,9 +190,8 @@ class Algorithm(ABC):
     @functools.cached_property
     def signature(self) -> Any:
         """Equal for algorithms whose losses are the same function, so that agents can be fused."""
-        same = dataclasses.replace(
-            self.config, learning_rate=1.0, learning_rate_end=None, learning_rate_updates=None, max_grad_norm=1.0
-        )
+        rates: dict[str, Any] = {"learning_rate_end": None, "learning_rate_updates": None, "learning_rate_steady": 0}
+        same = dataclasses.replace(self.config, **rates, learning_rate=1.0, max_grad_norm=1.0)
         return self.name, same, repr(self.observation_space), repr(self.action_space)
 
 

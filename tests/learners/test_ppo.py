@@ -283,6 +283,7 @@ def test_a_minibatch_larger_than_the_batch_is_told_with_the_agent() -> None:
         {"clip_range": float("nan")},
         {"learning_rate_end": -1e-4, "learning_rate_updates": 10},
         {"learning_rate_updates": 0, "learning_rate_end": 0.0},
+        {"learning_rate_steady": -1},
         {"learning_rate_updates": 2.5, "learning_rate_end": 0.0},
         {"learning_rate": True},
         {"learning_rate": "1"},
@@ -316,6 +317,8 @@ def test_a_memory_has_the_activation_that_was_asked_for() -> None:
 def test_a_learning_rate_falls_evenly_and_then_stays() -> None:
     config = PPOConfig(learning_rate=0.1, learning_rate_end=0.02, learning_rate_updates=8)
     assert [config.learning_rate_after(updates) for updates in (0, 4, 8, 9)] == pytest.approx([0.1, 0.06, 0.02, 0.02])
+    later = dataclasses.replace(config, learning_rate_steady=4)
+    assert [later.learning_rate_after(updates) for updates in (0, 4, 8, 12)] == pytest.approx([0.1, 0.1, 0.06, 0.02])
     assert PPOConfig(learning_rate=0.1).learning_rate_after(5) == 0.1
     with pytest.raises(ValueError, match="Give both, or neither"):
         PPOConfig(learning_rate_end=0.02)

@@ -155,7 +155,7 @@ def test_learning_rates_may_fall_each_in_its_own_way(name: str) -> None:
     small = functools.partial(PPOConfig, rollout_length=8, minibatch_size=12, hidden=(8,), learning_rate=1e-2)
     configs = {
         "steady": small(),
-        "falls": small(learning_rate_end=1e-3, learning_rate_updates=2),
+        "falls": small(learning_rate_end=1e-3, learning_rate_updates=2, learning_rate_steady=1),
         "stops": small(learning_rate_end=0.0, learning_rate_updates=1),
     }
     kinds = {agent: (config, *CASES["ppo"][1:]) for agent, config in configs.items()}
