@@ -29,7 +29,7 @@ from parallel_envs.bench.experiments import (
 )
 from parallel_envs.bench.group_works import GROUP_WORKS
 from parallel_envs.bench.groups import shipped
-from parallel_envs.bench.iterations import IS_AT_LEAST
+from parallel_envs.bench.iterations import ITERATION_BARS
 from parallel_envs.bench.learners import AUTO as AUTO_MODE
 from parallel_envs.bench.learners import BARS as LEARNER_BARS
 from parallel_envs.bench.learners import LearnerBar, LearnerWork
@@ -168,13 +168,16 @@ def _auto_learning(work: LearnerWork) -> Bar:
 _LEARNER_BARS: tuple[Bar, ...] = (
     *map(_learning, LEARNER_BARS),
     *(_auto_learning(bar.work) for bar in LEARNER_BARS),
-    _bar(
-        "whole PPO iterations, simple_spread_v3, 8 envs, 3 agents: fused",
-        IterationRatio("fused"),
-        "fused",
-        _X_PLAIN,
-        IS_AT_LEAST,
-        needs=(("mpe2", "mpe2"), *_TORCH),
+    *(
+        _bar(
+            f"whole PPO iterations, simple_spread_v3, 8 envs, 3 agents: {mode}",
+            IterationRatio(mode),
+            mode,
+            _X_PLAIN,
+            limit,
+            needs=(("mpe2", "mpe2"), *_TORCH),
+        )
+        for mode, limit in ITERATION_BARS.items()
     ),
     _bar(
         "meta-RL on AntDir, learning included, 8 workers",
