@@ -29,7 +29,7 @@ from parallel_envs.bench.experiments import (
 )
 from parallel_envs.bench.group_works import GROUP_WORKS
 from parallel_envs.bench.groups import shipped
-from parallel_envs.bench.iterations import ITERATION_BARS
+from parallel_envs.bench.iterations import IS_AT_LEAST
 from parallel_envs.bench.learners import AUTO as AUTO_MODE
 from parallel_envs.bench.learners import BARS as LEARNER_BARS
 from parallel_envs.bench.learners import LearnerBar, LearnerWork
@@ -174,10 +174,10 @@ _LEARNER_BARS: tuple[Bar, ...] = (
             IterationRatio(mode),
             mode,
             _X_PLAIN,
-            limit,
+            IS_AT_LEAST,
             needs=(("mpe2", "mpe2"), *_TORCH),
         )
-        for mode, limit in ITERATION_BARS.items()
+        for mode in ("fused", OVERLAP)
     ),
     _bar(
         "meta-RL on AntDir, learning included, 8 workers",
