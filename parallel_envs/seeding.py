@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from parallel_envs.spelling import suggests_keywords
 
 __all__ = ["SeedTree", "env_seeds"]
 
@@ -54,8 +57,15 @@ class SeedTree:
         return [self.child(index).seed() for index in range(count)]
 
 
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise ValueError(f"{name}={value!r} is not a number of environments. Give a whole number from 0 up.")
+
+
+@suggests_keywords
 def env_seeds(seed: int, num_envs: int) -> list[int]:
     """Seeds for `envs.reset(seed=...)`: one independent stream for each environment."""
+    _check_count("num_envs", num_envs)
     return SeedTree(seed).child("env").seeds(num_envs)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from parallel_envs.seeding import SeedTree
+from parallel_envs.spelling import suggests_keywords
 from parallel_envs.task_keys import task_key
 
 __all__ = [
@@ -97,6 +98,7 @@ def listed(tasks: Any) -> Sequence[Any]:
     return tasks
 
 
+@suggests_keywords
 class _Pool(TaskSource):
     """A source that draws from a list. A task's number is its place in the list."""
 
@@ -138,6 +140,7 @@ class UniformTasks(_Pool):
         return self.tasks[int(self._draw(env, episode).integers(len(self.tasks)))]
 
 
+@suggests_keywords
 class CycleTasks(_Pool):
     """No repeats: all environments together play every task once, in an order drawn anew, before any comes again."""
 
@@ -159,6 +162,7 @@ class CycleTasks(_Pool):
         return self._orders[cycle]
 
 
+@suggests_keywords
 class CurriculumTasks(TaskSource):
     """Tasks that change with progress: `tasks_at(progress)` lists the tasks to draw from, each episode uniformly.
 
@@ -196,6 +200,7 @@ class CurriculumTasks(TaskSource):
         self.progress = state["progress"]
 
 
+@suggests_keywords
 class ScoredTasks(_Pool):
     """Tasks drawn in proportion to a score that the trainer updates, mixed with a share of uniform draws.
 
@@ -204,8 +209,7 @@ class ScoredTasks(_Pool):
 
     def __init__(self, tasks: Sequence[Any], seed: int = 0, uniform_share: float = 0.1) -> None:
         super().__init__(tasks, seed)
-        if not 0.0 <= uniform_share <= 1.0:
-            raise ValueError(f"uniform_share={uniform_share} is not a share. Give a number from 0 to 1.")
+        _check_share("uniform_share", uniform_share)
         self.uniform_share = uniform_share
         self._scores = np.ones(len(self.tasks))
         self._places = {task.id: place for place, task in enumerate(self.tasks)}
@@ -244,6 +248,12 @@ class ScoredTasks(_Pool):
         self.version += 1
 
 
+def _check_share(name: str, value: Any) -> None:
+    if not isinstance(value, int | float | np.number) or not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name}={value!r} is not a share. Give a number from 0 to 1.")
+
+
+@suggests_keywords
 def split_tasks(tasks: Sequence[Any], num_train: int, seed: int = 0) -> tuple[list[Task], list[Task]]:
     """Two disjoint lists: `num_train` tasks drawn at random to train on, and the rest. Numbers count in `tasks`.
 

@@ -6,6 +6,8 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from parallel_envs.spelling import nearest
+
 __all__ = ["content_of", "settings_in"]
 
 
@@ -15,10 +17,20 @@ def content_of(path: str | Path, mistake: type[Exception]) -> Any:
 
     try:
         return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_loader())
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise mistake(f"{path} cannot be read: {error.strerror or error}.{_meant(Path(path))}") from error
+    except UnicodeDecodeError as error:
         raise mistake(f"{path} cannot be read: {error}") from error
     except yaml.YAMLError as error:
         raise mistake(f"{path} is not YAML: {error}") from error
+
+
+def _meant(path: Path) -> str:
+    """The file beside it that is most like one that is not there."""
+    if path.exists() or not path.parent.is_dir():
+        return ""
+    close = nearest(path.name, [other.name for other in path.parent.iterdir() if other.suffix in (".yaml", ".yml")])
+    return "" if close is None else f" Did you mean {str(path.parent / close)!r}?"
 
 
 @functools.cache

@@ -40,7 +40,8 @@ LAYERS: list[list[str]] = [
     ["vector", "policies"],
     ["tasks"],
     ["engine"],
-    ["seeding", "errors", "task_keys", "torch_threads", "lazy", "closing", "yaml_files"],
+    ["commands", "seeding", "errors", "task_keys", "torch_threads", "lazy", "closing", "yaml_files"],
+    ["spelling"],
 ]
 
 # What a layer must never hear of, at whatever depth of a function the import stands.

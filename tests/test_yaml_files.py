@@ -41,6 +41,20 @@ def test_what_is_wrong_is_the_readers_mistake_and_names_the_file(
     assert str(path) in str(raised.value)
 
 
+def test_a_file_beside_it_may_have_been_meant(tmp_path: Path) -> None:
+    (tmp_path / "cartpole.yaml").touch()
+    with pytest.raises(
+        Mistake, match=r"cartpol\.yaml cannot be read: No such file or directory\. Did you mean '.*pole\."
+    ):
+        content_of(tmp_path / "cartpol.yaml", Mistake)
+    with pytest.raises(Mistake, match=r"No such file or directory\.$"):
+        content_of(tmp_path / "nowhere" / "cartpole.yaml", Mistake)
+    with pytest.raises(Mistake, match=r"No such file or directory\.$"):  # all in a folder begin alike
+        content_of(tmp_path / "spread.yaml", Mistake)
+    with pytest.raises(Mistake, match=r"Is a directory\.$"):
+        content_of(tmp_path, Mistake)
+
+
 def test_what_is_merged_may_be_said_otherwise(tmp_path: Path) -> None:
     """That is what merging is for: it is no name given twice."""
     (tmp_path / "a.yaml").write_text("base: &base {x: 1, y: 2}\nown: {<<: *base, x: 3}\n")

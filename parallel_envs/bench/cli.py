@@ -48,12 +48,15 @@ from parallel_envs.bench.works import WORKS
 from parallel_envs.bench.zoo import ZooPlan, measure_zoo
 from parallel_envs.bench.zoo_contestants import ZOO_PEERS
 from parallel_envs.bench.zoo_envs import resolve_zoo
+from parallel_envs.commands import SuggestingGroup
+from parallel_envs.spelling import hint
 
 _FILE_WIDTH = 132
 _COMPANY_CORES = 0.2  # busy without us: above that, figures are not to be trusted
 _SHOW_EVERY = 0.25
 
 app = typer.Typer(
+    cls=SuggestingGroup,
     no_args_is_help=True,
     add_completion=False,
     help="Measure vector environments side by side on this machine.",
@@ -182,7 +185,9 @@ def groups(
 def _chosen_works(names: str, known: Iterable[str]) -> tuple[str, ...]:
     chosen = tuple(known) if names == "all" else tuple(name.strip() for name in names.split(","))
     if unknown := [name for name in chosen if name not in known]:
-        raise typer.BadParameter(f"There is no work called {unknown[0]!r}. Choose from {', '.join(known)}.")
+        raise typer.BadParameter(
+            f"There is no work called {unknown[0]!r}. Choose from {', '.join(known)}.{hint(unknown[0], known)}"
+        )
     return chosen
 
 

@@ -123,4 +123,5 @@ def _make_atari(name: str) -> gymnasium.Env[Any, Any]:
 
 def _told(error: BaseException) -> str:
     text = str(error).strip().rstrip(".")
-    return f"{type(error).__name__}: {text}." if text else f"{type(error).__name__}."
+    end = "" if text.endswith("?") else "."
+    return f"{type(error).__name__}: {text}{end}" if text else f"{type(error).__name__}."

@@ -35,6 +35,7 @@ from parallel_envs.bench.measure import (
 from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import rates_of
+from parallel_envs.spelling import hint
 
 PEER = "its own loop"
 _FILE_WIDTH = 132
@@ -208,7 +209,8 @@ def eval_command(
     """Whole evaluations with workers and without, in turns; MettaGrid's arenas beside MettaGrid's own loop."""
     chosen = tuple(EVAL_WORKS) if works == "all" else tuple(name.strip() for name in works.split(","))
     if unknown := [name for name in chosen if name not in EVAL_WORKS]:
-        raise typer.BadParameter(f"There is no work called {unknown[0]!r}. Choose from {', '.join(EVAL_WORKS)}.")
+        close = hint(unknown[0], EVAL_WORKS)
+        raise typer.BadParameter(f"There is no work called {unknown[0]!r}. Choose from {', '.join(EVAL_WORKS)}.{close}")
     plan = EvalPlan(works=chosen, jobs=jobs, rounds=rounds)
     rows = measure_evaluations(plan)
     title = f"whole evaluations, {rounds} of each in turns, the start of workers included"

@@ -26,6 +26,7 @@ from parallel_envs.bench.measure import Series, Slice, Spread, Tell, interleave,
 from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import Pace, rates_of
+from parallel_envs.spelling import hint
 
 if TYPE_CHECKING:
     from parallel_envs.learners.algorithm import Plan
@@ -273,5 +274,6 @@ def _chosen(names: str) -> tuple[str, ...]:
         WAYS if names == "all" else tuple(dict.fromkeys([SEQUENTIAL, *(name.strip() for name in names.split(","))]))
     )
     if unknown := [name for name in chosen if name not in WAYS]:
-        raise typer.BadParameter(f"There is no mode called {unknown[0]!r}. Choose from {', '.join(WAYS)}.")
+        close = hint(unknown[0], WAYS)
+        raise typer.BadParameter(f"There is no mode called {unknown[0]!r}. Choose from {', '.join(WAYS)}.{close}")
     return chosen

@@ -18,6 +18,7 @@ import numpy as np
 
 from parallel_envs.bench.contestants import Contestant, GymnasiumAsync
 from parallel_envs.bench.envs import EnvFactory
+from parallel_envs.spelling import hint
 
 
 def quick_start_method() -> str | None:
@@ -153,5 +154,6 @@ def chosen_peers(text: str, known: Collection[str] = PEERS.keys()) -> tuple[str,
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
         if name not in known:
-            raise UnknownPeer(f'There is no peer called "{name}". Give some of {", ".join(known)}, or all, or none.')
+            others = f"Give some of {', '.join(known)}, or all, or none.{hint(name, known)}"
+            raise UnknownPeer(f'There is no peer called "{name}". {others}')
     return names

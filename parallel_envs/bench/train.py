@@ -26,6 +26,7 @@ from parallel_envs.bench.measure import Series, Spread, Tell, interleave, spread
 from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.polling_scheme import PollingScheme
 from parallel_envs.bench.report import Report
+from parallel_envs.spelling import hint
 
 if TYPE_CHECKING:
     from parallel_envs.learners import IndependentLearners
@@ -247,7 +248,10 @@ def train(
     from parallel_envs.learners.updates import MODES
 
     if update_mode not in MODES:
-        raise typer.BadParameter(f"There is no update mode called {update_mode!r}. Choose from {', '.join(MODES)}.")
+        close = hint(update_mode, MODES)
+        raise typer.BadParameter(
+            f"There is no update mode called {update_mode!r}. Choose from {', '.join(MODES)}.{close}"
+        )
     plan = TrainPlan(
         num_agents=agents,
         num_envs=envs,

@@ -17,11 +17,13 @@ from parallel_envs.cli.doctor import doctor
 from parallel_envs.cli.evaluate import EvalCommand, evaluate
 from parallel_envs.cli.tasks import tasks
 from parallel_envs.cli.train import train
+from parallel_envs.commands import SuggestingGroup
 
 __all__ = ["EvalCommand", "app", "bench", "compare", "doctor", "evaluate", "main", "tasks", "train"]
 
 app = typer.Typer(
     name="parallel-envs",
+    cls=SuggestingGroup,
     no_args_is_help=True,
     add_completion=False,
     help="Many environments and many agents at once.",

@@ -7,11 +7,12 @@ random:success=0.5       a policy by its name
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from parallel_envs.spelling import hint
 
 if TYPE_CHECKING:
     from parallel_envs.evaluation import EvaluationResult
@@ -46,9 +47,8 @@ class Threshold:
         if not equals or not metric:
             raise BadThreshold(f"--fail-below {text!r} has not the form METRIC=VALUE, as mean=-30 has.")
         if metric not in METRICS:
-            close = difflib.get_close_matches(metric, METRICS, n=1)
-            meant = f"Did you mean {close[0]!r}?" if close else f"Choose one of {', '.join(METRICS)}."
-            raise BadThreshold(f"--fail-below {text!r}: there is no metric {metric!r}. {meant}")
+            meant = hint(metric, METRICS) or f" Choose one of {', '.join(METRICS)}."
+            raise BadThreshold(f"--fail-below {text!r}: there is no metric {metric!r}.{meant}")
         try:
             value = float(number)
         except ValueError:
@@ -61,9 +61,8 @@ class Threshold:
         """Raise BadThreshold unless the name is one of these, missions and policies."""
         if self.name is None or self.name in names:
             return
-        close = difflib.get_close_matches(self.name, names, n=1)
-        meant = f"Did you mean {close[0]!r}?" if close else f"There are {', '.join(map(repr, names))}."
-        raise BadThreshold(f"--fail-below: no mission and no policy is called {self.name!r}. {meant}")
+        meant = hint(self.name, names) or f" There are {', '.join(map(repr, names))}."
+        raise BadThreshold(f"--fail-below: no mission and no policy is called {self.name!r}.{meant}")
 
     def missed_by(self, result: EvaluationResult) -> list[str]:
         """A sentence for each figure that is below, or that is not known."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -27,16 +30,42 @@ def train(
     from parallel_envs.learners.runs import BadRun
     from parallel_envs.learners.settings import BadSettings
 
-    with plain_errors(BadCheckpoint, BadRun, BadSettings, Diverged, OSError):
+    with plain_errors(BadCheckpoint, BadRun, BadSettings, Diverged, OSError), _faults_elsewhere():
         from parallel_envs.learners.training import begin, go_on
 
         if resume is not None:
             folder = go_on(resume, config, overrides)
+        elif config is not None and config.is_dir():
+            raise typer.BadParameter(
+                f"{config} is a folder. Give a settings file; to go on with a run, --resume {config}."
+            )
         elif config is not None:
             folder = begin(config, overrides)
         else:
             raise typer.BadParameter("Give a settings file (CONFIG.yaml), or a run to go on with (--resume DIR).")
     typer.echo(str(folder))
+
+
+@contextlib.contextmanager
+def _faults_elsewhere() -> Iterator[None]:
+    """What environments raise is told with its own traceback, a worker's end with its last words: ours add nothing."""
+    from parallel_envs.errors import EnvError, WorkerDied, WorkerTimeout
+
+    try:
+        yield
+    except (EnvError, WorkerDied, WorkerTimeout) as error:
+        for told in (*_traceback_of(error.__cause__), str(error), *getattr(error, "__notes__", ())):
+            typer.echo(told.strip(), err=True)
+        typer.echo("What was learnt up to the last checkpoint is kept: see --resume.", err=True)
+        raise typer.Exit(1) from None
+
+
+def _traceback_of(cause: BaseException | None) -> list[str]:
+    from parallel_envs.errors import RemoteTraceback
+
+    if isinstance(cause, RemoteTraceback):
+        return [str(cause)]
+    return [] if cause is None else ["".join(traceback.format_exception(cause))]
 
 
 def _config_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:

@@ -5,7 +5,7 @@ policies or learning. `pool` holds the one interface; `local` and `process` are 
 is on any of them. `keeper` is the process that starts the others and outlives none.
 """
 
-from parallel_envs.engine.factory import BACKENDS, PoolSettings, open_pool
+from parallel_envs.engine.factory import BACKENDS, PoolSettings, line_outside, open_pool
 from parallel_envs.engine.host import Ringable
 from parallel_envs.engine.interrupts import let_ctrl_c_through
 from parallel_envs.engine.keeper_client import keeper_pid, start_keeper
@@ -36,6 +36,7 @@ __all__ = [
     "dump_request",
     "keeper_pid",
     "let_ctrl_c_through",
+    "line_outside",
     "load_reply",
     "open_pool",
     "picklable",

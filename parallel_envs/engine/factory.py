@@ -16,6 +16,7 @@ from parallel_envs.engine.pool import WorkerPool
 from parallel_envs.engine.process import ProcessPool
 from parallel_envs.engine.worker_process import START_METHODS, StartMethod, WorkerProcess
 from parallel_envs.errors import WorkerStartError
+from parallel_envs.spelling import hint, is_one_of
 
 Backend = Literal["process", "thread", "serial", "auto"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
@@ -39,11 +40,15 @@ class PoolSettings:
     name: str = "worker"
 
     def __post_init__(self) -> None:
-        if self.backend not in BACKENDS:
-            raise ValueError(f"backend={self.backend!r} is unknown. Choose one of {', '.join(map(repr, BACKENDS))}.")
-        if self.context is not None and self.context not in START_METHODS:
+        if not is_one_of(self.backend, BACKENDS):
+            names = ", ".join(map(repr, BACKENDS))
+            raise ValueError(
+                f"backend={self.backend!r} is unknown. Choose one of {names}.{hint(self.backend, BACKENDS)}"
+            )
+        if self.context is not None and not is_one_of(self.context, START_METHODS):
             names = ", ".join(map(repr, START_METHODS))
-            raise ValueError(f"context={self.context!r} is not a start method. Choose one of {names}.")
+            close = hint(self.context, START_METHODS)
+            raise ValueError(f"context={self.context!r} is not a start method. Choose one of {names}.{close}")
         if self.affinity is not None and not (self.affinity and all(self.affinity)):
             raise ValueError(
                 f"affinity={self.affinity!r} leaves a worker without a core. Give each at least one, or None."
@@ -77,7 +82,7 @@ def _open_first_that_starts(num_workers: int, settings: PoolSettings) -> WorkerP
                 f"{num_workers} workers of backend {backend!r} could not be started ({error}); their work is done in "
                 f"{instead} instead. Say backend={backend!r} to have this as an error.",
                 RuntimeWarning,
-                stacklevel=_line_outside(),
+                stacklevel=line_outside(),
             )
     return _open("serial", num_workers, settings)
 
@@ -94,7 +99,7 @@ def _open(backend: str, num_workers: int, settings: PoolSettings) -> WorkerPool:
     return ProcessPool(num_workers, lambda worker, lines: _start(worker, lines, settings))
 
 
-def _line_outside() -> int:
+def line_outside() -> int:
     """How far up the stack the line is that led here from outside this package: what a warning should point at."""
     package, frame, level = __name__.partition(".")[0], sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:

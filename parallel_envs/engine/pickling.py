@@ -113,6 +113,9 @@ def _parts(obj: Any) -> Iterator[tuple[str, Any]]:
         yield from _parts_of_function(obj)
     elif isinstance(obj, types.MethodType):
         yield ".__self__", obj.__self__
+    elif isinstance(obj, type):
+        yield from ((f".{key}", value) for key, value in vars(obj).items())
+        yield from ((f" -> base class {base.__name__!r}", base) for base in obj.__bases__)
     else:
         slots = (slot for kind in type(obj).__mro__ for slot in _slots_of(kind))
         yield from ((f".{slot}", getattr(obj, slot)) for slot in slots if hasattr(obj, slot))

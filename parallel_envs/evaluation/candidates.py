@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from parallel_envs.evaluation.digests import digest_of
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.policies import MultiAgentPolicy, PolicySpec
 from parallel_envs.policies.base import BatchPolicy, is_network
+from parallel_envs.spelling import suggests_keywords
 
 Agent = Any
 DIGEST = "digest"
 """In what describes a policy: what it is made of, in a few letters."""
 
 
+@suggests_keywords
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
     """A policy by the name that it has in results.
@@ -53,6 +55,7 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, str | int | float | bool | None)
 
 
+@suggests_keywords
 def candidates_of(policies: Any, proportions: Sequence[float] | Mapping[str, float] | None = None) -> list[Candidate]:
     """The candidates among which agents are shared out. Raises BadEvaluation.
 
@@ -134,7 +137,9 @@ def _hint(given: Any) -> str:
 # ---- proportions ----------------------------------------------------------------------------------------------------
 
 
-def _with_proportions(found: list[Candidate], given: Sequence[float] | Mapping[str, float]) -> list[Candidate]:
+def _with_proportions(found: list[Candidate], given: Any) -> list[Candidate]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise BadEvaluation(f"proportions={given!r} are not numbers. Give one for each policy, in a list or by name.")
     numbers = _by_name(found, given) if isinstance(given, Mapping) else list(given)
     if len(numbers) != len(found):
         raise BadEvaluation(f"{len(numbers)} proportions were given for {len(found)} policies. Give one for each.")

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from parallel_envs.evaluation.bootstrap import Interval, bootstrap_interval
 from parallel_envs.evaluation.documents import plain
+from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
 from parallel_envs.evaluation.statistics import standard_error
 from parallel_envs.seeding import SeedTree
-
-if TYPE_CHECKING:
-    from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
+from parallel_envs.spelling import hint, is_one_of, suggests_keywords
 
 _MOST_EXACT = 12  # pairs: up to so many every choice of signs is looked at, 4,096 of them
 _FLIPS = 9_999  # choices of signs that are drawn where there are more
@@ -65,6 +64,7 @@ def compare(
     )
 
 
+@suggests_keywords
 def compare_results(
     first: EvaluationResult,
     second: EvaluationResult,
@@ -89,6 +89,8 @@ def paired_scores(
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """What `compare` takes: by mission the scores of both, episode by episode. ValueError if there is no pair, or no
     fair one."""
+    for name, result, policy in (("first", first, first_policy), ("second", second, second_policy)):
+        _check_played(name, result, policy)
     ours, theirs = _scores(first, first_policy), _scores(second, second_policy)
     common = [key for key in ours if key in theirs]
     if not common:
@@ -102,6 +104,16 @@ def paired_scores(
         {name: [scores[key] for key in keys] for name, keys in pairs.items()} for scores in (ours, theirs)
     )
     return first_scores, second_scores
+
+
+def _check_played(name: str, result: Any, policy: Any) -> None:
+    if not isinstance(result, EvaluationResult):
+        raise TypeError(f"{name}={result!r} is not an EvaluationResult. Give what `evaluate` returned.")
+    known = {one for record in result.episodes for one in record.assignment.values()}
+    if policy is not None and not is_one_of(policy, known):
+        raise ValueError(
+            f"{name}_policy={policy!r} played in no episode. Those are {sorted(known)}.{hint(policy, known)}"
+        )
 
 
 def _check_same(first: EvaluationResult, second: EvaluationResult, missions: Iterable[str]) -> None:

@@ -20,9 +20,17 @@ from parallel_envs.evaluation.player import Player
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
 from parallel_envs.evaluation.resuming import Saver, earlier_records
 from parallel_envs.evaluation.running import Episodes, Rehearsals
-from parallel_envs.evaluation.settings import PlaySettings, check_jobs, check_whole, strategy_of
+from parallel_envs.evaluation.settings import (
+    PlaySettings,
+    check_jobs,
+    check_whole,
+    path_or_none,
+    strategy_of,
+    yes_or_no,
+)
 from parallel_envs.evaluation.threads import one_thread
 from parallel_envs.evaluation.work import Key, Order, work_list
+from parallel_envs.spelling import suggests_keywords
 from parallel_envs.vector.registry import Registrations
 
 Keep = Callable[[EpisodeRecord], object]
@@ -39,6 +47,7 @@ class Progress(Protocol):
         """An episode has become complete, or has failed for good."""
 
 
+@suggests_keywords
 def evaluate(
     missions: Any,
     policies: Any,
@@ -116,6 +125,9 @@ def evaluate(
     check_whole("seed", seed, least=0)
     check_whole("max_steps", max_steps, least=1)
     episodes, seed, max_steps = int(episodes), int(seed), int(max_steps)
+    strict, save = yes_or_no("strict", strict), path_or_none("save", save)
+    resume = resume if isinstance(resume, EvaluationResult) else path_or_none("resume", resume)
+    _check_told(progress)
     found, candidates = missions_of(missions), candidates_of(policies, proportions)
     orders = work_list([mission.name for mission in found], episodes, seed)
     num_jobs = check_jobs(jobs, len(orders), len(cores_here()) or 1)
@@ -126,13 +138,20 @@ def evaluate(
         episode_timeout=episode_timeout,
         max_steps=max_steps,
         info_keys=_names("info_keys", info_keys),
-        trajectories=bool(trajectories),
+        trajectories=callable(trajectories) or yes_or_no("trajectories", trajectories),
     )
     if num_jobs:
         _check_portable(found, candidates)
     keep = trajectories if callable(trajectories) else None
     plan = _Plan(found, candidates, orders, settings, num_jobs, context, _modules(preload), strict, keep)
     return _Evaluation(plan, {"episodes": episodes, "seed": seed}, resume, save, progress).run()
+
+
+def _check_told(progress: Any) -> None:
+    if progress is not None and not all(callable(getattr(progress, name, None)) for name in ("begin", "note")):
+        raise BadEvaluation(
+            f"progress={progress!r} has no begin(work, done) and note(record). Give a Progress, or None."
+        )
 
 
 def _names(what: str, given: Any) -> tuple[str, ...]:

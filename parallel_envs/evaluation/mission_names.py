@@ -8,7 +8,6 @@ missions.yaml   missions.yaml:easy     every mission of a file; one of its sets,
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import importlib.util
 import re
@@ -22,11 +21,13 @@ from parallel_envs.evaluation.missions import Mission
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.multiagent.by_name import env_factory
 from parallel_envs.multiagent.nearest import PACKAGES, modules_of
+from parallel_envs.spelling import nearest_few, suggests_keywords
 
 _FILE = re.compile(r"(?P<path>.+\.ya?ml)(:(?P<which>[^:].*))?")
 _FACTORY = re.compile(r"[\w.]+:\w+")
 
 
+@suggests_keywords
 def missions_of(given: Any) -> list[Mission]:
     """The missions, in the order given. Raises BadEvaluation.
 
@@ -142,9 +143,7 @@ def _not_installed(name: str) -> str:
 
 def nearest(name: str, known: Iterable[str], most: int = 3) -> str:
     """Those names most like a wrong one, as text; empty where none is."""
-    by_lower = {one.lower(): one for one in known}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=most, cutoff=0.7)
-    return " or ".join(repr(by_lower[one]) for one in close)
+    return " or ".join(map(repr, nearest_few(name, known, most=most, cutoff=0.7)))
 
 
 def known_names() -> list[str]:

@@ -14,8 +14,10 @@ from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.multiagent.by_name import OneAgent, env_factory
 from parallel_envs.multiagent.conversion import QuickerConversion, quicker
 from parallel_envs.multiagent.loading import TURNS, playable
+from parallel_envs.spelling import hint, is_one_of, suggests_keywords
 
 
+@suggests_keywords
 @dataclass(frozen=True, kw_only=True)
 class Mission:
     """A mission.
@@ -35,9 +37,14 @@ class Mission:
     turns: str = "simultaneous"
 
     def __post_init__(self) -> None:
-        if self.turns not in TURNS:
+        if not is_one_of(self.turns, TURNS):
             raise BadEvaluation(
                 f"turns={self.turns!r} of the mission {self.name!r} is unknown. Choose one of {', '.join(TURNS)}."
+                f"{hint(self.turns, TURNS)}"
+            )
+        if not isinstance(self.kwargs, Mapping):
+            raise BadEvaluation(
+                f"kwargs={self.kwargs!r} of the mission {self.name!r} is not a dict of keyword arguments."
             )
 
     def make(self) -> Any:

@@ -32,6 +32,7 @@ from parallel_envs.evaluation.team import Originals
 from parallel_envs.evaluation.threads import one_thread
 from parallel_envs.evaluation.trajectories import episode_file
 from parallel_envs.evaluation.work import Order
+from parallel_envs.spelling import hint
 from parallel_envs.vector.registry import Registrations
 
 Which = Literal["best", "worst", "median", "all"]
@@ -62,7 +63,7 @@ class Video:
 def check_can_record(which: str) -> None:
     """Raise BadEvaluation if videos of these episodes cannot be made here, before anything has been played."""
     if which not in WHICH:
-        raise BadEvaluation(f"record={which!r} is unknown. Choose one of {', '.join(WHICH)}.")
+        raise BadEvaluation(f"record={which!r} is unknown. Choose one of {', '.join(WHICH)}.{hint(which, WHICH)}")
     if importlib.util.find_spec("moviepy") is None:
         raise BadEvaluation('Videos need moviepy, which is not installed: pip install "parallel-envs[video]".')
 

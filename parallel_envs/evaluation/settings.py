@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from parallel_envs.evaluation.mistakes import BadEvaluation
+from parallel_envs.spelling import hint
 from parallel_envs.wrappers import STRATEGIES
 
 
@@ -32,6 +34,7 @@ class PlaySettings:
         if self.strategy not in STRATEGIES:
             raise BadEvaluation(
                 f"parallel_policy={self.strategy!r} is unknown. Choose True, False or one of {', '.join(STRATEGIES)}."
+                f"{hint(self.strategy, STRATEGIES)}"
             )
 
     def described(self) -> Mapping[str, Any]:
@@ -65,6 +68,18 @@ def check_whole(name: str, value: Any, *, least: int) -> None:
         raise BadEvaluation(f"{name}={value!r} is not a whole number from {least} up.")
 
 
+def yes_or_no(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise BadEvaluation(f"{name}={value!r} is neither True nor False.")
+    return bool(value)
+
+
+def path_or_none(name: str, value: Any) -> str | Path | None:
+    if not isinstance(value, str | Path | None):
+        raise BadEvaluation(f"{name}={value!r} is not the path of a file.")
+    return value
+
+
 def _check_seconds(name: str, value: Any) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is not None and not (is_number and 0.0 < value < math.inf):
@@ -73,7 +88,7 @@ def _check_seconds(name: str, value: Any) -> None:
 
 def check_jobs(jobs: Any, num_episodes: int, num_cores: int) -> int:
     """How many workers; "auto": one for each core, but none where there is nothing to share out."""
-    if jobs == "auto":
+    if isinstance(jobs, str) and jobs == "auto":
         most = min(num_cores, num_episodes)
         return most if most > 1 else 0
     if isinstance(jobs, bool) or not isinstance(jobs, int | np.integer) or jobs < 0:

@@ -8,48 +8,25 @@ replay (`Homes` adds that to their orders). What was asked is then asked again, 
 from __future__ import annotations
 
 import contextlib
-import math
-import pickle
+import os
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
-from parallel_envs.engine import (
-    HOST,
-    Call,
-    PoolSettings,
-    Reply,
-    SharedBlock,
-    Ticket,
-    WorkerPool,
-    dump_request,
-    open_pool,
-)
+from parallel_envs.engine import HOST, Call, PoolSettings, Reply, SharedBlock, WorkerPool, open_pool
 from parallel_envs.engine.completions import undisturbed
-from parallel_envs.errors import EnvError, RemoteTraceback, WorkerStartError
+from parallel_envs.errors import ClosedError, WorkerStartError
 from parallel_envs.groups.clock import Clock, Limits
 from parallel_envs.groups.cores import Cores
-from parallel_envs.groups.failures import EnvFailure, of_lateness
+from parallel_envs.groups.deadlines import Asked, Deadlines
+from parallel_envs.groups.failures import EnvFailure
 from parallel_envs.groups.jobs import Answers, Job, Request, Told
-from parallel_envs.groups.losses import Loss, Record, doing_of
+from parallel_envs.groups.losses import Garbled, Loss, Record
 from parallel_envs.groups.mailbox import Mailbox
 from parallel_envs.groups.player import Recipe
+from parallel_envs.groups.post import Post, Unreadable, as_bytes, check
 from parallel_envs.groups.shelf import Shelf
 from parallel_envs.vector.registry import Registrations
-
-
-@dataclass(slots=True)
-class Asked:
-    """A request on its way: the tickets of the workers whose answers have not been read.
-
-    Before `first_due` nobody can be late.
-    """
-
-    request: Request
-    sent_at: float
-    first_due: float
-    tickets: dict[int, Ticket] = field(default_factory=dict)
 
 
 class Crew:
@@ -61,7 +38,7 @@ class Crew:
         recipes: How those of a tag are made.
         limits: How long they may take.
         context: The start method.
-        found: Called with the environments that have done what they were asked to.
+        answered: Called with all answers to what was asked, as soon as they have been read.
         lost: Called with the environments whose worker is being replaced.
     """
 
@@ -73,32 +50,36 @@ class Crew:
         limits: Limits,
         context: str | None,
         *,
-        found: Callable[[Collection[int]], None],
+        answered: Callable[[Job, Answers], None],
         lost: Callable[[Collection[int]], None],
     ) -> None:
         self.homes, self._tags, self._recipes, self._limits = dict(homes), tags, recipes, limits
-        self._found, self._lost = found, lost
+        self._answered, self._lost = answered, lost
         self._held = {worker: [env for env in homes if homes[env] == worker] for worker in sorted(set(homes.values()))}
         self._num_envs = max(homes) + 1
-        self._blocks = [Clock.room(self._num_envs), *(Mailbox.room() for _ in self._held)]
-        self._clock = Clock(self._blocks[0], self._num_envs)
-        self._boxes = dict(zip(self._held, map(Mailbox, self._blocks[1:]), strict=True))
-        self._busy: set[int] = set()  # who may still be using its mailbox
         self._empty: set[int] = set()  # who holds no environments yet, since a Ctrl-C came between
+        self._blocks = list[SharedBlock]()  # the clock, and a mailbox for each worker
         weakref.finalize(self, _close_all, self._blocks)  # the pool has one of its own
-        self.restarts = self._num_bytes = 0
-        try:
-            settings = PoolSettings(context=context, preload=("parallel_envs.groups.shelf",), name="group worker")
-            self.pool: WorkerPool = open_pool(len(self._held), settings)
-        except BaseException:
-            _close_all(self._blocks)
-            raise
-        try:
-            self._key, self._cores = self.pool.new_key(), Cores(self.pool)
+        self._owner, self.restarts = os.getpid(), 0
+        with contextlib.ExitStack() as undo:
+            self._start(context, undo)
             self._settle_in(tuple(self._held))
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()
+
+    def _start(self, context: str | None, undo: contextlib.ExitStack) -> None:
+        """Start the workers, each with its mailbox. `undo` is told how that is undone."""
+        settings = PoolSettings(context=context, preload=("parallel_envs.groups.shelf",), name="group worker")
+        undo.callback(_close_all, self._blocks)
+        with undisturbed():  # short beside what follows; a worker that nobody knows of yet would be left over
+            self._blocks.append(Clock.room(self._num_envs))
+            for _ in self._held:
+                self._blocks.append(Mailbox.room())
+            self.pool: WorkerPool = open_pool(len(self._held), settings)
+            undo.callback(_close_pool, self.pool)
+        self._clock, boxes = Clock(self._blocks[0], self._num_envs), map(Mailbox, self._blocks[1:])
+        self._key, self._cores = self.pool.new_key(), Cores(self.pool)
+        self._post = Post(self.pool, self._key, dict(zip(self._held, boxes, strict=True)))
+        self._deadlines = Deadlines(self.pool, self._clock, self._limits, self._held, self._tags)
 
     def _settle_in(self, workers: Sequence[int]) -> None:
         """Give workers their environments, which are made when they are first asked for something.
@@ -110,7 +91,7 @@ class Crew:
         if not self.pool.wait(ticket, self._limits.start):
             raise WorkerStartError(f"{ticket}: no word from these workers within {self._limits.start} seconds.")
         for reply in ticket.replies.values():
-            _check(reply)
+            check(reply)
 
     def _shelf_call(self, worker: int, registrations: Registrations) -> Call:
         tags = {env: self._tags[env] for env in self._held[worker]}
@@ -123,15 +104,21 @@ class Crew:
 
     def begin(self, request: Request) -> Asked:
         """Ask. Nobody is waited for."""
+        if os.getpid() != self._owner:  # its mailboxes are those of the process that it was forked from
+            raise ClosedError(
+                f"These environments live in workers of process {self._owner}, and process {os.getpid()} was forked "
+                "from it. Copy the manager there, by copy.deepcopy: the copy has workers of its own."
+            )
         parts = self._parts(request)
         for worker in self._empty.intersection(parts):
             self._replace(worker)
         self._clock.request += 1
         now = time.monotonic()  # who is busy with an earlier request, which was interrupted, is late sooner
-        asked = Asked(request, now, now if self._busy else now + self._limits.shortest())
+        asked = Asked(request, now, now if self._post.is_any_busy else now + self._limits.shortest())
         with undisturbed():  # a message that a Ctrl-C cuts in two would spoil all that follow it
             for worker in self._cores.far_first(parts):
-                asked.tickets[worker] = self._ask(worker, _as_bytes((self._clock.request, *parts[worker].plain())))
+                data = as_bytes((self._clock.request, *parts[worker].plain()))
+                asked.tickets[worker] = self._post.send(worker, data)
         return asked
 
     def _parts(self, request: Request) -> dict[int, Request]:
@@ -149,31 +136,24 @@ class Crew:
             for worker, part in parts.items()
         }
 
-    def _ask(self, worker: int, data: bytes) -> Ticket:
-        """By its mailbox, or by a message where that is not free or too small."""
-        fits = worker not in self._busy and self._boxes[worker].ask(data)
-        self._busy.add(worker)
-        if not fits:
-            return self.pool.call(worker, self._key, "work", data)
-        self._num_bytes += len(data)
-        return self.pool.ring(self._key, 0, (worker,))
-
-    def end(self, asked: Asked) -> tuple[Answers, list[Loss]]:
+    def end(self, asked: Asked) -> tuple[Answers, list[Loss | Garbled]]:
         """Wait for the answers. Workers that were lost have been replaced; their environments have not answered."""
-        answers, losses = Answers(), list[Loss]()
+        answers, losses, garbled = Answers(), list[Loss](), list[Garbled]()
         late: dict[int, dict[int, EnvFailure]] = {}
         for worker, reply in self._replies(asked, late):
             if reply is not None and reply.death is not None:
                 losses.append(Loss(worker, reply.death, self._at_work(worker), late.get(worker, {})))
-            else:
-                answers.add(self._read(worker, reply))
-        self._found(answers.told)
-        self._found(answers.broken)
+                continue
+            try:
+                answers.add(self._post.read(worker, reply))
+            except Unreadable as error:
+                garbled.append(Garbled(worker, error.failure))
+        self._answered(asked.request.job, answers)
         if asked.request.job is Job.PLAY:
             self._cores.note_turn(time.monotonic() - asked.sent_at)
         for loss in losses:
             self._replace(loss.worker)
-        return answers, losses
+        return answers, [*losses, *garbled]
 
     def forget(self, asked: Asked) -> None:
         """Nobody wants the answers any more."""
@@ -181,59 +161,14 @@ class Crew:
             for ticket in asked.tickets.values():
                 self.pool.forget(ticket)
 
-    def _read(self, worker: int, reply: Reply | None) -> Answers:
-        """What a worker has answered: while it is read, others are still at work."""
-        if reply is None:
-            data = self._boxes[worker].answered()
-            self._num_bytes += len(data)
-        else:
-            _check(reply)
-            data = reply.value
-        answers = Answers(*pickle.loads(data))
-        self._busy.discard(worker)
-        return answers
-
     def _replies(self, asked: Asked, late: dict[int, dict[int, EnvFailure]]) -> Iterator[tuple[int, Reply | None]]:
         """What each worker has answered, or its death. Who is late goes into `late`, and its worker is ended."""
         while asked.tickets:
             worker, ticket = next(iter(asked.tickets.items()))
-            while ticket.waiting and not self.pool.wait(ticket, self._patience(asked)):
-                self._end_late(asked, late)
+            while ticket.waiting and not self.pool.wait(ticket, self._deadlines.patience(asked)):
+                self._deadlines.end_late(asked, late)
             yield worker, ticket.replies.get(worker)
             del asked.tickets[worker]
-
-    def _end_late(self, asked: Asked, late: dict[int, dict[int, EnvFailure]]) -> None:
-        """End the workers that are to be given up."""
-        now = time.monotonic()
-        for worker in [worker for worker, ticket in asked.tickets.items() if ticket.waiting]:
-            blamed = self._clock.late(self._held[worker], now)
-            if blamed or now >= self._lost_at(worker, asked):
-                late[worker] = self._failures_of_late(worker, blamed, asked.request)
-                self.pool.kill(worker)
-
-    def _patience(self, asked: Asked) -> float | None:
-        """Seconds until somebody can be late at the earliest."""
-        now, first = time.monotonic(), asked.first_due
-        if first <= now:
-            first = min(self._lost_at(worker, asked) for worker, ticket in asked.tickets.items() if ticket.waiting)
-        return None if first == math.inf else max(first - now, 0.0)
-
-    def _lost_at(self, worker: int, asked: Asked) -> float:
-        """When a worker is to be given up: its environment is late, or it works for none and must be stuck."""
-        held, limit = self._held[worker], self._limits.step
-        if self._clock.is_any_at_work(held):
-            return self._clock.next_due(held)
-        return math.inf if limit is None else max(asked.sent_at, self._clock.last_end(held)) + limit
-
-    def _failures_of_late(self, worker: int, envs: Sequence[int], request: Request) -> dict[int, EnvFailure]:
-        stack = self.pool.stack(worker)
-        return {
-            env: of_lateness(env, self._tags[env], doing_of(request, env), self._seconds(request, env), worker, stack)
-            for env in envs
-        }
-
-    def _seconds(self, request: Request, env: int) -> float | None:
-        return self._limits.reset if request.job is Job.RESET and env in request.asked else self._limits.step
 
     # ---- losses -----------------------------------------------------------------------------------------------------
 
@@ -245,7 +180,7 @@ class Crew:
         self._clock.clear(held)
         self._lost(held)
         self._empty.add(worker)
-        self._busy.discard(worker)
+        self._post.forget(worker)
         self.restarts += 1
         self.pool.restart(worker)
         self._settle_in((worker,))
@@ -269,6 +204,7 @@ class Crew:
             told.add(answers)
             for loss in losses:
                 unanswered = [env for env in asked.request.asked if self.homes[env] == loss.worker]
+                self._lost(unanswered)  # also those whose answers nobody could read: they have done what was asked
                 guilty, batches = record.judge(loss, unanswered)
                 failed |= guilty
                 queues[loss.worker] = [batch for batch in batches if batch] + queues.get(loss.worker, [])
@@ -278,32 +214,24 @@ class Crew:
 
     def num_bytes(self) -> int:
         """What has travelled to the workers and back so far."""
-        return self._num_bytes + sum(self.pool.meters(worker).num_bytes for worker in self._held)
+        return self._post.num_bytes + sum(self.pool.meters(worker).num_bytes for worker in self._held)
 
     def close(self) -> None:
-        self.pool.close()
+        _close_pool(self.pool)
         _close_all(self._blocks)
+        self._answered, self._lost = _unheard, _unheard  # else memory stays until the collector finds the circle
+
+
+def _unheard(*what: object) -> None:
+    """Who is told is gone."""
+
+
+def _close_pool(pool: WorkerPool) -> None:
+    with undisturbed():  # a pool whose closing was cut short is not closed by closing it again
+        pool.close()
 
 
 def _close_all(blocks: Sequence[SharedBlock]) -> None:
-    for block in blocks:
-        block.close()
-
-
-def _as_bytes(orders: Told) -> bytes:
-    """Plain pickle is several times as quick as what sends functions by value, which orders hardly ever hold."""
-    with contextlib.suppress(Exception):
-        return pickle.dumps(orders, pickle.HIGHEST_PROTOCOL)
-    data, _ = dump_request(orders)
-    return data
-
-
-def _check(reply: Reply) -> None:
-    """Raise what a worker reports that concerns none of its environments in particular."""
-    if reply.failure is not None:
-        failure = reply.failure
-        text = f"A worker could not do its part: {failure.type_name}: {failure.message}"
-        kind = EnvError.named(failure.type_name)
-        raise kind(text, type_name=failure.type_name, remote_message=failure.message) from RemoteTraceback(
-            failure.traceback
-        )
+    with undisturbed():  # a descriptor that is closed once more may be somebody else's by then
+        for block in blocks:
+            block.close()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,8 +111,9 @@ class Episode:
             return {"state": state, "actions_left": left}
         self._state = copy.deepcopy(state)
         match state:
-            case {"text": text, "images": images}:
-                return {"state": text or IMAGE * len(images), "images": list(images), "actions_left": left}
+            case {"text": text, "images": images} if images is None or isinstance(images, Iterable):
+                pictures = [] if images is None else list(images)
+                return {"state": text or IMAGE * len(pictures), "images": pictures, "actions_left": left}
         return {"state": state, "actions_left": left}
 
     # ---- what is known of it ----------------------------------------------------------------------------------------
@@ -130,13 +132,13 @@ class Episode:
 
     @property
     def status(self) -> EnvStatus:
-        terminated = bool(self._turns) and self._turns[-1][2]
+        terminated, truncated = self._turns[-1][2:4] if self._turns else (False, False)
         return EnvStatus(
             seed=self._seed,
             num_actions=self._num_actions,
             rewards=tuple([told[1] for told in self._turns]),
             terminated=terminated,
-            truncated=(self.done and not terminated) or self.failure is not None,
+            truncated=truncated or (self.done and not terminated) or self.failure is not None,
             success=self._success,
             failure=self.failure,
         )
@@ -155,7 +157,9 @@ class Episode:
     def _success(self) -> bool:
         """What was said of it last."""
         said = [told[4]["success"] for told in self._turns if "success" in told[4]]
-        return bool(said and said[-1])
+        with contextlib.suppress(Exception):  # an array, say, which is neither
+            return bool(said and said[-1])
+        return False
 
     # ---- metrics ----------------------------------------------------------------------------------------------------
 
@@ -173,5 +177,6 @@ def _means(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     for info in infos:
         for name, value in info.items():
             if name != "success" and isinstance(value, numbers.Real | np.bool_):
-                sums[name] = sums.get(name, 0.0) + float(value)
+                with contextlib.suppress(OverflowError):  # more than a float can be
+                    sums[name] = sums.get(name, 0.0) + float(value)
     return {name: total / len(infos) for name, total in sums.items()}

@@ -21,6 +21,10 @@ from parallel_envs.vector.failures import step_timeout, worker_died
 __all__ = ["BadSettings", "BadTurn", "EnvFailure"]
 
 
+SENDING = "sending its answer"
+"""What an environment was doing whose answer cannot travel."""
+
+
 class BadSettings(ParallelEnvsError, ValueError):
     """Settings that cannot be used. The text has a line for each mistake, and says where it is."""
 

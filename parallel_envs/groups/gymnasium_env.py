@@ -38,7 +38,13 @@ class GymnasiumEnv:
     def __init__(self, env: gymnasium.Env[Any, Any], actions: Mapping[int, str] | None = None) -> None:
         self._env = env
         self._state: Any = None
-        self.action_lookup = actions or _numbers(env.action_space)
+        numbers = _numbers(env.action_space)
+        for action in actions or ():
+            if action not in (numbers or ()):
+                raise ValueError(
+                    f"actions={actions!r} names {action!r}, which {env.action_space} does not have. Leave it out."
+                )
+        self.action_lookup = actions or numbers
 
     def reset(self, seed: int, mode: str) -> Any:
         self._state, _ = self._env.reset(seed=seed)

@@ -73,7 +73,7 @@ class Homes:
     ) -> Crew | None:
         """Workers; None where the system has none to give. Nothing has been stepped yet, so nothing is lost by that."""
         try:
-            return Crew(homes, self._tags, recipes, limits, context, found=self._found, lost=self._astray.update)
+            return Crew(homes, self._tags, recipes, limits, context, answered=self._answered, lost=self._astray.update)
         except Unpicklable as error:
             raise _unpicklable_recipe(recipes, error) from error
         except (WorkerStartError, OSError, MemoryError) as error:
@@ -85,9 +85,11 @@ class Homes:
             )
             return None
 
-    def _found(self, envs: Collection[int]) -> None:
-        if self._astray:  # hardly ever
-            self._astray.difference_update(envs)
+    def _answered(self, job: Job, answers: Answers) -> None:
+        """Note who is where it was to come, and who is nowhere."""
+        if self._astray or answers.broken:  # hardly ever
+            self._astray.update(answers.broken)
+            self._astray.difference_update(answers.standing(job))
 
     def all_astray(self, envs: Collection[int]) -> None:
         """They are not where their episodes stand."""
@@ -111,7 +113,7 @@ class Homes:
 
     def _do_here(self, sent: Request) -> Answers:
         answers = self._shelf.do(sent)
-        self._found(sent.asked)
+        self._answered(sent.job, answers)
         return answers
 
     def _do_everywhere(self, crew: Crew, sent: Request) -> tuple[Answers, dict[int, EnvFailure]]:

@@ -12,8 +12,8 @@
 `step` may also return Gym's older four, `(state, reward, done, info)`: `done` is taken for `terminated`. All else is
 optional, and looked for where it is needed:
 
-- `action_lookup`: the actions by value, each with the name a language model gives it. None or absent: actions are free
-  text, and are given to `step` as they are.
+- `action_lookup`: the actions by value, each with the name a language model gives it; it is looked at after each
+  reset. None or absent: actions are free text, and are given to `step` as they are.
 - `render(mode="text" | "rgb_array")`, `close()`.
 - `metrics()`: numbers of the environment's own at the end of an episode, by name.
 - `uses_global_random = True`: it draws from the global generators of `random` and NumPy. They are then saved, seeded

@@ -28,6 +28,9 @@ class Job(Enum):
     MEASURE = "metrics"  # ()
 
 
+HARMLESS = (Job.RENDER, Job.MEASURE)
+"""These leave an environment that raises as it was."""
+
 Told = tuple[Any, ...]
 Pairs = Iterator[tuple[int, Told]]
 """Environments, and what each is told."""
@@ -105,6 +108,12 @@ class Answers:
     told: dict[int, Any] = field(default_factory=dict)
     broken: dict[int, Broken] = field(default_factory=dict)
     met: dict[int, Any] = field(default_factory=dict)
+
+    def standing(self, job: Job) -> Iterator[int]:
+        """Those that are where they were to come by `job`. Who could not be made, or was dropped, is nowhere."""
+        yield from self.told
+        if job in HARMLESS:
+            yield from [env for env, broken in self.broken.items() if broken.doing == job.value]
 
     def add(self, others: Answers) -> None:
         """Those of others too."""

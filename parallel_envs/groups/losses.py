@@ -1,9 +1,10 @@
-"""What follows from the loss of a worker: who has failed, and who is to be asked again.
+"""What follows from the loss of a worker, or of its answers: who has failed, and who is to be asked again.
 
 1. Those that were late are not asked again: they have failed.
 2. One that was at work when the worker died is asked once more; if the worker dies on it again, it has failed.
 3. Of several that were at work, in threads, each is asked by itself, so that it becomes known whose fault it is.
 4. All others are asked as if nothing had happened, and first.
+5. If answers cannot be read, each of those who gave them is asked by itself; who gives such an answer has failed.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from parallel_envs.engine import Death
-from parallel_envs.groups.failures import EnvFailure, of_death
+from parallel_envs.engine import Death, Failure
+from parallel_envs.groups.failures import SENDING, EnvFailure, of_death, of_error
 from parallel_envs.groups.jobs import Job, Request
 from parallel_envs.vector.failures import worker_died
 
@@ -32,6 +33,14 @@ class Loss:
     late: dict[int, EnvFailure] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Garbled:
+    """A worker that answered what cannot be read, and why not."""
+
+    worker: int
+    failure: Failure
+
+
 class Record:
     """What has gone wrong during one request, and what follows from it."""
 
@@ -40,8 +49,10 @@ class Record:
         self._tried: set[int] = set()
         self._deaths: dict[int, int] = {}
 
-    def judge(self, loss: Loss, unanswered: Sequence[int]) -> tuple[dict[int, EnvFailure], list[list[int]]]:
+    def judge(self, loss: Loss | Garbled, unanswered: Sequence[int]) -> tuple[dict[int, EnvFailure], list[list[int]]]:
         """Who has failed; and the others, in the order in which they are to be asked again, one batch at a time."""
+        if isinstance(loss, Garbled):
+            return self._judge_garbled(loss.failure, unanswered)
         if loss.late:
             _log.warning("%s", "\n".join(map(str, loss.late.values())))
             return dict(loss.late), [[env for env in unanswered if env not in loss.late]]
@@ -57,6 +68,11 @@ class Record:
                 if len(suspects) == 1:
                     self._tried.add(suspects[0])
                 return {}, [[env for env in unanswered if env not in suspects], *([env] for env in suspects)]
+
+    def _judge_garbled(self, failure: Failure, envs: Sequence[int]) -> tuple[dict[int, EnvFailure], list[list[int]]]:
+        if len(envs) > 1:
+            return {}, [[env] for env in envs]
+        return {env: of_error(env, self._tags[env], SENDING, failure) for env in envs}, []
 
     def _told(self, loss: Loss) -> str:
         return str(worker_died(loss.death, loss.at_work, "a turn")) if loss.at_work else _between(loss.death)

@@ -12,8 +12,8 @@ environments ────────────────────── 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from parallel_envs.closing import ClosedAtExit
@@ -30,6 +30,8 @@ from parallel_envs.groups.metrics import Figures, by_tag, with_passes
 from parallel_envs.groups.roster import Seat, read_roster
 from parallel_envs.groups.seeds import GroupSeeds
 from parallel_envs.groups.shelf import MAKING, REPLAYING
+from parallel_envs.groups.stats import GroupStats, stats_of
+from parallel_envs.spelling import suggests_keywords
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,23 +42,6 @@ _MOST_WORKERS = 8
 
 Entry = dict[str, Any]
 """`{env_id, group_id, tag, history, penalty}`, and `failure` if the environment broke."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupStats:
-    """How a manager works.
-
-    Attributes:
-        num_workers: Worker processes.
-        restarts: How often one of them was lost, and replaced.
-        num_bytes: What has travelled to them and back.
-        in_caller: The tags whose environments live in the caller.
-    """
-
-    num_workers: int
-    restarts: int
-    num_bytes: int
-    in_caller: tuple[str, ...]
 
 
 class EnvStateManager(ClosedAtExit):
@@ -70,11 +55,15 @@ class EnvStateManager(ClosedAtExit):
     `step` returns this once, has a `failure`. Where no worker process can be started, the first reset warns and keeps
     all environments in the caller; there nobody can be interrupted, and deadlines do not apply.
 
+    A copy (`copy.deepcopy`, `pickle`) goes on from where the episodes stand, with environments and workers of its own:
+    they play what has been played so far when it is first used.
+
     Args:
         config: A dict, the path of a YAML file, or `GroupsSettings`; see `settings` for what is in it.
         mode: `train` or `val`: which groups, and which seeds.
     """
 
+    @suggests_keywords
     def __init__(self, config: Mapping[str, Any] | str | Path | GroupsSettings, mode: str = "train") -> None:
         from parallel_envs.groups.settings import read_settings
 
@@ -116,19 +105,13 @@ class EnvStateManager(ClosedAtExit):
     def use_multiprocessing(self, wanted: bool) -> None:
         if not isinstance(wanted, bool):
             raise TypeError(f"use_multiprocessing={wanted!r} is neither True nor False.")
-        if wanted != self._use_multiprocessing and self._homes is not None:
-            self._homes.close()
-            self._homes = None
-        self._use_multiprocessing = wanted
+        if wanted != self._use_multiprocessing:
+            self._use_multiprocessing = wanted
+            self._leave_home()
 
     def stats(self) -> GroupStats:
         """How it works just now."""
-        crew = self._homes.crew if self._homes else None
-        away = [] if crew is None else [self.envs[env].tag for env in crew.homes]
-        in_caller = tuple(tag for tag in self._roster.recipes if tag not in away)
-        if crew is None:
-            return GroupStats(0, 0, 0, in_caller)
-        return GroupStats(crew.pool.num_workers, crew.restarts, crew.num_bytes(), in_caller)
+        return stats_of(self._homes.crew if self._homes else None, self._roster)
 
     # ---- episodes ---------------------------------------------------------------------------------------------------
 
@@ -141,17 +124,26 @@ class EnvStateManager(ClosedAtExit):
 
         Returns:
             An entry for each environment. `history` has one item: `{state, actions_left}`, and `images`
-            where the state has some.
+            where the state has some. The list is yours; its items are in later entries too, so write into copies of
+            them. What you write changes no turn, no replay and no metric.
         """
         following, seeds = self._seeds.drawn(seed, self.envs[-1].group_id + 1)
-        homes, mode = self._at_home(), self.mode
-        results = homes.do(Job.RESET, {seat.env_id: (seeds[seat.group_id], mode) for seat in self.envs})
-        self._raise_unmade(homes, results)
-        firsts = {**results.told, **results.failures}
-        self._seeds = following
-        self._episodes = [Episode(seat, seeds[seat.group_id], mode, firsts[seat.env_id]) for seat in self.envs]
+        homes = self._at_home()
+        try:
+            results = homes.do(Job.RESET, {seat.env_id: (seeds[seat.group_id], self.mode) for seat in self.envs})
+            self._raise_unmade(results)
+            with undisturbed():  # a Ctrl-C comes before all of it, or after
+                self._episodes, self._seeds = self._begun(seeds, results), following
+        except BaseException:
+            homes.all_astray(range(self.num_envs))  # the episodes before this go on, or those that have just begun
+            raise
         self._raise_if_wanted(results)
         return [episode.entry() for episode in self._episodes]
+
+    def _begun(self, seeds: Sequence[int], results: Results) -> list[Episode]:
+        """An episode for each environment, from what its reset told."""
+        firsts = {**results.told, **results.failures}
+        return [Episode(seat, seeds[seat.group_id], self.mode, firsts[seat.env_id]) for seat in self.envs]
 
     def step(self, all_env_inputs: Sequence[Mapping[str, Any]]) -> list[Entry]:
         """Let environments play a turn each: those that are given an input, as many or as few as you like.
@@ -244,8 +236,9 @@ class EnvStateManager(ClosedAtExit):
         if self._closed:
             raise ClosedError("This EnvStateManager has been closed. Make another one.")
         if self._homes is None:
-            self._homes = self._new_homes()
-            self._homes.all_astray(range(len(self._episodes)))
+            homes = self._new_homes()
+            homes.all_astray(range(len(self._episodes)))
+            self._homes = homes
         return self._homes
 
     def _new_homes(self) -> Homes:
@@ -266,11 +259,10 @@ class EnvStateManager(ClosedAtExit):
         if not self._episodes:
             raise BadTurn(f"{what}() was called before there was any episode. Call reset() first.")
 
-    def _raise_unmade(self, homes: Homes, results: Results) -> None:
+    def _raise_unmade(self, results: Results) -> None:
         """Raise what kept an environment from being made: that is the configuration's fault, and no episode's."""
         for _, failure in sorted(results.failures.items()):
             if failure.doing == MAKING:
-                homes.all_astray(range(self.num_envs))  # the episodes before this go on
                 raise failure.exception()
 
     def _raise_if_wanted(self, results: Results) -> None:
@@ -285,9 +277,15 @@ class EnvStateManager(ClosedAtExit):
     def close(self) -> None:
         """End all workers and close all environments. May be called again."""
         self._closed = True
-        if self._homes is not None:
-            self._homes.close()
-            self._homes = None
+        self._leave_home()
+
+    def _leave_home(self) -> None:
+        homes, self._homes = self._homes, None
+        if homes is not None:
+            homes.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_homes": None, "_episodes": copy.deepcopy(self._episodes)}
 
     def __repr__(self) -> str:
         groups = self.envs[-1].group_id + 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_envs.engine import let_ctrl_c_through
 from parallel_envs.groups.guarded import Guarded, seeded
 from parallel_envs.groups.interface import Outcome
 from parallel_envs.groups.jobs import Job, Played, Restore
@@ -106,12 +106,12 @@ class Player:
         return {str(name): float(value) for name, value in tell().items()} if callable(tell) else {}
 
     def restore(self, restore: Restore) -> Any:
-        """Come to where an episode stood; the state there."""
+        """Come to where an episode stood; the state there, which the environment may write into no more."""
         self._begin(restore.seed, restore.mode)
         for turn in restore.turns:
             for action in turn:
                 self._state = _outcome(self._env.step(action), self._recipe.tag)[0]
-        return self._told(self._state)
+        return _copied(self._state)
 
     # ---- what they are made of ---------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class Player:
             return [names[name] for action in actions if (name := action.strip().lower()) in names]
 
     def _told(self, value: Any) -> Any:
-        return copy.deepcopy(value) if self._copies and type(value) not in _PLAIN else value
+        return _copied(value) if self._copies else value
 
     def _told_of(self, info: dict[str, Any]) -> dict[str, Any]:
         return info if _PLAIN.issuperset(map(type, info.values())) else copy.deepcopy(info)
@@ -157,8 +157,10 @@ WORK: Mapping[Job, Callable[..., Any]] = {
 
 def drop_quietly(player: Player) -> None:
     """Drop an environment that broke: what it says about it is of no interest."""
-    with contextlib.suppress(Exception):
+    try:
         player.drop()
+    except BaseException as error:  # noqa: BLE001  # SystemExit too
+        let_ctrl_c_through(error)
 
 
 def _suited(env: Any) -> Any:
@@ -175,10 +177,19 @@ def _suited(env: Any) -> Any:
     return Guarded(env) if getattr(env, "uses_global_random", False) else env
 
 
-def _names_of(lookup: Mapping[Any, str] | None) -> dict[str, Any] | None:
+def _copied(value: Any) -> Any:
+    return value if type(value) in _PLAIN else copy.deepcopy(value)
+
+
+def _names_of(lookup: Any) -> dict[str, Any] | None:
     """What each name means, without regard to case; as it is spelt in the lookup, and in lower case."""
     if lookup is None:
         return None
+    if not isinstance(lookup, Mapping) or not all(isinstance(name, str) for name in lookup.values()):
+        raise TypeError(
+            f"action_lookup is {lookup!r}. Give a mapping from the actions that step() takes to their names, such as "
+            "{0: 'left', 1: 'right'}."
+        )
     names = {name.strip().lower(): value for value, name in lookup.items()}
     return {name: names[name.strip().lower()] for name in lookup.values()} | names
 
@@ -195,6 +206,8 @@ def _outcome(told: Any, tag: str) -> Outcome:
 
 
 def _number(reward: Any) -> float:
+    if reward is None:
+        raise TypeError("step() returned the reward None. Give a number: 0.0, if there is nothing to be paid.")
     return float(reward) if isinstance(reward, float | int) else float(np.asarray(reward, float).reshape(()))
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from parallel_envs.groups.failures import BadSettings, nearest
+from parallel_envs.spelling import suggests_keywords
 
 __all__ = ["EnvType", "env_type_named", "known_env_types", "register"]
 
@@ -65,6 +66,7 @@ _READY = {  # name: (where it is, its class, its config's class, light)
 _registered: dict[str, EnvType] = {}
 
 
+@suggests_keywords
 def register(env_type: str, factory: Callable[[Any], Any], config: Any = None, *, light: bool = False) -> None:
     """Make an environment known by a name. A name of your own may be given anew; those that come with us may not."""
     if not (env_type and str(env_type) == env_type):

@@ -18,18 +18,22 @@ Blocks of other names at the top belong to other parts of a larger file, and are
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
+    FiniteFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     PydanticUserError,
+    Tag,
     TypeAdapter,
     ValidationError,
 )
@@ -71,7 +75,7 @@ class ManagerBlock(_Strict):
     """At most so many worker processes. None: as many as there are cores, but at most 8."""
     sequential_env_types: list[str] = []
     """Types of environments that live in the caller in any case."""
-    format_penalty: float = -0.1
+    format_penalty: FiniteFloat = -0.1
     """Added to an entry's penalty by each turn that had no action, or one without a meaning. Punishing is negative."""
     step_timeout: PositiveFloat | None = 30.0
     """Seconds that an environment in a worker may take for the actions of a turn. None: any."""
@@ -115,12 +119,19 @@ class SeedBlock(_Strict):
     val: NonNegativeInt | None = None
 
 
+_FORMS = ("one seed", "seeds by mode")
+Seed = Annotated[
+    Annotated[NonNegativeInt, Tag(_FORMS[0])] | Annotated[SeedBlock, Tag(_FORMS[1])],
+    Discriminator(lambda said: _FORMS[isinstance(said, Mapping | SeedBlock)]),
+]
+
+
 class GroupsSettings(_Strict):
     """The whole of it."""
 
     es_manager: ManagerBlock
     custom_envs: dict[str, TagBlock]
-    seed: NonNegativeInt | SeedBlock = Field(default_factory=SeedBlock)
+    seed: Seed = Field(default_factory=SeedBlock)
     """train: without it, runs differ. val: without it, 123."""
 
     def block(self, mode: str) -> ModeBlock:
@@ -181,13 +192,21 @@ def _checked(content: dict[str, Any], where: str) -> GroupsSettings:
 
 
 def _told(mistake: Mapping[str, Any]) -> str:
-    path = mistake["loc"]
+    path = [part for part in mistake["loc"] if part not in _FORMS]
     name = ".".join(map(str, path))
     if mistake["type"] == "extra_forbidden":
         return f"`{name}` is unknown. {nearest(str(path[-1]), _fields_beside(path))}"
     if mistake["type"] == "missing":
         return f"`{name}` is missing."
-    return f"`{name}: {mistake['input']!r}`: {mistake['msg']}."
+    if mistake["type"] == "literal_error":
+        known = re.findall("'(.*?)'", mistake["ctx"]["expected"])
+        return f"`{name}: {mistake['input']!r}` is unknown. {nearest(str(mistake['input']), known)}"
+    return f"`{name}: {mistake['input']!r}`: {_sentence(mistake['msg'])}"
+
+
+def _sentence(message: str) -> str:
+    said = re.sub("^Value error, | or instance of [A-Za-z]+", "", message)
+    return said if said.endswith((".", "?")) else f"{said}."
 
 
 def _fields_beside(path: Sequence[Any]) -> list[str]:
@@ -277,4 +296,5 @@ def _of_config(mistake: Mapping[str, Any], where: str) -> str:
     name = ".".join(map(str, mistake["loc"]))
     if mistake["type"] == "missing":
         return f"`{name}` is missing."
-    return f"`{name}: {mistake['input']!r}`: {mistake['msg']}." if name else f"{mistake['msg']}."
+    said = _sentence(mistake["msg"])
+    return f"`{name}: {mistake['input']!r}`: {said}" if name else said

@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from parallel_envs.engine import Failure, SharedBlock, dump_reply, let_ctrl_c_through
+from parallel_envs.engine.forks import forked, leave_if_forked
 from parallel_envs.groups.clock import Clock, Limits
-from parallel_envs.groups.jobs import Answers, Broken, Job, Pairs, Request, Restore
+from parallel_envs.groups.failures import SENDING
+from parallel_envs.groups.jobs import HARMLESS, Answers, Broken, Pairs, Request, Restore
 from parallel_envs.groups.mailbox import Mailbox
 from parallel_envs.groups.player import WORK, Player, Recipe, drop_quietly
 
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
 
 MAKING = "its construction"
 REPLAYING = "its replay"
-_HARMLESS = (Job.RENDER, Job.MEASURE)
-"""These leave an environment that raises as it was."""
 
 
 class Shelf:
@@ -77,7 +77,7 @@ class Shelf:
         answers = self.do(request)
         try:
             return pickle.dumps((answers.told, answers.broken, answers.met), pickle.HIGHEST_PROTOCOL)
-        except Exception:  # noqa: BLE001  # whatever user code raises when it is pickled
+        except BaseException:  # noqa: BLE001  # whatever user code raises when it is pickled
             self._keep_sendable(answers)
             return dump_reply((answers.told, answers.broken, answers.met))
 
@@ -86,11 +86,11 @@ class Shelf:
         for env in list(answers.told):
             try:
                 dump_reply((answers.told[env], answers.met.get(env)))
-            except Exception as error:  # noqa: BLE001  # the same
+            except BaseException as error:  # noqa: BLE001  # the same
                 drop_quietly(self._players[env])
                 answers.told.pop(env)
                 answers.met.pop(env, None)
-                answers.broken[env] = Broken("sending its answer", Failure.of(error))
+                answers.broken[env] = Broken(SENDING, Failure.of(error))
 
     # ---- at work ----------------------------------------------------------------------------------------------------
 
@@ -116,8 +116,10 @@ class Shelf:
                 due[env] = now() + seconds
             try:
                 told[env] = work(player, *what)
+                if forked:
+                    leave_if_forked()  # before it writes where the worker will
             except BaseException as error:  # noqa: BLE001  # SystemExit too: it may not end its worker by raising
-                self._note_broken(env, job.value, error, answers, drops=job not in _HARMLESS)
+                self._note_broken(env, job.value, error, answers, drops=job not in HARMLESS)
             if due is not None and ended is not None:
                 ended[env] = now()
                 due[env] = 0.0
@@ -140,6 +142,7 @@ class Shelf:
             self._clock.begin(env, seconds)
         try:
             work()
+            leave_if_forked()
         except BaseException as error:  # noqa: BLE001  # the same
             self._note_broken(env, doing, error, answers, drops=True)
             return False
@@ -149,7 +152,11 @@ class Shelf:
         return True
 
     def _note_broken(self, env: int, doing: str, error: BaseException, answers: Answers, *, drops: bool) -> None:
-        let_ctrl_c_through(error)
+        try:
+            let_ctrl_c_through(error)
+        except KeyboardInterrupt:
+            drop_quietly(self._players[env])  # it was struck in the midst of its own code: who knows what that left
+            raise
         if drops:
             drop_quietly(self._players[env])
         answers.broken[env] = Broken(doing, Failure.of(error))

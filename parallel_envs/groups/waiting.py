@@ -6,6 +6,7 @@ another; if this time it takes longer than `_PATIENCE_SECONDS`, threads come and
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -73,14 +74,16 @@ class Waiting:
     def do(self, request: Request, answers: Answers) -> None:
         """Have a request done."""
         alone, crowds = self._sorted(request)
-        takers: list[Future[None]] = []
+        takers, left = list[Future[None]](), list[_Crowd]()
         for crowd in crowds:
-            if (crowd.tag, request.job) in self._slow:
-                takers += self._called(crowd, crowd.most_threads, request, answers)
+            is_slow = (crowd.tag, request.job) in self._slow
+            called = self._called(crowd, crowd.most_threads, request, answers) if is_slow else []
+            takers += called
+            if not called:
+                left.append(crowd)
         self._do_each(request, alone, answers)
-        for crowd in crowds:
-            if (crowd.tag, request.job) not in self._slow:
-                takers += self._try_here(crowd, request, answers)
+        for crowd in left:
+            takers += self._try_here(crowd, request, answers)
         for taker in takers:
             taker.result()
         for crowd in crowds:
@@ -101,8 +104,12 @@ class Waiting:
         return request.pairs(alone), crowds
 
     def _called(self, crowd: _Crowd, count: int, request: Request, answers: Answers) -> list[Future[None]]:
-        """Let so many threads take from a crowd."""
-        return [self._threads.submit(self._take, crowd, request, answers) for _ in range(count)]
+        """Let so many threads take from a crowd, or as many as the system has room for."""
+        takers: list[Future[None]] = []
+        with contextlib.suppress(RuntimeError):
+            for _ in range(count):
+                takers.append(self._threads.submit(self._take, crowd, request, answers))  # noqa: PERF401  # who came stays
+        return takers
 
     def _take(self, crowd: _Crowd, request: Request, answers: Answers) -> None:
         began = time.perf_counter()
@@ -112,7 +119,8 @@ class Waiting:
     def _try_here(self, crowd: _Crowd, request: Request, answers: Answers) -> list[Future[None]]:
         """Take from a crowd in this thread, with another that calls more if this one is not done soon. Those called."""
         watch = _Watch()
-        self._threads.submit(self._watch, watch, crowd, request, answers)
+        with contextlib.suppress(RuntimeError):  # the system has no room for another thread
+            self._threads.submit(self._watch, watch, crowd, request, answers)
         try:
             self._take(crowd, request, answers)
         finally:

@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from parallel_envs.learners.distributions import Head, check_mask
 from parallel_envs.learners.features import Sight
 from parallel_envs.learners.parameters import Strip
+from parallel_envs.spelling import hint
 
 Array = npt.NDArray[Any]
 Agent = Any
@@ -73,6 +74,7 @@ class AlgorithmConfig:
         if not isinstance(sizes, Iterable):
             raise ValueError(f"{type(self).__name__}.hidden={sizes!r} is no list. Give one of sizes, as (64, 64).")
         object.__setattr__(self, "hidden", tuple(sizes))
+        check_flags(self)
         check_whole(self, "hidden")
         check_positive(self, "learning_rate", "adam_epsilon", "max_grad_norm", "hidden")
         check_share(self, "discount")
@@ -215,6 +217,12 @@ def mean_over(values: Tensor, weights: Tensor) -> Tensor:
 # ---- configs --------------------------------------------------------------------------------------------------------
 
 
+def check_flags(config: Any) -> None:
+    for field_ in dataclasses.fields(config):
+        if field_.type in ("bool", bool) and not isinstance(value := getattr(config, field_.name), bool | np.bool_):
+            raise ValueError(f"{type(config).__name__}.{field_.name}={value!r} is no flag. Give True or False.")
+
+
 def check_number(config: Any, name: str) -> None:
     value = getattr(config, name)
     if not _is_number(value):
@@ -268,4 +276,5 @@ def check_choice(config: Any, name: str, choices: Sequence[str]) -> None:
     if value not in choices:
         raise ValueError(
             f"{type(config).__name__}.{name}={value!r} is unknown. Choose one of {', '.join(map(repr, choices))}."
+            f"{hint(value, choices)}"
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from parallel_envs.learners.settings import BadSettings, TrainSettings, nearest
+from parallel_envs.learners.settings import BadSettings, TrainSettings, nearest, number_meant
 
 Agent = Hashable
 
@@ -47,20 +47,42 @@ def read_config(given: Mapping[str, Any], where: str, kinds: Mapping[str, Any]) 
     name, fields = given["name"], {key: value for key, value in given.items() if key != "name"}
     if not isinstance(name, str) or name not in kinds:
         raise BadSettings(f"`{where}.name: {name}` is unknown. {nearest(str(name), kinds)}")
-    _check_names(kinds[name], fields, where)
+    _check_names(kinds[name], fields, where, kinds)
     try:
-        return TypeAdapter(kinds[name]).validate_python(fields)
+        return TypeAdapter(kinds[name]).validate_python(_numbers_meant(kinds[name], fields, where))
     except ValidationError as error:
-        lines = [
-            f"`{'.'.join([where, *map(str, one['loc'])])}: {one['input']!r}`: {one['msg']}" for one in error.errors()
-        ]
-        raise BadSettings(f"{'. '.join(lines)}.") from None
+        raise BadSettings(" ".join(_told(one, where) for one in error.errors())) from None
 
 
-def _check_names(kind: Any, given: Mapping[str, Any], where: str) -> None:
+def _told(mistake: Mapping[str, Any], where: str) -> str:
+    if not mistake["loc"]:  # the config itself has something to say, in sentences
+        return f"`{where}`: {mistake['msg'].removeprefix('Value error, ')}"
+    return f"`{'.'.join([where, *map(str, mistake['loc'])])}: {mistake['input']!r}`: {mistake['msg']}."
+
+
+def _check_names(kind: Any, given: Mapping[str, Any], where: str, kinds: Mapping[str, Any] | None = None) -> None:
+    """`kinds`: others, whose settings may have been meant."""
     known = typing.get_type_hints(kind)
     for name, value in given.items():
-        if name not in {field.name for field in dataclasses.fields(kind)}:
-            raise BadSettings(f"`{where}.{name}` is unknown. {nearest(name, known)}")
+        if name not in _fields(kind):
+            others = [other for other, one in (kinds or {}).items() if name in _fields(one)]
+            advice = f"It is a setting of {' and '.join(others)}: leave it out." if others else ""
+            raise BadSettings(f"`{where}.{name}` is unknown. {advice or nearest(name, _fields(kind))}")
         if isinstance(value, Mapping) and dataclasses.is_dataclass(known[name]):
             _check_names(known[name], value, f"{where}.{name}")
+
+
+def _fields(kind: Any) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)}
+
+
+def _numbers_meant(kind: Any, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The same with numbers in the place of words that stand for them. BadSettings for flags in their place."""
+    known, meant = typing.get_type_hints(kind), dict(given)
+    for name in [name for name in given if known[name] not in (bool, str)]:
+        try:
+            value = given[name]
+            meant[name] = [number_meant(one) for one in value] if isinstance(value, list) else number_meant(value)
+        except ValueError as error:
+            raise BadSettings(f"`{where}.{name}: {given[name]!r}`: {error}.") from None
+    return meant

@@ -19,6 +19,11 @@ from parallel_envs.vector.arguments import check_count, choice
 
 def check_options(envs: MultiAgentEnvManager, update_mode: str, on_divergence: str, workers: int | None) -> None:
     """Raise ValueError for what cannot be, TypeError for a number of workers that is none."""
+    if not isinstance(envs, MultiAgentEnvManager):
+        raise TypeError(
+            f"{envs!r} was given as environments. Learners live in a MultiAgentEnvManager, also those that are alone: "
+            'MultiAgentEnvManager("CartPole-v1", num_envs=8).'
+        )
     choice("update_mode", update_mode, MODES)
     choice("on_divergence", on_divergence, ("skip", "raise"))
     if workers is not None:

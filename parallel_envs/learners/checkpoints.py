@@ -107,6 +107,11 @@ def export_agent(checkpoint: str | Path, agent: Agent, folder: str | Path) -> No
 def save_agent(folder: str | Path, agent: Agent, state: State) -> None:
     """Write one agent's state into a folder, in the place of the agent that may be there."""
     target = Path(folder)
+    if is_checkpoint(target.parent):
+        raise FileExistsError(
+            f"{target} is within a checkpoint, which is to stay whole. Choose another folder, or put the agent in the "
+            "place of one of the checkpoint's with replace_agent."
+        )
     _check_free(target, _ONE)
     with new_folder(target) as draft:
         _write_agent(draft, agent, state)
@@ -118,6 +123,10 @@ def load_agent(folder: str | Path, agent: Agent | None = None) -> State:
     if not is_checkpoint(folder):
         return _read_agent(folder, agent)
     told = _table_of(folder)
+    if agent is None and len(told) == 1:
+        (agent,) = told
+    if agent is None:
+        raise BadCheckpoint(f"{folder} holds several agents. Name one: {', '.join(map(repr, told))}.")
     if agent not in told:
         raise BadCheckpoint(f"{folder} holds no agent {agent!r}. It holds {', '.join(map(repr, told))}.")
     return _read_agent(told[agent], agent)
@@ -138,6 +147,8 @@ def replace_agent(checkpoint: str | Path, agent: Agent, state: State) -> None:
 
 def frozen(state: State, *, is_frozen: bool = True) -> State:
     """A state whose agent acts but does not learn."""
+    if not isinstance(state.get("counters"), Mapping):
+        raise BadCheckpoint("The given state is no state of an agent: it has no counters.")
     return {**state, "counters": {**state["counters"], "frozen": is_frozen}}
 
 
@@ -157,6 +168,8 @@ def check_fits(state: State, own: State, agent: Agent, where: str | Path) -> Non
 
 def check_whole(state: State, own: State, agent: Agent, where: str | Path) -> None:
     """The same, and that everything else in it can be taken over: counters, generators, a replay buffer."""
+    if not isinstance(state, Mapping):
+        raise BadCheckpoint(f"{where} holds {state!r} for agent {agent!r}, where a state is wanted.")
     if missing := [name for name in (*_SAID_IN_JSON, "arrays") if name not in state]:
         raise BadCheckpoint(f"{where} is no state of agent {agent!r}: it has no {', '.join(missing)}.")
     check_fits(state, own, agent, where)

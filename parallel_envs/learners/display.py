@@ -73,7 +73,7 @@ class _Pace:
 
     def told(self, progress: Progress) -> str:
         speed = self.speed(progress.steps)
-        left = duration((self.total_steps - progress.steps) / speed) if speed > 0 else "?"
+        left = duration(max(self.total_steps - progress.steps, 0) / speed) if speed > 0 else "?"
         share = progress.steps / self.total_steps
         return (
             f"{progress.steps:,} of {self.total_steps:,} steps ({share:.0%}), {speed:,.0f} steps/s, {left} left, "

@@ -37,6 +37,7 @@ from parallel_envs.learners.algorithm import (
 from parallel_envs.learners.distributions import EpsilonGreedy, Head, masked
 from parallel_envs.learners.networks import Bytes, Image, mlp
 from parallel_envs.learners.parameters import Strip
+from parallel_envs.spelling import suggests_keywords
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,7 @@ class ReplayConfig(AlgorithmConfig):
             )
 
 
+@suggests_keywords
 @dataclass(frozen=True, kw_only=True)
 class DQNConfig(ReplayConfig):
     """Settings of DQN."""

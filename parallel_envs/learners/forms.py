@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _OF_THE_MOMENT = {"carry"}  # what a recurrent agent remembers just now is no part of its architecture
 _NOT_NEEDED = {"acting", "versions"}  # a generator and an array that a state may come without
 
+_MOST = 2**62  # that can be counted to: versions stand in arrays
+
 
 def form_of(brain: Brain) -> dict[str, Any]:
     """What an agent's numbers mean, as JSON can say it: they are of no use to an agent of which this is not true."""
@@ -90,7 +92,7 @@ def _of_counters(stored: Any, own: Mapping[str, Any]) -> Iterator[str]:
         return
     for name, mine in own.items():
         given = stored.get(name)
-        if type(given) is not type(mine) or (isinstance(given, int) and given < 0):
+        if type(given) is not type(mine) or (isinstance(given, int) and not 0 <= given <= _MOST):
             yield f"{name} is {given!r}"
 
 
@@ -120,6 +122,9 @@ def _can_be_set(state: Any, kind: str) -> bool:
 def _of_memories(stored: Any, own: Any) -> Iterator[str]:
     """A state without one is well: what is remembered stays as it is. Who needs none takes none over."""
     if stored is None or own is None:
+        return
+    if not isinstance(stored, Mapping) or not {"counters", "arrays"} <= stored.keys():
+        yield f"{type(stored).__name__} without counters and arrays stored"
         return
     for name in ("capacity", "num_rows"):
         if stored["counters"].get(name) != own["counters"].get(name):

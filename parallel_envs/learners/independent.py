@@ -35,6 +35,7 @@ from parallel_envs.learners.updates import MODES, UPDATE_TIMEOUT, UpdateMode
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.seeding import SeedTree
+from parallel_envs.spelling import suggests_keywords
 from parallel_envs.vector.arguments import optional_seconds
 from parallel_envs.wrappers import WrappedMultiAgentPolicy
 
@@ -74,6 +75,7 @@ class IndependentLearners(ClosedAtExit):
             `Diverged` error with "raise". The others have learnt in either case.
     """
 
+    @suggests_keywords
     def __init__(
         self,
         envs: MultiAgentEnvManager,

@@ -38,18 +38,22 @@ def check_states(
     learners: IndependentLearners, states: Mapping[Agent, Mapping[str, Any]], where: str | Path = "The given state"
 ) -> None:
     """Raise KeyError or BadCheckpoint unless every one of these agents can become what `states` told."""
+    if not isinstance(states, Mapping):
+        raise TypeError(f"{states!r} was given as states. Give a dict: {{agent: state}}, as `states()` returns.")
     for agent, state in states.items():
         if agent not in learners.agents:
             raise KeyError(f"There is no agent {agent!r} here. There are {list(learners.agents)}.")
-        learners.agents[agent].check_state(dict(state), where)
+        learners.agents[agent].check_state(state, where)
 
 
 def save_states_to(learners: IndependentLearners, folder: str | Path) -> None:
     """Write a checkpoint."""
     from parallel_envs.learners.checkpoints import save_checkpoint
 
+    states = learners.states()
     about = {"seed": learners.seed, "steps": learners.steps, "updates": learners.updates}
-    save_checkpoint(folder, learners.states(), about)
+    lived = learners._life.returns
+    save_checkpoint(folder, states, about | {"returns": [list(lived[agent]) for agent in states]})
 
 
 def load_states_from(learners: IndependentLearners, folder: str | Path) -> dict[str, Any]:
@@ -64,6 +68,21 @@ def load_states_from(learners: IndependentLearners, folder: str | Path) -> dict[
     for name in ("seed", "steps", "updates"):
         if (count := checkpoint.about.get(name)) is None or type(count) is not int or count < 0:
             raise BadCheckpoint(f"{folder} says {name}={count!r} about all agents. Nothing was loaded.")
+    returns = _returns_in(checkpoint.about, len(checkpoint.agents), folder)
     check_states(learners, checkpoint.agents, folder)
     learners.load_states(checkpoint.agents)
+    for agent, own in zip(checkpoint.agents, returns, strict=True):
+        learners._life.returns[agent].clear()
+        learners._life.returns[agent].extend(own)
     return checkpoint.about
+
+
+def _returns_in(about: Mapping[str, Any], num_agents: int, where: str | Path) -> list[list[float]]:
+    """What each agent got in its last episodes; nothing where it was not noted yet."""
+    from parallel_envs.learners.checkpoints import BadCheckpoint
+
+    returns: Any = about.get("returns", [[]] * num_agents)
+    each = returns if isinstance(returns, list) and len(returns) == num_agents else [None]
+    if not all(isinstance(own, list) and all(isinstance(one, int | float) for one in own) for own in each):
+        raise BadCheckpoint(f"{where} says returns={returns!r} about all agents. Nothing was loaded.")
+    return list(returns)

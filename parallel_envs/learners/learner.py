@@ -64,7 +64,8 @@ class AgentLearner:
             known = ", ".join(kind.__name__ for kind in ALGORITHMS)
             raise TypeError(f"Agent {agent!r}: {config!r} is no config of an algorithm. Give one of {known}.")
         self.agent, self.config = agent, config
-        self.algorithm = ALGORITHMS[type(config)](config, observation_space, action_space, agent=agent)
+        own = copy.deepcopy((observation_space, action_space))  # agents who share nothing may act in different ways
+        self.algorithm = ALGORITHMS[type(config)](config, *own, agent=agent)
         self.brain = Brain(self.algorithm, seed.child("network").seed())
         self.generator = seed.child("draws").generator()
         self.counters: dict[str, Any] = {"steps": 0, "rounds": 0, "updates": 0, "skipped": 0, "frozen": False}
@@ -253,12 +254,14 @@ class AgentLearner:
             self.memory.load_state(lived)
             self.stamps[: len(self.memory)] = stamps
 
-    def check_state(self, state: dict[str, Any], where: str | Path = "The given state") -> None:
+    def check_state(self, state: Any, where: str | Path = "The given state") -> None:
         """Raise BadCheckpoint, naming the agent and where the state comes from, for one that cannot be taken over."""
         check_whole(state, self._state(), self.agent, where)
         if isinstance(self.memory, ReplayBuffer) and state.get("memory") is not None:
             try:
-                self.memory.check_state(_parted(state["memory"])[0])
+                lived, stamps = _parted(state["memory"])
+                self.memory.check_state(lived)
+                _check_stamps(stamps, lived["counters"]["size"])
             except ValueError as error:
                 raise BadCheckpoint(
                     f"{where} does not fit agent {self.agent!r}: {error} Nothing was loaded."
@@ -273,8 +276,15 @@ class AgentLearner:
         return f"AgentLearner({self.agent!r}, {self.algorithm.name}, {self.counters['updates']} updates)"
 
 
-def _parted(memory: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+def _parted(memory: Any) -> tuple[dict[str, Any], Any]:
     """A replay buffer's own state, and which version acted in each of its places."""
+    if not isinstance(memory, dict) or not all(isinstance(memory.get(name), dict) for name in ("counters", "arrays")):
+        raise ValueError("its memory has no counters and arrays.")
     arrays = dict(memory["arrays"])
     stamps = arrays.pop(_STAMPS, 0)
     return {**memory, "arrays": arrays}, stamps
+
+
+def _check_stamps(stamps: Any, size: int) -> None:
+    if np.shape(stamps) not in ((), (size,)):
+        raise ValueError(f"{_STAMPS} is of the shape {np.shape(stamps)}, and {size} steps are stored.")

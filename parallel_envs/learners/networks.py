@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +21,10 @@ ROOT_TWO = math.sqrt(2.0)
 
 def linear(num_in: int, num_out: int, generator: torch.Generator, gain: float = ROOT_TWO) -> nn.Linear:
     """A layer with orthogonal weights and no bias yet."""
-    layer = nn.Linear(num_in, num_out, device="meta").to_empty(device="cpu")  # the constructor would draw
-    _draw(layer, gain, generator)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Initializing zero-element", UserWarning)  # for who sees nothing
+        layer = nn.Linear(num_in, num_out, device="meta").to_empty(device="cpu")  # the constructor would draw
+        _draw(layer, gain, generator)
     return layer
 
 

@@ -123,6 +123,11 @@ class Strip:
         """One agent's row: a view."""
         return Strip(*(tensor[index : index + 1] for tensor in self.arrays().values()))
 
+    def finite(self) -> Tensor:
+        """Which rows hold finite numbers only. Such large ones that not even their sum is finite count as others do."""
+        sums = [getattr(self, name).sum(1) for name in self.names() if name != "steps"]
+        return torch.stack(sums).isfinite().all(0)
+
     def clone(self) -> Strip:
         return Strip(*(tensor.clone() for tensor in self.arrays().values()))
 

@@ -53,10 +53,12 @@ from parallel_envs.learners.networks import (
     mlp,
 )
 from parallel_envs.rollouts.trajectories import Trajectory
+from parallel_envs.spelling import suggests_keywords
 
 POLICY_GAIN = 0.01  # the last layer of the policy: it begins undecided
 
 
+@suggests_keywords
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(AlgorithmConfig):
     """Settings of PPO. Sizes count the agent's own rows: `rollout_length` steps of each environment make a batch."""

@@ -42,7 +42,18 @@ _SETTINGS, _ABOUT, _METRICS, _CHECKPOINTS, _BOARD = (
     "checkpoints",
     "tensorboard",
 )
-_PACKAGES = ("numpy", "gymnasium", "pettingzoo", "torch", "safetensors", "mpe2", "lbforaging")
+_PACKAGES = (
+    "numpy",
+    "gymnasium",
+    "pettingzoo",
+    "torch",
+    "safetensors",
+    "cpprb",
+    "mpe2",
+    "lbforaging",
+    "mujoco",
+    "ale-py",
+)
 
 
 class BadRun(ValueError):
@@ -192,7 +203,9 @@ def settings_of(folder: str | Path) -> Path:
     """Where the settings of a run are. FileNotFoundError if there is no run."""
     path = Path(folder) / _SETTINGS
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no run: there is no file {_SETTINGS} in it.")
+        above = [parent for parent in Path(folder).parents[:2] if (parent / _SETTINGS).is_file()]
+        hint = f" The run that it is part of is {above[0]}." if above else ""
+        raise FileNotFoundError(f"{folder} holds no run: there is no file {_SETTINGS} in it.{hint}")
     return path
 
 

@@ -23,8 +23,10 @@ from parallel_envs.learners.distributions import Head, SquashedGaussian
 from parallel_envs.learners.dqn import ReplayConfig, follow, sampled
 from parallel_envs.learners.networks import mlp
 from parallel_envs.learners.parameters import Strip
+from parallel_envs.spelling import suggests_keywords
 
 
+@suggests_keywords
 @dataclass(frozen=True, kw_only=True)
 class SACConfig(ReplayConfig):
     """Settings of SAC."""

@@ -12,8 +12,6 @@ parallel: {parallel_training: true, use_threads: true}
 
 from __future__ import annotations
 
-import difflib
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from parallel_envs import spelling
 from parallel_envs.yaml_files import settings_in
 
 UpdateMode = Literal["sequential", "thread", "process", "fused", "auto"]
@@ -29,15 +28,32 @@ Strategy = Literal["sequential", "thread", "process", "batch", "gpu", "auto"]
 Backend = Literal["process", "thread", "serial", "auto"]
 
 
-def _no_flag(value: Any) -> Any:
+def number_meant(value: Any) -> Any:
+    """The number that a word stands for: to YAML, `1e6` is one. Raises ValueError for flags, which are none."""
     if isinstance(value, bool):
         raise ValueError("a number is wanted, not a flag")  # pydantic takes no TypeError
-    return value
+    return float(value) if isinstance(value, str) and re.fullmatch(_POWER_OF_TEN, value) else value
 
 
-PositiveInt = Annotated[int, BeforeValidator(_no_flag), Field(gt=0)]
-NotNegative = Annotated[int, BeforeValidator(_no_flag), Field(ge=0)]
-PositiveFloat = Annotated[float, BeforeValidator(_no_flag), Field(gt=0)]
+_POWER_OF_TEN = r"[+-]?[\d.]*\d[eE][+-]?\d+"
+
+PositiveInt = Annotated[int, BeforeValidator(number_meant), Field(gt=0)]
+NotNegative = Annotated[int, BeforeValidator(number_meant), Field(ge=0)]
+PositiveFloat = Annotated[float, BeforeValidator(number_meant), Field(gt=0)]
+
+
+def _words(named: Any) -> Any:
+    """Agents that are numbers, by the words that they are in a file."""
+    return {str(name): own for name, own in named.items()} if isinstance(named, Mapping) else named
+
+
+def _simultaneous(turns: Any) -> Any:
+    if turns == "sequential":
+        raise ValueError(WHY_SIMULTANEOUS)
+    return turns
+
+
+WHY_SIMULTANEOUS = "learners need all agents' actions at once, so environments that take turns cannot be trained in"
 
 
 class BadSettings(ValueError):
@@ -95,7 +111,7 @@ class TrainSettings(_Strict):
     env: str
     """A PettingZoo module (`mpe2.simple_spread_v3`), `package.module:factory`, or a Gymnasium id (`CartPole-v1`)."""
     env_kwargs: dict[str, Any] = {}
-    turns: Literal["simultaneous"] = "simultaneous"
+    turns: Annotated[Literal["simultaneous"], BeforeValidator(_simultaneous)] = "simultaneous"
     """Learners need all agents' actions at once."""
     num_envs: PositiveInt = 8
     num_workers: PositiveInt | None = None
@@ -105,7 +121,7 @@ class TrainSettings(_Strict):
     seed: NotNegative = 0
     algorithm: dict[str, Any] = {"name": "ppo"}
     """`name`, and the fields of that algorithm's config."""
-    agents: dict[str, dict[str, Any]] = {}
+    agents: Annotated[dict[str, dict[str, Any]], BeforeValidator(_words)] = {}
     """By agent, what differs from `algorithm`; with another `name`, all of it."""
     update_mode: UpdateMode = "auto"
     """"auto" measures, so that its runs can be repeated up to rounding only; those of any other mode to the bit."""
@@ -144,8 +160,8 @@ class TrainSettings(_Strict):
     def applied(self) -> TrainSettings:
         """The same with nothing left open: in the place of the block `parallel` stands what it means."""
         meant = self.parallel.applied() if self.parallel else {}
-        meant["checkpoint_every"] = self.checkpoint_every or math.ceil(self.total_steps / 10)
-        meant["log_every"] = self.log_every or math.ceil(self.total_steps / 1000)
+        meant["checkpoint_every"] = self.checkpoint_every or _share(self.total_steps, 10)
+        meant["log_every"] = self.log_every or _share(self.total_steps, 1000)
         twice = sorted(self.model_fields_set & meant.keys() - {"checkpoint_every", "log_every"})
         if twice:
             raise BadSettings(f"`parallel` and `{'`, `'.join(twice)}` say the same thing. Say it in one place.")
@@ -154,6 +170,11 @@ class TrainSettings(_Strict):
     def described(self) -> dict[str, Any]:
         """Everything, defaults as well, as JSON can say it."""
         return self.model_dump(mode="json", exclude={"parallel"})
+
+
+def _share(number: int, parts: int) -> int:
+    """One of so many equal parts, rounded up."""
+    return -(-number // parts)
 
 
 # ---- reading ------------------------------------------------------------------------------------------------------
@@ -205,18 +226,20 @@ def _told(mistake: Mapping[str, Any]) -> str:
         return f"`{name}` is unknown. {nearest(str(path[-1]), known.model_fields)}"
     if mistake["type"] == "missing":
         return f"`{name}` is missing."
-    return f"`{name}: {mistake['input']!r}`: {mistake['msg']}.{_meant(mistake)}"
+    return f"`{name}: {mistake['input']!r}`: {mistake['msg'].removeprefix('Value error, ')}.{_meant(mistake)}"
 
 
 def _meant(mistake: Mapping[str, Any]) -> str:
-    """The word that is most like a wrong one, if there are words to choose from."""
+    """The word that is most like a wrong one, if there are words to choose from; how settings by name look."""
+    if mistake["type"] == "dict_type" and isinstance(mistake["input"], str):
+        return f" Did you mean `{'.'.join(map(str, mistake['loc']))}.name={mistake['input']}`?"
     told = mistake["ctx"]["expected"] if mistake["type"] == "literal_error" else ""
-    close = difflib.get_close_matches(str(mistake["input"]), re.findall(r"'(\w+)'", told), n=1)
-    return f" Did you mean `{close[0]}`?" if close else ""
+    close = spelling.nearest(mistake["input"], re.findall(r"'(\w+)'", told))
+    return f" Did you mean `{close}`?" if close else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence that names the right word most like a wrong one, or all of them."""
     words = sorted(known)
-    close = difflib.get_close_matches(name, words, n=1)
-    return f"Did you mean `{close[0]}`?" if close else f"Known are {', '.join(f'`{word}`' for word in words)}."
+    close = spelling.nearest(name, words)
+    return f"Did you mean `{close}`?" if close else f"Known are {', '.join(f'`{word}`' for word in words)}."

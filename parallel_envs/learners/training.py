@@ -10,7 +10,6 @@ is resumed there goes on, to the bit, as the one that was never ended. It is wri
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -21,21 +20,16 @@ from typing import Any
 from rich.console import Console
 from rich.logging import RichHandler
 
-from parallel_envs.errors import EnvError
-from parallel_envs.learners.algorithm_settings import algorithm_configs
 from parallel_envs.learners.averages import Averages
-from parallel_envs.learners.checkpoints import BadCheckpoint, folder_names
+from parallel_envs.learners.checkpoints import BadCheckpoint
 from parallel_envs.learners.display import Display, Progress, display
 from parallel_envs.learners.independent import IndependentLearners
-from parallel_envs.learners.learner import CONFIGS
-from parallel_envs.learners.loops import Loop, LoopOptions, open_loop
-from parallel_envs.learners.loops.budget import Shares, needed, shared_out
+from parallel_envs.learners.loops import Loop, open_loop
 from parallel_envs.learners.loops.loop import Metrics
-from parallel_envs.learners.loops.options import check_agents
+from parallel_envs.learners.outfit import learners_of, loop_options
+from parallel_envs.learners.repetitions import Counted, Repetitions
 from parallel_envs.learners.runs import Run, settings_of
 from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings
-from parallel_envs.multiagent import MultiAgentEnvManager
-from parallel_envs.multiagent.by_name import env_factory
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 
@@ -69,7 +63,7 @@ def begin(config: str | Path, overrides: Sequence[str] = ()) -> Path:
     folder = settings.folder or _new_folder(Path(config).stem)
     with (
         _shown() as console,
-        _learners(settings) as learners,
+        learners_of(settings) as learners,
         Run.create(folder, settings.described(), seed=settings.seed, **_run_options(settings)) as run,
     ):
         train(learners, settings, run, console)
@@ -87,7 +81,7 @@ def go_on(folder: str | Path, config: str | Path | None = None, overrides: Seque
         config or settings_of(folder), overrides, {name: getattr(stored, name) for name in _FOLLOWS}
     )
     _check_same(settings, stored, folder)
-    with _shown() as console, _learners(settings) as learners:
+    with _shown() as console, learners_of(settings) as learners:
         run, checkpoint = Run.resume(folder, **_run_options(settings))
         with run:
             _load(learners, run, checkpoint)
@@ -99,6 +93,8 @@ def go_on(folder: str | Path, config: str | Path | None = None, overrides: Seque
 def _load(learners: IndependentLearners, run: Run, checkpoint: Path) -> None:
     try:
         learners.load(checkpoint)
+    except KeyError as error:  # other agents than there are in the environments by now
+        raise BadCheckpoint(str(error.args[0])) from error
     except BadCheckpoint as error:
         raise BadCheckpoint(f"{error} {run.way_back(checkpoint)}") from error
 
@@ -117,21 +113,37 @@ def train(learners: IndependentLearners, settings: TrainSettings, run: Run, cons
             write = partial(_log_line, learners, loop, run)
             averages = Averages(settings.log_every or every, write, begins=learners.steps)
             keep = partial(_keep, learners, run, averages)
-            with _interruptible(loop, keep) as heed:
+            with _interruptible(loop, partial(_keep_and_tell, learners, run, averages, console)) as heed:
                 while not _may_save(learners, mark, every):
                     _take_in(loop.advance(), learners, loop, averages, shown)
                     heed()
                 _take_in(loop.settle(), learners, loop, averages, shown)
                 keep()
         shown.show(_progress(learners, loop), last=True)
-    told = f"Updates were run by {learners.mode.why}. {loop.report()}"
+    told = f"Updates were run by {learners.mode.why}.{_left_out(learners)} {loop.report()}"
     console.print(told, markup=False, highlight=False, soft_wrap=True)
+
+
+def _left_out(learners: IndependentLearners) -> str:
+    """Whose updates were not finite, and how many."""
+    told = [
+        f"{agent} {one.counters['skipped']:,} of {one.version:,}"
+        for agent, one in learners.agents.items()
+        if one.counters["skipped"]
+    ]
+    return f" Updates that were not finite, and undone: {', '.join(told)}." if told else ""
 
 
 def _keep(learners: IndependentLearners, run: Run, averages: Averages) -> None:
     """Write a checkpoint, and the metrics up to it."""
     averages.flush(learners.steps)
     run.save(learners.steps, learners.save)
+
+
+def _keep_and_tell(learners: IndependentLearners, run: Run, averages: Averages, console: Console) -> None:
+    _keep(learners, run, averages)
+    told = f"Ended by Ctrl-C after {learners.steps:,} steps, which are kept: --resume {run.folder}"
+    console.print(told, markup=False, highlight=False, soft_wrap=True)
 
 
 class _Heeded(KeyboardInterrupt):
@@ -192,9 +204,11 @@ def _log_line(
     report = loop.report()
     counts = {"update": learners.updates, "steps": steps, "seconds": dict(learners.seconds)}
     counts["loop"] = report.described()
-    more = {agent: {"return": value} for agent, value in learners.returns().items()}
+    skipped = {agent: {"skipped": float(one.counters["skipped"])} for agent, one in learners.agents.items()}
     lags = {agent: {"lag": lag.mean} for agent, lag in report.lags.items()}
-    run.log(counts, {agent: {**own, **lags.get(agent, {}), **more.get(agent, {})} for agent, own in means.items()})
+    returns = {agent: {"return": value} for agent, value in learners.returns().items()}
+    more = {agent: skipped[agent] | lags.get(agent, {}) | returns.get(agent, {}) for agent in means}
+    run.log(counts, {agent: {**own, **more[agent]} for agent, own in means.items()})
 
 
 def _progress(learners: IndependentLearners, loop: Loop) -> Progress:
@@ -203,71 +217,7 @@ def _progress(learners: IndependentLearners, loop: Loop) -> Progress:
     )
 
 
-# ---- from settings --------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _learners(settings: TrainSettings) -> Iterator[IndependentLearners]:
-    """Learners as the settings say, in environments of their own."""
-    _made_of(settings, loop_options)
-    shares = _made_of(settings, _shares)
-    with _made_of(settings, _envs, shares) as envs, _made_of(settings, _learners_in, envs, shares) as learners:
-        _made_of(settings, _check_agents, learners)
-        yield learners
-
-
-def loop_options(settings: TrainSettings) -> LoopOptions:
-    """How collecting and learning go together. Raises ValueError for what cannot be."""
-    names = [field.name for field in dataclasses.fields(LoopOptions)]
-    return LoopOptions(**{name: getattr(settings, name) for name in names})
-
-
-def _check_agents(settings: TrainSettings, learners: IndependentLearners) -> None:
-    folder_names(learners.agents)  # before there is anything to be lost
-    check_agents(loop_options(settings), learners.agents, settings.update_mode)
-
-
-def _shares(settings: TrainSettings) -> Shares | None:
-    """The budget of workers, shared out; None: there is none."""
-    if settings.worker_budget is None:
-        return None
-    num_envs = 0 if settings.backend == "serial" else settings.num_envs
-    asked = min(settings.num_workers, num_envs) if settings.num_workers else None
-    least = needed(settings.mode, settings.learn_in, settings.update_mode)
-    try:
-        return shared_out(settings.worker_budget, num_envs, least, env_workers=asked)
-    except ValueError as error:
-        raise ValueError(f"`worker_budget` (in the block `parallel`: `num_workers`): {error}") from error
-
-
-def _made_of(settings: TrainSettings, make: Callable[..., Any], *given: Any) -> Any:
-    """What cannot be made as the settings say is their fault: spaces that an algorithm cannot take, wrong arguments."""
-    try:
-        return make(settings, *given)
-    except (EnvError, ModuleNotFoundError, TypeError, ValueError) as error:
-        raise BadSettings(str(error)) from error
-
-
-def _envs(settings: TrainSettings, shares: Shares | None) -> MultiAgentEnvManager:
-    factory = env_factory(settings.env, settings.env_kwargs, settings.turns)
-    asked = settings.num_workers if shares is None else shares.envs
-    workers = min(asked or settings.num_envs, settings.num_envs)
-    return MultiAgentEnvManager(
-        [factory] * settings.num_envs, num_workers=workers, backend=settings.backend, turns=settings.turns
-    )
-
-
-def _learners_in(settings: TrainSettings, envs: MultiAgentEnvManager, shares: Shares | None) -> IndependentLearners:
-    return IndependentLearners(
-        envs,
-        algorithm_configs(settings, envs.possible_agents, CONFIGS),
-        update_mode=settings.update_mode,
-        seed=settings.seed,
-        strategy=settings.strategy,
-        workers=settings.num_workers if shares is None else shares.learning or None,
-        update_timeout=settings.update_timeout,
-        on_divergence=settings.on_divergence,
-    )
+# ---- settings --------------------------------------------------------------------------------------------------------
 
 
 def _run_options(settings: TrainSettings) -> dict[str, Any]:
@@ -296,6 +246,8 @@ def _shown() -> Iterator[Console]:
     """A console on stderr, on which the package's warnings stand above the display."""
     console, logger = Console(stderr=True), logging.getLogger("parallel_envs")
     handler = RichHandler(logging.WARNING, console, show_time=False, show_path=False)
+    handler.addFilter(Repetitions())
+    handler.setFormatter(Counted())
     logger.addHandler(handler)
     try:
         yield console

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +17,7 @@ from parallel_envs.meta.config import MultiEpisodeConfig
 from parallel_envs.meta.inner_task import AnyEnv
 from parallel_envs.meta.multi_episode import MultiEpisodeWrapper
 from parallel_envs.seeding import SeedTree, env_seeds
+from parallel_envs.spelling import nearest
 from parallel_envs.vector import ParallelEnvManager
 from parallel_envs.vector.arguments import check_count, find_spec
 from parallel_envs.vector.registry import portable
@@ -38,8 +41,25 @@ def make_env(
         **kwargs: The keywords of `MultiEpisodeWrapper` go there, all others to `gymnasium.make` or the callable. An env
             whose own keyword has the name of one of the wrapper's is to be given as a `functools.partial`.
     """
+    return _made(env_id, episodes_per_task, seed, oracle, make_env, kwargs)
+
+
+def _made(
+    env_id: EnvId,
+    episodes_per_task: int,
+    seed: int | None,
+    oracle: bool,
+    asked: Callable[..., Any],
+    kwargs: Mapping[str, Any],
+) -> MultiEpisodeWrapper:
+    """What `make_env` returns, for the user who called `asked`."""
     settings, env_kwargs = _settings(kwargs, episodes_per_task, seed, oracle)
-    env = _bare_env(env_id, env_kwargs)
+    try:
+        env = _bare_env(env_id, env_kwargs)
+    except TypeError as error:
+        if advice := _meant(error, env_kwargs, asked):
+            raise TypeError(f"{error}. {advice}") from error
+        raise
     try:
         wrapped = MultiEpisodeWrapper(env, **settings)
     except BaseException:
@@ -84,7 +104,8 @@ def make_parallel_env(
     options = _checked_options(manager_options)
     travelling = _travelling(env_id)
     seeds = [None] * num_envs if seed is None else env_seeds(seed, num_envs)
-    factories = [functools.partial(make_env, travelling, episodes_per_task, one, oracle, **kwargs) for one in seeds]
+    made = functools.partial(_made, oracle=oracle, asked=make_parallel_env, kwargs=kwargs)
+    factories = [functools.partial(made, travelling, episodes_per_task, one) for one in seeds]
     return ParallelEnvManager(factories, num_workers=num_workers, **options)
 
 
@@ -107,7 +128,20 @@ def _bare_env(env_id: EnvId, kwargs: dict[str, Any]) -> AnyEnv:
                 find_spec(env_id)  # raises the same, and says what may have been meant
             raise
     _check_callable(env_id)
-    return env_id(**kwargs)
+    env = env_id(**kwargs)
+    if not callable(getattr(env, "reset", None)) or not callable(getattr(env, "step", None)):
+        raise TypeError(f"env_id={env_id!r} returned {env!r}, which is not an environment.")
+    return env
+
+
+def _meant(error: TypeError, env_kwargs: Mapping[str, Any], asked: Callable[..., Any]) -> str:
+    """A sentence on the keyword that the env does not know, if one of `asked` is most like it."""
+    known = {*inspect.signature(asked).parameters, *_WRAPPER_KEYWORDS} - {"kwargs"}
+    refused = [
+        name for name in env_kwargs if re.search(rf"unexpected keyword argument '{re.escape(name)}'", str(error))
+    ]
+    close = nearest(refused[0], known, cutoff=0.7) if refused else None
+    return "" if close is None else f"Did you mean {close}=, which is {asked.__name__}'s?"
 
 
 def _travelling(env_id: EnvId) -> EnvId:

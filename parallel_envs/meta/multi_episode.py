@@ -22,6 +22,7 @@ from parallel_envs.meta.actions import Rescaling
 from parallel_envs.meta.config import MultiEpisodeConfig, TaskVector
 from parallel_envs.meta.inner_task import AnyEnv, InnerTask, OracleVector
 from parallel_envs.meta.observations import ShownObservations, numbers, share, values_or_zeros
+from parallel_envs.spelling import suggests_keywords
 from parallel_envs.tasks import KEEP, offers, part_of
 from parallel_envs.vector.exchange import as_float
 from parallel_envs.vector.snapshots import snapshot
@@ -73,6 +74,7 @@ class MultiEpisodeWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         seed: For the first reset, unless that one gives another.
     """
 
+    @suggests_keywords
     def __init__(
         self,
         env: AnyEnv,

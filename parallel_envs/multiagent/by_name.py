@@ -15,6 +15,9 @@ from typing import Any
 import gymnasium
 
 from parallel_envs.multiagent.loading import ModuleFactory
+from parallel_envs.spelling import hint
+from parallel_envs.vector.arguments import find_spec, with_package
+from parallel_envs.vector.exchange import as_float
 
 AGENT = "agent_0"
 """The agent of a Gymnasium environment."""
@@ -39,7 +42,9 @@ def env_factory(name: str, kwargs: Mapping[str, Any], turns: str = "simultaneous
     try:
         gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        raise ValueError(f"The environment {name!r} is unknown ({error}). {_FORMS}") from None
+        written = with_package(name)
+        advice = _FORMS if written is None else f"Write {written!r}, so that its package is imported."
+        raise ValueError(f"The environment {name!r} is unknown ({error}). {advice}") from None
     return GymnasiumFactory(name, dict(kwargs))
 
 
@@ -59,7 +64,10 @@ class FactoryByName:
 
     def __call__(self) -> Any:
         module, function = self.name.split(":")
-        env = getattr(importlib.import_module(module), function)(**self.kwargs)
+        found = importlib.import_module(module)
+        if not hasattr(found, function):
+            raise AttributeError(f"The module {module!r} has no attribute {function!r}.{hint(function, dir(found))}")
+        env = getattr(found, function)(**self.kwargs)
         return OneAgent(env) if isinstance(env, gymnasium.Env) else env
 
 
@@ -71,7 +79,11 @@ class GymnasiumFactory:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> OneAgent:
-        return OneAgent(gymnasium.make(self.name, **self.kwargs))
+        try:
+            return OneAgent(gymnasium.make(self.name, **self.kwargs))
+        except gymnasium.error.UnregisteredEnv:
+            find_spec(self.name)  # raises the same, and says what may have been meant
+            raise
 
 
 class OneAgent:
@@ -100,7 +112,7 @@ class OneAgent:
     def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
         observation, reward, terminated, truncated, info = self.env.step(actions[AGENT])
         self.agents = [] if terminated or truncated else [AGENT]
-        told = observation, float(reward), terminated, truncated, info
+        told = observation, as_float(reward, True), terminated, truncated, info
         return tuple({AGENT: one} for one in told)  # type: ignore[return-value]  # five of them
 
     def render(self) -> Any:

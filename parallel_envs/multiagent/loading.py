@@ -12,6 +12,7 @@ from parallel_envs.multiagent.joint_env import JointEnv
 from parallel_envs.multiagent.nearest import no_module
 from parallel_envs.multiagent.open_env import OpenJointEnv
 from parallel_envs.multiagent.turns import TurnEnv
+from parallel_envs.spelling import hint, is_one_of
 from parallel_envs.vector.arguments import check_count
 
 TURNS = ("simultaneous", "sequential")
@@ -74,8 +75,8 @@ def joint_factories(
     env_fns: Any, num_envs: Any, turns: str, env_kwargs: Mapping[str, Any] | None
 ) -> list[JointFactory]:
     """One factory for each env. Raises what is wrong with the arguments."""
-    if turns not in TURNS:
-        raise ValueError(f"turns={turns!r} is unknown. Choose 'simultaneous' or 'sequential'.")
+    if not is_one_of(turns, TURNS):
+        raise ValueError(f"turns={turns!r} is unknown. Choose 'simultaneous' or 'sequential'.{hint(turns, TURNS)}")
     if isinstance(env_fns, str):
         if num_envs is None:
             raise ValueError(f"The module {env_fns!r} was given without num_envs. Say how many environments to make.")
@@ -85,12 +86,12 @@ def joint_factories(
         if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
             raise TypeError(f"env_kwargs={env_kwargs!r} is not a dict of keyword arguments.")
         return [JointFactory(ModuleFactory(env_fns, turns, dict(env_kwargs or {})), turns)] * int(num_envs)
+    if not isinstance(env_fns, Sequence):
+        raise TypeError(f"env_fns={env_fns!r} is neither a sequence of callables nor the path of a PettingZoo module.")
     if num_envs is not None or env_kwargs is not None:
         raise ValueError(
             "num_envs and env_kwargs go with a module path. With callables, give one for each environment."
         )
-    if not isinstance(env_fns, Sequence):
-        raise TypeError(f"env_fns={env_fns!r} is neither a sequence of callables nor the path of a PettingZoo module.")
     for env, make in enumerate(env_fns):
         if not callable(make):
             raise TypeError(

@@ -23,6 +23,7 @@ from parallel_envs.multiagent.open_rows import OpenRows
 from parallel_envs.multiagent.outcomes import Infos, Outcomes
 from parallel_envs.multiagent.passed_on import PassedOn
 from parallel_envs.multiagent.roster import Agent, JointObservations, Kind
+from parallel_envs.spelling import unknown_keyword
 from parallel_envs.vector import ParallelEnvManager
 from parallel_envs.vector.arguments import Options, optional_wait, reset_wish, some_envs
 from parallel_envs.vector.failures import env_names
@@ -341,14 +342,7 @@ def _told_apart(spaces: Sequence[Space[Any]]) -> str:
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    known = set(inspect.signature(ParallelEnvManager).parameters) - {
-        "env_fns",
-        "num_envs",
-        "env_kwargs",
-        "observation_mode",
-    }
-    for name in options:
+    known = {*inspect.signature(ParallelEnvManager).parameters, "turns"} - {"observation_mode"}
+    for name, value in options.items():
         if name not in known:
-            raise TypeError(
-                f"{name}={options[name]!r} is no option of MultiAgentEnvManager. Those are {sorted(known)}."
-            )
+            raise unknown_keyword("MultiAgentEnvManager", name, value, sorted(known), what="option")

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from parallel_envs.spelling import hint
+
 SHORT_NAMES = {
     "random": "parallel_envs.policies:RandomAgent",
     "noop": "parallel_envs.policies:NoopAgent",
@@ -78,7 +80,7 @@ class PolicySpec:
             raise ValueError(
                 f"The policy {text!r} is unknown. Give one of {', '.join(map(repr, SHORT_NAMES))}, "
                 f"package.module:Class, a training run's folder, a folder with a {FOLDER_FILE}, or "
-                "class=...,data=...,proportion=..."
+                f"class=...,data=...,proportion=...{hint(text, SHORT_NAMES)}"
             )
         return cls(text)
 
@@ -122,15 +124,17 @@ class PolicySpec:
     def _class(self) -> Any:
         module, _, name = self.class_path.partition(":")
         try:
-            return getattr(importlib.import_module(module), name)
+            found = importlib.import_module(module)
         except ImportError as error:
-            hint = ' Install what it needs: pip install "parallel-envs[learn]".' if TRAINED.startswith(module) else ""
-            text = f"The module of the policy {self.class_path!r} cannot be imported: {error}.{hint}"
+            needs = ' Install what it needs: pip install "parallel-envs[learn]".' if TRAINED.startswith(module) else ""
+            text = f"The module of the policy {self.class_path!r} cannot be imported: {error}.{needs}"
             raise ImportError(text) from error
-        except AttributeError:
+        if not hasattr(found, name):
             raise AttributeError(
                 f"The module {module!r} has no {name!r}, which the policy {self.class_path!r} names."
-            ) from None
+                f"{hint(name, dir(found))}"
+            )
+        return getattr(found, name)
 
 
 def _parameters(kind: Any) -> Collection[str]:
@@ -160,7 +164,9 @@ def _of_parts(text: str) -> PolicySpec:
     parts = dict(part.partition("=")[::2] for part in text.split(","))
     parts = {key.strip(): value.strip() for key, value in parts.items()}
     if unknown := [key for key in parts if key not in _KEYS]:
-        raise ValueError(f"The policy {text!r} has {unknown[0]!r}, which is none of {', '.join(_KEYS)}.")
+        raise ValueError(
+            f"The policy {text!r} has {unknown[0]!r}, which is none of {', '.join(_KEYS)}.{hint(unknown[0], _KEYS)}"
+        )
     if "class" not in parts:
         raise ValueError(f"The policy {text!r} has no class. Write class=package.module:Class,...")
     base = PolicySpec.parse(parts["class"])

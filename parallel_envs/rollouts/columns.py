@@ -105,6 +105,10 @@ def _checked(leaf: Leaf, values: Any, num_rows: int) -> Any:
         raise ValueError(f"the values{leaf.name} are of type {array.dtype} where numbers are wanted")
     if array.shape != (num_rows, *leaf.shape):
         raise ValueError(f"the shape{leaf.name} is {array.shape} where {(num_rows, *leaf.shape)} is wanted")
+    if (
+        array.dtype.kind == "f" and np.dtype(leaf.dtype).kind in "biu" and not np.all(np.mod(array, 1) == 0)
+    ):  # nor NaN, nor inf
+        raise ValueError(f"the values{leaf.name} are not whole numbers: {array.tolist()}")
     return array
 
 

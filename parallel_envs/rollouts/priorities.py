@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Space
 
-from parallel_envs.rollouts.replay import ReplayBuffer
+from parallel_envs.rollouts.replay import ReplayBuffer, check_generator
 from parallel_envs.rollouts.ring import Indices
 
 Array = npt.NDArray[Any]
@@ -116,6 +116,11 @@ class CpprbPriorities(Priorities):
         return drawn["indexes"].astype(np.int64), drawn["weights"].astype(np.float32)
 
 
+def _check_share(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 <= value <= 1:
+        raise ValueError(f"{name}={value!r} is not a number from 0 to 1.")
+
+
 class PrioritizedReplayBuffer(ReplayBuffer):
     """A `ReplayBuffer` from which steps are drawn in proportion to how much they taught.
 
@@ -147,6 +152,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super().__init__(observation_space, action_space, capacity, num_rows, **options)
         if sampler not in ("tree", "cpprb"):
             raise ValueError(f'sampler={sampler!r} is unknown. Give "tree" or "cpprb".')
+        _check_share("alpha", alpha)
+        _check_share("beta", beta)
         self.alpha, self.beta, self._sampler = alpha, beta, sampler
         self._stored = self._array("priorities", np.float64)
         self._highest = 1.0
@@ -184,6 +191,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._priorities.extend(places, self._stored[places])
 
     def _draw(self, generator: np.random.Generator, batch_size: int) -> tuple[Indices, Weights]:
+        check_generator(generator)
         self._check_not_empty(batch_size)
         return self._priorities.draw(generator, batch_size, self.beta)
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Space
 
 from parallel_envs.rollouts import trees
-from parallel_envs.rollouts.ring import NONE, Array, Flags, Indices, StepRing, Tree
+from parallel_envs.rollouts.ring import NONE, Array, Flags, Indices, StepRing, Tree, whole
 from parallel_envs.rollouts.trajectories import Trajectory
 
 __all__ = ["ReplayBuffer"]
@@ -44,8 +44,11 @@ class ReplayBuffer(StepRing):
         discount: float = 0.99,
         memory: Tree = None,
     ) -> None:
+        whole("num_steps", num_steps)
         if num_steps < 1:
             raise ValueError(f"num_steps={num_steps}. Sum up at least 1 reward.")
+        if isinstance(discount, bool) or not isinstance(discount, int | float | np.number):
+            raise TypeError(f"discount={discount!r} is not a number.")
         if not 0 <= discount <= 1:
             raise ValueError(f"discount={discount} is not from 0 to 1.")
         super().__init__(observation_space, action_space, capacity, num_rows, memory=memory)
@@ -75,10 +78,12 @@ class ReplayBuffer(StepRing):
 
     def _draw(self, generator: np.random.Generator, batch_size: int) -> tuple[Indices, npt.NDArray[np.float32]]:
         """Places of stored steps, and what each is to count."""
+        check_generator(generator)
         self._check_not_empty(batch_size)
         return generator.integers(self._size, size=batch_size), np.ones(batch_size, np.float32)
 
     def _check_not_empty(self, batch_size: int) -> None:
+        _check_count("batch_size", batch_size)
         if not self._size:
             raise ValueError(f"A batch of {batch_size} was to be drawn from an empty buffer. Add steps first.")
 
@@ -102,6 +107,7 @@ class ReplayBuffer(StepRing):
         what is left of its row is zeros with `valid` False. `observations[t + 1]` is what the agent saw after step t;
         `begins` marks episodes' first observations, and `memory` is what was stored with the first step.
         """
+        _check_count("length", length)
         with self._lock:
             first, _ = self._draw(generator, batch_size)
             places, valid = self._pursued(first, length)
@@ -133,6 +139,18 @@ class ReplayBuffer(StepRing):
         return trees.mapped(
             lambda first, rest: np.concatenate([first[None], rest]), self._observations.at(places[0]), after
         )
+
+
+def check_generator(generator: Any) -> None:
+    """Raise TypeError for what is no generator of NumPy's."""
+    if not isinstance(generator, np.random.Generator):
+        raise TypeError(f"generator={generator!r} is not one of NumPy's. Give np.random.default_rng(seed).")
+
+
+def _check_count(name: str, value: Any) -> None:
+    whole(name, value)
+    if value < 1:
+        raise ValueError(f"{name}={value} is too small. Give at least 1.")
 
 
 def _blanked(tree: Tree, valid: Flags) -> Tree:

@@ -40,6 +40,8 @@ class StepRing:
         *,
         memory: Tree = None,
     ) -> None:
+        whole("num_rows", num_rows)
+        whole("capacity", capacity)
         if num_rows < 1:
             raise ValueError(f"num_rows={num_rows} leaves nothing to store. Give at least 1.")
         if capacity < num_rows:
@@ -117,19 +119,28 @@ class StepRing:
             Where the steps lie, in the order of the valid rows.
         """
         rows = self._valid_rows(valid)
+        gains, ends, cuts = (
+            self._column(name, values)
+            for name, values in (("rewards", rewards), ("terminated", terminated), ("truncated", truncated))
+        )
         with self._lock:
             before = self._last[rows]
             if begins is not None:
                 before = np.where(np.asarray(begins)[rows], NONE, before)
             places: Indices = (self._position + np.arange(len(rows))) % self.capacity
-            self._observations.write(places, observations, rows)
-            self._next_observations.write(places, next_observations, rows)
-            self._actions.write(places, actions, rows)
+            given = (
+                (self._observations, observations),
+                (self._next_observations, next_observations),
+                (self._actions, actions),
+            )
+            fitting = [(arrays, arrays.parts(places, values, rows)) for arrays, values in given]  # before any is put
+            for arrays, parts in fitting:
+                arrays.put(places, parts)
             trees.put(self._memory, places, self._memory_of(memory, rows))
             self._begins[places] = before == NONE if begins is None else np.asarray(begins)[rows]
-            self._rewards[places] = np.asarray(rewards)[rows]
-            self._terminated[places] = np.asarray(terminated)[rows]
-            self._truncated[places] = np.asarray(truncated)[rows]
+            self._rewards[places] = gains[rows]
+            self._terminated[places] = ends[rows]
+            self._truncated[places] = cuts[rows]
             self._link(before, places, rows)
         return places
 
@@ -138,6 +149,15 @@ class StepRing:
         if flags.shape != (self.num_rows,) or flags.dtype != np.bool_:
             raise ValueError(f"valid={valid!r} does not say of {self.num_rows} rows whether they are valid.")
         return np.flatnonzero(flags)
+
+    def _column(self, name: str, values: Any) -> Array:
+        array = np.asarray(values)
+        if array.shape != (self.num_rows,):
+            raise ValueError(
+                f"{name} have the shape {array.shape} where {(self.num_rows,)} is wanted. Give one for each "
+                "environment."
+            )
+        return array
 
     def _memory_of(self, memory: Tree, rows: Indices) -> Tree:
         """These rows of what was remembered, zeros if nothing was given."""
@@ -225,6 +245,12 @@ class StepRing:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+
+
+def whole(name: str, value: Any) -> None:
+    """Raise TypeError for what is no whole number."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name}={value!r} is not a whole number.")
 
 
 def _checked_size(counters: dict[str, Any], capacity: int, num_rows: int) -> int:

@@ -17,6 +17,7 @@ from gymnasium.spaces import Space
 
 from parallel_envs.engine import SharedBlock
 from parallel_envs.rollouts import trees
+from parallel_envs.rollouts.ring import whole
 from parallel_envs.rollouts.value_arrays import ValueArrays, fixed_leaves
 from parallel_envs.vector.layout import Field, plan
 
@@ -100,6 +101,7 @@ class TrajectoryStore:
         _block: SharedBlock | None = None,
     ) -> None:
         for name, value in (("horizon", horizon), ("num_rows", num_rows)):
+            whole(name, value)
             if value < 1:
                 raise ValueError(f"{name}={value} leaves nothing to store. Give at least 1.")
         self._spaces = observation_space, action_space

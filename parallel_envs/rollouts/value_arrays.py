@@ -45,6 +45,10 @@ class ValueArrays:
 
         Raises ValueError, before anything has changed, if it does not fit.
         """
+        self.put(where, self.parts(where, values, rows))
+
+    def parts(self, where: int | Array, values: Any, rows: Array | None = None) -> list[Array]:
+        """What `put` puts there. Raises ValueError if it does not fit."""
         parts = [self._part(leaf, values, rows) for leaf in self.leaves]
         for leaf, array, part in zip(self.leaves, self.arrays, parts, strict=True):
             wanted = array.shape[1:] if isinstance(where, int) else (len(where), *leaf.shape)
@@ -53,6 +57,9 @@ class ValueArrays:
                     f"{self._what}{leaf.name} have the shape {part.shape} where {wanted} is wanted. Give one row for "
                     "each environment."
                 )
+        return parts
+
+    def put(self, where: int | Array, parts: list[Array]) -> None:
         for array, part in zip(self.arrays, parts, strict=True):
             array[where] = part
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import cores_here
+from parallel_envs.spelling import hint, is_one_of
 from parallel_envs.tasks import TaskSource
 from parallel_envs.vector.registry import portable
 from parallel_envs.vector.tasking import UNSAID, TaskSettings
@@ -49,6 +51,8 @@ def factories(
                 f"env_fns[{index}] is {factory!r}, which cannot be called. Give functions that make an environment, "
                 "such as `lambda: gymnasium.make(...)`, not environments."
             )
+    if num_envs is not None:
+        check_count("num_envs", num_envs)
     if num_envs is not None and num_envs != len(made):
         raise ValueError(f"num_envs={num_envs} was given with {len(made)} callables. Leave num_envs out.")
     return made, None
@@ -72,9 +76,23 @@ def find_spec(env_id: str) -> EnvSpec | None:
     except gymnasium.error.Error as error:
         if ":" in env_id:
             return None
-        raise gymnasium.error.NameNotFound(
-            f"{error} If a package registers it, import that package first, or write 'package:{env_id}'."
-        ) from error
+        raise gymnasium.error.NameNotFound(f"{error} {_where_it_may_be(env_id)}") from error
+
+
+_PACKAGES = {"ALE/": "ale_py", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "Foraging-": "lbforaging"}
+"""Who registers ids that begin like this."""
+
+
+def with_package(env_id: str) -> str | None:
+    """The id as it is written with the package that registers it, where that is known."""
+    return next((f"{package}:{env_id}" for start, package in _PACKAGES.items() if env_id.startswith(start)), None)
+
+
+def _where_it_may_be(env_id: str) -> str:
+    if re.fullmatch(r"[a-z]\w*(\.\w+)+_v\d+", env_id):
+        return "It looks like a module of PettingZoo's kind: that is for parallel_envs.multiagent.MultiAgentEnvManager."
+    written = with_package(env_id) or f"package:{env_id}"
+    return f"If a package registers it, import that package first, or write {written!r}."
 
 
 def check_count(name: str, value: Any, *, at_most: int | None = None, what: str = "") -> None:
@@ -96,7 +114,7 @@ def seconds(name: str, value: Any) -> float:
 
 def optional_seconds(name: str, value: Any) -> float | None:
     """A duration above 0, or None for no limit."""
-    if value is None or value == math.inf:
+    if value is None or (isinstance(value, float | np.floating) and value == math.inf):
         return None
     if not seconds(name, value):
         raise ValueError(f"{name}={value!r} leaves no time at all. Give a number of seconds above 0, or None.")
@@ -118,8 +136,10 @@ def optional_wait(timeout: Any) -> None:
 def choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """One of some words."""
     known = tuple(choices)
-    if value not in known:
-        raise ValueError(f"{name}={value!r} is unknown. Choose one of {', '.join(map(repr, known))}.")
+    if not is_one_of(value, known):
+        raise ValueError(
+            f"{name}={value!r} is unknown. Choose one of {', '.join(map(repr, known))}.{hint(value, known)}"
+        )
     return str(value)
 
 

@@ -190,13 +190,23 @@ _CONSTRUCTION = "its construction"
 _MOST_STACKS = 4  # a message is to be read
 
 
+def _advice(part: str) -> str:
+    """What to do about a part of a factory that cannot travel."""
+    if ".metadata[" in part:
+        return "Leave it out of metadata (an attribute set in __init__ may hold it), or use backend='thread'."
+    return (
+        "Make it inside the function that makes the environment, or in the environment's __init__, or use "
+        "backend='thread'."
+    )
+
+
 def _unpicklable_factory(factories: Sequence[Any], error: Unpicklable) -> TypeError:
     for index, factory in enumerate(factories):
         name = f"env_fns[{index}]"
         if not picklable(factory):
+            part = unpicklable_part(factory, name)
             return Unpicklable(
-                f"{unpicklable_part(factory, name)} cannot be pickled, so it cannot travel to a worker process. "
-                "Make it inside the function that makes the environment, or use backend='thread'. "
+                f"{part} cannot be pickled, so it cannot travel to a worker process. {_advice(part)} "
                 f"({error.__cause__!r})"
             )
     return error

@@ -82,12 +82,18 @@ def _fitting(value: Any, leaf: Leaf) -> npt.NDArray[Any]:
     return array
 
 
-def as_float(reward: Any) -> float:
-    """A reward as a float; arrays of one item are accepted."""
+_OF_SEVERAL = (
+    " Environments of several agents are for MultiAgentEnvManager; those of Gymnasium that keep agents in tuples can "
+    "be given to it by parallel_envs.testing.tuple_agents."
+)
+
+
+def as_float(reward: Any, of_one: bool = False) -> float:
+    """A reward as a float; arrays of one item are accepted. `of_one`: an environment said to have one agent gave it."""
     try:
         return float(reward) if not isinstance(reward, np.ndarray) else float(reward.reshape(()))
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"The environment returned the reward {reward!r} of type {type(reward).__name__}. "
-            "A reward is a single number."
+            f"A reward is a single number.{_OF_SEVERAL if of_one and isinstance(reward, list | tuple) else ''}"
         ) from error

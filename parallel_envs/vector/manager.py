@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -17,6 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from parallel_envs.engine import BACKENDS, START_METHODS, Failure, PoolSettings, Ticket, settle
 from parallel_envs.seeding import SeedTree
+from parallel_envs.spelling import suggests_keywords, unknown_keyword
 from parallel_envs.tasks import KEEP, TaskSource, TaskWay
 from parallel_envs.vector import arguments
 from parallel_envs.vector.failures import env_error, env_names
@@ -80,6 +82,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     closed = True  # until there is something to close
 
+    @suggests_keywords
     def __init__(
         self,
         env_fns: Sequence[arguments.EnvFactory] | str | EnvSpec,
@@ -126,12 +129,12 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self.copy = arguments.yes_or_no("copy", copy)
         if shared_memory is not None:
             arguments.yes_or_no("shared_memory", shared_memory)
-        self._settles = cpu_affinity == "auto"
+        self._settles = isinstance(cpu_affinity, str) and cpu_affinity == "auto"
         settings = PoolSettings(
             backend=backend,
             context=context,
             threads=threads_per_worker,
-            affinity=None if cpu_affinity == "auto" else arguments.affinity(cpu_affinity),
+            affinity=None if self._settles else arguments.affinity(cpu_affinity),
             preload=("parallel_envs.vector.slice",),
             name="env worker",
         )
@@ -644,6 +647,10 @@ def vector_entry_point(env_id: str, **settings: Any) -> Callable[..., ParallelEn
 
     `settings` are keyword arguments of the manager; those of `make_vec` go to the environments.
     """
+    known = set(inspect.signature(ParallelEnvManager).parameters) - {"env_fns", "num_envs", "env_kwargs"}
+    for name, value in settings.items():
+        if name not in known:
+            raise unknown_keyword("ParallelEnvManager", name, value, sorted(known))
 
     def make(num_envs: int, **env_kwargs: Any) -> ParallelEnvManager:
         return ParallelEnvManager(env_id, num_envs=num_envs, env_kwargs=env_kwargs, **settings)

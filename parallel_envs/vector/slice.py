@@ -11,7 +11,7 @@ import gymnasium
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.engine import Failure, SharedBlock, let_ctrl_c_through
+from parallel_envs.engine import Failure, SharedBlock, let_ctrl_c_through, picklable, unpicklable_part
 from parallel_envs.tasks import TaskSource, TaskWay, offers, part_of
 from parallel_envs.vector.buffers import Buffers, Plan
 from parallel_envs.vector.registry import Registrations
@@ -69,7 +69,10 @@ class EnvSlice:
                 break
 
     def describe(self) -> Description | News:
-        """What the envs are like, or the news that one could not be made: all else is answered by it as well then."""
+        """What the envs are like, or the news that one could not be made: all else is answered by it as well then.
+
+        Raises TypeError where metadata cannot travel.
+        """
         if self._unmade:
             self.close()
             return self._unmade
@@ -77,7 +80,7 @@ class EnvSlice:
         return Description(
             _shared_where_equal([env.observation_space for env in self._envs]),
             _shared_where_equal([env.action_space for env in self._envs]),
-            dict(first.metadata),
+            dict(first.metadata) if self._copies else _portable(first.metadata),
             getattr(first, "render_mode", None),
             tuple(way_of(env, self._tasks.setter) for env in self._envs),
         )
@@ -273,3 +276,14 @@ def _shared_where_equal(spaces: Sequence[Space[Any]]) -> tuple[Space[Any], ...]:
             distinct.append(space)
         result.append(space if known is None else known)
     return tuple(result)
+
+
+def _portable(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What the caller is told of an env. Raises TypeError for what cannot travel, and says what to do."""
+    told = dict(metadata)
+    if not picklable(told):
+        raise TypeError(
+            f"{unpicklable_part(told, 'metadata')} cannot be pickled, so the manager cannot be told of it. Leave it "
+            "out of metadata (an attribute set in __init__ may hold it), or use backend='thread'."
+        )
+    return told

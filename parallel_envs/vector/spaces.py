@@ -9,6 +9,8 @@ from gymnasium.spaces import Space
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
+from parallel_envs.spelling import hint
+
 Spaces = tuple[Space[Any], Space[Any]]
 """That of one environment, and that of all."""
 
@@ -45,9 +47,9 @@ def batched_action_space(spaces: Sequence[Space[Any]]) -> Spaces:
 
 
 def _chosen(spaces: Sequence[Space[Any]], mode: Any) -> Spaces:
-    if mode == "same":
+    if isinstance(mode, str) and mode == "same":
         return spaces[0], batch_space(spaces[0], len(spaces))
-    if mode == "different":
+    if isinstance(mode, str) and mode == "different":
         return spaces[0], _batch_differing(spaces)
     if isinstance(mode, Space):
         return mode, batch_space(mode, len(spaces))
@@ -57,7 +59,7 @@ def _chosen(spaces: Sequence[Space[Any]], mode: Any) -> Spaces:
         return mode[1], mode[0]
     raise ValueError(
         f"observation_mode={mode!r} is unknown. Choose 'same', 'different', a space for one environment, or a pair of "
-        "the batched space and the space for one."
+        f"the batched space and the space for one.{hint(mode, ('same', 'different'))}"
     )
 
 

@@ -146,7 +146,7 @@ class Stepper:
                         observations[env] = observation
                         number = EMPTY
                     if type(reward) is not float:
-                        reward = as_float(reward)
+                        reward = as_float(reward, True)
                     pack_row(rows, env * row_bytes, reward, number, terminated, truncated)
                 except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
                     let_ctrl_c_through(error)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_envs.spelling import suggests_keywords
 from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, policy_error
 from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.batch import PerAgentBatchWrapper
@@ -48,6 +49,7 @@ class PerAgentAutoWrapper(LocalWrapper):
     what a turn has left, and taken where they are faster, or where threads were late in most turns.
     """
 
+    @suggests_keywords
     def __init__(
         self,
         policies: Mapping[Agent, Any],

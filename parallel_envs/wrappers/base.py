@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import Failure
 from parallel_envs.errors import ClosedError, PolicyError
+from parallel_envs.spelling import suggests_keywords
 from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, Turn, policy_error
 from parallel_envs.wrappers.rows import Mask, check_mask, row_numbers
 from parallel_envs.wrappers.rules import Rules, Tally
@@ -41,6 +42,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
     most_turns = 1
     """How many turns an agent may have been asked in that have not been received yet."""
 
+    @suggests_keywords
     def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:
         self.policies = {agent: as_policy(agent, policy) for agent, policy in policies.items()}
         if not isinstance(rules, Rules | None):

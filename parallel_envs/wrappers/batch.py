@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from parallel_envs.spelling import suggests_keywords
 from parallel_envs.wrappers.answers import Agent, Answers, Ask
 from parallel_envs.wrappers.local import LocalWrapper
 from parallel_envs.wrappers.passes import Pass, SharedPass, StackedPass
@@ -24,6 +25,7 @@ class PerAgentBatchWrapper(LocalWrapper):
     a network; what is written to `parameter.data` it cannot see.
     """
 
+    @suggests_keywords
     def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:
         super().__init__(policies, rules)
         self._groups = sharers(self.policies)

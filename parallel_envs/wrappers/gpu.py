@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parallel_envs.spelling import suggests_keywords
 from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, ask_in_turn
 from parallel_envs.wrappers.batch import PerAgentBatchWrapper
 from parallel_envs.wrappers.rules import Rules
@@ -46,6 +47,7 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
         gather_seconds: How long a turn may wait for others when it is received. 0: not at all.
     """
 
+    @suggests_keywords
     def __init__(
         self,
         policies: Mapping[Agent, Any],

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parallel_envs.engine import Failure
+from parallel_envs.spelling import suggests_keywords
 from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, ask_in_turn, policy_error, told
 from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.rules import Rules
@@ -16,6 +17,7 @@ from parallel_envs.wrappers.seats import Seat, is_spec
 class LocalWrapper(PerAgentWrapper):
     """Policies that are seated in the caller's process. Those that it made from specs it closes, if they can be."""
 
+    @suggests_keywords
     def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:
         super().__init__(policies, rules)
         self._made_here: list[Agent] = []

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from parallel_envs.closing import ClosedAtExit
-from parallel_envs.engine import Unpicklable
+from parallel_envs.engine import Unpicklable, line_outside
 from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import AgentPolicy, MultiAgentPolicy
+from parallel_envs.spelling import hint, is_one_of, suggests_keywords
 from parallel_envs.wrappers.answers import Agent
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
 from parallel_envs.wrappers.base import PerAgentWrapper, check_by_agent
@@ -59,6 +60,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         rules: Deadlines and failures.
     """
 
+    @suggests_keywords
     def __init__(
         self,
         policy: MultiAgentPolicy | Mapping[Agent, Any],
@@ -69,7 +71,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         rules: Rules | None = None,
     ) -> None:
         if not isinstance(policy, Mapping) and not callable(getattr(policy, "agent_policy", None)):
-            raise TypeError(f"{policy!r} is neither a dict of policies by agent nor a MultiAgentPolicy.")
+            raise TypeError(f"policy={policy!r} is neither a dict of policies by agent nor a MultiAgentPolicy.")
         _check_strategy(strategy, policy)
         if not isinstance(budget, PolicyPool | None):
             raise TypeError(f"budget={budget!r} is not a PolicyPool. Give one, or say workers={budget!r}.")
@@ -179,7 +181,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
                 f"The policies of {list(here)} cannot be pickled, so they are computed in this process. Give a spec "
                 "(parallel_envs.policies.PolicySpec) to have them made in the worker.",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=line_outside(),
             )
             self._seat("sequential", here)
             if others := {agent: policy for agent, policy in policies.items() if agent not in here}:
@@ -328,8 +330,11 @@ def _of_these(wrapper: PerAgentWrapper, told: Mapping[Agent, Any]) -> dict[Agent
 
 def _check_strategy(strategy: Any, policy: Any) -> None:
     for name in strategy.values() if isinstance(strategy, Mapping) else (strategy,):
-        if not isinstance(name, str) or name not in STRATEGIES:
-            raise ValueError(f"strategy={name!r} is unknown. Choose one of {', '.join(map(repr, STRATEGIES))}.")
+        if not is_one_of(name, STRATEGIES):
+            raise ValueError(
+                f"strategy={name!r} is unknown. Choose one of {', '.join(map(repr, STRATEGIES))}."
+                f"{hint(name, STRATEGIES)}"
+            )
     named = strategy if isinstance(strategy, Mapping) and isinstance(policy, Mapping) else ()
     if unknown := [agent for agent in named if agent not in policy]:
         raise ValueError(f"strategy names {unknown[0]!r}, for whom there is no policy among {list(policy)}.")

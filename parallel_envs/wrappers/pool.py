@@ -13,6 +13,7 @@ from typing import Any
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import PoolSettings, WorkerPool, open_pool
 from parallel_envs.errors import ClosedError
+from parallel_envs.spelling import suggests_keywords
 
 
 class Threads:
@@ -76,6 +77,7 @@ class PolicyPool(ClosedAtExit):
         settings: How worker processes are started.
     """
 
+    @suggests_keywords
     def __init__(self, workers: Any = None, settings: PoolSettings | None = None) -> None:
         if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
             raise ValueError(f"workers={workers!r} is not a number of workers. Give a whole number from 1 up, or None.")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallel_envs.engine import HOST, Call, Failure, Reply, Ticket, Unpicklable, picklable
+from parallel_envs.spelling import suggests_keywords
 from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, policy_error, still_busy, told
 from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.desk import Desk
@@ -39,6 +40,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
 
     goes_on = True
 
+    @suggests_keywords
     def __init__(
         self, policies: Mapping[Agent, Any], rules: Rules | None = None, *, pool: PolicyPool | None = None
     ) -> None:

@@ -11,9 +11,12 @@ import numpy as np
 from gymnasium.spaces import Space
 
 from parallel_envs.engine import Failure
+from parallel_envs.spelling import hint, is_one_of, suggests_keywords
 from parallel_envs.wrappers.rows import Mask, spread, take_rows
 
 Agent = Any  # as in answers.py
+
+_ON_ERROR = ("raise", "default")
 
 
 @dataclass(slots=True)
@@ -28,6 +31,7 @@ class Tally:
     """By how much its answers were late, in this episode."""
 
 
+@suggests_keywords
 @dataclass(frozen=True, kw_only=True)
 class Rules:
     """Deadlines, failures and checks.
@@ -56,8 +60,9 @@ class Rules:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (is_number and 0.0 < value < float("inf")):
                 raise ValueError(f"{name}={value!r} is not a number of seconds. Give one above 0, or None.")
-        if self.on_error not in ("raise", "default"):
-            raise ValueError(f"on_error={self.on_error!r} is unknown. Choose 'raise' or 'default'.")
+        if not is_one_of(self.on_error, _ON_ERROR):
+            close = hint(self.on_error, _ON_ERROR)
+            raise ValueError(f"on_error={self.on_error!r} is unknown. Choose 'raise' or 'default'.{close}")
         if self.lateness_budget is not None and self.action_timeout is None:
             raise ValueError("lateness_budget is never used up without action_timeout: nobody is late. Give both.")
         if self.default_action is None and (self.action_timeout is not None or self.on_error == "default"):

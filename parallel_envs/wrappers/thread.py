@@ -8,6 +8,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
+from parallel_envs.spelling import suggests_keywords
 from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, ask_in_turn, still_busy, told
 from parallel_envs.wrappers.local import LocalWrapper
 from parallel_envs.wrappers.pool import PolicyPool
@@ -34,6 +35,7 @@ class PerAgentThreadWrapper(LocalWrapper):
 
     goes_on = True
 
+    @suggests_keywords
     def __init__(
         self, policies: Mapping[Agent, Any], rules: Rules | None = None, *, pool: PolicyPool | None = None
     ) -> None:

@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Discrete, Space
 from torch import Tensor, nn
 
 from parallel_envs.policies import AgentPolicy
+from parallel_envs.spelling import suggests_keywords
 from parallel_envs.torch_threads import one_torch_thread
 from parallel_envs.wrappers.choosing import choose
 from parallel_envs.wrappers.gathering import Gathering, parted
@@ -38,6 +39,7 @@ class TorchPolicy(AgentPolicy):
         log_std: For Box. None: the module's own, else 0.
     """
 
+    @suggests_keywords
     def __init__(
         self,
         module: nn.Module,

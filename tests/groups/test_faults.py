@@ -13,6 +13,7 @@ import pytest
 
 from parallel_envs.errors import EnvError, WorkerDied
 from parallel_envs.groups import EnvStateManager, crew, homes, register
+from parallel_envs.groups.deadlines import Asked
 from parallel_envs.testing.equality import assert_same_batch
 from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs, register_all
 
@@ -233,7 +234,7 @@ def test_an_env_that_hangs_on_after_a_ctrl_c_is_ended_at_its_deadline(monkeypatc
         assert manager.stats().restarts == 1
 
 
-def struck(self: crew.Crew, asked: crew.Asked, late: Any) -> Any:
+def struck(self: crew.Crew, asked: Asked, late: Any) -> Any:
     raise KeyboardInterrupt
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from parallel_envs.engine import Death
+from parallel_envs.engine import Death, Failure
 from parallel_envs.errors import WorkerDied
-from parallel_envs.groups.failures import EnvFailure, of_lateness
+from parallel_envs.groups.failures import SENDING, EnvFailure, of_lateness
 from parallel_envs.groups.jobs import Job, Request
-from parallel_envs.groups.losses import Loss, Record, doing_of
+from parallel_envs.groups.losses import Garbled, Loss, Record, doing_of
 
 TAGS = dict.fromkeys(range(4), "Tag")
 TURN = Request(Job.PLAY, {env: (["go"], 1) for env in range(4)})
@@ -47,6 +47,14 @@ def test_a_worker_that_dies_at_nobody_is_replaced_a_few_times_only(record: Recor
         assert record.judge(loss(), ALL) == ({}, [ALL])
     with pytest.raises(WorkerDied, match="and so did those that took its place"):
         record.judge(loss(), ALL)
+
+
+def test_of_those_whose_answers_cannot_be_read_each_is_asked_by_itself(record: Record) -> None:
+    garbled = Garbled(0, Failure("ValueError", "no such thing", "a traceback"))
+    assert record.judge(garbled, [1, 3]) == ({}, [[1], [3]])
+    failed, again = record.judge(garbled, [3])
+    assert (failed[3].kind, failed[3].doing, failed[3].traceback, again) == ("error", SENDING, "a traceback", [])
+    assert "raised ValueError during sending its answer: no such thing" in str(failed[3])
 
 
 def test_who_is_busy_with_an_earlier_request_does_not_fail_this_one() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from parallel_envs.groups import EnvStateManager, crew, mailbox, register
+from parallel_envs.groups.deadlines import Asked
 from parallel_envs.groups.mailbox import Mailbox
 from parallel_envs.testing.equality import assert_same_batch
 from tests.groups.walks import configured, inputs
@@ -87,5 +88,5 @@ def test_a_mailbox_that_may_be_in_use_is_left_alone(monkeypatch: pytest.MonkeyPa
             assert len(puts) == expected
 
 
-def interrupted(self: crew.Crew, asked: crew.Asked) -> Any:
+def interrupted(self: crew.Crew, asked: Asked) -> Any:
     raise KeyboardInterrupt

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import random
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from parallel_envs.engine import Unpicklable, cores_here
 from parallel_envs.errors import ClosedError, WorkerStartError
 from parallel_envs.groups import EnvStateManager, crew, register
 from parallel_envs.groups import cores as core_keeping
+from parallel_envs.groups.deadlines import Asked
 from parallel_envs.groups.episodes import Episode
 from parallel_envs.testing.equality import assert_same_batch
 from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs, play
@@ -371,7 +374,7 @@ def test_an_interrupted_turn_did_not_happen(monkeypatch: pytest.MonkeyPatch) -> 
         assert [entry["history"][-1]["state"].count(" ") for entry in entries] == [2, 2]
 
 
-def interrupted(self: crew.Crew, asked: crew.Asked) -> Any:
+def interrupted(self: crew.Crew, asked: Asked) -> Any:
     """A Ctrl-C when the worker has done its part, and nobody has heard of it."""
     for ticket in asked.tickets.values():
         self.pool.wait(ticket)
@@ -420,6 +423,20 @@ def test_a_ctrl_c_waits_until_a_turn_has_been_noted(monkeypatch: pytest.MonkeyPa
         assert [status.num_actions for status in manager.statuses] == [1, 1]
         entries = manager.step(inputs({0: ["right"], 1: ["right"]}))
         assert [len(entry["history"][-1]["state"].split()) for entry in entries] == [3, 3]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda manager: pickle.loads(pickle.dumps(manager))])
+def test_a_copy_goes_on_from_where_the_episodes_stand(copied: Callable[[EnvStateManager], EnvStateManager]) -> None:
+    with EnvStateManager(configured({"Walk": 1, "Dice": 1}, max_workers=1)) as manager:
+        manager.reset(seed=1)
+        manager.step(inputs({0: ["jump"], 1: ["left"], 2: ["throw"]}))
+        turn = inputs({0: ["jump"], 3: ["throw"]})
+        with copied(manager) as other:
+            there = other.step(turn)
+            began = other.reset(seed=2)
+        assert_same_batch(manager.step(turn), there)
+        assert [status.num_actions for status in manager.statuses] == [2, 1, 1, 1]
+        assert_same_batch(manager.reset(seed=2), began)
 
 
 def test_closing() -> None:

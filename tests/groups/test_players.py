@@ -12,6 +12,7 @@ import pytest
 
 from parallel_envs.groups import EnvStateManager, register
 from parallel_envs.groups.guarded import Guarded
+from parallel_envs.groups.gymnasium_env import GymnasiumConfig, make
 from parallel_envs.groups.player import Player, Recipe
 from parallel_envs.testing.equality import assert_same_batch
 from tests.groups.walks import Dice, configured, inputs
@@ -64,6 +65,23 @@ def test_names_are_found_however_they_are_spelt() -> None:
         assert one.play([spelt], 3)[5] == executed
     _, reward, *_, executed, all_valid, own = one.play(["up", "nowhere", "UP", "go left", "Up"], 3)
     assert (reward, executed, all_valid, own) == (5.0, (2, 2, 1), False, {})
+
+
+@pytest.mark.parametrize("lookup", [["up", "down"], {"Up": 1}, "up"])
+def test_what_is_no_lookup(lookup: Any) -> None:
+    class Misnamed(Steps):
+        action_lookup = lookup
+
+    one = player(Misnamed)
+    with pytest.raises(TypeError, match=r"action_lookup is .*Give a mapping from the actions that step\(\) takes"):
+        one.reset(0, "train")
+
+
+def test_what_is_no_reward() -> None:
+    one = player(Steps, ("s", None, False, False, {}))
+    one.reset(0, "train")
+    with pytest.raises(TypeError, match="the reward None"):
+        one.play(["go"], 3)
 
 
 @pytest.mark.parametrize("told", [None, ("s", 1.0, True), ("s", 1.0, True, None), ("s", 1.0, True, False, {}, 3)])
@@ -163,6 +181,12 @@ def test_gymnasium_environments(block: dict[str, Any]) -> None:
         first, second = manager.get_rollout_states()
     assert (first["history"][-1]["state"], first["history"][0]["reward"]) == (15, 1.0)
     assert (second["history"][-1]["state"], second["penalty"]) == (4, -0.1)
+
+
+@pytest.mark.parametrize(("env", "actions"), [("FrozenLake-v1", {0: "left", 4: "fly"}), ("Pendulum-v1", {0: "push"})])
+def test_names_of_actions_that_there_are_not(env: str, actions: dict[int, str]) -> None:
+    with pytest.raises(ValueError, match=r"which (Discrete|Box)\(.*\) does not have. Leave it out."):
+        make(GymnasiumConfig(id=env, actions=actions))
 
 
 def test_actions_of_other_spaces_are_json() -> None:

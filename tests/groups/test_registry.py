@@ -62,3 +62,10 @@ def test_classes_of_a_script_reach_the_workers() -> None:
         manager.step(inputs({0: ["ab"]}))
         assert manager.get_rollout_states()[0]["history"][-1]["state"] == "abab"
         assert manager.statuses[0].success
+
+
+def test_a_misspelt_argument_is_told_with_the_right_one() -> None:
+    with pytest.raises(TypeError, match=r"mod='val' is no argument of EnvStateManager. Did you mean mode=\?"):
+        EnvStateManager({}, mod="val")  # type: ignore[call-arg]  # the mistake
+    with pytest.raises(TypeError, match=r"lihgt=True is no argument of register. Did you mean light=\?"):
+        register("mine", dict, lihgt=True)  # type: ignore[call-arg]  # the mistake

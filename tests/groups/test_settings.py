@@ -136,8 +136,35 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
             lambda c: c["custom_envs"]["Walk"].update(env_config={"goal": "far"}),
             "In `custom_envs.Walk.env_config`:\n  `goal: 'far'`: Input should be a valid integer",
         ),
-        (lambda c: c.update(seed={"trian": 1}), "Did you mean `train`?"),
-        (lambda c: c.update(seed=-1), "`seed"),
+        (
+            lambda c: c["custom_envs"]["Walk"].update(where="proces"),
+            "`custom_envs.Walk.where: 'proces'` is unknown. Did you mean `process`?",
+        ),
+        (
+            lambda c: c["es_manager"].update(context="thread"),
+            "`es_manager.context: 'thread'` is unknown. Known are `fork`, `forkserver`, `spawn`.",
+        ),
+        (
+            lambda c: c["es_manager"].update(format_penalty=float("nan")),
+            "`es_manager.format_penalty: nan`: Input should be a finite number.",
+        ),
+        (
+            lambda c: c["es_manager"].update(train=5),
+            "\n  `es_manager.train: 5`: Input should be a valid dictionary.",
+        ),
+        (
+            lambda c: c.update(seed={"trian": 1}),
+            "In the configuration:\n  `seed.trian` is unknown. Did you mean `train`?",
+        ),
+        (
+            lambda c: c.update(seed=-1),
+            "In the configuration:\n  `seed: -1`: Input should be greater than or equal to 0.",
+        ),
+        (lambda c: c.update(seed={"val": -1}), "\n  `seed.val: -1`: Input should be greater than or equal to 0."),
+        (
+            lambda c: c["custom_envs"].update(Walk={"env_type": "bandit", "env_config": {"render_mode": "txt"}}),
+            "In `custom_envs.Walk.env_config`:\n  render_mode='txt' is unknown. Did you mean 'text'?",
+        ),
         (lambda c: c["es_manager"].pop("train"), "`es_manager.train` is missing, and mode='train' was asked for."),
     ],
 )

@@ -84,6 +84,24 @@ def test_slow_ones_are_done_by_threads_from_the_start(workplace: Workplace, monk
     assert workplace.threads[5] == here()
 
 
+@pytest.mark.parametrize("patience", [60.0, -1.0])
+@pytest.mark.parametrize("room", [0, 1])
+def test_where_there_is_no_room_for_threads_all_is_done_all_the_same(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch, patience: float, room: int
+) -> None:
+    monkeypatch.setattr(waiting, "_PATIENCE_SECONDS", patience)
+    workplace.do(0, 1)
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threads = workplace.waiting._threads
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(threads, "_num_free", min(room, threads._num_free))
+    for _ in range(3):
+        assert workplace.do(3, 4, 1, 0, 5, 2)
+
+
 def test_what_a_thread_raises_reaches_who_asked(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "_PATIENCE_SECONDS", -1.0)
     workplace.do(0, 1)

@@ -130,6 +130,27 @@ def test_an_exported_agent_stands_alone(folder: Path, tmp_path: Path) -> None:
     assert_same_batch(load_agent(folder / "blue"), buffered(2))
 
 
+def test_an_agent_is_not_written_into_a_checkpoint_from_outside(folder: Path) -> None:
+    before = files_in(folder)
+    for name in ("blue", "green"):
+        with pytest.raises(FileExistsError, match=r"within a checkpoint, which is to stay whole.*replace_agent"):
+            export_agent(folder, "red", folder / name)
+    assert files_in(folder) == before
+
+
+def test_who_is_alone_need_not_be_named(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadCheckpoint, match=r"holds several agents\. Name one: 'red', 'blue', 7"):
+        load_agent(folder)
+    save_checkpoint(tmp_path / "alone", {"red": state(3)})
+    assert_same_batch(load_agent(tmp_path / "alone")["arrays"], state(3)["arrays"])
+
+
+def test_what_is_no_state_is_told(folder: Path) -> None:
+    for act in (lambda: replace_agent(folder, "red", 3), lambda: frozen({})):  # type: ignore[arg-type]  # likewise
+        with pytest.raises(BadCheckpoint, match="state"):
+            act()
+
+
 def test_an_agent_takes_the_place_of_another(folder: Path) -> None:
     replace_agent(folder, "red", frozen(load_agent(folder, "blue")))
     loaded = load_checkpoint(folder)

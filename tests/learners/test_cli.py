@@ -15,10 +15,11 @@ import yaml
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from parallel_envs.learners import IndependentLearners, training
+from parallel_envs.learners import IndependentLearners
 from parallel_envs.learners.algorithm_settings import algorithm_configs
 from parallel_envs.learners.checkpoints import export_agent, frozen, load_agent, replace_agent
 from parallel_envs.learners.learner import CONFIGS
+from parallel_envs.learners.outfit import learners_of
 from parallel_envs.learners.runs import newest_checkpoint, read_metrics
 from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings
 from parallel_envs.learners.updates import UPDATE_TIMEOUT
@@ -32,6 +33,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("CartPole-v1", PPO),
     "gru": ("CartPole-v1", {**PPO, "network": "gru", "memory_size": 4}),
     "dqn": ("CartPole-v1", DQN),
+    "prioritized": ("CartPole-v1", {"name": "dqn", **REPLAY, "prioritized": 0.6, "dueling": True}),
     "sac": ("Pendulum-v1", SAC),
 }
 PLAIN = ["update_mode=sequential", "backend=serial"]
@@ -69,6 +71,19 @@ class Unnamed(Pressing):
     """An agent that no file can be named for."""
 
     possible_agents = [("a", 1)]  # type: ignore[list-item]  # noqa: RUF012  # what this is about; PettingZoo's form
+
+
+class Failing(Pressing):
+    """Cannot go beyond its eighth step."""
+
+    action_space = Pressing.observation_space
+    num_steps = 0
+
+    def step(self, actions: Any) -> Any:
+        self.num_steps += 1
+        if self.num_steps == 8:
+            raise LookupError("no way")
+        return super().step({"red": 1, "blue": [0.5]})
 
 
 # ---- what a run leaves behind --------------------------------------------------------------------
@@ -156,7 +171,9 @@ def test_a_resumed_run_is_the_one_that_was_never_ended(kind: str, train: Train, 
     assert_same_batch(learnt(resumed), learnt(straight))
     whole = learnt(straight)[1]
     assert 0 < half["updates"] < whole["updates"]
-    assert [line["update"] for line in read_metrics(resumed)] == list(range(1, whole["updates"] + 1))
+    lines = read_metrics(resumed)
+    assert [line["update"] for line in lines] == list(range(1, whole["updates"] + 1))
+    assert [line["agents"] for line in lines] == [line["agents"] for line in read_metrics(straight)]
 
 
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(train: Train, config: Path, tmp_path: Path) -> None:
@@ -257,6 +274,12 @@ def test_what_cannot_be_resumed_is_told(train: Train, tmp_path: Path) -> None:
     done = train(resume=tmp_path / "nowhere")
     assert done.exit_code == 2
     assert "holds no run" in done.output
+    train(f"folder={tmp_path / 'run'}", "total_steps=8")
+    for part in (newest(tmp_path / "run"), newest(tmp_path / "run").parent):
+        told = " ".join(train(resume=part).output.split())
+        assert f"The run that it is part of is {tmp_path / 'run'}." in told
+    told = " ".join(command(tmp_path / "run").output.replace("│", " ").split())
+    assert "is a folder. Give a settings file; to go on with a run, --resume" in told
 
 
 def test_a_folder_that_is_in_use_is_not_begun_in(train: Train, tmp_path: Path) -> None:
@@ -293,7 +316,44 @@ def test_a_run_that_is_to_end_when_an_agent_diverges_does(train: Train, tmp_path
     done = train(*poisoned, "on_divergence=raise", f"folder={tmp_path / 'ended'}")
     assert done.exit_code == 2
     assert "Agent 'red' has not learnt" in done.output
-    assert train(*poisoned, f"folder={tmp_path / 'on'}").exit_code == 0
+    done = train(*poisoned, f"folder={tmp_path / 'on'}")
+    assert done.exit_code == 0
+    states, about = learnt(tmp_path / "on")
+    skipped = states["red"]["counters"]["skipped"]
+    assert 1 < skipped < 10
+    assert done.output.count("Agent 'red' has not learnt") == 1
+    assert f"Updates that were not finite, and undone: red {skipped} of" in done.output
+    assert read_metrics(tmp_path / "on")[-1]["agents"]["red"]["skipped"] == skipped
+    assert len(about["returns"]) == 2
+
+
+def test_an_environment_whose_agents_changed_is_told(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(f"folder={folder}", "total_steps=8")
+    (newest(folder) / "checkpoint.json").write_text(
+        (newest(folder) / "checkpoint.json").read_text().replace('"agent": "agent_0"', '"agent": "somebody"')
+    )
+    done = train("total_steps=99", resume=folder)
+    assert done.exit_code == 2
+    assert "differ in the agents ['agent_0', 'somebody']" in " ".join(done.output.split())
+
+
+def test_environments_that_take_turns_are_refused_with_the_reason(train: Train, tmp_path: Path) -> None:
+    pytest.importorskip("pettingzoo.classic.tictactoe_v3")
+    done = train("env=pettingzoo.classic.tictactoe_v3", f"folder={tmp_path / 'run'}")
+    assert done.exit_code == 2
+    told = " ".join(done.output.split())
+    assert "Choose another: learners need all agents' actions at once" in told
+    assert "Give turns" not in told
+
+
+def test_what_an_environment_raises_is_told_with_its_own_traceback(train: Train, tmp_path: Path) -> None:
+    done = train("env=tests.learners.test_cli:Failing", f"folder={tmp_path / 'run'}")
+    assert done.exit_code == 1
+    assert "in step\n    raise LookupError" in done.output
+    assert "during step 9: no way" in done.output
+    assert done.output.rstrip().endswith("is kept: see --resume.")
+    assert "learners/training.py" not in done.output
 
 
 def test_folders_that_cannot_be_are_told(train: Train, tmp_path: Path) -> None:
@@ -322,7 +382,7 @@ def test_what_a_worker_has_for_updates_is_said_in_one_way_and_reaches_the_learne
     said = inspect.signature(IndependentLearners).parameters["update_timeout"].default
     assert said == TrainSettings.model_fields["update_timeout"].default == UPDATE_TIMEOUT
     for given, meant in (("7.5", 7.5), ("null", None)):
-        with training._learners(load_settings(config, [f"update_timeout={given}", *PLAIN])) as made:
+        with learners_of(load_settings(config, [f"update_timeout={given}", *PLAIN])) as made:
             assert made.update_timeout == meant
     with pytest.raises(BadSettings, match="update_timeout"):
         load_settings(config, ["update_timeout=0"])

@@ -66,6 +66,16 @@ def test_a_resumed_run_counts_its_own_steps_only() -> None:
     assert "50 steps/s, 10 s left" in stage.text
 
 
+def test_a_run_that_went_past_its_end_has_no_time_left() -> None:
+    """It goes on until what was lived has been learnt from."""
+    stage = Stage(is_terminal=False)
+    with stage.open() as shown:
+        shown.show(Progress(steps=9_000, updates=90))
+        stage.now = 10.0
+        shown.show(Progress(steps=10_100, updates=101), last=True)
+    assert "10,100 of 10,000 steps (101%), 110 steps/s, 0 s left" in stage.text
+
+
 def test_lines_come_now_and_then_and_at_the_end() -> None:
     stage = Stage(is_terminal=False)
     with stage.open() as shown:

@@ -123,6 +123,14 @@ def test_the_slow_copy_follows_at_its_rate_and_interval() -> None:
     assert not torch.equal(one.strip.targets, start)
 
 
+def test_the_slow_copy_goes_part_of_the_way() -> None:
+    one = brain(dataclasses.replace(CONFIG, target_rate=0.25, gradient_steps=1))
+    start = one.strip.targets.clone()
+    update_one(one, one.algorithm.draw(buffer_of(SEEN, Discrete(3), source()), source()))
+    expected = 0.75 * start + 0.25 * one.strip.weights[:, : start.shape[1]]
+    assert torch.allclose(one.strip.targets, expected, atol=1e-7)
+
+
 def test_it_learns_what_actions_are_worth() -> None:
     """One step of life: action 1 pays 1, others nothing."""
     memory, draws = ReplayBuffer(SEEN, Discrete(3), 300, 1), source()
@@ -169,6 +177,18 @@ def test_what_taught_much_is_drawn_more_often(mode: str) -> None:
         chosen = memory.sample(source(), 20_000)["indices"]
         most, least = max(errors, key=errors.__getitem__), min(errors, key=errors.__getitem__)
         assert np.mean(chosen == most) > np.mean(chosen == least)
+
+
+def test_what_is_drawn_more_often_counts_less_each_time() -> None:
+    learner = learners("dqn-prioritized", 1)["agent_0"]
+    live({"agent_0": learner}, 0, 20)
+    memory = learner.memory
+    assert isinstance(memory, PrioritizedReplayBuffer)
+    memory.update_priorities(np.arange(10), np.arange(10) / 2.0)
+    plan, same = learner.algorithm.draw(memory, source()), memory.sample(source(), 16)
+    np.testing.assert_array_equal(plan.arrays["indices"], same["indices"])
+    np.testing.assert_array_equal(plan.weights[0], same["weights"])
+    assert len(set(plan.weights[0])) > 2
 
 
 def test_draws_may_come_from_cpprb() -> None:

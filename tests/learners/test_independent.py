@@ -22,6 +22,9 @@ from parallel_envs.rollouts.replay import ReplayBuffer
 from parallel_envs.rollouts.trajectories import Trajectory, TrajectoryStore
 from parallel_envs.seeding import SeedTree
 from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
+from parallel_envs.wrappers import WrappedMultiAgentPolicy
+from tests.learners import lives
+from tests.learners.lives import SEEN
 
 PPO = PPOConfig(rollout_length=10, minibatch_size=20, num_epochs=2, hidden=(8,), learning_rate=1e-2)
 DQN = DQNConfig(batch_size=16, learning_starts=20, hidden=(8,), exploration_steps=200)
@@ -224,6 +227,41 @@ def test_a_frozen_agent_acts_and_does_not_learn() -> None:
         assert "red" in learners.returns()
 
 
+def test_a_frozen_agent_does_not_learn_from_what_it_remembers() -> None:
+    agents = lives.learners("dqn-small", 2)
+    lives.live(agents, 0, 16)
+    agents["agent_0"].counters["frozen"] = True
+    assert [one.ready for one in agents.values()] == [False, True]
+
+
+def test_each_episode_has_a_return_and_a_beginning_of_its_own() -> None:
+    """Of five steps, with a pay of one at most."""
+    with pressing() as envs, IndependentLearners(envs, {"red": DQN, "blue": SAC}, update_mode="sequential") as learners:
+        learners.begin()
+        first = copy.deepcopy(learners._observations)
+        for _ in range(59):
+            learners.step()
+        assert 0 <= learners.returns()["red"] <= 5
+        memory = learners.agents["red"].memory.state()["arrays"]  # type: ignore[union-attr]  # a replay buffer
+        assert memory["begins"].sum() == len(memory["begins"]) // 5 + (len(memory["begins"]) % 5 > 0) * envs.num_envs
+        learners.begin()
+        assert np.any(learners._observations["red"] != first["red"])  # type: ignore[index]
+        learners.load_states(learners.states())
+        assert learners._observations is None  # the next step begins episodes
+
+
+def test_what_was_remembered_ends_with_a_reset() -> None:
+    agents = lives.learners("ppo-gru", 1)
+    lives.live(agents, 0)
+    learner = agents["agent_0"]
+    learner.carry_on(np.ones((lives.NUM_ROWS, 6), np.float32))
+    learner.begin(np.zeros((lives.NUM_ROWS, 5), np.float32), np.ones(lives.NUM_ROWS, np.bool_))
+    lives.live(agents, 1)
+    plan = learner.plan()
+    assert plan is not None
+    assert not plan.arrays["memory"].any()
+
+
 def test_the_policy_acts_with_what_was_learnt() -> None:
     with pressing() as envs, IndependentLearners(envs, PPO, update_mode="fused") as learners:
         learners.train(120)
@@ -329,6 +367,18 @@ def test_options_that_make_no_sense_are_told(options: Any, words: str) -> None:
 def test_configs_that_do_not_fit_are_told_with_the_agent(config: Any, words: str) -> None:
     with pressing() as envs, pytest.raises(TypeError, match=words):
         IndependentLearners(envs, config)
+
+
+def test_what_is_no_manager_is_told() -> None:
+    with pytest.raises(TypeError, match=r"^3 was given as environments\. .*MultiAgentEnvManager\("):
+        IndependentLearners(3, PPO)  # type: ignore[arg-type]  # what this is about
+
+
+def test_agents_may_act_in_different_ways_though_their_spaces_are_one_object() -> None:
+    alike = dict.fromkeys(("red", "blue"), (PPO, SEEN, Discrete(2)))
+    policies = {agent: one.policy() for agent, one in lives.learners(alike).items()}
+    with WrappedMultiAgentPolicy(policies, {"red": "sequential", "blue": "batch"}) as policy:
+        assert policy.step({"red": np.zeros(5, np.float32)}).keys() == {"red"}
 
 
 def test_environments_that_hide_last_observations_are_refused() -> None:

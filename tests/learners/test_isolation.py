@@ -12,7 +12,7 @@ from parallel_envs.learners.algorithm import Plan
 from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.updates import MODES
 from parallel_envs.rollouts.replay import ReplayBuffer
-from tests.learners.lives import learners, live, mode_of, plans, updated
+from tests.learners.lives import CASES, learners, live, mode_of, plans, updated
 
 POISON = {"inf": np.inf, "nan": np.nan, "huge": 3e38}
 SICK = "agent_1"
@@ -38,22 +38,21 @@ def everything(learner: AgentLearner) -> dict[str, bytes]:
     return told | {"generator": repr(state["generator"]).encode(), "counters": repr(state["counters"]).encode()}
 
 
-def after(name: str, case: str, poison: float | None, num_updates: int = 5, at: int = 2) -> tuple[Any, Any, list[Any]]:
+def after(name: str, case: Any, poison: float | None, num_updates: int = 5, at: int = 2) -> tuple[Any, Any, list[Any]]:
     """All agents after the last update. One of them is poisoned: the third, unless said otherwise."""
     agents = learners(case)
-    reports, before = [], {}
+    reports = []
     with mode_of(name, agents, 1 if name == "process" else 2) as mode:
         for number in range(num_updates):
             live(agents, number)
             drawn = plans(agents)
-            if number == at:
-                before = {agent: one.state() for agent, one in agents.items()}
-                if poison is not None:
-                    drawn[SICK] = poisoned(drawn[SICK], poison)
+            before = agents[SICK].state()["arrays"]
+            if number == at and poison is not None:
+                drawn[SICK] = poisoned(drawn[SICK], poison)
             reports.append(updated(mode, agents, drawn))
             if reports[-1][SICK].diverged:
                 for part, array in agents[SICK].brain.arrays().items():
-                    np.testing.assert_array_equal(array, before[SICK]["arrays"][part], err_msg=part)
+                    np.testing.assert_array_equal(array, before[part], err_msg=part)
         return {agent: everything(one) for agent, one in agents.items()}, agents, reports
 
 
@@ -88,6 +87,35 @@ def test_numbers_that_are_too_large_are_poison_too(name: str) -> None:
     _, agents, reports = after(name, "ppo-small", POISON["huge"], 3)
     assert reports[2][SICK].diverged is not None
     assert [one.counters["skipped"] for one in agents.values()] == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("case", "name"), [("dqn-small", "sequential"), ("dqn-small", "fused"), ("sac-small", "fused")]
+)
+def test_a_step_that_ends_in_no_numbers_is_undone(case: str, name: str) -> None:
+    """Loss and gradient are finite, and what Adam makes of them is not."""
+    config, *spaces = CASES[case]
+    rates = {"agent_0": 1e-3, SICK: 1e38, "agent_2": 1e-3}
+    kinds: Any = {agent: (dataclasses.replace(config, learning_rate=rate), *spaces) for agent, rate in rates.items()}
+    others, agents, reports = after(name, kinds, None, 3)
+    healthy, _, _ = after(
+        name, {agent: (dataclasses.replace(config, learning_rate=1e-3), *spaces) for agent in rates}, None, 3
+    )
+    assert all(others[agent] == healthy[agent] for agent in healthy.keys() - {SICK})
+    assert [[agent for agent, one in own.items() if one.diverged] for own in reports] == [[SICK]] * 3
+    assert "after the update" in str(reports[0][SICK].diverged)
+    assert agents[SICK].brain.strip.finite().all()
+    assert (agents[SICK].counters["updates"], agents[SICK].counters["skipped"]) == (0, 3)
+
+
+def test_so_it_is_with_what_adam_divides_by_nothing() -> None:
+    """Of an epsilon that 32 bits cannot hold nothing is left, and many a gradient is 0."""
+    config, *spaces = CASES["dqn-small"]
+    _, agents, reports = after(
+        "sequential", {SICK: (dataclasses.replace(config, adam_epsilon=1e-46), *spaces)}, None, 2
+    )
+    assert [own[SICK].diverged is not None for own in reports] == [True, True]
+    assert agents[SICK].brain.strip.finite().all()
 
 
 @pytest.mark.parametrize("name", ["sequential", "fused"])

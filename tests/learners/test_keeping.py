@@ -163,6 +163,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "counters that are none": (told(set_in("counters", to=[]), BLUE), r"agent 'blue' \(counters: \[\] stored"),
     "no counters": (told(set_in("counters", to={}), BLUE), "agent 'blue' .*steps is None"),
     "a word for a number": (told(set_in("counters", "steps", to="many"), BLUE), "agent 'blue' .*steps is 'many'"),
+    "a number beyond all counting": (
+        told(set_in("counters", "updates", to=10**30), BLUE),
+        "agent 'blue' .*updates is 1",
+    ),
     "no generator": (told(set_in("generator", to={}), BLUE), "agent 'blue' .*generator: draws is no state of PCG64"),
     "another generator": (
         told(set_in("generator", "draws", "bit_generator", to="MT19937"), BLUE),
@@ -171,6 +175,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a generator that acts and is none": (told(set_in("generator", "acting", to=3), BLUE), "acting is no state"),
     "no steps": (told(set_in("about", to={"seed": 1, "updates": 2}), "checkpoint.json"), "steps=None"),
     "nothing about all": (told(set_in("about", to=None), "checkpoint.json"), "says None about all agents"),
+    "returns of one of two": (told(set_in("about", "returns", to=[[1.0]]), "checkpoint.json"), r"says returns=\[\[1.0"),
+    "returns that are words": (told(set_in("about", "returns", to=[[], ["a"]]), "checkpoint.json"), "says returns="),
     "a folder elsewhere": (
         told(set_in("agents", 1, "folder", to="../x"), "checkpoint.json"),
         "does not say which agents there are",
@@ -193,6 +199,18 @@ def test_a_load_that_fails_changes_no_agent(
         own.load(bad)
     assert_same_batch(own.states(), before)
     assert own.steps == steps
+
+
+def test_a_memory_that_is_none_or_lacks_versions_changes_no_agent(saved: tuple[Path, IndependentLearners]) -> None:
+    _, own = saved
+    before = own.states()
+    short = copy.deepcopy(before["blue"]["memory"])
+    short["arrays"]["versions"] = short["arrays"]["versions"][:-1]
+    malformed: list[Any] = [{}, {"counters": {}}, [], short]
+    for bad in malformed:
+        with pytest.raises(BadCheckpoint, match="agent 'blue'"):
+            own.load_states({"red": before["red"], "blue": {**before["blue"], "memory": bad}})
+        assert_same_batch(own.states(), before)
 
 
 def test_states_are_taken_over_by_all_or_by_none(saved: tuple[Path, IndependentLearners]) -> None:

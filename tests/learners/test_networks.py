@@ -60,6 +60,12 @@ def test_pictures_of_any_size_become_features(shape: tuple[int, ...]) -> None:
     assert image(torch.rand(2, 3, int(np.prod(shape)))).shape == (2, 3, 7)
 
 
+def test_who_sees_nothing_has_a_network_too() -> None:
+    """And no warning comes of it."""
+    network = mlp(0, (8,), 3, torch.Generator().manual_seed(0))
+    assert network(torch.zeros(5, 0)).shape == (5, 3)
+
+
 def test_the_cell_is_torch_s_gru() -> None:
     cell, reference = GruCell(3, 5, generator()), nn.GRUCell(3, 5)
     nn.init.normal_(cell.seen.bias)

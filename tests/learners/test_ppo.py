@@ -125,6 +125,18 @@ def test_rows_that_were_not_lived_have_no_say() -> None:
     assert torch.equal(*results)
 
 
+def test_observations_are_measured_by_what_was_lived() -> None:
+    valid = ~flags((2, 0), (3, 0), (7, 2))
+    lived = trajectory(SEEN, THREE, source(), valid=valid)
+    lived.observations[:-1][~valid] = 99.0
+    one = brain(dataclasses.replace(CONFIG, normalize_observations=True))
+    one.algorithm.after_update(one.module, tensors_of(one.algorithm.draw(lived, source())))
+    seen = lived.observations[:-1][valid]
+    assert one.module.normaliser.count.item() == valid.sum()
+    np.testing.assert_allclose(one.module.normaliser.mean.numpy(), seen.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(one.module.normaliser.deviation().numpy(), seen.std(0), rtol=1e-5)
+
+
 def test_returns_are_measured_to_the_end_of_what_was_lived() -> None:
     config = dataclasses.replace(CONFIG, normalize_returns=True)
     valid = ~flags((4, 0), (6, 1), (2, 2), (3, 2))
@@ -225,6 +237,54 @@ def test_the_loss_has_the_gradient_of_the_policy_where_nothing_has_moved_yet() -
     assert float(metrics["approximate_kl"]) == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "moves"),
+    [(1.3, 1.0, False), (1.3, -1.0, True), (0.7, -1.0, False), (0.7, 1.0, True), (1.1, 1.0, True), (0.9, -1.0, True)],
+)
+def test_beyond_the_clip_range_there_is_nothing_to_gain(ratio: float, advantage: float, moves: bool) -> None:
+    """And nothing to lose by going back."""
+    config = dataclasses.replace(CONFIG, minibatch_size=ROWS, value_weight=0.0, entropy_weight=0.0, clip_range=0.2)
+    one = brain(config)
+    plan = one.algorithm.draw(trajectory(SEEN, THREE, source()), source())
+    data = prepared(one, trajectory(SEEN, THREE, source()))
+    data["log_probs"] -= np.log(ratio)
+    data["advantages"][:] = advantage
+    loss, metrics = one.algorithm.loss(one.module, minibatch(data, plan_tensors(plan), 0))
+    gradients = torch.autograd.grad(loss, list(one.module.actor.parameters()))
+    assert any(bool(gradient.any()) for gradient in gradients) is moves
+    assert metrics["clipped_share"].item() == (1.0 if abs(ratio - 1) > 0.2 else 0.0)
+
+
+def test_adam_s_epsilon_is_the_config_s() -> None:
+    moved = []
+    for epsilon in (1e-5, 1e3):
+        one = brain(dataclasses.replace(CONFIG, adam_epsilon=epsilon))
+        before = one.strip.weights.clone()
+        update_one(one, one.algorithm.draw(trajectory(SEEN, THREE, source()), source()))
+        moved.append(float((one.strip.weights - before).abs().max()))
+    assert moved[0] > 100 * moved[1] > 0
+
+
+def test_the_loss_is_its_definition() -> None:
+    config = dataclasses.replace(CONFIG, minibatch_size=ROWS, value_weight=0.7, entropy_weight=0.3, clip_range=0.1)
+    one = brain(config)
+    plan = one.algorithm.draw(trajectory(SEEN, THREE, source()), source())
+    data = prepared(one, trajectory(SEEN, THREE, source()))
+    data["log_probs"] += 0.2 * torch.from_numpy(source().standard_normal(ROWS).astype(np.float32))
+    batch = minibatch(data, plan_tensors(plan), 0)
+    with torch.no_grad():
+        loss, metrics = one.algorithm.loss(one.module, batch)
+        outputs, values = one.module.actor(batch["features"]), one.module.critic(batch["features"])[:, 0]
+    chances = torch.softmax(outputs, -1).numpy().astype(np.float64)
+    entropy = -(chances * np.log(chances)).sum(-1).mean()
+    ratios = chances[np.arange(ROWS), batch["actions"]] / np.exp(batch["log_probs"].numpy())
+    gains = np.minimum(ratios * batch["advantages"].numpy(), ratios.clip(0.9, 1.1) * batch["advantages"].numpy()).mean()
+    errors = 0.5 * ((values - batch["returns"]).numpy() ** 2).mean()
+    assert float(loss) == pytest.approx(-gains + 0.7 * errors - 0.3 * entropy, abs=1e-5)
+    told = {"policy_loss": -gains, "value_loss": errors, "entropy": entropy}
+    assert {name: metrics[name].item() for name in told} == pytest.approx(told, abs=1e-5)
+
+
 def test_a_memory_starts_anew_where_an_episode_begins_and_goes_on_elsewhere() -> None:
     one = brain(GRU)
     begins = np.zeros((9, NUM_ROWS), np.bool_)
@@ -295,6 +355,8 @@ def test_a_minibatch_larger_than_the_batch_is_told_with_the_agent() -> None:
         {"hidden": (), "network": "cnn"},
         {"entropy_weight": float("nan")},
         {"value_weight": -1},
+        {"normalize_returns": "yes"},
+        {"normalize_advantages": None},
     ],
 )
 def test_settings_that_make_no_sense_are_told(wrong: Any) -> None:

@@ -56,6 +56,31 @@ def test_the_gradient_of_the_sum_is_that_of_each_part() -> None:
     assert all(torch.allclose(mine, theirs, atol=1e-6) for mine, theirs in zip(whole, actor, strict=True))
 
 
+def test_what_an_action_should_be_worth_is_reward_and_the_soft_value_after_it() -> None:
+    """Of the slow critics, for actions of the present policy by noise of their own."""
+    one = brain()
+    module: Any = one.module
+    with torch.no_grad():
+        for parameter in module.targets.parameters():
+            parameter.mul_(0.5)
+        batch = drawn_batch(one)
+        batch["discounts"][:5] = 0.0
+        algorithm: Any = one.algorithm
+        aim = algorithm._aim(module, batch, torch.tensor(0.3))
+        actions, log_probs = one.algorithm.head.sample(module.actor(batch["next_features"]), batch["next_noise"])
+        values = torch.minimum(*(slow(batch["next_features"], actions) for slow in module.targets))
+    expected = batch["rewards"] + batch["discounts"] * (values - 0.3 * log_probs)
+    assert torch.allclose(aim, expected, atol=1e-6)
+    assert torch.equal(aim[:5], batch["rewards"][:5])
+
+
+def test_the_temperature_is_moved_by_its_own_loss_alone() -> None:
+    one = brain()
+    loss, metrics = one.algorithm.loss(one.module, drawn_batch(one))
+    (gradient,) = torch.autograd.grad(loss, [one.module.temperature.log])
+    assert float(gradient) == pytest.approx(0.2 * (metrics["entropy"].item() + 2.0), rel=1e-5)  # two dimensions
+
+
 def test_the_slow_critics_follow_the_critics() -> None:
     one = brain(dataclasses.replace(CONFIG, target_rate=1.0))
     update_one(one, one.algorithm.draw(buffer_of(SEEN, ARM, source()), source()))

@@ -22,6 +22,7 @@ class Network:
 @dataclass(frozen=True, kw_only=True)
 class Slow:
     learning_rate: float = 0.1
+    kind: str = "plain"
     network: Network = field(default_factory=Network)
 
 
@@ -29,6 +30,10 @@ class Slow:
 class Fast:
     speed: int = 3
     train_interval: int = 9
+
+    def __post_init__(self) -> None:
+        if self.speed == 7:
+            raise ValueError("Fast.speed=7 is bad luck. Give 6.")
 
 
 KINDS = {"slow": Slow, "fast": Fast}
@@ -53,6 +58,17 @@ def test_a_file_is_read_and_overrides_replace_what_it_says(tmp_path: Path) -> No
     assert (settings.seed, settings.folder, settings.total_steps) == (3, None, 100)
     configs = algorithm_configs(settings, ["red", "blue"], KINDS)
     assert configs == {"red": Fast(), "blue": Slow(learning_rate=3e-4)}
+
+
+def test_powers_of_ten_are_numbers_though_yaml_takes_them_for_words(tmp_path: Path) -> None:
+    path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 2e6\nalgorithm: {name: slow, network: {hidden: [64]}}\n")
+    settings = load_settings(path, ["checkpoint_every=1E3", "agents={7: {name: fast, speed: 3e2}}"])
+    assert (settings.total_steps, settings.checkpoint_every) == (2_000_000, 1000)
+    assert algorithm_configs(settings, [7, "red"], KINDS)[7] == Fast(speed=300)
+
+
+def test_no_number_of_steps_is_too_large() -> None:
+    assert read(total_steps=10**400).checkpoint_every == 10**399
 
 
 def test_what_was_resolved_is_resolved_to_the_same() -> None:
@@ -90,7 +106,12 @@ def test_checkpoints_and_lines_come_so_often_unless_told() -> None:
         ("env: a\ntotal_steps: 9\nseed: true", "`seed: True`: .*a number is wanted, not a flag"),
         ("env: a\ntotal_steps: true", "`total_steps: True`: .*a number is wanted, not a flag"),
         ("env: a\ntotal_steps: 9\nseed: 1\nseed: 2", "`seed` stands twice"),
-        ("env: a\ntotal_steps: 9\nturns: sequential", "`turns: 'sequential'`: Input should be 'simultaneous'"),
+        ("env: a\ntotal_steps: 9\nturns: sequential", "`turns: 'sequential'`: .*all agents' actions at once, so"),
+        ("env: a\ntotal_steps: 9\nturns: parallel", "`turns: 'parallel'`: Input should be 'simultaneous'"),
+        ("env: a\ntotal_steps: 9\nSEED: 3", r"`SEED` is unknown. Did you mean `seed`\?"),
+        ("env: a\ntotal_steps: 9\nbackend: SERIAL", r"`backend: 'SERIAL'`: .* Did you mean `serial`\?"),
+        ("env: a\ntotal_steps: 9\nalgorithm: ppo", r"`algorithm: 'ppo'`: .* Did you mean `algorithm.name=ppo`\?"),
+        ("env: a\ntotal_steps: 1.5e0", "`total_steps: 1.5`: Input should be a valid integer"),
     ],
 )
 def test_mistakes_are_named(text: str, words: str, tmp_path: Path) -> None:
@@ -202,7 +223,15 @@ def test_the_train_interval_is_for_those_who_have_one_and_do_not_say_it() -> Non
         ({}, {"name": "slow", "learning_rat": 1}, r"`algorithm.learning_rat` .*mean `learning_rate`\?"),
         ({}, {"name": "slow", "network": {"hiden": []}}, r"`algorithm.network.hiden` .*mean `hidden`\?"),
         ({}, {"name": "slow", "learning_rate": "high"}, "`algorithm.learning_rate: 'high'`: Input should be"),
-        ({"red": {"speed": 3}}, {"name": "slow"}, "`agents.red.speed` is unknown"),
+        ({"red": {"speed": 3}}, {"name": "slow"}, "`agents.red.speed` is unknown. It is a setting of fast: leave it"),
+        ({}, {"name": "slow", "learning_rate": True}, "`algorithm.learning_rate: True`: a number is wanted, not a fl"),
+        ({}, {"name": "slow", "kind": True}, "`algorithm.kind: True`: Input should be a valid string"),
+        (
+            {"red": {"name": "fast", "speed": 7}},
+            {"name": "slow"},
+            r"^`agents.red`: Fast.speed=7 is bad luck. Give 6\.$",
+        ),
+        ({}, {"name": "SLOW"}, r"`algorithm.name: SLOW` is unknown. Did you mean `slow`\?"),
     ],
 )
 def test_mistakes_in_algorithms_are_named(agents: Any, algorithm: Any, words: str) -> None:

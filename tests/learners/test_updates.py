@@ -150,6 +150,19 @@ def test_learning_rates_may_differ_in_a_fused_group() -> None:
     assert_same(trained("sequential", kinds, 3), trained("fused", kinds, 3))
 
 
+def test_who_has_gone_too_far_stops_and_others_go_on() -> None:
+    small = functools.partial(PPOConfig, rollout_length=8, minibatch_size=12, num_epochs=4, hidden=(8,), target_kl=0.01)
+    kinds = {
+        agent: (small(learning_rate=rate), *CASES["ppo"][1:])
+        for agent, rate in (("slow", 1e-5), ("rash", 0.1), ("slow too", 1e-5))
+    }
+    one, other = (trained(name, kinds, 2) for name in ("sequential", "fused"))
+    assert_same(one, other)
+    steps = {agent: metrics["steps"] for agent, metrics in other["metrics"].items()}
+    assert steps["slow"] == steps["slow too"] == 8
+    assert 0 < steps["rash"] < 8
+
+
 @pytest.mark.parametrize("name", ["fused", "thread", "process"])
 def test_learning_rates_may_fall_each_in_its_own_way(name: str) -> None:
     small = functools.partial(PPOConfig, rollout_length=8, minibatch_size=12, hidden=(8,), learning_rate=1e-2)

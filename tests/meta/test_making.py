@@ -204,3 +204,31 @@ def test_bad_input_is_told_before_a_worker_starts(settings: dict[str, Any], erro
 def test_what_is_wrong_with_the_env_is_told_by_its_worker() -> None:
     with pytest.raises(ValueError, match="Give horizon="):
         make_parallel_env(Endless, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "meant"), [({"horizno": 3}, "horizon=, which is make_env's"), ({"orcale": True}, "oracle=, which is")]
+)
+def test_a_keyword_that_neither_the_env_nor_the_wrapper_knows(settings: dict[str, Any], meant: str) -> None:
+    with pytest.raises(TypeError, match=rf"unexpected keyword argument '\w+'\. Did you mean {meant}"):
+        make_env(Counting, 2, **settings)
+
+
+def test_a_keyword_that_no_worker_knows() -> None:
+    with pytest.raises(TypeError, match=r"argument 'num_env'\. Did you mean num_envs=, which is make_parallel_env's"):
+        make_parallel_env(Counting, 2, 1, num_env=3, manager_options={"backend": "serial"})
+
+
+def test_an_envs_own_mistakes_are_told_without_a_guess() -> None:
+    def strict() -> Any:
+        raise TypeError("no such wall")
+
+    with pytest.raises(TypeError, match=r"^no such wall$"):
+        make_env(strict, 2)
+    with pytest.raises(TypeError, match=r"argument 'walls'$"):
+        make_env(Counting, 2, walls=3)
+
+
+def test_a_callable_that_makes_something_else() -> None:
+    with pytest.raises(TypeError, match="returned 3, which is not an environment"):
+        make_env(lambda: 3, 2)  # type: ignore[arg-type,return-value]  # which is the mistake

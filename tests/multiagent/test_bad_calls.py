@@ -211,3 +211,27 @@ def test_paths_that_lead_nowhere(make_both: Make, path: str, settings: dict[str,
     pytest.importorskip("mpe2")
     with pytest.raises(EnvError, match=text):
         make_both(path, num_envs=2, **settings)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("Foraging-8x8-2p-2f-v3", "looks like the id of a Gymnasium env.* its agents are in tuples, so give"),
+        ("lbforaging:Foraging-8x8-2p-2f-v3", "its agents are in tuples"),
+        ("Nowhere-v0", "looks like the id of a Gymnasium environment: give that to ParallelEnvManager"),
+        ("package.module:factory", r"Give what makes environments itself: MultiAgentEnvManager\(\[factory\]"),
+    ],
+)
+def test_names_of_other_kinds(path: str, text: str) -> None:
+    with pytest.raises(EnvError, match=text):
+        MultiAgentEnvManager(path, num_envs=1, backend="serial")
+
+
+def test_turns_that_were_meant() -> None:
+    with pytest.raises(ValueError, match=r"turns='sequental' is unknown\. .* Did you mean 'sequential'\?"):
+        MultiAgentEnvManager([scripted()], turns="sequental")
+
+
+def test_what_is_no_list_of_callables_is_told_as_that_with_a_number_too() -> None:
+    with pytest.raises(TypeError, match="env_fns=3 is neither a sequence of callables nor the path"):
+        MultiAgentEnvManager(3, num_envs=2)  # type: ignore[arg-type]  # which is the mistake

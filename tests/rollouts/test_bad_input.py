@@ -113,6 +113,8 @@ BAD_ACTIONS: dict[str, tuple[Callable[[int], Any], str]] = {
     "a list that is too long": (lambda num_rows: [0] * (num_rows + 1), "shape"),
     "a list of unlike things": (lambda num_rows: [np.zeros(2), *[0] * num_rows], "shape"),
     "a dict": (lambda num_rows: {"a": np.zeros(num_rows)}, "object"),
+    "halves": (lambda num_rows: np.full(num_rows, 0.5), "not whole numbers"),
+    "no numbers": (lambda num_rows: np.full(num_rows, np.nan), "not whole numbers"),
     "words": (lambda num_rows: ["left"] * num_rows, "numbers are wanted"),
 }
 

@@ -283,6 +283,22 @@ def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], words:
         ReplayBuffer(OBSERVATIONS, ACTIONS, **{"capacity": 8, "num_rows": 2, **options})
 
 
+@pytest.mark.parametrize("options", [{"capacity": 8.5}, {"num_rows": "2"}, {"num_steps": 1.5}, {"discount": "x"}])
+def test_settings_that_are_no_numbers_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=rf"^{next(iter(options))}=.* is not a (whole )?number"):
+        ReplayBuffer(OBSERVATIONS, ACTIONS, **{"capacity": 8, "num_rows": 2, **options})
+
+
+def test_draws_that_cannot_be_are_refused() -> None:
+    life = a_life()
+    life.play(("goes on", "goes on"))
+    for batch_size, length, kind in ((0, 2, ValueError), (2.5, 2, TypeError), (2, 0, ValueError), (2, "3", TypeError)):
+        with pytest.raises(kind, match=r"(batch_size|length)="):
+            life.buffer.sample_sequences(draws(), batch_size, length)  # type: ignore[arg-type]  # what this is about
+    with pytest.raises(TypeError, match=r"^generator=3 is not one of NumPy's"):
+        life.buffer.sample(3, 2)  # type: ignore[arg-type]  # likewise
+
+
 def test_drawing_from_an_empty_buffer_is_refused() -> None:
     with pytest.raises(ValueError, match="empty buffer"):
         a_life().buffer.sample(draws(), 2)
@@ -300,7 +316,9 @@ def test_batches_that_do_not_fit_are_refused() -> None:
     ]
     buffer.add(*good)
     worse: list[tuple[int, Any]] = [(0, np.zeros((2, 3))), (1, np.zeros((2, 1))), (6, np.ones(3, "?")), (6, np.ones(2))]
+    worse += [(2, np.zeros((2, 1))), (2, 1.0), (3, np.zeros(3, "?")), (5, np.zeros((2, 3)))]
+    before = buffer.state()
     for place, bad in worse:
         with pytest.raises(ValueError, match=r"wanted|valid="):
-            buffer.add(*[bad if place == position else fine for position, fine in enumerate(good)])
-    assert len(buffer) == 2
+            buffer.add(*[bad if place == position else fine + 1 for position, fine in enumerate(good)])
+    assert_same_batch(buffer.state(), before)

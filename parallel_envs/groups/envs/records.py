@@ -49,7 +49,9 @@ class Entry:
         return fault(self.path, self.line, what)
 
     def has(self, name: str) -> bool:
-        return isinstance(self.value, dict) and self.value.get(name) is not None
+        """Whether there is anything in a field. What tables without a value there write is nothing: NaN."""
+        found = self.value.get(name) if isinstance(self.value, dict) else None
+        return found is not None and found == found
 
     def text(self, name: str) -> str:
         """The text in a field that must hold one."""
@@ -76,14 +78,25 @@ class Entry:
 def read_entries(path: str, most: int | None = None) -> Iterator[Entry]:
     """The entries of a file in their order, the first `most` of them.
 
-    A name that ends in `.jsonl` says that each line is an entry; else the file is one JSON value, whose items are.
+    Each line is an entry if the name ends in `.jsonl`, or if the first of several lines is an object; else the file is
+    one JSON value, whose items are.
     """
     try:
         content = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise fault(path, None, f"cannot be read ({error}). Give the path of a file of JSON or JSON Lines.") from error
-    found = _lines(path, content) if path.endswith(".jsonl") else _items(_Cursor(path, content))
-    yield from islice(found, most)
+    in_lines = path.endswith(".jsonl") or _begins_with_a_line(content)
+    yield from islice(_lines(path, content) if in_lines else _items(_Cursor(path, content)), most)
+
+
+def _begins_with_a_line(content: str) -> bool:
+    first, _, others = content.partition("\n")
+    if not (first.startswith("{") and others.strip()):
+        return False
+    try:
+        return isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _lines(path: str, content: str) -> Iterator[Entry]:

@@ -52,6 +52,8 @@ class LoopOptions:
         if not callable(self.schedule):
             _check_choice("schedule", self.schedule, tuple(SCHEDULES))
         _check_count("max_lag", self.max_lag, 0)
+        if not isinstance(self.vtrace, bool):
+            raise ValueError(f"vtrace={self.vtrace!r} is no flag. Give True or False.")
         if self.mode == "free":
             self._check_queue()
         else:
@@ -73,7 +75,7 @@ class LoopOptions:
             )
         _check_count("queue", self.queue, 1)
         ratio = self.updates_per_step
-        if ratio is not None and not (math.isfinite(ratio) and ratio > 0):
+        if ratio is not None and not (_is_number(ratio) and ratio > 0):
             raise ValueError(f"updates_per_step={ratio!r} allows no updates, or is no bound. Give a number above 0.")
 
     def _refuse_what_is_for_free(self) -> None:
@@ -88,8 +90,12 @@ class LoopOptions:
     def _check_minibatch(self) -> None:
         if self.minibatch is None:
             return
-        low, high = self.minibatch
-        _check_count("minibatch", low, 1)
+        bounds: Any = self.minibatch
+        if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+            raise ValueError(f"minibatch={bounds!r} is no pair of bounds. Give two sizes, as (64, 256).")
+        low, high = bounds
+        for bound in (low, high):
+            _check_count("minibatch", bound, 1)
         if high < low:
             raise ValueError(f"minibatch={self.minibatch} has its bounds the wrong way round. Give the smaller first.")
 
@@ -128,6 +134,10 @@ def _check_sizes(bounds: tuple[int, int], learners: Iterable[AgentLearner], upda
                 f"minibatch={bounds} and agent {learner.agent!r} learns from {learner.most_rows} rows at most. Give "
                 "smaller bounds."
             )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

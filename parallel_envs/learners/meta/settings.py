@@ -184,6 +184,7 @@ def check(settings: MetaSettings) -> None:
             f"`env.num_parallel_workers: {env.num_parallel_workers}` is more than `env.num_envs: {env.num_envs}`, so "
             "some workers would hold no environment. Ask for fewer workers or more environments."
         )
+    _check_rates(train, settings.policy.algorithm)
     span, memory = settings.policy.memory_span, settings.policy.memory.name
     if span is not None and memory != "gru":
         raise BadSettings(
@@ -192,6 +193,15 @@ def check(settings: MetaSettings) -> None:
         )
     if settings.policy.algorithm.get("name") == "ppo":
         _check_on_policy(train)
+
+
+def _check_rates(train: TrainBlock, algorithm: Mapping[str, Any]) -> None:
+    last, end = train.last_learning_rate, algorithm.get("learning_rate_end")
+    if last != 1.0 and end is not None:
+        raise BadSettings(
+            f"`train.last_learning_rate: {last}` and `policy.algorithm.learning_rate_end: {end}` both say how the "
+            "learning rate falls, and one would multiply the other. Say it in one place."
+        )
 
 
 def _check_on_policy(train: TrainBlock) -> None:

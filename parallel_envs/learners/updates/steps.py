@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from parallel_envs.learners.adam import clip_rows, step_rows
-from parallel_envs.learners.algorithm import Algorithm, Metrics, Plan
+from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig, Metrics, Plan
 from parallel_envs.learners.brain import Report
 from parallel_envs.learners.parameters import Strip
 
@@ -26,7 +26,8 @@ def take_steps(
     """Go through the steps of an update: the plans', one for each agent.
 
     An agent whose loss or gradient is not finite is left out from there on, and put back to where it was at the
-    beginning: an update happens as a whole or not at all. What it did cannot be seen in any other row.
+    beginning, as is one whose numbers are not finite at the end: an update happens as a whole or not at all. What it
+    did cannot be seen in any other row.
     """
     configs, leader = [one.config for one in algorithms], algorithms[0]
     lived: Flags = np.stack([plan.lived for plan in plans], 1)  # [step, agent]: is there anything to learn from?
@@ -35,7 +36,8 @@ def take_steps(
         for config, plan in zip(configs, plans, strict=True)
     ]
     limits = torch.tensor([config.max_grad_norm for config in configs])
-    before = strip.clone() if len(lived) > 1 else None
+    bold = any(_may_overflow(config, rate) for config, rate in zip(configs, rates, strict=True))
+    before = strip.clone() if bold or len(lived) > 1 else None
     going, lost = np.ones(len(configs), np.bool_), np.full(len(configs), -1)
     tally = Tally(len(configs))
     for step in range(len(lived)):
@@ -56,10 +58,30 @@ def take_steps(
             taken = torch.from_numpy(active)
             leader.after_step(strip, taken)
             tally.add(taken, {"loss": losses, "gradient_norm": norms, **metrics})
+    if bold:  # to look costs as much as a quarter of a short update
+        lost[(lost < 0) & ~strip.finite().numpy()] = len(lived)
     for row in np.flatnonzero(lost >= 0).tolist():
         if before is not None:
             strip.row(row).copy_from(before.row(row))
-    return tally.reports(lost)
+    return tally.reports([_reason(step, len(lived)) for step in lost.tolist()])
+
+
+def _may_overflow(config: AlgorithmConfig, rate: float) -> bool:
+    """Whether Adam may make of finite numbers and gradients what is not finite.
+
+    A step moves a number by no more than a few times its rate, so it takes a rate of this size, squares of gradients
+    that no number can hold, or an epsilon that is 0 as a number of 32 bits.
+    """
+    return rate > 1e30 or config.max_grad_norm > 1e15 or config.adam_epsilon < 1e-30
+
+
+def _reason(step: int, num_steps: int) -> str | None:
+    """Why an agent has not learnt, by the step in which it was lost; below 0: it was not."""
+    if step < 0:
+        return None
+    if step == num_steps:
+        return "its weights, or what Adam remembers of them, were not finite after the update"
+    return f"its loss or its gradient was not finite in step {step + 1} of the update"
 
 
 class Tally:
@@ -75,12 +97,12 @@ class Tally:
         self._sums = self._sums + torch.where(taken, torch.stack(list(metrics.values())), 0.0)
         self._counts += taken
 
-    def reports(self, lost: npt.NDArray[np.intp]) -> list[Report]:
-        means = (self._sums / self._counts.clamp(min=1)).T.tolist() if self.names else [[]] * len(lost)
+    def reports(self, diverged: Sequence[str | None]) -> list[Report]:
+        means = (self._sums / self._counts.clamp(min=1)).T.tolist() if self.names else [[]] * len(diverged)
         counts = self._counts.tolist()
         return [
             Report({**dict(zip(self.names, mean, strict=True)), "steps": count})
-            if step < 0
-            else Report({"steps": 0.0}, f"its loss or its gradient was not finite in step {step + 1} of the update")
-            for mean, count, step in zip(means, counts, lost.tolist(), strict=True)
+            if reason is None
+            else Report({"steps": 0.0}, reason)
+            for mean, count, reason in zip(means, counts, diverged, strict=True)
         ]

@@ -101,6 +101,20 @@ def test_files_that_are_not_text_are_named(tmp_path: Path) -> None:
         edition(str(tmp_path / "none"))
 
 
+def test_lines_are_found_by_what_they_are_like_too(tmp_path: Path) -> None:
+    entries = read_entries(written(tmp_path, "lines.json", '{"a": 1}\n{"a": 2}\n'))
+    assert [(entry.value, entry.line, entry.key) for entry in entries] == [({"a": 1}, 1, None), ({"a": 2}, 2, None)]
+    assert [entry.key for entry in read_entries(written(tmp_path, "one.json", '{"a": 1}\n'))] == ["a"]
+    assert [entry.key for entry in read_entries(written(tmp_path, "object.json", '{\n"a": 1}\n'))] == ["a"]
+    with pytest.raises(DataFileError, match=r"lines.json, line 2: this is not JSON"):
+        list(read_entries(written(tmp_path, "lines.json", '{"a": 1}\n{"a":\n')))
+
+
+def test_what_is_not_a_number_is_nothing(tmp_path: Path) -> None:
+    [entry] = read_entries(written(tmp_path, "nan.json", '[{"a": NaN, "b": null, "c": 0.0}]'))
+    assert [entry.has(name) for name in "abcd"] == [False, False, True, False]
+
+
 def test_a_mark_of_byte_order_is_no_fault(tmp_path: Path) -> None:
     (tmp_path / "marked.json").write_bytes(b"\xef\xbb\xbf[1]")
     assert [entry.value for entry in read_entries(str(tmp_path / "marked.json"))] == [1]

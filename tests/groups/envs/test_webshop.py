@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from pathlib import Path
@@ -289,9 +290,11 @@ def test_files_in_the_format_of_webshop_are_read(tmp_path: Path) -> None:
             other,
             ITEM | {"asin": "B3", "pricing": None, "query": None},
             ITEM | {"asin": "B4", "pricing": ["$9.5"]},
+            ITEM | {"asin": "B5", "pricing": 12.5, "full_description": math.nan, "average_rating": 4.5},
+            ITEM | {"asin": "B6", "pricing": math.nan, "average_rating": math.nan},
         ],
     )
-    kettle, mug, third, listed = shop_for(config).products
+    kettle, mug, third, listed, numbered, unknown = shop_for(config).products
     assert kettle.name == "Plain Blue Kettle"
     assert (kettle.price, kettle.price_tag) == (1019.99, "$1019.99")
     assert kettle.options == {"color": ("sky blue | grey", "red")}
@@ -299,6 +302,8 @@ def test_files_in_the_format_of_webshop_are_read(tmp_path: Path) -> None:
     assert (mug.price, mug.price_tag, mug.features) == (7.75, "$5.0 to $10.5", ("One text.",))
     assert (third.price, third.query) == (100.0, "")
     assert listed.price == 9.5
+    assert (numbered.price, numbered.description, numbered.rating) == (12.5, "", "4.5")
+    assert (unknown.price, unknown.rating) == (100.0, "N.A.")
     env = WebShopEnv(config)
     assert "Instruction: [SEP] i want a steel kettle [SEP]" in env.reset(0)  # no limit above 980 dollars
     way = ("search[blue kettle]", "click[b000000001]", "click[sky blue | grey]", "click[buy now]")

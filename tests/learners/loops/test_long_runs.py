@@ -112,6 +112,7 @@ def test_ctrl_c_leaves_a_checkpoint_from_which_it_goes_on(how: list[str], train:
     assert done.exit_code != 0, done.output
     states, about = learnt(folder)
     assert 0 < about["steps"] < 400
+    assert f"Ended by Ctrl-C after {about['steps']} steps, which are kept: --resume {tmp_path / 'run'}" in done.output
     assert states["red"]["counters"]["updates"] > 0
     shutil.copy(folder / "settings.yaml", tmp_path / "settings.yaml")
     settings = (

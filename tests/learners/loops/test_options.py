@@ -30,6 +30,10 @@ from tests.learners.test_independent import Pressing
         ({"updates_per_step": 0.5}, "updates_per_step=0.5 contradicts mode='sync', where nothing ever waits"),
         ({"mode": "overlap", "minibatch": (4, 8)}, "which is the same in every run"),
         ({"vtrace": True}, "vtrace=True with mode='sync'"),
+        ({"mode": "free", "queue": 2, "updates_per_step": "x"}, "updates_per_step='x' allows no updates"),
+        ({"mode": "free", "queue": 2, "minibatch": 4}, "minibatch=4 is no pair of bounds"),
+        ({"mode": "free", "queue": 2, "minibatch": (4, 8, 16)}, "is no pair of bounds"),
+        ({"mode": "overlap", "vtrace": "no"}, "vtrace='no' is no flag"),
         ({"worker_budget": 0}, "worker_budget=0 is no whole number from 1 up"),
     ],
 )

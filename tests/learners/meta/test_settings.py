@@ -101,6 +101,13 @@ def test_what_is_wrong_is_named(word: str, value: Any, text: str) -> None:
     assert text in str(caught.value)
 
 
+def test_how_the_learning_rate_falls_is_said_in_one_place() -> None:
+    falling = {"name": "ppo", "learning_rate_end": 1e-4, "learning_rate_updates": 10}
+    load_settings(settings(policy__algorithm=falling))
+    with pytest.raises(BadSettings, match=r"`train\.last_learning_rate: 0\.5` and .*_end: 0\.0001` both say how"):
+        load_settings(settings(policy__algorithm=falling, train__last_learning_rate=0.5))
+
+
 @pytest.mark.parametrize("algorithm", [{"name": "ppo", "network": "gru"}])
 def test_a_markov_agent_has_no_memory(algorithm: dict[str, Any]) -> None:
     with pytest.raises(BadSettings, match=r"`policy\.arch: markov` does not"):

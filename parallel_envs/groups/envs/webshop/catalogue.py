@@ -83,7 +83,7 @@ def _product(entry: Entry, attributes: tuple[str, ...]) -> Product:
         category=_text_or(entry, "category"),
         query=_text_or(entry, "query").lower().strip(),
         product_category=_text_or(entry, "product_category"),
-        rating=str(entry.value.get("average_rating") or "N.A."),
+        rating=str(entry.value["average_rating"] or "N.A.") if entry.has("average_rating") else "N.A.",
     )
 
 
@@ -103,7 +103,8 @@ def _features(entry: Entry) -> tuple[str, ...]:
 
 def _price(entry: Entry) -> tuple[float, str]:
     told = entry.value.get("pricing")
-    words = " ".join(map(str, told)) if isinstance(told, list) else _text_or(entry, "pricing")
+    many = told if isinstance(told, list) else [told] if isinstance(told, int | float) else [_text_or(entry, "pricing")]
+    words = " ".join(map(str, many))
     prices = [float(found.replace(",", "")) for found in _PRICE.findall(words)][:2]
     if not prices:
         return _USUAL_PRICE, f"${_USUAL_PRICE}"

@@ -1,0 +1,77 @@
+"""Words that are not known, told with the known one that is most like them."""
+
+from __future__ import annotations
+
+import functools
+import reprlib
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, TypeVar, cast
+
+__all__ = ["hint", "is_one_of", "nearest", "nearest_few", "suggests_keywords", "unknown_keyword"]
+
+Thing = TypeVar("Thing", bound=Callable[..., Any])
+
+
+def nearest(word: object, known: Iterable[object], cutoff: float = 0.6) -> str | None:
+    """The known word that is most like this one, whatever its case; None where none is like it."""
+    return next(iter(nearest_few(word, known, most=1, cutoff=cutoff)), None)
+
+
+def nearest_few(word: object, known: Iterable[object], *, most: int, cutoff: float = 0.6) -> list[str]:
+    """The known words that are most like this one, the nearest first."""
+    import difflib  # only where something is wrong already
+
+    by_lower = {str(one).lower(): str(one) for one in known}
+    return [by_lower[one] for one in difflib.get_close_matches(str(word).lower(), by_lower, n=most, cutoff=cutoff)]
+
+
+def is_one_of(value: object, words: Collection[str]) -> bool:
+    """Whether a value that somebody gave is one of these words. It may be anything, an array too."""
+    return isinstance(value, str) and value in words
+
+
+def hint(word: object, known: Iterable[object]) -> str:
+    """A sentence to end the text of an error with, or nothing where no known word is like this one."""
+    close = nearest(word, known) if isinstance(word, str) else None
+    return f" Did you mean {close!r}?" if close is not None else ""
+
+
+def unknown_keyword(owner: str, name: str, value: object, known: Collection[str], what: str = "argument") -> TypeError:
+    """The error for a keyword argument that `owner` does not have."""
+    close = nearest(name, known)
+    advice = f"Those are {', '.join(known)}." if close is None else f"Did you mean {close}=?"
+    return TypeError(f"{name}={reprlib.repr(value)} is no {what} of {owner}. {advice}")
+
+
+def suggests_keywords(thing: Thing) -> Thing:
+    """A function or class as it is, whose TypeError for a keyword that it does not have names the nearest.
+
+    Its signature stays, for readers and for tools. It must not take keywords of any name (`**kwargs`).
+    """
+    if isinstance(thing, type):
+        cast(Any, thing).__init__ = _checked(cast(Any, thing).__init__)
+        return thing
+    return cast(Thing, _checked(thing))
+
+
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    code = function.__code__
+    names = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
+    known = frozenset(names)
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs.keys() <= known:
+            raise _first_unknown(function, args, kwargs, names)
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _first_unknown(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, ...]
+) -> TypeError:
+    name = next(name for name in kwargs if name not in names)
+    known = [one for one in names if one != "self"]
+    is_init = function.__name__ == "__init__"  # of a class, or of one that inherits it
+    return unknown_keyword(type(args[0]).__name__ if is_init else function.__name__, name, kwargs[name], known)

@@ -1,0 +1,60 @@
+"""What is known of an episode, whatever its environment tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parallel_envs.groups.episodes import Episode
+from parallel_envs.groups.roster import Seat
+
+SEAT = Seat(
+    env_id=0,
+    group_id=0,
+    tag="Tag",
+    env_type="kind",
+    config=None,
+    max_actions_per_traj=5,
+    env_instruction="",
+    max_tokens=None,
+)
+
+
+def episode(first: Any = "start") -> Episode:
+    return Episode(SEAT, 3, "train", first)
+
+
+def after(info: dict[str, Any], *, terminated: bool = False, truncated: bool = False) -> Episode:
+    one = episode()
+    one.played(("state", 1.0, terminated, truncated, info, ("go",), True, None), "", "", -0.1)
+    return one
+
+
+@pytest.mark.parametrize(("terminated", "truncated"), [(True, True), (True, False), (False, True), (False, False)])
+def test_the_status_says_what_the_environment_said(terminated: bool, truncated: bool) -> None:
+    status = after({}, terminated=terminated, truncated=truncated).status
+    assert (status.terminated, status.truncated, status.done) == (terminated, truncated, terminated or truncated)
+
+
+def test_what_is_no_number_and_no_truth_has_no_metric_and_hides_no_other() -> None:
+    one = after({"n": 2, "huge": 10**400, "success": np.array([True, False]), "word": "go", "flag": np.True_})
+    assert one.metrics() == {"n": 2.0, "flag": 1.0, "success": 0.0, "num_actions": 1.0}
+    assert not one.status.success
+
+
+@pytest.mark.parametrize(
+    ("images", "text", "told"),
+    [
+        (["one"], "", {"state": "<images>", "images": ["one"]}),
+        (("one", "two"), "seen", {"state": "seen", "images": ["one", "two"]}),
+        (np.zeros((2, 1, 1, 3)), "", {"state": "<images><images>"}),
+        (None, "seen", {"state": "seen", "images": []}),
+        (None, "", {"state": "", "images": []}),
+        (5, "seen", {"state": {"text": "seen", "images": 5}}),
+    ],
+)
+def test_states_with_pictures(images: Any, text: str, told: dict[str, Any]) -> None:
+    [item] = episode({"text": text, "images": images}).entry()["history"]
+    assert {name: item[name] for name in told} == told
