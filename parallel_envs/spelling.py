@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar, cast
 
-__all__ = ["hint", "is_one_of", "nearest", "nearest_few", "suggests_keywords", "unknown_keyword"]
+__all__ = ["advice", "hint", "is_one_of", "nearest", "nearest_few", "suggests_keywords", "unknown_keyword"]
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
@@ -34,6 +34,13 @@ def hint(word: object, known: Iterable[object]) -> str:
     """A sentence to end the text of an error with, or nothing where no known word is like this one."""
     close = nearest(word, known) if isinstance(word, str) else None
     return f" Did you mean {close!r}?" if close is not None else ""
+
+
+def advice(word: object, known: Iterable[object]) -> str:
+    """A sentence that names the known word most like a wrong one, or all of them."""
+    words = sorted(map(str, known))
+    close = nearest(word, words)
+    return f"Did you mean `{close}`?" if close else f"Known are {', '.join(f'`{one}`' for one in words)}."
 
 
 def unknown_keyword(owner: str, name: str, value: object, known: Collection[str], what: str = "argument") -> TypeError:

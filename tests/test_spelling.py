@@ -22,7 +22,10 @@ from parallel_envs import (
 )
 from parallel_envs.evaluation import Candidate, Mission, candidates_of, missions_of
 from parallel_envs.evaluation.comparison import compare_results
-from parallel_envs.spelling import hint, is_one_of, nearest, nearest_few, suggests_keywords, unknown_keyword
+from parallel_envs.groups import EnvStateManager, register
+from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
+from parallel_envs.rollouts import collect
+from parallel_envs.spelling import advice, hint, is_one_of, nearest, nearest_few, suggests_keywords, unknown_keyword
 from parallel_envs.tasks import CurriculumTasks, CycleTasks, FixedTasks, ScoredTasks, UniformTasks, split_tasks
 from parallel_envs.wrappers import (
     PerAgentAutoWrapper,
@@ -49,8 +52,14 @@ SUGGESTING: list[Callable[..., Any]] = [
         candidates_of,
         compare_results,
     ),
+    *(PPOConfig, DQNConfig, SACConfig, IndependentLearners, EnvStateManager, register, collect),
     *(CurriculumTasks, CycleTasks, FixedTasks, ScoredTasks, UniformTasks, split_tasks, env_seeds),
 ]
+
+
+def test_advice_is_the_nearest_word_or_all() -> None:
+    assert advice("wlak", ["walk", "run"]) == "Did you mean `walk`?"
+    assert advice(3, ["walk", "run"]) == "Known are `run`, `walk`."
 
 
 def misspelt(name: str) -> str:

@@ -42,6 +42,7 @@ class ChildSettings:
     name: str
     threads: int | None = 1
     affinity: tuple[int, ...] | None = None
+    niceness: int = 0
     environ: Mapping[str, str] = field(default_factory=dict)
     path: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
@@ -55,11 +56,12 @@ class ChildSettings:
         name: str,
         threads: int | None,
         affinity: tuple[int, ...] | None,
+        niceness: int,
         preload: tuple[str, ...],
     ) -> ChildSettings:
         """Settings that make the worker see the variables, the path, the arguments and the folder of this process."""
         environ = {**os.environ, **thread_environment(threads)}
-        return cls(index, name, threads, affinity, environ, tuple(sys.path), tuple(sys.argv), _cwd(), preload)
+        return cls(index, name, threads, affinity, niceness, environ, tuple(sys.path), tuple(sys.argv), _cwd(), preload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,8 @@ def become_child(settings: ChildSettings, ends: ChildEnds) -> ChildEnds:
         os.chdir(settings.cwd)
     if settings.affinity is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, settings.affinity)
+    if settings.niceness:
+        os.nice(settings.niceness)
     return ends
 
 

@@ -28,14 +28,16 @@ class PoolSettings:
     """How workers are to run.
 
     `threads` caps the numeric libraries in each worker process (None: as they like). `affinity` gives each worker the
-    cores it may use. `preload` names modules that every worker will need: they are imported once, before forking.
-    `name` stands before the number in the worker's name.
+    cores it may use. `niceness` is added to each worker process's own: above 0 it gives way to others. `preload` names
+    modules that every worker will need: they are imported once, before forking. `name` stands before the number in the
+    worker's name.
     """
 
     backend: str = "process"
     context: str | None = None
     threads: int | None = 1
     affinity: Sequence[Sequence[int]] | None = None
+    niceness: int = 0
     preload: tuple[str, ...] = ()
     name: str = "worker"
 
@@ -111,5 +113,5 @@ def _start(worker: int, lines: CommonLines, settings: PoolSettings) -> WorkerPro
     affinity = None if settings.affinity is None else tuple(settings.affinity[worker % len(settings.affinity)])
     preload = ("parallel_envs.engine.worker", *settings.preload)
     name = f"{settings.name} {worker}"
-    child = ChildSettings.here(worker, name, settings.threads, affinity, preload)
+    child = ChildSettings.here(worker, name, settings.threads, affinity, settings.niceness, preload)
     return WorkerProcess(child, settings.start_method, lines.completion_write, lines.stacks_write)

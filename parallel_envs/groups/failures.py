@@ -9,8 +9,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -101,10 +99,3 @@ def of_divergence(env_id: int, tag: str) -> EnvFailure:
         "from `random` or `numpy.random`."
     )
     return EnvFailure("diverged", env_id, "its replay", "Diverged", text)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence that names the right word most like a wrong one, or all of them."""
-    words = sorted(known)
-    close = difflib.get_close_matches(str(name), words, n=1)
-    return f"Did you mean `{close[0]}`?" if close else f"Known are {', '.join(f'`{word}`' for word in words)}."

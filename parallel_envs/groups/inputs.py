@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from parallel_envs.groups.failures import BadTurn, nearest
+from parallel_envs.groups.failures import BadTurn
+from parallel_envs.spelling import nearest
 
 if TYPE_CHECKING:
     from parallel_envs.groups.episodes import Episode
@@ -60,8 +61,8 @@ def _not_a_turn(position: int, given: Any) -> BadTurn:
 
 def _missing(position: int, name: str, given: Mapping[Any, Any]) -> str:
     others = [str(key) for key in given if key not in _FIELDS]
-    advice = nearest(name, others) if others else ""
-    spelt = f" It has `{advice[14:-2]}`." if advice.startswith("Did you mean") else ""
+    close = nearest(name, others)
+    spelt = f" It has `{close}`." if close else ""
     return f"Input {position} has no `{name}`.{spelt} Give {_listed(_FIELDS)}."
 
 

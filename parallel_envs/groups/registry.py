@@ -14,8 +14,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from parallel_envs.groups.failures import BadSettings, nearest
-from parallel_envs.spelling import suggests_keywords
+from parallel_envs.groups.failures import BadSettings
+from parallel_envs.spelling import advice, suggests_keywords
 
 __all__ = ["EnvType", "env_type_named", "known_env_types", "register"]
 
@@ -82,6 +82,8 @@ def register(env_type: str, factory: Callable[[Any], Any], config: Any = None, *
         raise BadSettings(
             f"The config of {env_type!r} is {config!r}. Give a frozen dataclass (the class, not an object), or None."
         )
+    if not isinstance(light, bool):
+        raise BadSettings(f"light={light!r} of {env_type!r} is neither True nor False. Give one of the two.")
     _registered[env_type] = EnvType(env_type, factory, config, light)
 
 
@@ -95,6 +97,6 @@ def env_type_named(name: str) -> EnvType:
     if name in _registered:
         return _registered[name]
     if name not in _READY:
-        raise BadSettings(f"env_type={name!r} is unknown. {nearest(name, known_env_types())}")
+        raise BadSettings(f"env_type={name!r} is unknown. {advice(name, known_env_types())}")
     module, made, config, light = _READY[name]
     return EnvType(name, Path(f"{module}:{made}"), Path(f"{module}:{config}").found(), light)

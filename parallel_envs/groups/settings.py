@@ -38,8 +38,9 @@ from pydantic import (
     ValidationError,
 )
 
-from parallel_envs.groups.failures import BadSettings, nearest
+from parallel_envs.groups.failures import BadSettings
 from parallel_envs.groups.registry import EnvType, env_type_named, known_env_types
+from parallel_envs.spelling import advice, nearest
 from parallel_envs.yaml_files import settings_in
 
 Mode = Literal["train", "val"]
@@ -182,8 +183,8 @@ def _plain(value: Any) -> Any:
 def _checked(content: dict[str, Any], where: str) -> GroupsSettings:
     ours = {key: value for key, value in content.items() if key in GroupsSettings.model_fields}
     for key in content.keys() - ours.keys():
-        if "Did you mean" in (advice := nearest(str(key), GroupsSettings.model_fields)):
-            raise BadSettings(f"In {where}:\n  `{key}` is unknown. {advice}")
+        if (close := nearest(key, GroupsSettings.model_fields)) is not None:
+            raise BadSettings(f"In {where}:\n  `{key}` is unknown. Did you mean `{close}`?")
     try:
         return GroupsSettings.model_validate(ours)
     except ValidationError as error:
@@ -195,12 +196,12 @@ def _told(mistake: Mapping[str, Any]) -> str:
     path = [part for part in mistake["loc"] if part not in _FORMS]
     name = ".".join(map(str, path))
     if mistake["type"] == "extra_forbidden":
-        return f"`{name}` is unknown. {nearest(str(path[-1]), _fields_beside(path))}"
+        return f"`{name}` is unknown. {advice(str(path[-1]), _fields_beside(path))}"
     if mistake["type"] == "missing":
         return f"`{name}` is missing."
     if mistake["type"] == "literal_error":
         known = re.findall("'(.*?)'", mistake["ctx"]["expected"])
-        return f"`{name}: {mistake['input']!r}` is unknown. {nearest(str(mistake['input']), known)}"
+        return f"`{name}: {mistake['input']!r}` is unknown. {advice(str(mistake['input']), known)}"
     return f"`{name}: {mistake['input']!r}`: {_sentence(mistake['msg'])}"
 
 
@@ -234,7 +235,7 @@ def _check_sense(settings: GroupsSettings) -> None:
         if name not in known_env_types():
             raise BadSettings(
                 f"`es_manager.sequential_env_types` has {name!r}, which is no env_type. "
-                f"{nearest(name, known_env_types())}"
+                f"{advice(name, known_env_types())}"
             )
 
 
@@ -253,7 +254,7 @@ def _check_groups(block: ModeBlock, where: str, tags: Mapping[str, TagBlock]) ->
     for tag in named.tags:
         if tag not in tags:
             raise BadSettings(
-                f"The tag {tag!r} of `{where}.env_configs.tags` is not in `custom_envs`. {nearest(tag, tags)}"
+                f"The tag {tag!r} of `{where}.env_configs.tags` is not in `custom_envs`. {advice(tag, tags)}"
             )
 
 
@@ -270,7 +271,7 @@ def read_env_config(tag: str, block: TagBlock) -> tuple[EnvType, Any]:
     known = {field.name for field in dataclasses.fields(kind.config) if field.init}
     for name in given:
         if name not in known:
-            raise BadSettings(f"`{where}.env_config.{name}` is unknown. {nearest(name, known)}")
+            raise BadSettings(f"`{where}.env_config.{name}` is unknown. {advice(name, known)}")
     return kind, _made(kind.config, given, f"{where}.env_config")
 
 

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from parallel_envs.learners.distributions import Head, check_mask
 from parallel_envs.learners.features import Sight
 from parallel_envs.learners.parameters import Strip
-from parallel_envs.spelling import hint
+from parallel_envs.spelling import hint, is_one_of
 
 Array = npt.NDArray[Any]
 Agent = Any
@@ -232,7 +232,7 @@ def check_number(config: Any, name: str) -> None:
 def check_whole(config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
-        if not all(_is_number(one) and isinstance(one, int | np.integer) for one in _each(value)):
+        if not all(_is_number(one) and isinstance(one, int | np.integer) for one in _each(name, value)):
             raise ValueError(f"{type(config).__name__}.{name}={value!r} is not whole. Give whole numbers.")
 
 
@@ -244,7 +244,7 @@ def check_layers(config: Any) -> None:
 def check_positive(config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
-        if not all(_is_number(one) and one > 0 for one in _each(value)):
+        if not all(_is_number(one) and one > 0 for one in _each(name, value)):
             raise ValueError(f"{type(config).__name__}.{name}={value!r} is not above 0. Give a number above 0.")
 
 
@@ -262,8 +262,9 @@ def check_share(config: Any, *names: str) -> None:
             raise ValueError(f"{type(config).__name__}.{name}={value!r} is not from 0 to 1.")
 
 
-def _each(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, tuple | list) else (value,)
+def _each(name: str, value: Any) -> Sequence[Any]:
+    """The numbers of a setting: only `hidden` has several."""
+    return value if name == "hidden" else (value,)
 
 
 def _is_number(value: Any) -> bool:
@@ -273,7 +274,7 @@ def _is_number(value: Any) -> bool:
 
 def check_choice(config: Any, name: str, choices: Sequence[str]) -> None:
     value = getattr(config, name)
-    if value not in choices:
+    if not is_one_of(value, choices):
         raise ValueError(
             f"{type(config).__name__}.{name}={value!r} is unknown. Choose one of {', '.join(map(repr, choices))}."
             f"{hint(value, choices)}"

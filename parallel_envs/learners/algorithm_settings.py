@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from parallel_envs.learners.settings import BadSettings, TrainSettings, nearest, number_meant
+from parallel_envs.learners.settings import BadSettings, TrainSettings, number_meant
+from parallel_envs.spelling import advice
 
 Agent = Hashable
 
@@ -25,7 +26,7 @@ def algorithm_configs(settings: TrainSettings, agents: Iterable[Agent], kinds: M
     named = {str(agent): agent for agent in agents}
     for name in settings.agents:
         if name not in named:
-            raise BadSettings(f"`agents.{name}` is unknown. {nearest(name, named)}")
+            raise BadSettings(f"`agents.{name}` is unknown. {advice(name, named)}")
     return {agent: _config_of(settings, name, kinds) for name, agent in named.items()}
 
 
@@ -46,7 +47,7 @@ def read_config(given: Mapping[str, Any], where: str, kinds: Mapping[str, Any]) 
         raise BadSettings(f"`{where}.name` is missing. Known are {', '.join(f'`{name}`' for name in sorted(kinds))}.")
     name, fields = given["name"], {key: value for key, value in given.items() if key != "name"}
     if not isinstance(name, str) or name not in kinds:
-        raise BadSettings(f"`{where}.name: {name}` is unknown. {nearest(str(name), kinds)}")
+        raise BadSettings(f"`{where}.name: {name}` is unknown. {advice(str(name), kinds)}")
     _check_names(kinds[name], fields, where, kinds)
     try:
         return TypeAdapter(kinds[name]).validate_python(_numbers_meant(kinds[name], fields, where))
@@ -66,8 +67,8 @@ def _check_names(kind: Any, given: Mapping[str, Any], where: str, kinds: Mapping
     for name, value in given.items():
         if name not in _fields(kind):
             others = [other for other, one in (kinds or {}).items() if name in _fields(one)]
-            advice = f"It is a setting of {' and '.join(others)}: leave it out." if others else ""
-            raise BadSettings(f"`{where}.{name}` is unknown. {advice or nearest(name, _fields(kind))}")
+            elsewhere = f"It is a setting of {' and '.join(others)}: leave it out." if others else ""
+            raise BadSettings(f"`{where}.{name}` is unknown. {elsewhere or advice(name, _fields(kind))}")
         if isinstance(value, Mapping) and dataclasses.is_dataclass(known[name]):
             _check_names(known[name], value, f"{where}.{name}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from gymnasium.vector.utils import create_empty_array
 from parallel_envs.learners.algorithm import Agent, AlgorithmConfig
 from parallel_envs.learners.updates import MODES
 from parallel_envs.multiagent import MultiAgentEnvManager
+from parallel_envs.spelling import nearest
 from parallel_envs.vector.arguments import check_count, choice
 
 
@@ -43,12 +43,12 @@ def check_options(envs: MultiAgentEnvManager, update_mode: str, on_divergence: s
 
 
 def check_words(how: Mapping[str, Any], options: type) -> None:
-    """Raise ValueError for a word that is none of the options' fields, and name the one most like it."""
-    known = [field.name for field in dataclasses.fields(options)]
+    """Raise ValueError for a word that `train` does not know, and name the one most like it."""
+    known = ["on_update", *(field.name for field in dataclasses.fields(options))]
     for name in how:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {close[0]}=?" if close else f"Known are {', '.join(known)}."
+            close = nearest(name, known)
+            hint = f"Did you mean {close}=?" if close else f"Known are {', '.join(known)}."
             raise ValueError(f"train({name}=...) is unknown. {hint}")
 
 

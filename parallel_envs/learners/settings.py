@@ -13,7 +13,7 @@ parallel: {parallel_training: true, use_threads: true}
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -223,7 +223,7 @@ def _told(mistake: Mapping[str, Any]) -> str:
     name = ".".join(map(str, path))
     if mistake["type"] == "extra_forbidden":
         known = ParallelBlock if path[0] == "parallel" else TrainSettings
-        return f"`{name}` is unknown. {nearest(str(path[-1]), known.model_fields)}"
+        return f"`{name}` is unknown. {spelling.advice(str(path[-1]), known.model_fields)}"
     if mistake["type"] == "missing":
         return f"`{name}` is missing."
     return f"`{name}: {mistake['input']!r}`: {mistake['msg'].removeprefix('Value error, ')}.{_meant(mistake)}"
@@ -236,10 +236,3 @@ def _meant(mistake: Mapping[str, Any]) -> str:
     told = mistake["ctx"]["expected"] if mistake["type"] == "literal_error" else ""
     close = spelling.nearest(mistake["input"], re.findall(r"'(\w+)'", told))
     return f" Did you mean `{close}`?" if close else ""
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence that names the right word most like a wrong one, or all of them."""
-    words = sorted(known)
-    close = spelling.nearest(name, words)
-    return f"Did you mean `{close}`?" if close else f"Known are {', '.join(f'`{word}`' for word in words)}."

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -30,6 +30,7 @@ from parallel_envs.rollouts.orders import Order, check_first_id, orders
 from parallel_envs.rollouts.progress import Bar, bar
 from parallel_envs.rollouts.rollout import Rollout, Rollouts
 from parallel_envs.rollouts.takes import Take
+from parallel_envs.spelling import suggests_keywords
 from parallel_envs.tasks import TaskSource
 from parallel_envs.vector import ParallelEnvManager
 from parallel_envs.vector.arguments import check_count, yes_or_no
@@ -39,6 +40,7 @@ _LOOK_UP_SECONDS = 0.2
 _CALLS_WORTH_WAITING = 4
 
 
+@suggests_keywords
 def collect(
     envs: ParallelEnvManager | gymnasium.Env[Any, Any],
     policy: Any,
@@ -79,6 +81,8 @@ def collect(
     check_first_id(first_id)
     if isinstance(info_keys, str):
         raise TypeError(f"info_keys={info_keys!r} is a string. Give a list of names: [{info_keys!r}].")
+    if not isinstance(info_keys, Iterable):
+        raise TypeError(f"info_keys={info_keys!r} is no list of names. Give one, such as ['success'].")
     for name, value in {"random_actions": random_actions, "exact": exact, "progress": progress}.items():
         yes_or_no(name, value)
     with _vectorised(envs) as manager:
@@ -97,7 +101,7 @@ def _vectorised(envs: Any) -> Iterator[ParallelEnvManager]:
         with contextlib.closing(ParallelEnvManager([lambda: _Lent(envs)], backend="serial")) as manager:
             yield manager
     else:
-        raise TypeError(f"{envs!r} is neither a ParallelEnvManager nor a gymnasium.Env.")
+        raise TypeError(f"envs={envs!r} is neither a ParallelEnvManager nor a gymnasium.Env.")
 
 
 class _Lent(gymnasium.Wrapper[Any, Any, Any, Any]):

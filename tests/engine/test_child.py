@@ -205,5 +205,11 @@ def test_cores_are_given_out_in_turn(open_processes: Open) -> None:
     assert cores == [[CORES[0]], [CORES[-1]], CORES, [CORES[0]]]
 
 
+def test_workers_may_give_way(open_processes: Open) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert run(open_processes(niceness=3), os.getpriority, os.PRIO_PROCESS, 0) == min(own + 3, 19)
+    assert run(open_processes(), os.getpriority, os.PRIO_PROCESS, 0) == own
+
+
 def test_without_cores_given_a_worker_may_use_all(open_processes: Open) -> None:
     assert sorted(run(open_processes(), os.sched_getaffinity, 0)) == CORES

@@ -35,6 +35,8 @@ def test_a_name_of_the_users_may_be_given_anew() -> None:
 def test_unknown_names_are_told_with_the_nearest() -> None:
     with pytest.raises(BadSettings, match=r"env_type='sokobahn' is unknown. Did you mean `sokoban`\?"):
         env_type_named("sokobahn")
+    with pytest.raises(BadSettings, match="light='yes' of 'walk' is neither True nor False"):
+        register("walk", dict, light="yes")  # type: ignore[arg-type]  # that is the point
 
 
 def made_in_a_script() -> Any:

@@ -410,6 +410,8 @@ def test_words_that_train_does_not_know_are_told() -> None:
     with pressing(num_envs=2) as envs, IndependentLearners(envs, PPO, update_mode="sequential") as learners:
         with pytest.raises(ValueError, match=r"train\(mod=\.\.\.\) is unknown. Did you mean mode="):
             learners.train(10, mod="sync")
+        with pytest.raises(ValueError, match=r"train\(on_updaet=\.\.\.\) is unknown. Did you mean on_update="):
+            learners.train(10, on_updaet=print)
         assert learners.steps == 0
 
 

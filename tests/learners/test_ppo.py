@@ -384,3 +384,10 @@ def test_a_learning_rate_falls_evenly_and_then_stays() -> None:
     assert PPOConfig(learning_rate=0.1).learning_rate_after(5) == 0.1
     with pytest.raises(ValueError, match="Give both, or neither"):
         PPOConfig(learning_rate_end=0.02)
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "rollout_length", "clip_range"])
+@pytest.mark.parametrize("value", [[], (), [0.1]])
+def test_a_list_is_no_number(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"PPOConfig\.{name}="):
+        PPOConfig(**{name: value})

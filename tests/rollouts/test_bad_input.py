@@ -76,8 +76,16 @@ def test_envs_of_another_kind_are_refused(kind: str) -> None:
     made: Any = {"class": ScriptedEnv, "name": "CartPole-v1", "list": [ScriptedEnv()]}.get(kind)
     if kind == "vector":
         made = gymnasium.vector.SyncVectorEnv([ScriptedEnv] * 2)
-    with pytest.raises(TypeError, match=r"neither a ParallelEnvManager nor a gymnasium.Env"):
+    with pytest.raises(TypeError, match=r"^envs=.* neither a ParallelEnvManager nor a gymnasium.Env"):
         collect(made, by_observation, 2)
+
+
+def test_misspelt_arguments_are_told_with_the_nearest() -> None:
+    given: Any = {"info_key": ["success"]}
+    with pytest.raises(TypeError, match=r"info_key=\['success'\] is no argument of collect. Did you mean info_keys=\?"):
+        collect(ScriptedEnv(), by_observation, 2, **given)
+    with pytest.raises(TypeError, match="info_keys=3 is no list of names"):
+        collect(ScriptedEnv(), by_observation, 2, info_keys=3)  # type: ignore[arg-type]  # that is the point
 
 
 def test_an_env_without_a_way_to_take_tasks_is_named(make: Make) -> None:

@@ -5,11 +5,12 @@ Configs come from YAML as often as from Python, so lists do for tuples and whole
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from parallel_envs.spelling import hint, is_one_of
 
 Span = tuple[int, int]
 
@@ -52,10 +53,9 @@ def flag(name: str, value: Any) -> bool:
 def choice(name: str, value: Any, known: Iterable[str]) -> str:
     """One of the words that are known."""
     words = sorted(known)
-    if value in words:
+    if is_one_of(value, words):
         return str(value)
-    close = difflib.get_close_matches(str(value), words, n=1)
-    raise ValueError(f"{name}={value!r} is unknown. " + (f"Did you mean {close[0]!r}?" if close else _one_of(words)))
+    raise ValueError(f"{name}={value!r} is unknown.{hint(value, words) or f' {_one_of(words)}'}")
 
 
 def _one_of(words: Sequence[str]) -> str:

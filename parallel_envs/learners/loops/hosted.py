@@ -3,6 +3,7 @@
     one worker, "fused" or "sequential" in it      the caller's updates, in another process
     several workers, "sequential"                  each agent's in the worker that owns it
 
+They give way to the environments, whose workers wait for the caller between any two steps: there learning has its time.
 The caller's thread that waits for them sleeps nearly all the time. Updates by torch in a thread of the caller's own
 would instead take turns with what the caller does for each step of the environments: an operation of a small network
 takes microseconds, and between any two the interpreter may go to the other thread for milliseconds.
@@ -37,6 +38,7 @@ class HostedUpdates(ProcessUpdates):
     """
 
     name = "process"
+    niceness = 5  # 10 gains hardly more, and lets other programs of the machine take nearly all
 
     def __init__(
         self,

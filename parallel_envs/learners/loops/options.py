@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from parallel_envs.learners.algorithm import Agent
 from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.loops.schedules import SCHEDULES, Schedule
+from parallel_envs.spelling import hint, is_one_of
 
 MODES = ("sync", "overlap", "free")
 PLACES = ("process", "thread", "serial")
@@ -141,10 +141,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        close = difflib.get_close_matches(str(value), choices, n=1)
-        hint = f"Did you mean {close[0]!r}?" if close else f"Choose one of {', '.join(map(repr, choices))}."
-        raise ValueError(f"{name}={value!r} is unknown. {hint}")
+    if not is_one_of(value, choices):
+        advice = hint(value, choices) or f" Choose one of {', '.join(map(repr, choices))}."
+        raise ValueError(f"{name}={value!r} is unknown.{advice}")
 
 
 def _check_count(name: str, value: Any, least: int) -> None:

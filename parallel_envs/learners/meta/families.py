@@ -11,7 +11,8 @@ from typing import Any
 
 import gymnasium
 
-from parallel_envs.learners.settings import BadSettings, nearest
+from parallel_envs.learners.settings import BadSettings
+from parallel_envs.spelling import advice
 from parallel_envs.tasks import part_of
 
 KNOWN = {
@@ -46,7 +47,7 @@ def find_family(env_name: str, env_kwargs: Mapping[str, Any]) -> Family:
         maker = _imported(path, env_name)
         return _family(env_name, maker, maker, env_kwargs)
     if path not in gymnasium.registry:
-        raise BadSettings(f"`env.env_name: {env_name}` is unknown. {nearest(env_name, [*KNOWN, *gymnasium.registry])}")
+        raise BadSettings(f"`env.env_name: {env_name}` is unknown. {advice(env_name, [*KNOWN, *gymnasium.registry])}")
     with closing(gymnasium.make(path, **env_kwargs)) as env:
         return _family(env_name, path, env, env_kwargs)
 

@@ -20,7 +20,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from parallel_envs.learners.settings import Backend, BadSettings, nearest
+from parallel_envs.learners.settings import Backend, BadSettings
+from parallel_envs.spelling import advice
 from parallel_envs.yaml_files import settings_in
 
 
@@ -174,7 +175,7 @@ def check(settings: MetaSettings) -> None:
     """Raise BadSettings for what contradicts itself."""
     env, train = settings.env, settings.train
     if env.env_type != "meta":
-        raise BadSettings(f"`env.env_type: {env.env_type}` is unknown. {nearest(env.env_type, ['meta'])}")
+        raise BadSettings(f"`env.env_type: {env.env_type}` is unknown. {advice(env.env_type, ['meta'])}")
     if train.num_iters is not None and train.n_env_steps_total is not None:
         raise BadSettings(
             "`train.num_iters` and `train.n_env_steps_total` both say when training ends. Say it in one place."
@@ -228,7 +229,7 @@ def _told(mistake: Mapping[str, Any]) -> str:
     name = ".".join(map(str, mistake["loc"]))
     if mistake["type"] == "extra_forbidden":
         where, _, word = name.rpartition(".")
-        return f"`{name}` is unknown. {nearest(word, _BLOCKS.get(where, MetaSettings).model_fields)}"
+        return f"`{name}` is unknown. {advice(word, _BLOCKS.get(where, MetaSettings).model_fields)}"
     if mistake["type"] == "missing":
         return f"`{name}` is missing."
     return f"`{name}: {mistake['input']!r}`: {mistake['msg']}."

@@ -61,6 +61,8 @@ class ProcessUpdates(UpdateMode):
     is_elsewhere = True
     host: Callable[..., LearnerHost] = LearnerHost
     """Makes what lives in a worker."""
+    niceness = 0
+    """How readily workers leave the cores to others."""
 
     def __init__(
         self, brains: Mapping[Agent, Brain], workers: int | None = None, timeout: float | None = UPDATE_TIMEOUT
@@ -77,7 +79,7 @@ class ProcessUpdates(UpdateMode):
         self._in: dict[int, SharedBlock] = {}
         self._late: dict[int, tuple[float | None, str]] = {}  # who was ended for it: after how long, and where it was
         # Nothing is preloaded: that would be in every later worker of this program, and torch is large.
-        self._pool = open_pool(num_workers, PoolSettings(name="learner"))
+        self._pool = open_pool(num_workers, PoolSettings(name="learner", niceness=self.niceness))
         try:
             self._key = self._pool.new_key()
             for worker in range(num_workers):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from parallel_envs.learners import IndependentLearners, PPOConfig
@@ -34,6 +35,7 @@ from tests.learners.test_independent import Pressing
         ({"mode": "free", "queue": 2, "minibatch": 4}, "minibatch=4 is no pair of bounds"),
         ({"mode": "free", "queue": 2, "minibatch": (4, 8, 16)}, "is no pair of bounds"),
         ({"mode": "overlap", "vtrace": "no"}, "vtrace='no' is no flag"),
+        ({"mode": np.zeros(2)}, r"mode=array.* is unknown. Choose one of"),
         ({"worker_budget": 0}, "worker_budget=0 is no whole number from 1 up"),
     ],
 )
