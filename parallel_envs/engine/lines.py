@@ -82,9 +82,9 @@ class Lines:
         """The ladder: ask, wait, terminate, wait, kill, wait."""
         if self.stopped or self.owner != os.getpid():
             return  # a process forked from the owner's has nothing to end
-        self.stopped = True
         deadline = time.monotonic() + timeout
         try:
+            self.stopped = True
             for line in self._living():
                 _ask_to_stop(line)
             self._await_ends(deadline - 0.4 * timeout)

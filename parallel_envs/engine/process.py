@@ -61,7 +61,10 @@ class ProcessPool(WorkerPool):
             self._poller = ends.poller
             self._poller.watch(self._completions.fd, READ)
             for worker in self.all_workers:
-                ends.lines.append(self._new_line(worker))
+                with undisturbed():  # a worker that nobody knows of yet would be left over
+                    ends.lines.append(self._new_line(worker))
+            # Made after the keeper, which the first worker has started: at interpreter exit the later ones run first.
+            self._finalizer = weakref.finalize(self, ends.stop, 2.0)
         except BaseException:
             self.closed = True
             ends.stop(2.0)
@@ -73,8 +76,6 @@ class ProcessPool(WorkerPool):
         self._pumping: int | None = None
         """The thread that waits for answers just now."""
         self._slept_at = 0.0
-        # Made after the keeper, which the first worker has started: at interpreter exit the later ones run first.
-        self._finalizer = weakref.finalize(self, ends.stop, 2.0)
 
     def _new_line(self, worker: int) -> Line:
         line = Line(self._start_process(worker, self._ends.common))
@@ -339,12 +340,14 @@ class ProcessPool(WorkerPool):
     def close(self, timeout: float = 5.0) -> None:
         if self.closed:
             return
-        self.closed = True
-        self._have_pump_left(timeout)
-        self._bells[:] = [_NOT_NOW] * self.num_workers  # the descriptors will soon be somebody else's
-        self._tickets.clear()
+        try:
+            self.closed = True
+            self._have_pump_left(timeout)
+            self._bells[:] = [_NOT_NOW] * self.num_workers  # the descriptors will soon be somebody else's
+            self._tickets.clear()
+        finally:  # a Ctrl-C may cut all of this short, but for the workers' end
+            self._ends.stop(timeout)
         self._finalizer.detach()
-        self._ends.stop(timeout)
         _log.info("%d workers stopped.", self.num_workers)
 
     def _have_pump_left(self, timeout: float) -> None:
