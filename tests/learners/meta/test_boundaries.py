@@ -72,6 +72,7 @@ def rollouts_of(arch: str, space: Any, mode: AutoresetMode, exact: bool = True) 
     given["env"] |= {"manager_options": {"autoreset_mode": mode}, "env_kwargs": {"action_space": space}}
     if arch == "markov":
         given["policy"]["algorithm"] = {"name": "ppo", "hidden": [16], "minibatch_size": 24}
+    given["policy"]["algorithm"] = {**given["policy"]["algorithm"], "policy_gain": 1.0}
     learner = Learner(given)
     learner.agent.brain.strip.weights.mul_(3.0)
     learner.collect_rollouts_parallel(7, parallel_env=learner.train_env_parallel)
@@ -129,4 +130,4 @@ def test_inner_boundaries_are_remembered(arch: str) -> None:
             fresh, _ = actor(torch.tensor(second[None]), actor.initial_state(1))
         told = by_hand(learner, rollout, SPACES[1])
         place = int(np.flatnonzero(told.features[:, 3])[0])
-        assert np.abs(fresh.numpy()[0] - told.outputs[place]).max() > 1e-3
+        assert np.abs(fresh.numpy()[0] - told.outputs[place]).max() > 1e-2
