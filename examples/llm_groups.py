@@ -146,7 +146,7 @@ class StandIn:
 
     def learn(self, entries: Sequence[Entry]) -> None:
         """Of all answers that were given in a state, keep the one after which most was gained."""
-        for entry in entries:
+        for entry in well(entries):
             *turns, _ = entry["history"]
             gained = 0.0
             for number in reversed(range(len(turns))):
@@ -177,10 +177,15 @@ def prompt(instruction: str, history: Sequence[Entry]) -> str:
 
 def play(manager: EnvStateManager, model: StandIn, seed: int) -> list[Entry]:
     """One episode in every environment. Returns all histories, each with its metrics."""
-    entries = manager.reset(seed)
+    entries = well(manager.reset(seed))
     while entries:
-        entries = manager.step([turn(entry, model.write(entry["tag"], entry["history"])) for entry in entries])
+        entries = well(manager.step([turn(entry, model.write(entry["tag"], entry["history"])) for entry in entries]))
     return manager.get_rollout_states()
+
+
+def well(entries: Sequence[Entry]) -> list[Entry]:
+    """Without those whose environments broke: there is nothing more to be said in them."""
+    return [entry for entry in entries if "failure" not in entry]
 
 
 def turn(entry: Entry, response: str) -> Entry:

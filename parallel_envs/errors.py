@@ -13,7 +13,8 @@
 
 Catch `ParallelEnvsError` to catch them all. A `RemoteError` whose remote type is one of Python's own exceptions
 (`ValueError`, `AttributeError`, ...) is an instance of that type too, so `except ValueError` keeps working when an
-environment moves into a worker.
+environment moves into a worker. So is one whose remote type is an error of this package with a method `retell(text)`:
+it is made of its text alone, and told to become what that says, since nothing else of it arrives.
 
 `CollectionInterrupted` stands apart: it is the KeyboardInterrupt of a Ctrl-C, with what was complete by then.
 """
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import builtins
 import multiprocessing
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -122,13 +124,18 @@ class RemoteError(ParallelEnvsError):
         super().__init__(text)
         self.type_name = type_name
         self.remote_message = remote_message
+        if (retell := getattr(self, "retell", None)) is not None:
+            retell(remote_message)
 
     @classmethod
     def named(cls, type_name: str) -> type[RemoteError]:
-        """This class, joined with Python's own exception of that name where there is one."""
-        known = _joined.get((cls, type_name))
+        """This class, joined with the exception of that name: Python's own, or one of ours that can be told again."""
+        original = _original(type_name)
+        if original is None or issubclass(cls, original):
+            return cls
+        known = _joined.get((cls, original))
         if known is None:
-            known = _joined[cls, type_name] = _join_with_builtin(cls, type_name)
+            known = _joined[cls, original] = _join(cls, original)
         return known
 
     def __str__(self) -> str:
@@ -156,17 +163,23 @@ class PolicyError(RemoteError):
     actions: dict[Any, Any]
 
 
-_joined: dict[tuple[type[RemoteError], str], type[RemoteError]] = {}
+_joined: dict[tuple[type[RemoteError], type[Exception]], type[RemoteError]] = {}
 
 
-def _join_with_builtin(base: type[RemoteError], type_name: str) -> type[RemoteError]:
-    original = getattr(builtins, type_name, None)
-    if not (isinstance(original, type) and issubclass(original, Exception)) or issubclass(base, original):
-        return base
+def _original(type_name: str) -> type[Exception] | None:
+    """The exception of that name that an error can be joined with."""
+    module, _, name = type_name.rpartition(".")
+    found = getattr(sys.modules.get(module) if module else builtins, name, None)
+    if not (isinstance(found, type) and issubclass(found, ParallelEnvsError if module else Exception)):
+        return None
+    return found if not module or hasattr(found, "retell") else None
+
+
+def _join(base: type[RemoteError], original: type[Exception]) -> type[RemoteError]:
     details = {"__module__": base.__module__, "__doc__": base.__doc__, "_plain": base}
     try:
         joined = type(base.__name__, (base, original), details)
-        joined("", type_name=type_name, remote_message="")
+        joined("", type_name="", remote_message="")
     except TypeError:  # exception groups, UnicodeDecodeError and the like want arguments of their own
         return base
     return joined

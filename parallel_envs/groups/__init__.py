@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING
 from parallel_envs.lazy import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
+    from parallel_envs.groups.blocks import GroupsSettings
+    from parallel_envs.groups.envs.faults import DataFileError
     from parallel_envs.groups.episodes import EnvStatus
     from parallel_envs.groups.failures import BadSettings, BadTurn, EnvFailure
     from parallel_envs.groups.interface import GroupEnv
     from parallel_envs.groups.manager import EnvStateManager
     from parallel_envs.groups.registry import known_env_types, register
-    from parallel_envs.groups.settings import GroupsSettings
 
 _HOMES = {
     "BadSettings": "failures",
     "BadTurn": "failures",
+    "DataFileError": "envs.faults",
     "EnvFailure": "failures",
     "EnvStateManager": "manager",
     "EnvStatus": "episodes",
     "GroupEnv": "interface",
-    "GroupsSettings": "settings",
+    "GroupsSettings": "blocks",
     "known_env_types": "registry",
     "register": "registry",
 }
@@ -32,6 +34,7 @@ _HOMES = {
 __all__ = [
     "BadSettings",
     "BadTurn",
+    "DataFileError",
     "EnvFailure",
     "EnvStateManager",
     "EnvStatus",

@@ -1,6 +1,6 @@
-"""By when an environment is to be done: written by its worker, read by the manager, in memory that both see.
+"""By when an environment is to be done, and with what: written by its worker, read by the manager, in shared memory.
 
-The caller of a worker that says nothing can thus tell which of its environments is to blame, and when it began.
+The caller of a worker that says nothing can thus tell which of its environments is to blame, and for what.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from typing import Any
 import numpy as np
 
 from parallel_envs.engine import SharedBlock
+from parallel_envs.groups.failures import MAKING, REPLAYING
 from parallel_envs.groups.jobs import Job, Restore
+
+_SENDING_SECONDS = 60.0  # what a worker does with its answers takes as long as these are large, however short turns are
+_BEFORE_JOBS = ("", MAKING, REPLAYING)  # by the number that stands for each in memory; "" is the job itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,10 @@ class Limits:
         """What it may take to make an environment."""
         return _or_ever(self.start)
 
+    def of_sending(self) -> float:
+        """What a worker may take to make bytes of its answers, and to send them."""
+        return max(_SENDING_SECONDS, _or_ever(self.step))
+
     def shortest(self) -> float:
         """What anything may take, whatever it is."""
         return min(_or_ever(self.step), _or_ever(self.reset), _or_ever(self.start))
@@ -57,35 +65,37 @@ class Clock:
 
     def __init__(self, block: SharedBlock, num_envs: int) -> None:
         self.request = 0
-        self._due, self._ended, self._requests = block.array(np.float64, (3, num_envs))
+        self._due, self._ended, self._requests, self._doing = block.array(np.float64, (4, num_envs))
         # The same memory: single numbers are written into these in half the time.
         whole: Any = memoryview(block.buffer).cast("d")
         self.due, self.ended = whole[:num_envs], whole[num_envs : 2 * num_envs]
-        """For workers, which write these for every environment in every turn: `begin` and `end` without the calls."""
+        """For workers, which write these for every job of every turn: `begin` and `end` without the calls."""
 
     @staticmethod
     def room(num_envs: int) -> SharedBlock:
         """Memory for so many."""
-        return SharedBlock.create(3 * num_envs * 8)
+        return SharedBlock.create(4 * num_envs * 8)
 
     def start(self, request: int, envs: Sequence[int]) -> None:
         """These are going to work on a request of this number."""
         self.request = request
         self._requests[envs] = request
 
-    def begin(self, env: int, seconds: float) -> None:
-        """It begins something that may take so long."""
+    def begin(self, env: int, seconds: float, doing: str = "") -> None:
+        """It begins something that may take so long: its job, or what comes before that."""
+        self._doing[env] = _BEFORE_JOBS.index(doing)
         self.due[env] = time.monotonic() + seconds
 
     def end(self, env: int) -> None:
         """It is done."""
         self.ended[env] = time.monotonic()
         self.due[env] = 0.0
+        self._doing[env] = 0
 
     def clear(self, envs: Iterable[int]) -> None:
         """They are doing nothing: their worker is gone."""
         for env in envs:
-            self._due[env] = 0.0
+            self._due[env] = self._doing[env] = 0.0
 
     def is_any_at_work(self, envs: Sequence[int]) -> bool:
         """Whether one of `envs` is doing something, for whatever request."""
@@ -94,6 +104,14 @@ class Clock:
     def at_work(self, envs: Sequence[int]) -> list[int]:
         """Those of `envs` that are doing something for this request."""
         return [env for env in envs if self._due[env] > 0.0 and self._requests[env] == self.request]
+
+    def doing(self, env: int, job: Job) -> str:
+        """What one that is at work for a request for `job` is at, in words."""
+        return _BEFORE_JOBS[int(self._doing[env])] or job.value
+
+    def have_ended(self, envs: Sequence[int], since: float) -> bool:
+        """Whether all of `envs` have done something since then."""
+        return bool((self._ended[list(envs)] > since).all())
 
     def next_due(self, envs: Sequence[int]) -> float:
         """When the first of `envs` is late; infinity if none can be."""

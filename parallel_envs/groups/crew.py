@@ -142,7 +142,7 @@ class Crew:
         late: dict[int, dict[int, EnvFailure]] = {}
         for worker, reply in self._replies(asked, late):
             if reply is not None and reply.death is not None:
-                losses.append(Loss(worker, reply.death, self._at_work(worker), late.get(worker, {})))
+                losses.append(Loss(worker, reply.death, self._deadlines.at_work(worker, asked), late.get(worker, {})))
                 continue
             try:
                 answers.add(self._post.read(worker, reply))
@@ -171,9 +171,6 @@ class Crew:
             del asked.tickets[worker]
 
     # ---- losses -----------------------------------------------------------------------------------------------------
-
-    def _at_work(self, worker: int) -> list[int]:
-        return self._clock.at_work(self._held[worker])
 
     def _replace(self, worker: int) -> None:
         held = self._held[worker]
@@ -209,7 +206,7 @@ class Crew:
                 failed |= guilty
                 queues[loss.worker] = [batch for batch in batches if batch] + queues.get(loss.worker, [])
             envs = [env for batches in queues.values() if batches for env in batches.pop(0)]
-            asked = self.begin(again(envs)) if envs else None
+            asked = self.begin(again(envs)) if envs and not record.is_in_vain(failed) else None
         return told, failed
 
     def num_bytes(self) -> int:

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parallel_envs.engine import Ticket, WorkerPool
+from parallel_envs.groups import failures
 from parallel_envs.groups.clock import Clock, Limits
-from parallel_envs.groups.failures import EnvFailure, of_lateness
+from parallel_envs.groups.failures import SENDING, EnvFailure, of_lateness
 from parallel_envs.groups.jobs import Job, Request
-from parallel_envs.groups.losses import doing_of
 
 
 @dataclass(slots=True)
@@ -49,24 +49,54 @@ class Deadlines:
         """End the workers that are to be given up. Who is to blame for it goes into `late`."""
         now = time.monotonic()
         for worker in [worker for worker, ticket in asked.tickets.items() if ticket.waiting]:
-            blamed = self._clock.late(self._held[worker], now)
-            if blamed or now >= self._lost_at(worker, asked):
-                late[worker] = self._failures(worker, blamed, asked.request)
+            if now >= self._lost_at(worker, asked):
+                late[worker] = self._failures(worker, self._late(worker, asked, now), asked.request)
                 self._pool.kill(worker)
+
+    def at_work(self, worker: int, asked: Asked) -> dict[int, str]:
+        """Those of a worker's environments that are at something for this request, and at what."""
+        if self._is_sending(worker, asked):
+            return dict.fromkeys(self._asked_of(worker, asked), SENDING)
+        return {env: self._clock.doing(env, asked.request.job) for env in self._clock.at_work(self._held[worker])}
 
     def _lost_at(self, worker: int, asked: Asked) -> float:
         """When a worker is to be given up: its environment is late, or it works for none and must be stuck."""
-        held, limit = self._held[worker], self._limits.step
+        held = self._held[worker]
         if self._clock.is_any_at_work(held):
             return self._clock.next_due(held)
-        return math.inf if limit is None else max(asked.sent_at, self._clock.last_end(held)) + limit
+        seconds = self._limits.of_sending() if self._is_sending(worker, asked) else self._limits.of(Job.PLAY)
+        return max(asked.sent_at, self._clock.last_end(held)) + seconds
 
-    def _failures(self, worker: int, envs: Sequence[int], request: Request) -> dict[int, EnvFailure]:
+    def _is_sending(self, worker: int, asked: Asked) -> bool:
+        """Whether a worker has done all it was asked: it makes bytes of the answers, or sends them."""
+        if self._clock.is_any_at_work(self._held[worker]):
+            return False
+        return self._clock.have_ended(self._asked_of(worker, asked), asked.sent_at)
+
+    def _asked_of(self, worker: int, asked: Asked) -> list[int]:
+        return [env for env in self._held[worker] if env in asked.request.asked]
+
+    def _late(self, worker: int, asked: Asked, now: float) -> dict[int, str]:
+        """Whose time is up, and for what. Nobody's if several send at once: each is asked by itself then."""
+        doing = self.at_work(worker, asked)
+        if SENDING in doing.values():  # since just now, perhaps
+            return doing if len(doing) == 1 and now >= self._lost_at(worker, asked) else {}
+        return {env: doing[env] for env in self._clock.late(list(doing), now)}
+
+    def _failures(self, worker: int, late: Mapping[int, str], request: Request) -> dict[int, EnvFailure]:
         stack = self._pool.stack(worker)
         return {
-            env: of_lateness(env, self._tags[env], doing_of(request, env), self._seconds(request, env), worker, stack)
-            for env in envs
+            env: of_lateness(env, self._tags[env], doing, self._seconds(doing, request, env), worker, stack)
+            for env, doing in late.items()
         }
 
-    def _seconds(self, request: Request, env: int) -> float | None:
-        return self._limits.reset if request.job is Job.RESET and env in request.asked else self._limits.step
+    def _seconds(self, doing: str, request: Request, env: int) -> float:
+        """What it might have taken for that."""
+        match doing:
+            case failures.MAKING:
+                return self._limits.of_making()
+            case failures.REPLAYING:
+                return self._limits.of_replay(request.restores[env])
+            case failures.SENDING:
+                return self._limits.of_sending()
+        return self._limits.of(request.job)

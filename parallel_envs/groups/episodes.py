@@ -13,6 +13,7 @@ import numpy as np
 
 from parallel_envs.groups.failures import EnvFailure
 from parallel_envs.groups.jobs import Played, Restore, Standing
+from parallel_envs.groups.metrics import FAILED
 from parallel_envs.groups.roster import Seat
 
 IMAGE = "<images>"
@@ -29,7 +30,7 @@ class EnvStatus:
         rewards: One for each turn.
         terminated: The environment came to an end of its own, as Gymnasium has it.
         truncated: It was cut short: by itself, because its actions were used up, or because it broke.
-        success: It said so in its last info.
+        success: It said so in its last info. Whoever says nothing of it has not succeeded.
         failure: How it broke, if it did.
     """
 
@@ -154,9 +155,14 @@ class Episode:
         return self.seat.max_actions_per_traj - self.left
 
     @property
+    def _told_of_success(self) -> list[Any]:
+        """What was said of it, turn by turn. Many environments never say anything."""
+        return [told[4]["success"] for told in self._turns if "success" in told[4]]
+
+    @property
     def _success(self) -> bool:
         """What was said of it last."""
-        said = [told[4]["success"] for told in self._turns if "success" in told[4]]
+        said = self._told_of_success
         with contextlib.suppress(Exception):  # an array, say, which is neither
             return bool(said and said[-1])
         return False
@@ -164,10 +170,14 @@ class Episode:
     # ---- metrics ----------------------------------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, float]:
-        """Its figures by name. Of one that broke there are none but `failed`: what it would have come to is unknown."""
+        """Its figures by name. Of one that broke there are none but `failed`: what it would have come to is unknown.
+
+        There is a `success` only if the environment told one.
+        """
         if self.failure is not None:
-            return {"failed": 1.0}
-        known = {"success": float(self._success), "num_actions": float(self._num_actions)}
+            return {FAILED: 1.0}
+        known = {"success": float(self._success)} if self._told_of_success else {}
+        known["num_actions"] = float(self._num_actions)
         return {**_means([told[4] for told in self._turns]), **known, **(self.own_metrics or {})}
 
 

@@ -14,13 +14,21 @@ from typing import Literal
 
 from parallel_envs.engine import Death, Failure
 from parallel_envs.errors import EnvError, ParallelEnvsError, RemoteTraceback, StepTimeout, WorkerDied
+from parallel_envs.groups.jobs import Job
 from parallel_envs.vector.failures import step_timeout, worker_died
 
 __all__ = ["BadSettings", "BadTurn", "EnvFailure"]
 
 
-SENDING = "sending its answer"
-"""What an environment was doing whose answer cannot travel."""
+MAKING, REPLAYING, SENDING = "its construction", "its replay", "sending its answer"
+"""What an environment is at before its job and after it: it is made, is brought to where it stood, and answers."""
+
+_SETTINGS = {
+    MAKING: "start_timeout",
+    REPLAYING: "reset_timeout or es_manager.step_timeout (a replay has the seconds of a reset and of all its turns)",
+    Job.RESET.value: "reset_timeout",
+}
+"""What is to be raised if it needs longer for that; `step_timeout` for all else."""
 
 
 class BadSettings(ParallelEnvsError, ValueError):
@@ -43,7 +51,8 @@ class EnvFailure:
         `error`: its code raised. `death`: its worker died on it, twice. `timeout`: it did not answer in time.
         `diverged`: it was replayed in a fresh worker and came to another state than before.
     doing:
-        What it was at: `its turn`, `its reset`, `its construction`, `its replay`, ...
+        What it was at: `its turn`, `its reset`, `its construction`, `its replay`, `sending its answer`, ...
+        Of an environment that cannot be made, in whichever way, there is no entry after `reset`, which raises.
     """
 
     kind: Literal["error", "death", "timeout", "diverged"]
@@ -64,7 +73,7 @@ class EnvFailure:
             case "death":
                 return WorkerDied(self.message, worker=-1, pid=-1, exitcode=None, env_ids=(self.env_id,))
         error = EnvError.named(self.type_name)(
-            self.message, type_name=self.type_name, remote_message=self.message.partition(": ")[2]
+            self.message, type_name=self.type_name, remote_message=self.message.partition(f" during {self.doing}: ")[2]
         )
         error.env_ids = (self.env_id,)  # type: ignore[attr-defined]  # `named` makes a subclass of EnvError
         error.__cause__ = RemoteTraceback(self.traceback) if self.traceback else None
@@ -78,15 +87,17 @@ def of_error(env_id: int, tag: str, doing: str, failure: Failure) -> EnvFailure:
 
 
 def of_death(env_id: int, tag: str, doing: str, death: Death) -> EnvFailure:
-    """A worker died on an environment."""
-    told = str(worker_died(death, [env_id], f"{doing} ({tag})"))
+    """A worker died on an environment, and the one that took its place did so too."""
+    again = " It was the second worker in this request that died with this environment alone at work."
+    told = str(worker_died(death, [env_id], f"{doing} ({tag})", advice=again))
     return EnvFailure("death", env_id, doing, "WorkerDied", told)
 
 
 def of_lateness(env_id: int, tag: str, doing: str, seconds: float | None, worker: int, stack: str) -> EnvFailure:
     """An environment did not answer in time, and its worker was ended."""
-    which = "reset_timeout" if doing == "its reset" else "step_timeout"
-    advice = f" Its worker was replaced. If {tag!r} needs longer, give it more: es_manager.{which}."
+    instead = "let its states be smaller, or " if doing == SENDING else ""
+    more = f"{instead}give it more: es_manager.{_SETTINGS.get(doing, 'step_timeout')}"
+    advice = f" Its worker was replaced. If {tag!r} needs longer, {more}."
     told = step_timeout(doing, seconds, [worker], [env_id], {worker: stack}, advice=advice)
     return EnvFailure("timeout", env_id, doing, "StepTimeout", str(told))
 
@@ -98,4 +109,4 @@ def of_divergence(env_id: int, tag: str) -> EnvFailure:
         "It must draw only from the seed that reset gives it: say uses_global_random = True in its class if it draws "
         "from `random` or `numpy.random`."
     )
-    return EnvFailure("diverged", env_id, "its replay", "Diverged", text)
+    return EnvFailure("diverged", env_id, REPLAYING, "Diverged", text)

@@ -89,7 +89,7 @@ def _over(position: int, episode: Episode) -> str:
 
 
 def _read_actions(position: int, env: int, actions: Any) -> tuple[str, ...]:
-    if isinstance(actions, str) or not isinstance(actions, list | tuple | Sequence):
+    if isinstance(actions, str) or not isinstance(actions, Sequence):
         raise BadTurn(
             f"Input {position} (env {env}) has actions={actions!r}. Give a list of strings, empty if there are none.",
             position=position,

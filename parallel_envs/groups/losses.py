@@ -3,8 +3,11 @@
 1. Those that were late are not asked again: they have failed.
 2. One that was at work when the worker died is asked once more; if the worker dies on it again, it has failed.
 3. Of several that were at work, in threads, each is asked by itself, so that it becomes known whose fault it is.
+   So it is of all whose answers were just being sent.
 4. All others are asked as if nothing had happened, and first.
 5. If answers cannot be read, each of those who gave them is asked by itself; who gives such an answer has failed.
+6. If one cannot be made for a reset, nobody is asked any more: the configuration is at fault, and the reset raises.
+   So one that was being made when the worker died is asked before the others.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parallel_envs.engine import Death, Failure
-from parallel_envs.groups.failures import SENDING, EnvFailure, of_death, of_error
+from parallel_envs.groups.failures import MAKING, SENDING, EnvFailure, of_death, of_error
 from parallel_envs.groups.jobs import Job, Request
 from parallel_envs.vector.failures import worker_died
 
@@ -25,11 +28,11 @@ _MOST_DEATHS = 5  # of a worker, within one request, on none of its environments
 
 @dataclass(slots=True)
 class Loss:
-    """A worker that was lost during a request, and those of its environments that are to blame for it."""
+    """A worker that was lost during a request, what its environments were at, and which are to blame for it."""
 
     worker: int
     death: Death
-    at_work: list[int]
+    at_work: Mapping[int, str]
     late: dict[int, EnvFailure] = field(default_factory=dict)
 
 
@@ -62,12 +65,20 @@ class Record:
                 self._count_idle(loss, unanswered)
                 return {}, [list(unanswered)]
             case [env] if env in self._tried:
-                failure = of_death(env, self._tags[env], doing_of(self._request, env), loss.death)
+                failure = of_death(env, self._tags[env], loss.at_work[env], loss.death)
                 return {env: failure}, [[other for other in unanswered if other != env]]
             case suspects:
                 if len(suspects) == 1:
                     self._tried.add(suspects[0])
-                return {}, [[env for env in unanswered if env not in suspects], *([env] for env in suspects)]
+                again = [[env for env in unanswered if env not in suspects], *([env] for env in suspects)]
+                return {}, again[::-1] if self._was_made(loss) else again
+
+    def is_in_vain(self, failed: Mapping[int, EnvFailure]) -> bool:
+        """Whether nothing can come of the request any more, now that these have failed."""
+        return self._request.job is Job.RESET and any(failure.doing == MAKING for failure in failed.values())
+
+    def _was_made(self, loss: Loss) -> bool:
+        return self._request.job is Job.RESET and MAKING in loss.at_work.values()
 
     def _judge_garbled(self, failure: Failure, envs: Sequence[int]) -> tuple[dict[int, EnvFailure], list[list[int]]]:
         if len(envs) > 1:
@@ -75,7 +86,8 @@ class Record:
         return {env: of_error(env, self._tags[env], SENDING, failure) for env in envs}, []
 
     def _told(self, loss: Loss) -> str:
-        return str(worker_died(loss.death, loss.at_work, "a turn")) if loss.at_work else _between(loss.death)
+        doing = " and ".join(sorted(set(loss.at_work.values())))
+        return str(worker_died(loss.death, list(loss.at_work), doing)) if loss.at_work else _between(loss.death)
 
     def _count_idle(self, loss: Loss, envs: Sequence[int]) -> None:
         """A worker that dies at none of its environments is not replaced for ever."""
@@ -86,8 +98,3 @@ class Record:
 
 def _between(death: Death) -> str:
     return f"Worker {death.worker} (pid {death.pid}) ended with code {death.exitcode} while it was idle."
-
-
-def doing_of(request: Request, env: int) -> str:
-    """What an environment was doing. One that was not asked is busy with an earlier request, which was interrupted."""
-    return (request.job if env in request.asked else Job.PLAY).value

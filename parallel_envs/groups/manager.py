@@ -13,23 +13,22 @@ environments ────────────────────── 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from parallel_envs.closing import ClosedAtExit
-from parallel_envs.engine import cores_here
+from parallel_envs.engine import Failure, cores_here
 from parallel_envs.engine.completions import undisturbed
 from parallel_envs.errors import ClosedError
 from parallel_envs.groups.clock import Limits
 from parallel_envs.groups.episodes import EnvStatus, Episode
-from parallel_envs.groups.failures import BadTurn
+from parallel_envs.groups.failures import MAKING, REPLAYING, SENDING, BadTurn, EnvFailure, of_error
 from parallel_envs.groups.homes import Homes, Results
 from parallel_envs.groups.inputs import Said, Turns, read_turns
 from parallel_envs.groups.jobs import Job, Told
-from parallel_envs.groups.metrics import Figures, by_tag, with_passes
+from parallel_envs.groups.metrics import FAILED, Figures, by_tag, with_passes
 from parallel_envs.groups.roster import Seat, read_roster
 from parallel_envs.groups.seeds import GroupSeeds
-from parallel_envs.groups.shelf import MAKING, REPLAYING
 from parallel_envs.groups.stats import GroupStats, stats_of
 from parallel_envs.spelling import suggests_keywords
 
@@ -143,7 +142,13 @@ class EnvStateManager(ClosedAtExit):
     def _begun(self, seeds: Sequence[int], results: Results) -> list[Episode]:
         """An episode for each environment, from what its reset told."""
         firsts = {**results.told, **results.failures}
-        return [Episode(seat, seeds[seat.group_id], self.mode, firsts[seat.env_id]) for seat in self.envs]
+        return [self._begun_with(seat, seeds[seat.group_id], firsts[seat.env_id]) for seat in self.envs]
+
+    def _begun_with(self, seat: Seat, seed: int, first: Any) -> Episode:
+        try:
+            return Episode(seat, seed, self.mode, first)
+        except Exception as error:  # noqa: BLE001  # user code: a state that cannot be copied
+            return Episode(seat, seed, self.mode, _unkept(seat, error))
 
     def step(self, all_env_inputs: Sequence[Mapping[str, Any]]) -> list[Entry]:
         """Let environments play a turn each: those that are given an input, as many or as few as you like.
@@ -161,12 +166,8 @@ class EnvStateManager(ClosedAtExit):
         self._check_begun("step")
         turns, said = read_turns(all_env_inputs, self._episodes)
         results = homes.do(Job.PLAY, turns)
-        try:
-            with undisturbed():  # a Ctrl-C comes before all of it, or after
-                entries = self._note(turns, said, results)
-        except BaseException:  # a state that cannot be copied: some have been noted, and others not
-            homes.all_astray(turns)
-            raise
+        with undisturbed():  # a Ctrl-C comes before all of it, or after
+            entries = self._note(turns, said, results)
         self._raise_if_wanted(results)
         return entries
 
@@ -176,12 +177,15 @@ class EnvStateManager(ClosedAtExit):
         penalty, entries = self.settings.es_manager.format_penalty, list[Entry]()
         for env, (response, raw_response) in zip(turns, said, strict=True):
             episode = episodes[env]
+            if env not in failures:
+                try:
+                    episode.played(told[env], response, raw_response, penalty)
+                except Exception as error:  # noqa: BLE001  # user code: a state that cannot be copied
+                    failures[env] = _unkept(episode.seat, error)
             if env in failures:
                 episode.broke(failures[env], (response, raw_response))
-            else:
-                episode.played(told[env], response, raw_response, penalty)
-                if episode.done:
-                    continue
+            elif episode.done:
+                continue
             entries.append(episode.entry())
         return entries
 
@@ -190,44 +194,64 @@ class EnvStateManager(ClosedAtExit):
     def get_rollout_states(self) -> list[Entry]:
         """The entries of all environments, each with its `metrics`, as `tag/name`.
 
-        `success`, `num_actions`, the mean over turns of each number in the infos, what the environment tells of its
-        own, and `pass@group_size`: whether anybody in its group succeeded.
+        `success` (where anybody of the tag tells it), `num_actions`, the mean over turns of each number in the infos,
+        what the environment tells of its own, and, with `success`, `pass@group_size`: whether anybody in its group
+        succeeded. One that could not tell its own has a `failure` in the place of all these; its episode goes on.
         """
-        figures = self._figures()
+        figures, failures = self._figures()
         named = with_passes(figures, self.group_size)
-        return [{**episode.entry(), "metrics": own} for episode, own in zip(self._episodes, named, strict=True)]
+        entries = [{**episode.entry(), "metrics": own} for episode, own in zip(self._episodes, named, strict=True)]
+        for env, failure in failures.items():
+            entries[env]["failure"] = failure
+        return entries
 
     def metrics(self) -> dict[str, float]:
         """The means of all metrics by tag, as `tag/name`; `tag/failed` is the share of environments that broke."""
-        figures = self._figures()
+        figures, _ = self._figures()
         return by_tag(figures, with_passes(figures, self.group_size))
 
-    def _figures(self) -> list[Figures]:
+    def _figures(self) -> tuple[list[Figures], dict[int, EnvFailure]]:
+        """The figures of all episodes, and who could not tell its own."""
         homes = self._at_home()
         self._check_begun("metrics")
         going = [env for env, episode in enumerate(self._episodes) if not episode.done]
-        for env, own in self._asked(homes, Job.MEASURE, dict.fromkeys(going, ())).items():
+        results = self._asked(homes, Job.MEASURE, dict.fromkeys(going, ()))
+        for env, own in results.told.items():
             self._episodes[env].own_metrics = own
-        return [Figures(episode.seat.tag, episode.seat.group_id, episode.metrics()) for episode in self._episodes]
+        self._raise_if_wanted(results)
+        figures = []
+        for env, episode in enumerate(self._episodes):
+            known = {FAILED: 1.0} if env in results.failures else episode.metrics()
+            figures.append(Figures(episode.seat.tag, episode.seat.group_id, known))
+        return figures, results.failures
 
-    def render(self, mode: str = "text") -> list[Any]:
-        """What each environment shows, as `text` or as `rgb_array`; None for those that failed."""
+    def render(self, mode: str = "text", env_ids: Iterable[int] | None = None) -> list[Any]:
+        """What environments show, as `text` or as `rgb_array`: all, or these; None for those that failed.
+
+        If one of them cannot be shown, why not is raised; its episode goes on.
+        """
         homes = self._at_home()
         self._check_begun("render")
-        well = [env for env, episode in enumerate(self._episodes) if episode.failure is None]
-        shown = self._asked(homes, Job.RENDER, dict.fromkeys(well, (mode,)))
-        return [shown.get(env) for env in range(self.num_envs)]
+        chosen = range(self.num_envs) if env_ids is None else [self._checked(env) for env in env_ids]
+        well = [env for env in chosen if self._episodes[env].failure is None]
+        results = self._asked(homes, Job.RENDER, dict.fromkeys(well, (mode,)))
+        for _, failure in sorted(results.failures.items()):
+            raise failure.exception()
+        return [results.told.get(env) for env in chosen]
 
-    def _asked(self, homes: Homes, job: Job, asked: Mapping[int, Told]) -> dict[int, Any]:
-        """The answers to a mere question. One that only could not answer it goes on; it is raised all the same."""
+    def _checked(self, env: Any) -> int:
+        if isinstance(env, bool) or not hasattr(env, "__index__") or not 0 <= int(env) < self.num_envs:
+            raise BadTurn(f"render() was asked for env {env!r}, and there are envs 0 to {self.num_envs - 1}.")
+        return int(env)
+
+    def _asked(self, homes: Homes, job: Job, asked: Mapping[int, Told]) -> Results:
+        """What came of a mere question. Who only could not answer it goes on, and an episode that is over stays so."""
         results = homes.do(job, asked)
         for env, failure in results.failures.items():
-            if failure.kind != "error" or failure.doing == REPLAYING:
+            only_asked = failure.doing == MAKING or (failure.kind == "error" and failure.doing != REPLAYING)
+            if not only_asked and not self._episodes[env].done:
                 self._episodes[env].broke(failure)
-        for env in asked:
-            if env in results.failures:
-                raise results.failures[env].exception()
-        return results.told
+        return results
 
     # ---- its life ---------------------------------------------------------------------------------------------------
 
@@ -291,3 +315,8 @@ class EnvStateManager(ClosedAtExit):
         groups = self.envs[-1].group_id + 1
         state = "closed" if self._closed else f"{sum(not episode.done for episode in self._episodes)} unfinished"
         return f"EnvStateManager({self.mode}, {groups} groups of {self.group_size}, {state})"
+
+
+def _unkept(seat: Seat, error: Exception) -> EnvFailure:
+    """What an environment answered cannot be kept."""
+    return of_error(seat.env_id, seat.tag, SENDING, Failure.of(error))

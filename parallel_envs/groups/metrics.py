@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+FAILED = "failed"
+"""All that is known of an episode that broke: `{FAILED: 1.0}`. What it would have come to is anybody's guess."""
+
 
 class Figures(NamedTuple):
     """One episode's metrics, and where they belong."""
@@ -18,9 +21,9 @@ class Figures(NamedTuple):
 def with_passes(figures: Sequence[Figures], group_size: int) -> list[dict[str, float]]:
     """Each episode's metrics as `tag/name`, and whether anybody of its group succeeded: `tag/pass@k`.
 
-    A group of which all have failed has no `pass@k`.
+    A group of which all have failed has no `pass@k`, and neither has one whose environments do not tell of success.
     """
-    passed: dict[int, float] = {}
+    figures, passed = _judged(figures), dict[int, float]()
     for one in figures:
         if (success := one.metrics.get("success")) is not None:
             passed[one.group_id] = max(success, passed.get(one.group_id, 0.0))
@@ -32,11 +35,23 @@ def with_passes(figures: Sequence[Figures], group_size: int) -> list[dict[str, f
     return named
 
 
+def _judged(figures: Sequence[Figures]) -> list[Figures]:
+    """With a `success` of 0 for those that told none; but if nobody of a tag tells, whatever it does, then without."""
+    told = {one.tag for one in figures if "success" in one.metrics}
+    mute = {one.tag for one in figures if one.metrics.get("num_actions")} - told
+
+    def judged(one: Figures) -> Figures:
+        unknown = one.tag in mute or "num_actions" not in one.metrics  # of those that failed there are no figures
+        return one if unknown else one._replace(metrics={"success": 0.0, **one.metrics})
+
+    return [judged(one) for one in figures]
+
+
 def by_tag(figures: Sequence[Figures], named: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean of each metric over the episodes that have it; `tag/failed` is the share of those that broke."""
     values: dict[str, list[float]] = {}
     for one, metrics in zip(figures, named, strict=True):
-        values.setdefault(f"{one.tag}/failed", []).append(one.metrics.get("failed", 0.0))
-        for name in metrics.keys() - {f"{one.tag}/failed"}:
+        values.setdefault(failed := f"{one.tag}/{FAILED}", []).append(one.metrics.get(FAILED, 0.0))
+        for name in metrics.keys() - {failed}:
             values.setdefault(name, []).append(metrics[name])
     return {name: fmean(own) for name, own in sorted(values.items())}

@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from parallel_envs.engine import let_ctrl_c_through
 from parallel_envs.groups.guarded import Guarded, seeded
-from parallel_envs.groups.interface import Outcome
 from parallel_envs.groups.jobs import Job, Played, Restore
+from parallel_envs.groups.meanings import folded, meanings_of
+from parallel_envs.groups.outcomes import read_flag, read_outcome
 
 _PLAIN = frozenset({str, float, int, bool, type(None)})
 """What nobody can write into."""
@@ -44,10 +43,16 @@ class Player:
         self._env: Any = None
         self._state: Any = None
         self._names: dict[str, Any] | None = None
+        self._has_meaning: Callable[[str], bool] | None = None
 
     @property
     def made(self) -> bool:
         return self._env is not None
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether it draws from the process's generators, so that others of its kind wait while it is at work."""
+        return isinstance(self._env, Guarded)
 
     def make(self) -> None:
         """Make the environment. What its constructor draws at random is the same everywhere."""
@@ -83,7 +88,7 @@ class Player:
             except (TypeError, ValueError):
                 usual = False
             if not usual:
-                state, one, terminated, truncated, facts = _outcome(told, self._recipe.tag)
+                state, one, terminated, truncated, facts = read_outcome(told, self._recipe.tag)
             reward += one
             note(facts)
             if terminated or truncated:
@@ -92,9 +97,11 @@ class Player:
         self._state = state
         if self._copies:
             state, info = self._told(state), self._told_of(info)
+        if not (terminated is truncated is False):  # over, or not told as Gymnasium tells it
+            terminated, truncated = read_flag(terminated), read_flag(truncated)
         over = terminated or truncated or len(executed) >= allowance
         own, all_valid = self.measure() if over else None, 0 < len(wanted) == len(actions)
-        return state, reward, bool(terminated), bool(truncated), info, executed, all_valid, own
+        return state, reward, terminated, truncated, info, executed, all_valid, own
 
     def render(self, mode: str) -> Any:
         """What it shows: `text` or `rgb_array`."""
@@ -110,24 +117,25 @@ class Player:
         self._begin(restore.seed, restore.mode)
         for turn in restore.turns:
             for action in turn:
-                self._state = _outcome(self._env.step(action), self._recipe.tag)[0]
+                self._state = read_outcome(self._env.step(action), self._recipe.tag)[0]
         return _copied(self._state)
 
     # ---- what they are made of ---------------------------------------------------------------------------------------
 
     def _begin(self, seed: int, mode: str) -> None:
         self._state = self._env.reset(seed, mode)
-        self._names = _names_of(getattr(self._env, "action_lookup", None))
+        self._names = meanings_of(getattr(self._env, "action_lookup", None))
+        self._has_meaning = getattr(self._env, "has_meaning", None)
 
     def _meant(self, actions: Sequence[str]) -> Sequence[Any]:
-        """The actions that have a meaning here, as values."""
+        """The actions that have a meaning here, as values; as text where they have no names."""
         names = self._names
         if names is None:
-            return actions
+            return actions if self._has_meaning is None else list(filter(self._has_meaning, actions))
         try:
             return [names[action] for action in actions]  # mostly all are spelt as they are in the lookup
         except KeyError:
-            return [names[name] for action in actions if (name := action.strip().lower()) in names]
+            return [names[name] for action in actions if (name := folded(action)) in names]
 
     def _told(self, value: Any) -> Any:
         return _copied(value) if self._copies else value
@@ -166,11 +174,9 @@ def drop_quietly(player: Player) -> None:
 def _suited(env: Any) -> Any:
     """An environment with the methods of a group's."""
     if "gymnasium" in sys.modules:
-        import gymnasium
+        from parallel_envs.groups.gymnasium_env import adapted
 
-        from parallel_envs.groups.gymnasium_env import GymnasiumEnv
-
-        env = GymnasiumEnv(env) if isinstance(env, gymnasium.Env) else env
+        env = adapted(env)
     for name in ("reset", "step"):
         if not callable(getattr(env, name, None)):
             raise TypeError(f"{_kind_of(env)} has no {name}(). An environment has reset(seed, mode) and step(action).")
@@ -179,36 +185,6 @@ def _suited(env: Any) -> Any:
 
 def _copied(value: Any) -> Any:
     return value if type(value) in _PLAIN else copy.deepcopy(value)
-
-
-def _names_of(lookup: Any) -> dict[str, Any] | None:
-    """What each name means, without regard to case; as it is spelt in the lookup, and in lower case."""
-    if lookup is None:
-        return None
-    if not isinstance(lookup, Mapping) or not all(isinstance(name, str) for name in lookup.values()):
-        raise TypeError(
-            f"action_lookup is {lookup!r}. Give a mapping from the actions that step() takes to their names, such as "
-            "{0: 'left', 1: 'right'}."
-        )
-    names = {name.strip().lower(): value for value, name in lookup.items()}
-    return {name: names[name.strip().lower()] for name in lookup.values()} | names
-
-
-def _outcome(told: Any, tag: str) -> Outcome:
-    """What `step` returned, as Gymnasium's five."""
-    if isinstance(told, tuple | list) and len(told) in (4, 5) and isinstance(told[-1], Mapping):
-        state, reward, terminated, *truncated, info = told
-        return state, _number(reward), terminated, truncated[0] if truncated else False, info
-    what = f"{len(told)} values" if isinstance(told, tuple | list) else f"a {type(told).__name__}"
-    raise TypeError(
-        f"step() of {tag!r} returned {what}. Return (state, reward, terminated, truncated, info), info being a dict."
-    )
-
-
-def _number(reward: Any) -> float:
-    if reward is None:
-        raise TypeError("step() returned the reward None. Give a number: 0.0, if there is nothing to be paid.")
-    return float(reward) if isinstance(reward, float | int) else float(np.asarray(reward, float).reshape(()))
 
 
 def _kind_of(env: Any) -> str:

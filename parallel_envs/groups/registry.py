@@ -39,7 +39,7 @@ class EnvType:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Path:
+class ImportPath:
     """The factory `package.module:name`, imported where and when it is called."""
 
     path: str
@@ -99,4 +99,4 @@ def env_type_named(name: str) -> EnvType:
     if name not in _READY:
         raise BadSettings(f"env_type={name!r} is unknown. {advice(name, known_env_types())}")
     module, made, config, light = _READY[name]
-    return EnvType(name, Path(f"{module}:{made}"), Path(f"{module}:{config}").found(), light)
+    return EnvType(name, ImportPath(f"{module}:{made}"), ImportPath(f"{module}:{config}").found(), light)

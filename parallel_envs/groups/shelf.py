@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from parallel_envs.engine import Failure, SharedBlock, dump_reply, let_ctrl_c_through
 from parallel_envs.engine.forks import forked, leave_if_forked
 from parallel_envs.groups.clock import Clock, Limits
-from parallel_envs.groups.failures import SENDING
+from parallel_envs.groups.failures import MAKING, REPLAYING, SENDING
 from parallel_envs.groups.jobs import HARMLESS, Answers, Broken, Pairs, Request, Restore
 from parallel_envs.groups.mailbox import Mailbox
 from parallel_envs.groups.player import WORK, Player, Recipe, drop_quietly
@@ -22,9 +22,6 @@ from parallel_envs.groups.player import WORK, Player, Recipe, drop_quietly
 if TYPE_CHECKING:
     from parallel_envs.groups.waiting import Waiting
     from parallel_envs.vector.registry import Registrations
-
-MAKING = "its construction"
-REPLAYING = "its replay"
 
 
 class Shelf:
@@ -55,7 +52,7 @@ class Shelf:
         if any(recipe.threads > 1 for recipe in recipes.values()):  # in the caller, one after the other
             from parallel_envs.groups.waiting import Waiting
 
-            shelf._waiting = Waiting(shelf._recipes, shelf._do_each)
+            shelf._waiting = Waiting(shelf._recipes, shelf._do_each, lambda env: shelf._players[env].takes_turns)
         if registrations is not None:
             registrations.install()
         return shelf
@@ -100,8 +97,18 @@ class Shelf:
         if self._waiting is None:
             self._do_each(request, iter(request.asked.items()), answers)
         else:
-            self._waiting.do(request, answers)
+            self._waiting.do(self._of_those_made(request, answers), answers)
         return answers
+
+    def _of_those_made(self, request: Request, answers: Answers) -> Request:
+        """The part of a request that concerns those that could be made.
+
+        They are made before any thread is called: constructors take turns in any case (`seeded`), and who waits for
+        its turn in a thread would be late by what others need.
+        """
+        if all(self._players[env].made for env in request.asked):
+            return request
+        return request.of([env for env in request.asked if self._made(env, answers)])
 
     def _do_each(self, request: Request, pairs: Pairs, answers: Answers) -> None:
         """One after the other. In a worker the clock tells who is at work, and by when it is to be done."""
@@ -126,20 +133,23 @@ class Shelf:
 
     def _brought_there(self, env: int, restore: Restore | None, answers: Answers) -> bool:
         """Make the environment if there is none, and bring it to where it is to be. False: it broke on the way."""
-        player, limits = self._players[env], self._limits
-        if not player.made and not self._tried(env, MAKING, limits.of_making(), player.make, answers):
+        if not self._made(env, answers):
             return False
         if restore is None:
             return True
 
         def bring() -> None:
-            answers.met[env] = player.restore(restore)
+            answers.met[env] = self._players[env].restore(restore)
 
-        return self._tried(env, REPLAYING, limits.of_replay(restore), bring, answers)
+        return self._tried(env, REPLAYING, self._limits.of_replay(restore), bring, answers)
+
+    def _made(self, env: int, answers: Answers) -> bool:
+        player = self._players[env]
+        return player.made or self._tried(env, MAKING, self._limits.of_making(), player.make, answers)
 
     def _tried(self, env: int, doing: str, seconds: float, work: Callable[[], None], answers: Answers) -> bool:
         if self._clock is not None:
-            self._clock.begin(env, seconds)
+            self._clock.begin(env, seconds, doing)
         try:
             work()
             leave_if_forked()

@@ -63,11 +63,13 @@ class _Watch:
 class Waiting:
     """Does requests for environments of which some wait: at most as many at once as the recipe of a tag says.
 
-    `do_each` does the part of a request that concerns the environments of an iterator.
+    `do_each` does the part of a request that concerns the environments of an iterator. `takes_turns` tells of one that
+    it uses what the whole process has only once: it is done in the worker's own thread, lest it wait for others there
+    while its time runs.
     """
 
-    def __init__(self, recipes: Mapping[int, Recipe], do_each: DoEach) -> None:
-        self._recipes, self._do_each = recipes, do_each
+    def __init__(self, recipes: Mapping[int, Recipe], do_each: DoEach, takes_turns: Callable[[int], bool]) -> None:
+        self._recipes, self._do_each, self._takes_turns = recipes, do_each, takes_turns
         self._threads = Threads("environment")
         self._slow: set[tuple[str, Job]] = set()
 
@@ -95,7 +97,8 @@ class Waiting:
         by_tag: dict[str, list[int]] = {}
         for env in request.asked:
             recipe = self._recipes[env]
-            by_tag.setdefault(recipe.tag if recipe.threads > 1 else "", []).append(env)
+            is_alone = recipe.threads == 1 or self._takes_turns(env)
+            by_tag.setdefault("" if is_alone else recipe.tag, []).append(env)
         alone = by_tag.pop("", [])
         crowds = [
             _Crowd(tag, request.pairs(envs), min(len(envs), self._recipes[envs[0]].threads))

@@ -6,6 +6,7 @@ import math
 import time
 
 from parallel_envs.groups.clock import Clock, Limits
+from parallel_envs.groups.failures import MAKING, REPLAYING
 from parallel_envs.groups.jobs import Job, Restore
 
 
@@ -43,9 +44,37 @@ def test_who_is_busy_with_an_earlier_request_is_not_to_blame() -> None:
     assert here.next_due([0, 1]) < time.monotonic()
 
 
+def test_what_an_environment_is_at_is_told() -> None:
+    block = Clock.room(2)
+    here, there = Clock(block, 2), Clock(block, 2)
+    block.close()
+    told = [here.doing(1, Job.RESET)]
+    for doing in (MAKING, REPLAYING):
+        there.begin(1, 10.0, doing)
+        told += [here.doing(1, Job.RESET), here.doing(0, Job.PLAY)]
+        there.end(1)
+    there.begin(1, 10.0, MAKING)
+    here.clear([1])
+    told.append(there.doing(1, Job.PLAY))
+    assert told == ["its reset", "its construction", "its turn", "its replay", "its turn", "its turn"]
+
+
+def test_whether_all_have_done_something_since() -> None:
+    block = Clock.room(3)
+    clock = Clock(block, 3)
+    block.close()
+    clock.end(0)
+    between = time.monotonic()
+    clock.end(1)
+    assert [clock.have_ended(envs, between) for envs in ([0], [1], [0, 1], [1, 2])] == [False, True, False, False]
+
+
 def test_how_long_anything_may_take() -> None:
     limits, replay = Limits(step=2.0, reset=5.0, start=9.0), Restore(0, "train", (("a",), ("b", "c")))
     assert [limits.of(job) for job in Job] == [5.0, 2.0, 2.0, 2.0]
     assert (limits.of_replay(replay), limits.of_making(), limits.shortest()) == (9.0, 9.0, 2.0)
+    assert (limits.of_sending(), Limits(step=90.0).of_sending()) == (60.0, 90.0)
     ever = Limits(start=None)
-    assert {ever.of(Job.RESET), ever.of_replay(replay), ever.of_making(), ever.shortest()} == {math.inf}
+    assert {ever.of(Job.RESET), ever.of_replay(replay), ever.of_making(), ever.of_sending(), ever.shortest()} == {
+        math.inf
+    }

@@ -44,6 +44,12 @@ def test_what_is_no_number_and_no_truth_has_no_metric_and_hides_no_other() -> No
     assert not one.status.success
 
 
+def test_success_that_nobody_told_of_has_no_figure() -> None:
+    one = after({"n": 2})
+    assert one.metrics() == {"n": 2.0, "num_actions": 1.0}
+    assert one.status.success is False
+
+
 @pytest.mark.parametrize(
     ("images", "text", "told"),
     [

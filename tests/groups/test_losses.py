@@ -6,17 +6,17 @@ import pytest
 
 from parallel_envs.engine import Death, Failure
 from parallel_envs.errors import WorkerDied
-from parallel_envs.groups.failures import SENDING, EnvFailure, of_lateness
+from parallel_envs.groups.failures import MAKING, SENDING, EnvFailure, of_lateness
 from parallel_envs.groups.jobs import Job, Request
-from parallel_envs.groups.losses import Garbled, Loss, Record, doing_of
+from parallel_envs.groups.losses import Garbled, Loss, Record
 
 TAGS = dict.fromkeys(range(4), "Tag")
 TURN = Request(Job.PLAY, {env: (["go"], 1) for env in range(4)})
 ALL = [0, 1, 2, 3]
 
 
-def loss(*at_work: int, late: dict[int, EnvFailure] | None = None) -> Loss:
-    return Loss(0, Death(0, 99, -9), list(at_work), late or {})
+def loss(*at_work: int, doing: str = "its turn", late: dict[int, EnvFailure] | None = None) -> Loss:
+    return Loss(0, Death(0, 99, -9), dict.fromkeys(at_work, doing), late or {})
 
 
 @pytest.fixture
@@ -33,6 +33,32 @@ def test_who_was_at_work_is_asked_once_more_after_the_others(record: Record) -> 
     assert record.judge(loss(1), ALL) == ({}, [[0, 2, 3], [1]])
     failed, again = record.judge(loss(1), [1])
     assert (failed[1].kind, failed[1].doing, again) == ("death", "its turn", [[]])
+    assert "It was the second worker in this request that died with this environment alone at work." in str(failed[1])
+
+
+def test_what_it_was_at_when_it_died_last_is_told(record: Record, caplog: pytest.LogCaptureFixture) -> None:
+    record.judge(loss(1), [1])
+    failed, _ = record.judge(loss(1, doing=MAKING), [1])
+    assert failed[1].doing == MAKING
+    assert "(SIGKILL) during its construction (Tag)" in str(failed[1])
+    assert "(SIGKILL) during its construction." in caplog.text
+
+
+def test_all_whose_answers_were_being_sent_are_asked_by_themselves(record: Record) -> None:
+    assert record.judge(loss(0, 1, doing=SENDING), [0, 1]) == ({}, [[], [0], [1]])
+    assert record.judge(loss(0, doing=SENDING), [0]) == ({}, [[], [0]])
+    failed, _ = record.judge(loss(0, doing=SENDING), [0])
+    assert (failed[0].kind, failed[0].doing) == ("death", SENDING)
+
+
+def test_a_reset_is_in_vain_as_soon_as_one_cannot_be_made(record: Record) -> None:
+    reset = Record(Request(Job.RESET, dict.fromkeys(ALL, (1, "train"))), TAGS)
+    assert reset.judge(loss(1, doing=MAKING), ALL) == ({}, [[1], [0, 2, 3]])
+    assert reset.judge(loss(2, doing="its reset"), ALL) == ({}, [[0, 1, 3], [2]])
+    unmade = {0: of_lateness(0, "Tag", MAKING, 1.0, 0, "a stack")}
+    unbegun = {0: of_lateness(0, "Tag", "its reset", 1.0, 0, "a stack")}
+    assert [reset.is_in_vain(failed) for failed in ({}, unbegun, unmade)] == [False, False, True]
+    assert not record.is_in_vain(unmade)
 
 
 def test_each_of_several_is_asked_by_itself(record: Record) -> None:
@@ -58,7 +84,5 @@ def test_of_those_whose_answers_cannot_be_read_each_is_asked_by_itself(record: R
 
 
 def test_who_is_busy_with_an_earlier_request_does_not_fail_this_one() -> None:
-    reset = Request(Job.RESET, {0: (1, "train")})
-    record = Record(reset, TAGS)
+    record = Record(Request(Job.RESET, {0: (1, "train")}), TAGS)
     assert record.judge(loss(2), [0]) == ({}, [[0]])
-    assert (doing_of(TURN, 0), doing_of(reset, 0), doing_of(reset, 5)) == ("its turn", "its reset", "its turn")

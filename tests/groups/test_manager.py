@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from parallel_envs.engine import Unpicklable, cores_here
-from parallel_envs.errors import ClosedError, WorkerStartError
-from parallel_envs.groups import EnvStateManager, crew, register
+from parallel_envs.errors import ClosedError, WorkerDied, WorkerStartError
+from parallel_envs.groups import BadTurn, EnvStateManager, crew, register
 from parallel_envs.groups import cores as core_keeping
 from parallel_envs.groups.deadlines import Asked
 from parallel_envs.groups.episodes import Episode
@@ -219,7 +219,62 @@ def test_rendering() -> None:
         assert manager.render() == [entry["history"][0]["state"] for entry in entries]
         with pytest.raises(ValueError, match=r"kwargs: \{render_mode: rgb_array\}"):
             manager.render("rgb_array")
+        pictures = manager.render("rgb_array", env_ids=[]), manager.render(env_ids=[3, 0])
+        assert pictures == ([], [entries[3]["history"][0]["state"], entries[0]["history"][0]["state"]])
+        with pytest.raises(BadTurn, match="asked for env 4, and there are envs 0 to 3"):
+            manager.render(env_ids=[4])
         assert len(manager.step(inputs({env: ["down", "right"] for env in range(4)}))) == 4
+
+
+class Secretive(Walk):
+    """Cannot tell how it is doing before it has jumped."""
+
+    def metrics(self) -> dict[str, float]:
+        if self.place < 3:
+            raise ValueError("not yet")
+        return {}
+
+
+class Invisible(Walk):
+    """Cannot be shown."""
+
+    def render(self, mode: str = "text") -> str:
+        os._exit(3)
+
+
+def configured_with(kind: type[Walk], **said: Any) -> dict[str, Any]:
+    """A group of walks, and one of these."""
+    register("special", kind, WalkConfig)
+    config = configured({"Walk": 2}, **said)
+    config["es_manager"]["train"]["env_configs"] = {"tags": ["Walk", "Special"], "n_groups": [1, 1]}
+    config["custom_envs"]["Special"] = {"env_type": "special", "max_actions_per_traj": 2}
+    return config
+
+
+@pytest.mark.parametrize("use_multiprocessing", [True, False])
+def test_who_cannot_tell_its_own_metrics_keeps_nobodys_from_being_told(use_multiprocessing: bool) -> None:
+    config = configured_with(Secretive, max_workers=1, use_multiprocessing=use_multiprocessing)
+    with EnvStateManager(config) as manager:
+        manager.reset(seed=1)
+        manager.step(inputs({env: ["right"] for env in range(2)}))
+        states = manager.get_rollout_states()
+        assert ["not yet" in str(entry.get("failure")) for entry in states] == [False, False, True, True]
+        assert states[2]["metrics"] == {"Special/failed": 1.0}
+        assert states[0]["metrics"]["Walk/num_actions"] == 1.0
+        assert (manager.metrics()["Special/failed"], manager.metrics()["Walk/failed"]) == (1.0, 0.0)
+        entries = manager.step(inputs({env: ["right"] for env in range(4)}))
+        assert ["failure" in entry for entry in entries] == [False] * 4
+
+
+def test_an_episode_that_is_over_stays_as_it_was_whatever_showing_it_does() -> None:
+    with EnvStateManager(configured_with(Invisible, max_workers=1)) as manager:
+        manager.reset(seed=1)
+        manager.step(inputs({2: ["left", "left"]}))
+        before = manager.statuses
+        with pytest.raises(WorkerDied):
+            manager.render(env_ids=[2])
+        assert before[2].done
+        assert manager.statuses == before
 
 
 # ---- where ----------------------------------------------------------------------------------------------------------
@@ -396,15 +451,16 @@ class Hiding(Walk):
         return (Shy() if action == 7 else state, *rest)
 
 
-def test_a_turn_that_cannot_be_noted_leaves_everyone_where_the_episodes_stand() -> None:
+def test_a_state_that_cannot_be_kept_is_the_failure_of_one_environment() -> None:
     register("walk", Hiding, WalkConfig)
     with EnvStateManager(configured({"Walk": 2}, max_workers=1)) as manager:
         manager.reset(seed=1)
-        with pytest.raises(ValueError, match="no copies of this"):
-            manager.step(inputs({0: ["right"], 1: ["jump"], 2: ["right"]}))
-        assert [status.num_actions for status in manager.statuses] == [1, 0, 0, 0]
-        entries = manager.step(inputs({env: ["left"] for env in range(4)}))
-        assert [len(entry["history"][-1]["state"].split()) for entry in entries] == [3, 2, 2, 2]
+        entries = manager.step(inputs({0: ["right"], 1: ["jump"], 2: ["right"]}))
+        assert [entry["env_id"] for entry in entries if "failure" in entry] == [1]
+        assert "no copies of this" in str(entries[1]["failure"])
+        assert [status.num_actions for status in manager.statuses] == [1, 0, 1, 0]
+        entries = manager.step(inputs({env: ["left"] for env in (0, 2, 3)}))
+        assert [len(entry["history"][-1]["state"].split()) for entry in entries] == [3, 3, 2]
 
 
 def test_a_ctrl_c_waits_until_a_turn_has_been_noted(monkeypatch: pytest.MonkeyPatch) -> None:

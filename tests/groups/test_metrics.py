@@ -28,3 +28,30 @@ def test_a_group_of_which_all_failed_neither_passed_nor_not() -> None:
     named = with_passes(figures, 2)
     assert named == [{"A/failed": 1.0}] * 2
     assert by_tag(figures, named) == {"A/failed": 1.0}
+
+
+def test_where_nobody_tells_of_success_none_is_made_up() -> None:
+    figures = [Figures("A", 0, {"num_actions": 3.0}), Figures("A", 0, {"num_actions": 0.0})]
+    named = with_passes(figures, 2)
+    assert named == [{"A/num_actions": 3.0}, {"A/num_actions": 0.0}]
+    assert by_tag(figures, named) == {"A/failed": 0.0, "A/num_actions": 1.5}
+
+
+def test_who_told_nothing_has_not_succeeded_where_others_of_the_tag_tell() -> None:
+    figures = [
+        Figures("A", 0, {"success": 1.0, "num_actions": 3.0}),
+        Figures("A", 0, {"num_actions": 2.0}),
+        Figures("A", 1, {"num_actions": 0.0}),
+        Figures("A", 1, {"failed": 1.0}),
+        Figures("B", 2, {"num_actions": 2.0}),
+    ]
+    named = with_passes(figures, 2)
+    assert [one.get("A/success") for one in named] == [1.0, 0.0, 0.0, None, None]
+    assert [one.get("A/pass@2") for one in named] == [1.0, 1.0, 0.0, 0.0, None]
+    assert named[4] == {"B/num_actions": 2.0}
+
+
+def test_where_nothing_was_done_nobody_has_succeeded() -> None:
+    assert with_passes([Figures("A", 0, {"num_actions": 0.0})], 4) == [
+        {"A/success": 0.0, "A/num_actions": 0.0, "A/pass@4": 0.0}
+    ]

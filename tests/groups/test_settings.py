@@ -77,6 +77,28 @@ def test_any_mapping_will_do_and_is_left_alone() -> None:
     assert content == before
 
 
+@dataclass(frozen=True)
+class BareConfig:
+    """Nothing to be said."""
+
+
+@pytest.fixture(autouse=True)
+def _bare(_registered: None) -> None:
+    register("bare", lambda config: config, BareConfig)
+
+
+def block_of(tag: str) -> dict[str, Any]:
+    return {"env_groups": 1, "group_size": 1, "env_configs": {"tags": [tag], "n_groups": [1]}}
+
+
+def put(content: dict[str, Any], *words: Any) -> None:
+    """Put the last of the words where the others lead."""
+    *path, name, value = words
+    for step in path:
+        content = content[step]
+    content[name] = value
+
+
 def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
     content: dict[str, Any] = yaml.safe_load(GUIDE)
     change(content)
@@ -165,6 +187,46 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
             lambda c: c["custom_envs"].update(Walk={"env_type": "bandit", "env_config": {"render_mode": "txt"}}),
             "In `custom_envs.Walk.env_config`:\n  render_mode='txt' is unknown. Did you mean 'text'?",
         ),
+        (lambda c: c.update(custom_envs={}), "`custom_envs` is empty. Give it a block for each tag"),
+        (
+            lambda c: c["custom_envs"].update(Unused={"env_type": "sokobn"}),
+            "In `custom_envs.Unused`: env_type='sokobn' is unknown. Did you mean `sokoban`?",
+        ),
+        (
+            lambda c: c["custom_envs"].update(Unused={"env_type": "walk", "env_config": {"gaol": 3}}),
+            "`custom_envs.Unused.env_config.gaol` is unknown. Did you mean `goal`?",
+        ),
+        (
+            lambda c: c["custom_envs"].update(Unused={"env_type": "sokoban", "env_config": {"num_boxes": 0}}),
+            "In `custom_envs.Unused.env_config`:\n  num_boxes=0 is out of range",
+        ),
+        (
+            lambda c: (c["custom_envs"].update(Late={"env_type": "xyz"}), c["es_manager"].update(val=block_of("Late"))),
+            "In `custom_envs.Late`: env_type='xyz' is unknown. Known are",
+        ),
+        (
+            lambda c: c["custom_envs"]["Walk"].update(env_type="bare", env_config={"goal": 3}),
+            "`custom_envs.Walk.env_config.goal` is unknown. 'bare' takes nothing. Leave it out.",
+        ),
+        *[
+            (
+                lambda c, words=words: put(c, *words),
+                f"`{'.'.join(words[:-1])}: {words[-1]!r}`: Input should be a valid {kind}",
+            )
+            for words, kind in (
+                (("es_manager", "max_workers", True), "integer"),
+                (("es_manager", "max_workers", "8"), "integer"),
+                (("es_manager", "train", "group_size", True), "integer"),
+                (("custom_envs", "Walk", "max_actions_per_traj", True), "integer"),
+                (("seed", "train", True), "integer"),
+                (("es_manager", "use_multiprocessing", "yes"), "boolean"),
+                (("es_manager", "use_multiprocessing", 1), "boolean"),
+                (("custom_envs", "Walk", "parallel_friendly", "true"), "boolean"),
+                (("es_manager", "format_penalty", True), "number"),
+                (("es_manager", "step_timeout", False), "number"),
+            )
+        ],
+        (lambda c: c.update(seed=True), "`seed: True`: Input should be a valid integer"),
         (lambda c: c["es_manager"].pop("train"), "`es_manager.train` is missing, and mode='train' was asked for."),
     ],
 )
@@ -217,3 +279,45 @@ def test_settings_may_be_made_in_python() -> None:
     block = {"env_groups": 1, "group_size": 1, "env_configs": {"tags": ["Walk"], "n_groups": [1]}}
     made = GroupsSettings.model_validate({"es_manager": {"train": block}, "custom_envs": {"Walk": TAGS["Walk"]}})
     assert EnvStateManager(made).num_envs == 1
+
+
+def test_a_tag_that_no_mode_names_may_be_of_a_type_that_another_script_registers() -> None:
+    content = changed(lambda c: c["custom_envs"].update(Later={"env_type": "quidditch", "env_config": {"any": 1}}))
+    assert EnvStateManager(content).num_envs == 6
+
+
+def test_numbers_may_be_spelt_as_yaml_has_them() -> None:
+    content = changed(lambda c: c["es_manager"].update(max_workers=2.0, format_penalty="-1e-3", step_timeout=5))
+    said = read_settings(content).es_manager
+    assert (said.max_workers, type(said.max_workers), said.format_penalty, said.step_timeout) == (2, int, -0.001, 5.0)
+
+
+@dataclass(frozen=True)
+class DeepConfig:
+    """Truths and numbers wherever they may stand."""
+
+    either: int | str = 0
+    flags: list[bool] = field(default_factory=list)
+    sizes: dict[int, tuple[int, float]] = field(default_factory=dict)
+    default: int | None = None
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"either": True}, "either"),
+        ({"flags": [True, 1]}, "flags.1"),
+        ({"sizes": {1: [True, 2]}}, "sizes.1.0"),
+        ({"sizes": {1: [1, False]}}, "sizes.1.1"),
+        ({"default": True}, "default"),
+    ],
+)
+def test_configs_of_ones_own_are_held_to_their_types(given: dict[str, Any], names: str) -> None:
+    register("deep", lambda config: config, DeepConfig)
+    config = configured({"Walk": 1})
+    good = {"either": "4", "flags": [False], "sizes": {"1": [2.0, 3]}, "default": None}
+    config["custom_envs"]["Walk"] = {"env_type": "deep", "env_config": good}
+    assert EnvStateManager(config).envs[0].config == DeepConfig("4", [False], {1: (2, 3.0)}, None)
+    config["custom_envs"]["Walk"] = {"env_type": "deep", "env_config": given}
+    with pytest.raises(BadSettings, match=rf"`{names}[.:]"):
+        EnvStateManager(config)

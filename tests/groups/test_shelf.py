@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 
 from parallel_envs.errors import EnvError
-from parallel_envs.groups import EnvStateManager, register
+from parallel_envs.groups import EnvStateManager, register, waiting
+from parallel_envs.groups.clock import Clock, Limits
+from parallel_envs.groups.jobs import Job, Request
+from parallel_envs.groups.mailbox import Mailbox
+from parallel_envs.groups.player import Recipe
+from parallel_envs.groups.shelf import Shelf
 from tests.groups.walks import Walk, WalkConfig, configured, inputs
 
 
@@ -97,6 +102,67 @@ def test_who_could_not_be_made_for_a_mere_question_is_made_and_replayed_for_the_
         lock.unlink()
         entries = manager.step(inputs({0: ["left"], 1: ["left"]}))
         assert [len(entry["history"][-1]["state"].split()) for entry in entries] == [3, 3]
+
+
+class Watched(Walk):
+    """Notes how many have been begun, and are not done, while it is made."""
+
+    clock: Clock
+    counts: list[int]
+
+    def __init__(self, config: WalkConfig) -> None:
+        super().__init__(config)
+        self.note()
+
+    def note(self) -> None:
+        threading.Event().wait(0.01)  # whoever may work at the same time is there by then
+        self.counts.append(len(self.clock.at_work(range(8))))
+
+
+class WatchedDice(Watched):
+    """And while it is stepped."""
+
+    uses_global_random = True
+
+    def step(self, action: int) -> Any:
+        self.note()
+        return super().step(action)
+
+
+@pytest.mark.parametrize("kind", [Watched, WatchedDice])
+def test_no_time_runs_while_another_has_the_generators(kind: type[Watched], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_PATIENCE_SECONDS", 0.0)
+    clock, box = Clock.room(8), Mailbox.room()
+    monkeypatch.setattr(Watched, "clock", Clock(clock, 8), raising=False)
+    monkeypatch.setattr(Watched, "counts", [], raising=False)
+    tags, recipes = dict.fromkeys(range(8), "Walk"), {"Walk": Recipe("Walk", kind, WalkConfig(), threads=8)}
+    shelf = Shelf.in_worker(tags, recipes, Limits(), clock, 8, box, None)
+    began = shelf.do(Request(Job.RESET, {env: (env, "train") for env in tags}))
+    played = shelf.do(Request(Job.PLAY, {env: (["left"], 1) for env in tags}))
+    assert began.told.keys() == played.told.keys() == tags.keys()
+    assert Watched.counts == [1] * (8 if kind is Watched else 16)
+    shelf.close()
+    for block in (clock, box):
+        block.close()
+
+
+def test_of_those_that_may_be_done_at_once_who_cannot_be_made_is_told() -> None:
+    bad, good = Recipe("Bad", Unmakeable, None, threads=2), Recipe("Good", Walk, WalkConfig(), threads=2)
+    clock, box = Clock.room(4), Mailbox.room()
+    shelf = Shelf.in_worker({0: "Bad", 1: "Good", 2: "Good"}, {"Bad": bad, "Good": good}, Limits(), clock, 4, box, None)
+    answers = shelf.do(Request(Job.RESET, {env: (env, "train") for env in range(3)}))
+    assert answers.told.keys() == {1, 2}
+    assert {env: broken.doing for env, broken in answers.broken.items()} == {0: "its construction"}
+    shelf.close()
+    for block in (clock, box):
+        block.close()
+
+
+class Unmakeable(Walk):
+    """Is never there."""
+
+    def __init__(self, config: Any) -> None:
+        raise OSError("no data")
 
 
 class Reusing(Walk):

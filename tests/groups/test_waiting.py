@@ -24,7 +24,8 @@ class Workplace:
     def __init__(self) -> None:
         self.threads: dict[int, str] = {}
         self.meeting: threading.Barrier | None = None
-        self.waiting = Waiting(RECIPES, self.do_each)
+        self.alone: set[int] = set()
+        self.waiting = Waiting(RECIPES, self.do_each, self.alone.__contains__)
 
     def do_each(self, request: Request, pairs: Pairs, answers: Answers) -> None:
         for env, what in pairs:
@@ -82,6 +83,16 @@ def test_slow_ones_are_done_by_threads_from_the_start(workplace: Workplace, monk
     workplace.do(0, 1)
     assert here() not in workplace.do(0, 1, 2, 3, 5)
     assert workplace.threads[5] == here()
+
+
+def test_those_that_take_turns_are_done_by_the_thread_that_asks(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "_PATIENCE_SECONDS", -1.0)
+    workplace.alone.update([1, 2])
+    workplace.do(0, 1)
+    assert here() in workplace.do(0, 1, 2, 3)
+    assert [workplace.threads[env] == here() for env in range(4)] == [False, True, True, False]
 
 
 @pytest.mark.parametrize("patience", [60.0, -1.0])

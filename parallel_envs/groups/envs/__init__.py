@@ -1,4 +1,4 @@
-"""The environments that come with `EnvStateManager`, one module each.
+"""The environments that come with `EnvStateManager`, one module or package each.
 
 | env_type | module | an episode |
 |---|---|---|

@@ -9,6 +9,7 @@ from typing import Any
 from parallel_envs.groups.envs.facts import Step, StepCount, facts, number_of
 from parallel_envs.groups.envs.fields import choice, count, number, text
 from parallel_envs.groups.envs.tiles import text_only
+from parallel_envs.groups.meanings import folded
 from parallel_envs.seeding import SeedTree
 
 # Whoever has steady work stands for the arm that pays little but surely, whoever takes risks for the other one.
@@ -79,10 +80,14 @@ class BanditConfig:
         names = (self.lo_arm_name, self.hi_arm_name)
         if names == (None, None):
             return
-        if None in names or names[0] == names[1]:
+        if None in names:
             raise ValueError(f"lo_arm_name={names[0]!r} and hi_arm_name={names[1]!r} are no pair. Give two names.")
-        text("lo_arm_name", names[0])
-        text("hi_arm_name", names[1])
+        low, high = text("lo_arm_name", names[0]), text("hi_arm_name", names[1])
+        if folded(low) == folded(high):
+            raise ValueError(
+                f"lo_arm_name={low!r} and hi_arm_name={high!r} are one name. Give two; case, and spaces around them, "
+                "make no difference."
+            )
 
     def _check_higher_is_higher(self) -> None:
         chance = self.hi_arm_hiscore_prob

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from parallel_envs.groups.meanings import meanings_of
 from parallel_envs.spelling import hint, is_one_of
 
 Span = tuple[int, int]
@@ -96,3 +97,10 @@ def lookup(name: str, given: Any, known: Mapping[int, str]) -> dict[int, str]:
     if not isinstance(given, Mapping) or not given.keys() <= known.keys():
         raise ValueError(f"{name}={given!r} is not a mapping of numbers from {list(known)} to texts. Give one.")
     return {number: text(f"{name}[{number}]", given.get(number, usual)) for number, usual in known.items()}
+
+
+def action_names(name: str, given: Any, known: Mapping[int, str]) -> dict[int, str]:
+    """The same for the names of actions: nobody could do the one of two that have the same name."""
+    names = lookup(name, given, known)
+    meanings_of(names)
+    return names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,19 +12,16 @@ from parallel_envs.groups.envs.fields import choice
 
 Picture = NDArray[np.uint8]
 Color = tuple[int, int, int]
-Format = Literal["grid", "coord", "grid_coord"]
 
 FORMATS = ("grid", "coord", "grid_coord")
 RENDER_MODES = ("text", "rgb_array")
-PLACEHOLDER = "<images>"
-"""What stands in a text for a picture."""
 
 TILE = 16  # pixels
 
 
 def with_picture(picture: Picture) -> dict[str, Any]:
-    """A state that is a picture, with what stands for it in a prompt."""
-    return {"text": PLACEHOLDER, "images": [picture]}
+    """A state that is a picture and has no words of its own: the manager says what stands for it in a prompt."""
+    return {"text": "", "images": [picture]}
 
 
 def render_mode(mode: str | None, own: str, known: Sequence[str] = RENDER_MODES) -> str:

@@ -99,7 +99,8 @@ def test_success_is_to_have_pulled_the_higher_arm_more_often() -> None:
     [
         ({"split": "tset"}, r"split='tset' is unknown. Did you mean 'test'\?"),
         ({"lo_arm_name": "Bond"}, "lo_arm_name='Bond' and hi_arm_name=None are no pair"),
-        ({"lo_arm_name": "Bond", "hi_arm_name": "Bond"}, "are no pair"),
+        ({"lo_arm_name": "Bond", "hi_arm_name": "Bond"}, "lo_arm_name='Bond' and hi_arm_name='Bond' are one name"),
+        ({"lo_arm_name": "Bond", "hi_arm_name": "bond "}, "lo_arm_name='Bond' and hi_arm_name='bond ' are one name"),
         ({"hi_arm_hiscore_prob": 1.5}, "hi_arm_hiscore_prob=1.5 is out of range"),
         ({"hi_arm_hiscore_prob": 0.05}, "pay 0.05 in the mean, no more than lo_arm_score=0.1"),
         ({"noise": -1}, "noise=-1 is out of range. Give a number from 0 up"),

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from parallel_envs.groups.envs.countdown import CountdownConfig, CountdownEnv
 from parallel_envs.groups.envs.countdown.arithmetic import BadExpression, read_expression
-from parallel_envs.groups.envs.records import DataFileError
+from parallel_envs.groups.envs.countdown.reach import reach
+from parallel_envs.groups.envs.faults import DataFileError
 from tests.groups.envs.solvers import combined
 
 # ---- arithmetic ----------------------------------------------------------------------------------
@@ -246,6 +247,16 @@ def test_only_the_signs_that_are_allowed_may_be_used(puzzles: str) -> None:
     assert "it uses '*', where + - are allowed" in told
 
 
+@pytest.mark.parametrize("answer", ["5+-3", "-3+5", "5 + (-3)", "-(3 + -5)", "5 + \u22123"])
+def test_a_sign_is_no_way_round_the_signs_that_are_allowed(tmp_path: Path, answer: str) -> None:
+    (tmp_path / "puzzles.jsonl").write_text('{"target": 2, "nums": [5, 3]}\n')
+    for operators, reward in {"+*": 0.0, "+-": 1.0}.items():
+        env = CountdownEnv(CountdownConfig(data_path=str(tmp_path / "puzzles.jsonl"), operators=operators))
+        env.reset(0)
+        told, paid, *_ = env.step(answer)
+        assert (paid, "it uses '-', where + * are allowed" in told) == (reward, reward == 0.0)
+
+
 def test_further_attempts_are_told_what_is_asked(puzzles: str) -> None:
     env = CountdownEnv(CountdownConfig(data_path=puzzles, max_attempts=3))
     question = env.reset(0)
@@ -297,6 +308,16 @@ def test_broken_lines_are_named(tmp_path: Path, line: str, words: str) -> None:
         ({"max_attempts": 0}, "max_attempts=0 is out of range"),
         ({"data_path": 3}, "data_path=3 is not a path"),
         ({"val_share": 2}, "val_share=2 is out of range"),
+        (
+            {"num_numbers": (2, 2), "number_range": (1, 2), "operators": "+", "target_range": (50, 60)},
+            r"target_range=\(50, 60\) is out of reach of num_numbers=\(2, 2\), number_range=\(1, 2\)",
+        ),
+        (
+            {"num_numbers": (2, 2), "number_range": (3, 3), "operators": "*"},
+            r"target_range=\(10, 100\) is out of reach",
+        ),
+        ({"num_numbers": (2, 4), "number_range": (101, 200), "operators": "+*"}, "is out of reach"),
+        ({"num_numbers": (1, 4), "number_range": (0, 0)}, "is out of reach"),
     ],
 )
 def test_configs_that_cannot_be_are_named(fields: dict[str, Any], words: str) -> None:
@@ -305,6 +326,28 @@ def test_configs_that_cannot_be_are_named(fields: dict[str, Any], words: str) ->
 
 
 def test_puzzles_that_are_not_found_are_named() -> None:
-    config = CountdownConfig(num_numbers=(2, 2), number_range=(1, 2), operators="+", target_range=(50, 60))
+    config = CountdownConfig(num_numbers=(2, 2), number_range=(10, 10), operators="+-", target_range=(5, 6))
     with pytest.raises(ValueError, match=r"No puzzle with .* was found in 20000 tries"):
         CountdownEnv(config).reset(0)
+
+
+@given(
+    st.integers(0, 4).flatmap(lambda low: st.tuples(st.just(low), st.integers(low, low + 3))),
+    st.text("+-*/", min_size=1, max_size=4),
+)
+def test_nothing_is_beyond_what_is_called_reach(numbers: tuple[int, int], operators: str) -> None:
+    found: list[set[int]] = [set(range(numbers[0], numbers[1] + 1))]
+    for _ in range(2):
+        found.append({result for pair in zip(found, found[::-1], strict=True) for result in results(*pair, operators)})
+    for span, values in zip(reach(numbers, operators, 3), found, strict=True):
+        assert not values or (span is not None and span[0] <= min(values) <= max(values) <= span[1])
+
+
+def results(left: set[int], right: set[int], operators: str) -> set[int]:
+    """What two numbers come to, whole and not negative."""
+    values = (value_of((a, sign, b)) for a in left for b in right for sign in operators if sign != "/" or b)
+    return {int(value) for value in values if value >= 0 and value.denominator == 1}
+
+
+def test_a_file_of_puzzles_says_what_their_numbers_are(puzzles: str) -> None:
+    assert CountdownConfig(data_path=puzzles, number_range=(0, 0)).number_range == (0, 0)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parallel_envs.groups.envs.frozen_lake import FrozenLakeConfig, FrozenLakeEnv, can_be_crossed, make_map
+from parallel_envs.groups.envs.frozen_lake import FrozenLakeConfig, FrozenLakeEnv
+from parallel_envs.groups.envs.frozen_lake.maps import can_be_crossed, make_map
 from parallel_envs.groups.envs.tiles import TILE
 from tests.groups.envs.solvers import best_actions, way_over_ice
 
@@ -124,7 +125,7 @@ def test_pictures_and_coordinates_show_the_lake() -> None:
     env = FrozenLakeEnv(FrozenLakeConfig(size=5, render_mode="rgb_array", observation_format="coord"))
     state = env.reset(2)
     [image] = state["images"]
-    assert (state["text"], image.dtype, image.shape) == ("<images>", np.uint8, (5 * TILE, 5 * TILE, 3))
+    assert (state["text"], image.dtype, image.shape) == ("", np.uint8, (5 * TILE, 5 * TILE, 3))
     text = env.render("text")
     assert text.startswith("5 rows, 5 columns")
     assert "\nplayer: (0, 0)" in text
@@ -142,6 +143,7 @@ def test_pictures_and_coordinates_show_the_lake() -> None:
         ({"is_slippery": 1}, "is_slippery=1 is neither true nor false"),
         ({"max_steps": 0}, "max_steps=0 is out of range"),
         ({"action_lookup": {0: "Left"}}, "is not a mapping of numbers from"),
+        ({"action_lookup": {1: " DOWN "}}, "one name for two actions: 1 is ' DOWN ', and 2 is 'Down'"),
     ],
 )
 def test_configs_that_cannot_be_are_named(fields: dict[str, Any], words: str) -> None:

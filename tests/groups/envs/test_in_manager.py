@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from parallel_envs.errors import EnvError
-from parallel_envs.groups import BadSettings, EnvStateManager
+from parallel_envs.groups import BadSettings, DataFileError, EnvStateManager
 from parallel_envs.testing.equality import assert_same_batch
 
 # As YAML would have it, and as it stands in configurations written for the original.
@@ -66,14 +66,20 @@ def test_members_of_a_group_begin_alike_and_have_metrics_of_their_own() -> None:
     assert {"Countdown/best_score", "WebShop/task_score", "WebShop/success"} <= said[-2].keys()
 
 
-def test_a_broken_file_is_an_error_of_the_first_reset(tmp_path: Path) -> None:
+@pytest.mark.parametrize("use_multiprocessing", [False, True])
+def test_a_broken_file_is_an_error_of_the_first_reset(tmp_path: Path, use_multiprocessing: bool) -> None:
     (tmp_path / "set.jsonl").write_text('{"query": "?", "response": "The answer is: 1"}\n{"query": "?"}\n')
     tags = {"It": {"env_type": "metamathqa", "env_config": {"data_path": str(tmp_path / "set.jsonl")}}}
     with (
-        EnvStateManager(configured(tags, use_multiprocessing=False)) as manager,
-        pytest.raises(EnvError, match=r"set\.jsonl, line 2: the field `response` is missing"),
+        EnvStateManager(configured(tags, use_multiprocessing=use_multiprocessing, max_workers=1)) as manager,
+        pytest.raises(DataFileError, match=r"set\.jsonl, line 2: the field `response` is missing") as caught,
     ):
         manager.reset()
+    error: Exception = caught.value
+    assert (caught.value.path, caught.value.line) == (str(tmp_path / "set.jsonl"), 2)
+    assert isinstance(error, EnvError)
+    assert isinstance(error, ValueError)
+    assert error.env_ids == (0,)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +89,16 @@ def test_a_broken_file_is_an_error_of_the_first_reset(tmp_path: Path) -> None:
         ("sokoban", {"dim_room": [2, 6]}, r"dim_room\[0\]=2 is out of range"),
         ("frozen_lake", {"size": "big"}, "size"),
         ("countdown", {"num_numbers": [3, 2]}, "ends before it begins"),
+        ("countdown", {"number_range": [1, 2], "target_range": [500, 600]}, "is out of reach"),
+        ("sokoban", {"dim_room": [3, 9], "num_boxes": 3}, "there is space for 2 at most"),
+        ("sokoban", {"action_lookup": {1: "Down"}}, "one name for two actions: 1 is 'Down', and 2 is 'Down'"),
+        ("bandit", {"num_pulls": True}, r"`num_pulls: True`: Input should be a valid integer"),
+        ("bandit", {"num_pulls": "2"}, r"`num_pulls: '2'`: Input should be a valid integer"),
+        ("bandit", {"noise": True}, r"`noise: True`: Input should be a valid number"),
+        ("frozen_lake", {"is_slippery": "yes"}, r"`is_slippery: 'yes'`: Input should be a valid boolean"),
+        ("frozen_lake", {"is_slippery": 1}, r"`is_slippery: 1`: Input should be a valid boolean"),
+        ("sokoban", {"max_steps": True}, r"`max_steps: True`: Input should be a valid integer"),
+        ("sokoban", {"dim_room": [6, True]}, r"`dim_room.1: True`: Input should be a valid integer"),
         ("webshop", {"file_path": "items.json"}, "without instructions_path"),
     ],
 )
@@ -90,3 +106,9 @@ def test_configs_that_cannot_be_are_bad_settings(env_type: str, config: dict[str
     tags = {"It": {"env_type": env_type, "env_config": config}}
     with pytest.raises(BadSettings, match=words):
         EnvStateManager(configured(tags))
+
+
+def test_whole_numbers_and_small_ones_may_be_spelt_as_yaml_has_them() -> None:
+    config = {"num_pulls": 2.0, "noise": "1e-3", "lo_arm_score": 0}
+    [seat, _] = EnvStateManager(configured({"It": {"env_type": "bandit", "env_config": config}})).envs
+    assert (seat.config.num_pulls, type(seat.config.num_pulls), seat.config.noise) == (2, int, 0.001)

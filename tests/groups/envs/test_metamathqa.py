@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parallel_envs.groups.envs.faults import DataFileError
 from parallel_envs.groups.envs.metamathqa import MetaMathQAConfig, MetaMathQAEnv
 from parallel_envs.groups.envs.metamathqa.answers import answer_in, given_answer, number, plain, same
 from parallel_envs.groups.envs.metamathqa.questions import questions_for
-from parallel_envs.groups.envs.records import DataFileError
 
 # ---- answers -------------------------------------------------------------------------------------
 

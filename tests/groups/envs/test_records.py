@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_envs.errors import ParallelEnvsError
+from parallel_envs.errors import EnvError, ParallelEnvsError
+from parallel_envs.groups.envs.editions import edition
+from parallel_envs.groups.envs.faults import DataFileError, fault
 from parallel_envs.groups.envs.halves import half
-from parallel_envs.groups.envs.records import DataFileError, Entry, edition, read_entries
+from parallel_envs.groups.envs.records import Entry, read_entries, read_lists
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -76,6 +78,7 @@ def test_any_text_is_read_or_refused(folder: Path, content: str, name: str) -> N
         ('[\n{"a": 1},\n{"a": }\n]', "line 3: this is not JSON"),
         ('[\n{"a": 1}\n{"a": 2}\n]', r"line 3: '\{' stands where one of ',\]' is wanted"),
         ("[\n1,\n2", "line 3: 'the end' stands where"),
+        ("[] 2", "line 1: more stands behind the last ']'"),
         ("[1] 2", "line 1: more stands behind the last ']'"),
         ("{\n1: 2}", "line 2: 1 is no key"),
         ('"text"', "line 1: '\"' stands where one of"),
@@ -104,10 +107,92 @@ def test_files_that_are_not_text_are_named(tmp_path: Path) -> None:
 def test_lines_are_found_by_what_they_are_like_too(tmp_path: Path) -> None:
     entries = read_entries(written(tmp_path, "lines.json", '{"a": 1}\n{"a": 2}\n'))
     assert [(entry.value, entry.line, entry.key) for entry in entries] == [({"a": 1}, 1, None), ({"a": 2}, 2, None)]
-    assert [entry.key for entry in read_entries(written(tmp_path, "one.json", '{"a": 1}\n'))] == ["a"]
     assert [entry.key for entry in read_entries(written(tmp_path, "object.json", '{\n"a": 1}\n'))] == ["a"]
     with pytest.raises(DataFileError, match=r"lines.json, line 2: this is not JSON"):
         list(read_entries(written(tmp_path, "lines.json", '{"a": 1}\n{"a":\n')))
+
+
+OTHERS = '{"a": 2}\n{"a": 3}\n'
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        '{"a": 1',
+        '{"a": }',
+        '{"a":',
+        '{"a": 1,',
+        '{"a": "x',
+        '{"a": [1, 2}',
+        '{"a": [',
+        '{"a": 1}}',
+        '{"a": 1} {',
+        "{a: 1}",
+    ],
+)
+@pytest.mark.parametrize("blank", ["", "\n", " \n\n"])
+def test_a_first_line_that_is_broken_is_the_one_that_is_named(tmp_path: Path, first: str, blank: str) -> None:
+    with pytest.raises(DataFileError) as caught:
+        list(read_entries(written(tmp_path, "lines.json", f"{blank}{first}\n{OTHERS}")))
+    assert caught.value.line == blank.count("\n") + 1
+
+
+def test_blank_lines_come_before_lines_too(tmp_path: Path) -> None:
+    entries = read_entries(written(tmp_path, "lines.json", f"\n \n{OTHERS}"))
+    assert [(entry.value, entry.line) for entry in entries] == [({"a": 2}, 3), ({"a": 3}, 4)]
+
+
+@pytest.mark.parametrize(
+    ("only", "keys"),
+    [
+        ('{"query": "?", "response": "no"}', [None]),
+        ('{"nums": [2, 3], "target": 5}', [None]),
+        ('{"B1": {"attributes": []}, "B2": {}}', ["B1", "B2"]),
+        ('{"B1": [{"instruction": "?"}], "B2": []}', ["B1", "B2"]),
+        ("{}", []),
+    ],
+)
+def test_a_single_line_is_an_entry_if_it_has_fields_of_its_own(
+    tmp_path: Path, only: str, keys: list[str | None]
+) -> None:
+    for content in (only, f"{only}\n", f"\n{only}"):
+        assert [entry.key for entry in read_entries(written(tmp_path, "one.json", content))] == keys
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ('{\n"B1":\n{"a": 1},\n"B2":\n{"a": }\n}', 5),
+        ('{"B1": [\n{"a": 1}\n{"a": 2}\n]}', 3),
+        ('{"B1": [\n{"a": 1},\n{"a": 2},\n{"a" 3}\n]}', 4),
+        ('{"B1": [{"a": 1},\n{"a": 2}\n],\n"B2" []}', 4),
+    ],
+)
+def test_objects_of_entries_are_not_taken_for_lines(tmp_path: Path, content: str, line: int) -> None:
+    with pytest.raises(DataFileError) as caught:
+        list(read_entries(written(tmp_path, "object.json", content)))
+    assert caught.value.line == line
+
+
+@given(st.dictionaries(st.text(max_size=4), st.lists(VALUES, max_size=4), max_size=4))
+def test_lists_are_read_item_by_item(folder: Path, lists: dict[str, list[Any]]) -> None:
+    items = [(key, value) for key, values in lists.items() for value in values]
+    path = written(folder, "lists.json", json.dumps(lists, indent=1))
+    assert [(entry.key, entry.value) for entry in read_lists(path, "things")] == items
+
+
+@given(st.lists(VALUES, min_size=1, max_size=5))
+def test_items_of_lists_have_lines_of_their_own(folder: Path, values: list[Any]) -> None:
+    rows = ",\n".join(map(json.dumps, values))
+    path = written(folder, "lists.json", f'{{"a": [\n{rows}\n],\n"b": [\n{rows}\n]}}')
+    lines = [entry.line for entry in read_lists(path, "things")]
+    assert lines == [*range(2, len(values) + 2), *range(len(values) + 4, 2 * len(values) + 4)]
+
+
+def test_what_is_no_list_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "lists.json", '{\n"a": [],\n"b":\n5}')
+    with pytest.raises(DataFileError, match="line 4: this is not a list of things"):
+        list(read_lists(path, "things"))
 
 
 def test_what_is_not_a_number_is_nothing(tmp_path: Path) -> None:
@@ -126,6 +211,22 @@ def test_errors_belong_to_the_package_and_survive_pickling() -> None:
     assert isinstance(error, ValueError)
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.path, copy.line) == ("items.json, line 7: it is empty.", "items.json", 7)
+
+
+@pytest.mark.parametrize("path", ["items.json", "C:\\data\\items.json", "a: b/items, line.json", "\u00fc \n.json"])
+def test_errors_are_told_again_by_their_text(path: str) -> None:
+    name = f"{DataFileError.__module__}.{DataFileError.__qualname__}"
+    original = fault(path, 7, "`a`: it is empty, as line 3: is.")
+    again: Any = EnvError.named(name)("Env 0 raised", type_name=name, remote_message=str(original))
+    for error in (again, pickle.loads(pickle.dumps(again))):
+        assert isinstance(error, DataFileError)
+        assert isinstance(error, EnvError)
+        assert isinstance(error, ValueError)
+        assert (str(error), error.path, error.line) == ("Env 0 raised", path, 7)
+    of_no_line: Any = EnvError.named(name)(
+        "", type_name=name, remote_message=str(fault("items.json", None, "no: none"))
+    )
+    assert (of_no_line.path, of_no_line.line) == ("items.json", None)
 
 
 @given(st.lists(st.text(max_size=3), max_size=40), st.floats(0.0, 1.0))

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from parallel_envs.groups.envs.data import arithmetic, catalogue
+from parallel_envs.groups.envs.editions import shipped
 from parallel_envs.groups.envs.metamathqa import MetaMathQAConfig
 from parallel_envs.groups.envs.metamathqa.questions import questions_for
-from parallel_envs.groups.envs.records import shipped
 from parallel_envs.groups.envs.webshop import WebShopConfig
 from parallel_envs.groups.envs.webshop.shop import shop_for
 

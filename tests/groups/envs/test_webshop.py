@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parallel_envs.groups.envs.records import DataFileError
+from parallel_envs.groups.envs.faults import DataFileError
 from parallel_envs.groups.envs.webshop import WebShopConfig, WebShopEnv
 from parallel_envs.groups.envs.webshop.shop import shop_for, wishes_for
 
@@ -327,6 +327,18 @@ def test_fewer_products_and_instructions_can_be_asked_for(tmp_path: Path) -> Non
 
 def test_a_shop_is_made_once() -> None:
     assert shop_for(WebShopConfig()) is shop_for(WebShopConfig(page_size=3, reward="sparse"))
+
+
+def test_of_many_instructions_the_broken_one_is_named_with_its_line(tmp_path: Path) -> None:
+    wanted = {"B000000001": [WANTED, WANTED, WANTED, {"instruction": "?"}]}
+    paths = files(tmp_path, instructions=wanted)
+    assert paths.instructions_path is not None
+    lines = Path(paths.instructions_path).read_text(encoding="utf-8").split("\n")
+    with pytest.raises(DataFileError, match="the field `instruction_attributes` is missing") as caught:
+        WebShopEnv(paths)
+    begins = next(number for number in range(len(lines) - 1, 0, -1) if lines[number - 1].strip() == "{")
+    assert (caught.value.line, lines[begins].strip()) == (begins, '"instruction": "?"')
+    assert begins > 20
 
 
 @pytest.mark.parametrize(

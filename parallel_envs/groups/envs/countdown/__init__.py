@@ -1,6 +1,6 @@
 """Countdown: combine numbers into a target.
 
-`arithmetic` reads answers, `puzzles` makes what can be solved, `env` is the game.
+`arithmetic` reads answers, `puzzles` makes what can be solved, within `reach` of its numbers, `env` is the game.
 """
 
 from parallel_envs.groups.envs.countdown.config import CountdownConfig

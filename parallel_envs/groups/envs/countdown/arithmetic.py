@@ -37,6 +37,7 @@ class Expression:
     numbers: tuple[int, ...]
     """In the order in which they stand there."""
     operators: frozenset[str]
+    """The sign of a negative number is one, too."""
 
 
 def read_expression(text: str) -> Expression:
@@ -81,9 +82,10 @@ class _Reader:
         return value
 
     def _signed(self) -> Fraction:
-        if sign := self._take("+", "-"):
-            return self._plain() if sign == "+" else -self._plain()
-        return self._plain()
+        sign = self._take("+", "-")
+        if sign == "-":
+            self._operators.add(sign)  # else 5 + -3 would be a way to subtract where nobody may
+        return -self._plain() if sign == "-" else self._plain()
 
     def _plain(self) -> Fraction:
         if self._take("("):

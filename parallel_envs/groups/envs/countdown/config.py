@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from parallel_envs.groups.envs.countdown.reach import reach
 from parallel_envs.groups.envs.fields import Span, choice, count, count_or_none, number, path_or_none, span, text
 
 OPERATORS = "+-*/"
@@ -20,7 +21,7 @@ class CountdownConfig:
     target_range: Span = (10, 100)
     """The smallest and the largest target."""
     operators: str = OPERATORS
-    """What puzzles are made with and answers may use: some of `+-*/`."""
+    """What puzzles are made with and answers may use: some of `+-*/`. Without `-` there are no negative numbers."""
     use: str = "exactly_once"
     """How often an answer uses each number: `exactly_once`, or `at_most_once`."""
     data_path: str | None = None
@@ -55,7 +56,18 @@ class CountdownConfig:
         count("max_answer_chars", self.max_answer_chars, most=10_000)
         choice("render_mode", self.render_mode, ("text",))
         self._check_operators()
+        if self.data_path is None:
+            self._check_targets_are_in_reach()
 
     def _check_operators(self) -> None:
         if set(text("operators", self.operators)) - set(OPERATORS):
             raise ValueError(f"operators={self.operators!r} has other signs than {OPERATORS!r}. Give some of these.")
+
+    def _check_targets_are_in_reach(self) -> None:
+        fewest, most = self.num_numbers if self.use == "exactly_once" else (1, self.num_numbers[1])
+        spans = [one for one in reach(self.number_range, self.operators, most)[fewest - 1 :] if one is not None]
+        if not any(low <= self.target_range[1] and high >= self.target_range[0] for low, high in spans):
+            raise ValueError(
+                f"target_range={self.target_range} is out of reach of num_numbers={self.num_numbers}, "
+                f"number_range={self.number_range} and operators={self.operators!r}. Widen one of the ranges."
+            )

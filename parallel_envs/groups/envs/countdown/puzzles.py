@@ -11,8 +11,10 @@ import numpy as np
 
 from parallel_envs.groups.envs.countdown.arithmetic import BadExpression, Expression
 from parallel_envs.groups.envs.countdown.config import CountdownConfig
+from parallel_envs.groups.envs.editions import Edition, edition
+from parallel_envs.groups.envs.faults import fault
 from parallel_envs.groups.envs.halves import half
-from parallel_envs.groups.envs.records import Edition, Entry, edition, fault, read_entries
+from parallel_envs.groups.envs.records import Entry, read_entries
 
 _TRIES = 20_000
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
+from parallel_envs.groups.envs.editions import Edition, edition, shipped
+from parallel_envs.groups.envs.faults import fault
 from parallel_envs.groups.envs.halves import half
 from parallel_envs.groups.envs.metamathqa.answers import MARK, answer_in
 from parallel_envs.groups.envs.metamathqa.config import MetaMathQAConfig
-from parallel_envs.groups.envs.records import Edition, Entry, edition, fault, read_entries, shipped
+from parallel_envs.groups.envs.records import Entry, read_entries
 
 SHIPPED = "arithmetic.jsonl"
 

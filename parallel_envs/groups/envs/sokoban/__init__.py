@@ -1,6 +1,7 @@
 """Sokoban: push the boxes onto the targets.
 
-`rooms` carves rooms and plays them backwards, `drawing` shows them, `env` is the game.
+`rooms` carves rooms and plays them backwards, within the `limits` of what is possible; `drawing` shows them; `env` is
+the game.
 """
 
 from parallel_envs.groups.envs.sokoban.config import SokobanConfig

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from parallel_envs.groups.envs.fields import Span, choice, count, count_or_none, lookup, number, pair, span
+from parallel_envs.groups.envs.fields import (
+    Span,
+    action_names,
+    choice,
+    count,
+    count_or_none,
+    lookup,
+    number,
+    pair,
+    span,
+)
+from parallel_envs.groups.envs.sokoban.limits import longest_solution, most_boxes
 from parallel_envs.groups.envs.tiles import FORMATS, RENDER_MODES
 
 KINDS = ("wall", "empty", "target", "box on target", "box", "player", "player on target")
@@ -56,13 +67,9 @@ class SokobanConfig:
         set_field = object.__setattr__  # the dataclass is frozen for everybody else
         set_field(self, "dim_room", self._room())
         set_field(self, "grid_lookup", lookup("grid_lookup", self.grid_lookup, GRID_LOOKUP))
-        set_field(self, "action_lookup", lookup("action_lookup", self.action_lookup, ACTIONS))
+        set_field(self, "action_lookup", action_names("action_lookup", self.action_lookup, ACTIONS))
         count("num_boxes", self.num_boxes)
         count("search_depth", self.search_depth, least=self.num_boxes)  # each box takes a move at least
-        if self.min_solution_steps is not None:
-            lengths = span("min_solution_steps", self.min_solution_steps, least=1)
-            count("min_solution_steps[0]", lengths[0], most=self.search_depth)
-            set_field(self, "min_solution_steps", lengths)
         count_or_none("max_steps", self.max_steps)
         count("max_reset_tries", self.max_reset_tries)
         for name in ("step_reward", "box_reward", "success_reward"):
@@ -70,6 +77,8 @@ class SokobanConfig:
         choice("observation_format", self.observation_format, FORMATS)
         choice("render_mode", self.render_mode, RENDER_MODES)
         self._check_there_is_space()
+        if self.min_solution_steps is not None:
+            set_field(self, "min_solution_steps", self._lengths(self.min_solution_steps))
 
     def _room(self) -> Span:
         rows, columns = pair("dim_room", self.dim_room)
@@ -83,9 +92,17 @@ class SokobanConfig:
             raise ValueError(
                 f"dim_room={self.dim_room} leaves no row or column of three tiles, which a push takes. Give 5 or more."
             )
-        inside = (rows - 2) * (columns - 2)
-        if inside < 2 * self.num_boxes + 1:
+        most = most_boxes(rows, columns)
+        if self.num_boxes > most:
             raise ValueError(
-                f"num_boxes={self.num_boxes}: the boxes, their targets and a player do not fit into the {inside} tiles "
-                f"inside a room of {rows} by {columns}. Give fewer boxes or a larger room."
+                f"num_boxes={self.num_boxes}: in a room of {rows} by {columns} there is space for {most} at most, with "
+                "their targets and a player. Give fewer boxes or a larger room."
             )
+
+    def _lengths(self, given: Span) -> Span:
+        """The lengths of solutions that are wanted: of some at least there may be one."""
+        fewest, most = span("min_solution_steps", given, least=1)
+        longest = min(self.search_depth, longest_solution(*self.dim_room, self.num_boxes))
+        count("min_solution_steps[0]", fewest, most=longest)
+        count("min_solution_steps[1]", most, least=self.num_boxes)  # each box takes a move at least
+        return fewest, most

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from parallel_envs.groups.envs.sokoban.config import SokobanConfig
+from parallel_envs.groups.envs.sokoban.limits import walk_steps
 
 Boxes = frozenset[int]
 Position = tuple[int, Boxes]
@@ -25,7 +25,6 @@ Position = tuple[int, Boxes]
 _WIDEST = 64
 _TURN_CHANCE = 0.35
 _BRUSH_CHANCE = 0.45
-_STEPS_PER_SIDE = 1.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ def carve(height: int, width: int, generator: np.random.Generator) -> Boxes:
     row, column = int(generator.integers(1, height - 1)), int(generator.integers(1, width - 1))
     step = _turned(generator)
     floor = {row * width + column}
-    for _ in range(int(_STEPS_PER_SIDE * (height + width))):
+    for _ in range(walk_steps(height, width)):
         if generator.random() < _TURN_CHANCE:
             step = _turned(generator)
         row = min(max(row + step[0], 1), height - 2)
@@ -188,14 +187,6 @@ class ReversePlay:
             way.append(action)
             action, following = self._after[following]
         return tuple(way)
-
-
-def solves(room: Room, actions: tuple[int, ...]) -> bool:
-    """Whether the actions solve the room, none of them in vain."""
-    positions = [(room.player, room.boxes)]
-    for action in actions:
-        positions.append(after(room.floor, positions[-1], room.moves[action]))
-    return positions[-1][1] == room.targets and all(before != now for before, now in pairwise(positions))
 
 
 def after(floor: Boxes, position: Position, move: int) -> Position:

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parallel_envs.groups.envs.records import Entry, fault, read_entries
+from parallel_envs.groups.envs.faults import fault
+from parallel_envs.groups.envs.records import Entry, read_entries
 
 _PRICE = re.compile(r"[0-9][0-9,]{0,15}(?:\.[0-9]{1,10})?")
 _USUAL_PRICE = 100.0

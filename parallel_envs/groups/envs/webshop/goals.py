@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parallel_envs.groups.envs.records import Entry, read_entries
+from parallel_envs.groups.envs.records import Entry, read_lists
 from parallel_envs.groups.envs.webshop.catalogue import Product, option_text
 
 _NO_LIMIT = 1_000_000.0
@@ -37,14 +37,8 @@ class Goal:
 
 def read_instructions(path: str) -> Iterator[tuple[str, Entry]]:
     """Instructions by people, each with the product that it is about."""
-    for entry in read_entries(path):
-        if entry.key is None:
-            yield entry.text("asin"), entry
-        elif not isinstance(entry.value, list):
-            raise entry.fault("this is not a list of instructions.")
-        else:
-            for value in entry.value:
-                yield entry.key, Entry(value, entry.path, entry.line, entry.key)
+    for entry in read_lists(path, "instructions"):
+        yield entry.text("asin") if entry.key is None else entry.key, entry
 
 
 def wishes_by_people(entries: Iterable[tuple[str, Entry]], products: Mapping[str, Product]) -> Iterator[Wish]:

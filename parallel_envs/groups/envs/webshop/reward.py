@@ -11,16 +11,16 @@ product's texts name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from parallel_envs.groups.envs.webshop.catalogue import Product
 from parallel_envs.groups.envs.webshop.goals import Goal
+from parallel_envs.groups.envs.webshop.likeness import similarity, words_in
 from parallel_envs.groups.envs.webshop.ranking import words_of
 
 _SIMILAR = 85.0
 _EXACT = ("size",)
-_LONGEST = 300  # of texts that are compared sign by sign
 _COLORS = tuple(
     re.findall(
         r"\w+",
@@ -94,44 +94,5 @@ def _told(product: Product, words: str) -> bool:
 
 def basic_color(text: str) -> str:
     """The colour that a text names, if it names one: `heather navy` is navy."""
-    words = _words(text)
+    words = words_in(text)
     return next((color for color in _COLORS if color in words), text)
-
-
-# ---- likeness of texts ----------------------------------------------------------------------------
-
-
-def similarity(first: str, second: str) -> float:
-    """From 0 to 100: how alike two texts are as sets of words. 100 if one has all words of the other."""
-    one, other = set(_words(first[:_LONGEST])), set(_words(second[:_LONGEST]))
-    if not one or not other:
-        return 0.0
-    common, rest, other_rest = one & other, one - other, other - one
-    if common and not (rest and other_rest):
-        return 100.0
-    shared, whole, other_whole = _joined(common), _joined(common, rest), _joined(common, other_rest)
-    pairs = [(whole, other_whole)]
-    if common:
-        pairs += [(shared, whole), (shared, other_whole)]
-    return max(100.0 * 2 * common_length(left, right) / (len(left) + len(right)) for left, right in pairs)
-
-
-def _joined(*parts: Iterable[str]) -> str:
-    return " ".join(word for part in parts for word in sorted(part))
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"[^\W_]+", text.lower())
-
-
-def common_length(first: str, second: str) -> int:
-    """The length of the longest common subsequence, a row of the usual table being the bits of a number."""
-    places: dict[str, int] = {}
-    for place, sign in enumerate(first):
-        places[sign] = places.get(sign, 0) | 1 << place
-    full = (1 << len(first)) - 1
-    row = full
-    for sign in second:
-        here = row & places.get(sign, 0)
-        row = (row + here) | (row - here)
-    return len(first) - (row & full).bit_count()

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from parallel_envs.groups.envs.editions import Edition, edition, shipped
+from parallel_envs.groups.envs.faults import fault
 from parallel_envs.groups.envs.halves import half
-from parallel_envs.groups.envs.records import Edition, Entry, edition, fault, shipped
+from parallel_envs.groups.envs.records import Entry
 from parallel_envs.groups.envs.webshop.catalogue import Product, read_attributes, read_products
 from parallel_envs.groups.envs.webshop.config import WebShopConfig
 from parallel_envs.groups.envs.webshop.goals import Wish, read_instructions, wishes_by_people, wishes_made
@@ -21,7 +23,6 @@ class Shop:
     """Read-only, and shared by all envs of a process."""
 
     products: tuple[Product, ...]
-    by_asin: dict[str, Product]
     index: Index
     wishes: tuple[Wish, ...]
 
@@ -64,7 +65,7 @@ def _shop(files: Files, num_products: int | None, limit_goals: int | None, human
     products = read_products(files.items.path, attributes, num_products)
     by_asin = {product.asin: product for product in products}
     wishes = _by_people(files, by_asin) if human_goals else _made(files, made, by_asin)
-    return Shop(products, by_asin, Index(product.words() for product in products), wishes[:limit_goals])
+    return Shop(products, Index(product.words() for product in products), wishes[:limit_goals])
 
 
 def _by_people(files: Files, products: dict[str, Product]) -> tuple[Wish, ...]:
