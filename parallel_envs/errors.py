@@ -9,7 +9,8 @@
     │   └── StepTimeout    the answer that did not come was an environment's
     └── RemoteError        code inside a worker raised: its type, message and traceback travel as text
         ├── EnvError       the code that raised was an environment's
-        └── PolicyError    the code that raised was a policy's
+        ├── PolicyError    the code that raised was a policy's
+        └── UpdateFailed   it was an agent's update (`parallel_envs.learners`)
 
 Catch `ParallelEnvsError` to catch them all. A `RemoteError` whose remote type is one of Python's own exceptions
 (`ValueError`, `AttributeError`, ...) is an instance of that type too, so `except ValueError` keeps working when an

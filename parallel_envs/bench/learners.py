@@ -69,6 +69,8 @@ BARS = (
     LearnerBar(work=LearnerWork(num_agents=64, hidden=64, batch=32), mode="fused", at_least=7.0),
     LearnerBar(work=LearnerWork(num_agents=8, hidden=256, batch=2048), mode="process", at_least=1.6),
 )
+AUTO_IS_AT_LEAST = 0.9
+"""What `auto` is to have of the best other mode's speed in each of these works."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,9 +161,11 @@ def _opened(
     tell(f"{work}: opening {name}")
     brains = {agent: Brain(algorithm, agent) for agent, algorithm in enumerate(_algorithms(work))}
     mode = closing.enter_context(MODES[name](brains, workers))
-    for number in range(_MOST_WARM):
-        if number >= _WARM and (name != AUTO or getattr(mode, "choice", None) is not None):
+    for _ in range(_MOST_WARM if name == AUTO else 0):
+        if getattr(mode, "choice", None) is not None:
             break
+        mode.update(plans)
+    for _ in range(_WARM):  # what `auto` has chosen may just have been made anew
         mode.update(plans)
     return mode
 
@@ -195,11 +199,36 @@ def _rows(work: str, series: Mapping[str, Series[Slice]], modes: Mapping[str, Up
 # ---- what is told ---------------------------------------------------------------------------------------------------
 
 
-def judged(rows: Sequence[LearnerRow], bars: Sequence[LearnerBar] = BARS) -> list[tuple[LearnerBar, float, bool]]:
-    """Each bar that was measured, with what was reached and whether that is enough."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was reached of a bar."""
+
+    mode: str
+    work: str
+    ratio: float
+    than: str
+    at_least: float
+
+    @property
+    def good(self) -> bool:
+        return self.ratio >= self.at_least
+
+    def __str__(self) -> str:
+        outcome = "PASS" if self.good else "FAIL"
+        return f"{outcome}  {self.mode}, {self.work}: {self.ratio:.2f} times {self.than}, bar {self.at_least:g}"
+
+
+def judged(rows: Sequence[LearnerRow], bars: Sequence[LearnerBar] = BARS) -> list[Verdict]:
+    """Each bar that was measured: those of the modes, and that of `auto` in the same works."""
     reached = {(row.work, row.name): row.to_sequential.median for row in rows if row.to_sequential is not None}
     measured = [(bar, reached.get((str(bar.work), bar.mode))) for bar in bars]
-    return [(bar, ratio, ratio >= bar.at_least) for bar, ratio in measured if ratio is not None]
+    own = [Verdict(bar.mode, str(bar.work), it, SEQUENTIAL, bar.at_least) for bar, it in measured if it is not None]
+    works = {str(bar.work) for bar in bars}
+    return own + [
+        Verdict(row.name, row.work, row.to_best.median, "the best other", AUTO_IS_AT_LEAST)
+        for row in rows
+        if row.to_best is not None and row.work in works
+    ]
 
 
 def learners_report(rows: Sequence[LearnerRow], settings: Mapping[str, object], title: str) -> Report:
@@ -209,10 +238,7 @@ def learners_report(rows: Sequence[LearnerRow], settings: Mapping[str, object], 
         table.add_column(heading, justify="right" if heading in ("updates/s", "to sequential") else "left")
     for row in rows:
         table.add_row(row.work, row.name, *_cells(row))
-    notes = [
-        f"{'PASS' if good else 'FAIL'}  {bar.mode}, {bar.work}: {ratio:.2f} times sequential, bar {bar.at_least:g}"
-        for bar, ratio, good in judged(rows)
-    ]
+    notes = list(map(str, judged(rows)))
     return Report("learners", settings, [dataclasses.asdict(row) for row in rows], table, notes)
 
 
@@ -240,7 +266,7 @@ def learners(
     works = tuple(bar.work for bar in BARS) if bars else tuple(_works(agents, hidden, batch))
     plan = LearnerPlan(
         works=works,
-        modes=(SEQUENTIAL, "fused", "process") if bars else _chosen(modes),
+        modes=(SEQUENTIAL, "fused", "process", AUTO) if bars else _chosen(modes),
         workers=workers,
         pace=Pace(seconds=seconds, rounds=rounds),
     )
@@ -250,7 +276,7 @@ def learners(
     Console().print(report.table, *report.notes, sep="\n")
     if json is not None:
         report.write(json)
-    if not all(good for *_, good in judged(rows)):
+    if not all(verdict.good for verdict in judged(rows)):
         raise typer.Exit(1)
 
 

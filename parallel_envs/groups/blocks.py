@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from parallel_envs.groups.failures import BadSettings
 from parallel_envs.groups.scalars import Count, CountFromZero, Flag, Number, Seconds
 
-Where = Literal["auto", "process", "caller"]
+Where = Literal["auto", "process", "caller", "both"]
 
 
 class _Strict(BaseModel):
@@ -71,7 +71,9 @@ class TagBlock(_Strict):
     env_config: dict[str, Any] | None = None
     """What the environment is made with."""
     where: Where = "auto"
-    """`process`, `caller`, or `auto`: in the caller where its type is known to be light, else in processes."""
+    """`process`; `caller`; `both`, if no other environments need processes: the caller is one of the `max_workers`, and
+    steps its share while it would wait for the others (without deadlines: nobody can interrupt it); or `auto`: what is
+    best for its type, a process if nothing is known of it."""
     parallel_friendly: Flag = False
     """Its environments spend their time waiting (for a server, a disk) and may be stepped at once by threads, within
     their worker processes."""

@@ -20,7 +20,7 @@ from parallel_envs.groups.clock import Limits
 from parallel_envs.groups.crew import Crew
 from parallel_envs.groups.failures import EnvFailure, of_divergence, of_error
 from parallel_envs.groups.jobs import Answers, Job, Request, Standing, Told
-from parallel_envs.groups.placement import placed
+from parallel_envs.groups.placement import placed, without_last
 from parallel_envs.groups.player import Recipe
 from parallel_envs.groups.shelf import Shelf
 
@@ -42,6 +42,7 @@ class Homes:
         recipes: How those of a tag are made.
         in_workers: The environments that are to live in workers.
         num_workers: At most so many workers.
+        caller_works: Whether the caller is to be one of these, unless there is but one.
         limits: How long environments in workers may take.
         context: The start method.
         standing: Tells where the episode of an environment stands.
@@ -55,6 +56,7 @@ class Homes:
         *,
         in_workers: Collection[int],
         num_workers: int,
+        caller_works: bool = False,
         limits: Limits,
         context: str | None,
         standing: Callable[[int], Standing],
@@ -64,6 +66,7 @@ class Homes:
         self.crew: Crew | None = None
         if in_workers:
             homes = placed({env: kinds[env] for env in in_workers}, min(num_workers, len(in_workers)))
+            homes = without_last(homes) if caller_works else homes
             self.crew = self._crew_if_it_starts(homes, recipes, limits, context)
         away = self.crew.homes if self.crew else {}
         self._shelf = Shelf({env: tag for env, tag in tags.items() if env not in away}, recipes, copies=True)

@@ -267,13 +267,13 @@ class EnvStateManager(ClosedAtExit):
 
     def _new_homes(self) -> Homes:
         said, roster = self.settings.es_manager, self._roster
-        away = [seat.env_id for seat in roster.seats if seat.tag not in roster.in_caller]
         return Homes(
             roster.tags,
             roster.kinds,
             roster.recipes,
-            in_workers=away if self._use_multiprocessing else (),
+            in_workers=roster.away if self._use_multiprocessing else (),
             num_workers=said.max_workers or min(_MOST_WORKERS, len(cores_here())),
+            caller_works=roster.caller_works,
             limits=Limits(said.step_timeout, said.reset_timeout, said.start_timeout),
             context=said.context,
             standing=lambda env: self._episodes[env].standing,

@@ -22,6 +22,12 @@ def placed(kinds: Mapping[int, str], num_workers: int) -> dict[int, int]:
     return homes
 
 
+def without_last(homes: Mapping[int, int]) -> dict[int, int]:
+    """Without the environments of the last worker, whose part somebody else plays, unless it is the only one."""
+    last = max(homes.values())
+    return {env: worker for env, worker in homes.items() if worker < last or last == 0}
+
+
 def _dealt(workers: list[int]) -> list[int]:
     """The same workers, each as often as before, in turns."""
     seen: dict[int, int] = {}

@@ -28,14 +28,15 @@ class EnvType:
         name: What `env_type` says.
         factory: Called with the config; returns an environment (see `interface`) or a `gymnasium.Env`.
         config: A frozen dataclass whose fields `env_config` may set. None: the factory is given a dict.
-        light: Its steps take so little that it is stepped in the caller where nothing else was asked for: on its way
-            to a worker and back an action takes longer.
+        where: Where its environments live if nothing else was asked for (see `TagBlock.where`): in the `caller` those
+            whose steps take less than an action's way to a worker and back; in `both` those that take some times as
+            long, and of which it is known that they neither hang nor kill their process; else in a `process`.
     """
 
     name: str
     factory: Callable[[Any], Any]
     config: type | None = None
-    light: bool = False
+    where: str = "process"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,21 +55,24 @@ class ImportPath:
 
 
 _ROOM = "parallel_envs.groups.envs"
-_READY = {  # name: (where it is, its class, its config's class, light)
-    "bandit": (f"{_ROOM}.bandit", "BanditEnv", "BanditConfig", True),
-    "countdown": (f"{_ROOM}.countdown", "CountdownEnv", "CountdownConfig", True),
-    "frozen_lake": (f"{_ROOM}.frozen_lake", "FrozenLakeEnv", "FrozenLakeConfig", True),
-    "gymnasium": ("parallel_envs.groups.gymnasium_env", "make", "GymnasiumConfig", False),
-    "metamathqa": (f"{_ROOM}.metamathqa", "MetaMathQAEnv", "MetaMathQAConfig", True),
-    "sokoban": (f"{_ROOM}.sokoban", "SokobanEnv", "SokobanConfig", False),
-    "webshop": (f"{_ROOM}.webshop", "WebShopEnv", "WebShopConfig", False),
+_READY = {  # name: (where its code is, its class, its config's class, where it lives)
+    "bandit": (f"{_ROOM}.bandit", "BanditEnv", "BanditConfig", "caller"),
+    "countdown": (f"{_ROOM}.countdown", "CountdownEnv", "CountdownConfig", "caller"),
+    "frozen_lake": (f"{_ROOM}.frozen_lake", "FrozenLakeEnv", "FrozenLakeConfig", "caller"),
+    "gymnasium": ("parallel_envs.groups.gymnasium_env", "make", "GymnasiumConfig", "process"),
+    "metamathqa": (f"{_ROOM}.metamathqa", "MetaMathQAEnv", "MetaMathQAConfig", "caller"),
+    "sokoban": (f"{_ROOM}.sokoban", "SokobanEnv", "SokobanConfig", "both"),
+    "webshop": (f"{_ROOM}.webshop", "WebShopEnv", "WebShopConfig", "process"),
 }
 _registered: dict[str, EnvType] = {}
 
 
 @suggests_keywords
 def register(env_type: str, factory: Callable[[Any], Any], config: Any = None, *, light: bool = False) -> None:
-    """Make an environment known by a name. A name of your own may be given anew; those that come with us may not."""
+    """Make an environment known by a name. A name of your own may be given anew; those that come with us may not.
+
+    `light`: its steps take so little that it is best stepped in the caller.
+    """
     if not (env_type and str(env_type) == env_type):
         raise BadSettings(f"env_type={env_type!r} is not a name. Register environments under a word.")
     if env_type in _READY:
@@ -84,7 +88,7 @@ def register(env_type: str, factory: Callable[[Any], Any], config: Any = None, *
         )
     if not isinstance(light, bool):
         raise BadSettings(f"light={light!r} of {env_type!r} is neither True nor False. Give one of the two.")
-    _registered[env_type] = EnvType(env_type, factory, config, light)
+    _registered[env_type] = EnvType(env_type, factory, config, "caller" if light else "process")
 
 
 def known_env_types() -> list[str]:
@@ -98,5 +102,5 @@ def env_type_named(name: str) -> EnvType:
         return _registered[name]
     if name not in _READY:
         raise BadSettings(f"env_type={name!r} is unknown. {advice(name, known_env_types())}")
-    module, made, config, light = _READY[name]
-    return EnvType(name, ImportPath(f"{module}:{made}"), ImportPath(f"{module}:{config}").found(), light)
+    module, made, config, where = _READY[name]
+    return EnvType(name, ImportPath(f"{module}:{made}"), ImportPath(f"{module}:{config}").found(), where)

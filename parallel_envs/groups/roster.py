@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from parallel_envs.groups.failures import BadSettings
 from parallel_envs.groups.player import Recipe
 
 if TYPE_CHECKING:
+    from parallel_envs.groups.blocks import TagBlock
+    from parallel_envs.groups.registry import EnvType
     from parallel_envs.groups.settings import GroupsSettings
 
 
@@ -34,16 +37,26 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """All seats, how the environments of a tag are made, and which tags need no worker."""
+    """All seats, how the environments of a tag are made, and where they live: `process`, `caller` or `both`."""
 
     seats: tuple[Seat, ...]
     recipes: Mapping[str, Recipe]
     group_size: int
-    in_caller: frozenset[str]
+    where: Mapping[str, str]
 
     @property
     def tags(self) -> dict[int, str]:
         return {seat.env_id: seat.tag for seat in self.seats}
+
+    @property
+    def away(self) -> list[int]:
+        """The environments that are to live in workers."""
+        return [seat.env_id for seat in self.seats if self.where[seat.tag] != "caller"]
+
+    @property
+    def caller_works(self) -> bool:
+        """Whether the caller is to be one of these workers."""
+        return "process" not in self.where.values()
 
     @property
     def kinds(self) -> dict[int, str]:
@@ -54,32 +67,38 @@ def read_roster(settings: GroupsSettings, mode: str) -> Roster:
     """The seats of a mode."""
     block = settings.block(mode)
     named, seats = block.env_configs, list[Seat]()
-    recipes, in_caller = dict[str, Recipe](), set[str]()
+    recipes, where = dict[str, Recipe](), dict[str, str]()
     for tag, num_groups in zip(named.tags, named.n_groups, strict=True):
-        recipes[tag], light = _recipe(settings, tag, num_groups * block.group_size)
-        if light:
-            in_caller.add(tag)
+        recipes[tag], where[tag] = _recipe(settings, tag, num_groups * block.group_size)
         first = len(seats)
         seats += [
             _seat(settings, tag, recipes[tag], env_id, block.group_size)
             for env_id in range(first, first + num_groups * block.group_size)
         ]
-    return Roster(tuple(seats), recipes, block.group_size, frozenset(in_caller))
+    return Roster(tuple(seats), recipes, block.group_size, where)
 
 
-def _recipe(settings: GroupsSettings, tag: str, num_envs: int) -> tuple[Recipe, bool]:
-    """How a tag's environments are made, and whether they live in the caller."""
+def _recipe(settings: GroupsSettings, tag: str, num_envs: int) -> tuple[Recipe, str]:
+    """How a tag's environments are made, and where they live."""
     from parallel_envs.groups.settings import read_env_config
 
     block = settings.custom_envs[tag]
     kind, config = read_env_config(tag, block)
     threads = (block.max_workers or num_envs) if block.parallel_friendly else 1
-    in_caller = (
-        block.env_type in settings.es_manager.sequential_env_types
-        or block.where == "caller"
-        or (block.where == "auto" and kind.light and not block.parallel_friendly)
-    )
-    return Recipe(tag, kind.factory, config, threads), in_caller
+    return Recipe(tag, kind.factory, config, threads), _where(settings, tag, block, kind)
+
+
+def _where(settings: GroupsSettings, tag: str, block: TagBlock, kind: EnvType) -> str:
+    if block.parallel_friendly and block.where == "both":
+        raise BadSettings(
+            f"`custom_envs.{tag}` is parallel_friendly and lives in both places. In the caller environments wait one "
+            "after the other: leave out `where: both`, or parallel_friendly."
+        )
+    if block.env_type in settings.es_manager.sequential_env_types:
+        return "caller"
+    if block.where != "auto":
+        return block.where
+    return "process" if block.parallel_friendly else kind.where
 
 
 def _seat(settings: GroupsSettings, tag: str, recipe: Recipe, env_id: int, group_size: int) -> Seat:

@@ -13,10 +13,10 @@ class GroupStats:
     """How a manager works.
 
     Attributes:
-        num_workers: Worker processes.
+        num_workers: Worker processes. The caller may be one more (`where: both`).
         restarts: How often one of them was lost, and replaced.
         num_bytes: What has travelled to them and back.
-        in_caller: The tags whose environments live in the caller.
+        in_caller: The tags whose environments all live in the caller.
     """
 
     num_workers: int

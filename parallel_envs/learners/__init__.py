@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from parallel_envs.learners.meta.learner import Learner
     from parallel_envs.learners.ppo import PPOConfig
     from parallel_envs.learners.sac import SACConfig
+    from parallel_envs.learners.updates.failures import UpdateFailed
 
 _HOMES = {
     "AgentLearner": "learner",
@@ -34,6 +35,7 @@ _HOMES = {
     "LoopReport": "loops.accounts",
     "PPOConfig": "ppo",
     "SACConfig": "sac",
+    "UpdateFailed": "updates.failures",
     "export_agent": "checkpoints",
     "frozen": "checkpoints",
     "load_agent": "checkpoints",
@@ -51,6 +53,7 @@ __all__ = [
     "LoopReport",
     "PPOConfig",
     "SACConfig",
+    "UpdateFailed",
     "export_agent",
     "frozen",
     "load_agent",

@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -32,18 +32,24 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
-from parallel_envs.learners.distributions import Head, check_mask
+from parallel_envs.learners.distributions import Head
 from parallel_envs.learners.features import Sight
+from parallel_envs.learners.fields import (
+    check_choice,
+    check_flags,
+    check_not_negative,
+    check_positive,
+    check_share,
+    check_sizes,
+    check_whole,
+)
+from parallel_envs.learners.masks import check_mask
 from parallel_envs.learners.parameters import Strip
-from parallel_envs.spelling import hint, is_one_of
 
 Array = npt.NDArray[Any]
 Agent = Any
 Batch = dict[str, Tensor]
 Metrics = dict[str, Tensor]
-
-CARRY = "carry"
-"""Among prepared data: what a recurrent agent remembers at its end, `[rows, ...]`, for the next."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +76,9 @@ class AlgorithmConfig:
     """Between them: "tanh" or "relu"."""
 
     def __post_init__(self) -> None:
-        sizes: Any = self.hidden
-        if not isinstance(sizes, Iterable):
-            raise ValueError(f"{type(self).__name__}.hidden={sizes!r} is no list. Give one of sizes, as (64, 64).")
-        object.__setattr__(self, "hidden", tuple(sizes))
         check_flags(self)
-        check_whole(self, "hidden")
-        check_positive(self, "learning_rate", "adam_epsilon", "max_grad_norm", "hidden")
+        check_sizes(self, "hidden")
+        check_positive(self, "learning_rate", "adam_epsilon", "max_grad_norm")
         check_share(self, "discount")
         check_choice(self, "activation", ("tanh", "relu"))
         if (self.learning_rate_end is None) is not (self.learning_rate_updates is None):
@@ -142,8 +144,16 @@ class Algorithm(ABC):
             self.sight = Sight(observation_space)
             self.head = self.make_head(action_space)
             check_mask(observation_space, action_space)
+            self._check_network()
         except TypeError as error:
             raise TypeError(f"Agent {agent!r} cannot learn with {self.name}: {error}") from None
+
+    def _check_network(self) -> None:
+        if getattr(self.config, "network", "mlp") == "cnn" and not self.sight.is_image:
+            raise TypeError(
+                f"network='cnn' sees pictures, and {self.observation_space} is none: pictures have three axes. Use "
+                "network='mlp'."
+            )
 
     @abstractmethod
     def make_head(self, action_space: Space[Any]) -> Head:
@@ -212,70 +222,3 @@ def plan_tensors(plan: Plan) -> Batch:
 def mean_over(values: Tensor, weights: Tensor) -> Tensor:
     """The mean of values, each counting what it weighs; 0 where nothing weighs anything."""
     return (values * weights).sum() / weights.sum().clamp(min=1e-8)
-
-
-# ---- configs --------------------------------------------------------------------------------------------------------
-
-
-def check_flags(config: Any) -> None:
-    for field_ in dataclasses.fields(config):
-        if field_.type in ("bool", bool) and not isinstance(value := getattr(config, field_.name), bool | np.bool_):
-            raise ValueError(f"{type(config).__name__}.{field_.name}={value!r} is no flag. Give True or False.")
-
-
-def check_number(config: Any, name: str) -> None:
-    value = getattr(config, name)
-    if not _is_number(value):
-        raise ValueError(f"{type(config).__name__}.{name}={value!r} is no number. Give a finite one.")
-
-
-def check_whole(config: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if not all(_is_number(one) and isinstance(one, int | np.integer) for one in _each(name, value)):
-            raise ValueError(f"{type(config).__name__}.{name}={value!r} is not whole. Give whole numbers.")
-
-
-def check_layers(config: Any) -> None:
-    if not config.hidden:
-        raise ValueError(f"{type(config).__name__}.hidden=() has no layer, and this network needs one. Give a size.")
-
-
-def check_positive(config: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if not all(_is_number(one) and one > 0 for one in _each(name, value)):
-            raise ValueError(f"{type(config).__name__}.{name}={value!r} is not above 0. Give a number above 0.")
-
-
-def check_not_negative(config: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if not (_is_number(value) and value >= 0):
-            raise ValueError(f"{type(config).__name__}.{name}={value!r} is below 0. Give 0 or more.")
-
-
-def check_share(config: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if not (_is_number(value) and 0.0 <= value <= 1.0):
-            raise ValueError(f"{type(config).__name__}.{name}={value!r} is not from 0 to 1.")
-
-
-def _each(name: str, value: Any) -> Sequence[Any]:
-    """The numbers of a setting: only `hidden` has several."""
-    return value if name == "hidden" else (value,)
-
-
-def _is_number(value: Any) -> bool:
-    is_one = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return is_one and bool(np.isfinite(value))
-
-
-def check_choice(config: Any, name: str, choices: Sequence[str]) -> None:
-    value = getattr(config, name)
-    if not is_one_of(value, choices):
-        raise ValueError(
-            f"{type(config).__name__}.{name}={value!r} is unknown. Choose one of {', '.join(map(repr, choices))}."
-            f"{hint(value, choices)}"
-        )

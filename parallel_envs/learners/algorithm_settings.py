@@ -27,7 +27,9 @@ def algorithm_configs(settings: TrainSettings, agents: Iterable[Agent], kinds: M
     for name in settings.agents:
         if name not in named:
             raise BadSettings(f"`agents.{name}` is unknown. {advice(name, named)}")
-    return {agent: _config_of(settings, name, kinds) for name, agent in named.items()}
+    configs = {agent: _config_of(settings, name, kinds) for name, agent in named.items()}
+    _check_heeded(settings, configs)
+    return configs
 
 
 def _config_of(settings: TrainSettings, agent: str, kinds: Mapping[str, Any]) -> Any:
@@ -38,7 +40,29 @@ def _config_of(settings: TrainSettings, agent: str, kinds: Mapping[str, Any]) ->
     kind = kinds.get(str(own.get("name")))
     if settings.train_interval and kind and "train_interval" in {field.name for field in dataclasses.fields(kind)}:
         own = {"train_interval": settings.train_interval, **own}
-    return read_config(own, where, kinds)
+    config = read_config(own, where, kinds)
+    _check_falls(config, where)
+    return config
+
+
+def _check_heeded(settings: TrainSettings, configs: Mapping[Agent, Any]) -> None:
+    """Raise BadSettings for what nobody would look at."""
+    if settings.train_interval and not any("train_interval" in _fields(type(one)) for one in configs.values()):
+        raise BadSettings(
+            f"`train_interval: {settings.train_interval}` (maybe in the block `parallel`), and no agent learns from a "
+            "replay buffer: the others make one update for each rollout. Leave it out, or give another "
+            "`algorithm.rollout_length`."
+        )
+
+
+def _check_falls(config: Any, where: str) -> None:
+    """The same for what is said about a learning rate that stays as it is."""
+    steady = getattr(config, "learning_rate_steady", 0)
+    if steady and config.learning_rate_end is None:
+        raise BadSettings(
+            f"`{where}.learning_rate_steady: {steady}` says when the learning rate begins to fall, and it does not "
+            "fall. Leave it out, or give `learning_rate_end` and `learning_rate_updates` as well."
+        )
 
 
 def read_config(given: Mapping[str, Any], where: str, kinds: Mapping[str, Any]) -> Any:
@@ -58,7 +82,16 @@ def read_config(given: Mapping[str, Any], where: str, kinds: Mapping[str, Any]) 
 def _told(mistake: Mapping[str, Any], where: str) -> str:
     if not mistake["loc"]:  # the config itself has something to say, in sentences
         return f"`{where}`: {mistake['msg'].removeprefix('Value error, ')}"
-    return f"`{'.'.join([where, *map(str, mistake['loc'])])}: {mistake['input']!r}`: {mistake['msg']}."
+    return f"`{'.'.join([where, *map(str, mistake['loc'])])}: {mistake['input']!r}`: {mistake['msg']}.{_meant(mistake)}"
+
+
+def _meant(mistake: Mapping[str, Any]) -> str:
+    """How a list looks: a number alone is meant to be the only one in it."""
+    if mistake["type"] != "tuple_type":
+        return ""
+    given = mistake["input"]
+    is_number = isinstance(given, int) or (isinstance(given, str) and given.isdecimal())
+    return f" Give a list, as [{given}]." if is_number else " Give a list, such as [64, 64]."
 
 
 def _check_names(kind: Any, given: Mapping[str, Any], where: str, kinds: Mapping[str, Any] | None = None) -> None:

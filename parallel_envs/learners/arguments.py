@@ -13,7 +13,7 @@ from gymnasium.vector.utils import create_empty_array
 from parallel_envs.learners.algorithm import Agent, AlgorithmConfig
 from parallel_envs.learners.updates import MODES
 from parallel_envs.multiagent import MultiAgentEnvManager
-from parallel_envs.spelling import nearest
+from parallel_envs.spelling import unknown_keyword
 from parallel_envs.vector.arguments import check_count, choice
 
 
@@ -22,7 +22,8 @@ def check_options(envs: MultiAgentEnvManager, update_mode: str, on_divergence: s
     if not isinstance(envs, MultiAgentEnvManager):
         raise TypeError(
             f"{envs!r} was given as environments. Learners live in a MultiAgentEnvManager, also those that are alone: "
-            'MultiAgentEnvManager("CartPole-v1", num_envs=8).'
+            'MultiAgentEnvManager([env_factory("CartPole-v1")] * 8), with env_factory from '
+            "parallel_envs.multiagent.by_name."
         )
     choice("update_mode", update_mode, MODES)
     choice("on_divergence", on_divergence, ("skip", "raise"))
@@ -43,13 +44,11 @@ def check_options(envs: MultiAgentEnvManager, update_mode: str, on_divergence: s
 
 
 def check_words(how: Mapping[str, Any], options: type) -> None:
-    """Raise ValueError for a word that `train` does not know, and name the one most like it."""
+    """Raise TypeError for a word that `train` does not know, and name the one most like it."""
     known = ["on_update", *(field.name for field in dataclasses.fields(options))]
-    for name in how:
+    for name, value in how.items():
         if name not in known:
-            close = nearest(name, known)
-            hint = f"Did you mean {close}=?" if close else f"Known are {', '.join(known)}."
-            raise ValueError(f"train({name}=...) is unknown. {hint}")
+            raise unknown_keyword("train", name, value, known)
 
 
 def configs_of(

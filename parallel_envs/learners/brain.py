@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from parallel_envs.engine import Failure
 from parallel_envs.errors import ParallelEnvsError
 from parallel_envs.learners.algorithm import Algorithm
 from parallel_envs.learners.parameters import Strip, lay_out
@@ -43,11 +44,23 @@ class Report:
     metrics: dict[str, float]
     """Means over the steps that were taken, and `steps`, how many these were."""
     diverged: str | None = None
-    """Why nothing was learnt: then the agent's numbers are as they were before."""
+    """Why nothing was learnt, if numbers were not finite: then the agent's are as they were before."""
+    failure: Failure | None = field(default=None, repr=False)
+    """What the update raised, if it did: the same holds."""
     taught: npt.NDArray[Any] | None = field(default=None, repr=False)
     """How much each of the drawn steps taught, if that decides how often it is drawn again."""
     carry: npt.NDArray[Any] | None = field(default=None, repr=False)
     """What a recurrent agent remembers now."""
+
+    @property
+    def learnt(self) -> bool:
+        """Whether the update came to anything."""
+        return self.diverged is None and self.failure is None
+
+    @classmethod
+    def of_nothing(cls, *, diverged: str | None = None, failure: Failure | None = None) -> Self:
+        """No step was taken, or all were taken back."""
+        return cls({"steps": 0.0}, diverged, failure)
 
 
 class Brain:
@@ -59,6 +72,8 @@ class Brain:
         self.layout = lay_out(self.module)
         self.strip = Strip.of(self.module, self.layout)
         self.layout.bind(self.module, self.strip)
+        self.statistics: dict[str, Tensor] = dict(self.module.named_buffers())
+        """What learning changes beside the strip: written into, never replaced."""
 
     def move_to(self, strip: Strip) -> None:
         """From now on live in this strip, which gets the numbers of the old one."""
@@ -68,8 +83,7 @@ class Brain:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every number there is, by name: the strip's, and statistics. They share memory with the brain."""
-        statistics = {f"{_STATISTICS}{name}": tensor for name, tensor in self.module.named_buffers()}
-        return {**self.strip.arrays(), **statistics}
+        return {**self.strip.arrays(), **{f"{_STATISTICS}{name}": own for name, own in self.statistics.items()}}
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The same as NumPy arrays."""

@@ -16,11 +16,9 @@ fit is up to whoever loads them. Saving them again gives them one.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import urllib.parse
 import zlib
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parallel_envs.learners.folders import new_folder
+from parallel_envs.learners.agent_folders import as_json, folder_names, folders_in
+from parallel_envs.learners.folders import new_folder, place_of
 from parallel_envs.learners.forms import damages, described, differing, misfits
 from parallel_envs.rollouts.archives import archive_writer, read_archive, write_down
 
@@ -66,10 +65,10 @@ def save_checkpoint(folder: str | Path, agents: Mapping[Agent, State], about: Ma
     Whenever the process dies, `folder` is the old checkpoint or the new one, whole. A folder that is no checkpoint is
     not written over: FileExistsError.
     """
-    target = Path(folder)
+    target = place_of(folder)
     _check_free(target, _ALL)
     names = folder_names(agents)
-    entries = [{"agent": _as_json(agent), "folder": name} for agent, name in names.items()]
+    entries = [{"agent": as_json(agent), "folder": name} for agent, name in names.items()]
     with new_folder(target) as draft:
         for agent, state in agents.items():
             _write_agent(draft / names[agent], agent, state)
@@ -79,7 +78,7 @@ def save_checkpoint(folder: str | Path, agents: Mapping[Agent, State], about: Ma
 def load_checkpoint(folder: str | Path) -> Checkpoint:
     """What `save_checkpoint` wrote. Raises BadCheckpoint, FileNotFoundError."""
     told = _table_of(folder)
-    return Checkpoint({agent: _read_agent(path, agent) for agent, path in told.items()}, about(folder))
+    return Checkpoint({agent: _read_own(path, agent) for agent, path in told.items()}, about(folder))
 
 
 def is_checkpoint(folder: str | Path) -> bool:
@@ -106,7 +105,7 @@ def export_agent(checkpoint: str | Path, agent: Agent, folder: str | Path) -> No
 
 def save_agent(folder: str | Path, agent: Agent, state: State) -> None:
     """Write one agent's state into a folder, in the place of the agent that may be there."""
-    target = Path(folder)
+    target = place_of(folder)
     if is_checkpoint(target.parent):
         raise FileExistsError(
             f"{target} is within a checkpoint, which is to stay whole. Choose another folder, or put the agent in the "
@@ -118,10 +117,10 @@ def save_agent(folder: str | Path, agent: Agent, state: State) -> None:
 
 
 def load_agent(folder: str | Path, agent: Agent | None = None) -> State:
-    """An agent's state, from a folder of its own or, by name, out of a checkpoint."""
+    """An agent's state, from a folder of its own, whoever it was, or, by name, out of a checkpoint."""
     folder = Path(folder)
     if not is_checkpoint(folder):
-        return _read_agent(folder, agent)
+        return _read(folder, agent)[0]
     told = _table_of(folder)
     if agent is None and len(told) == 1:
         (agent,) = told
@@ -129,7 +128,7 @@ def load_agent(folder: str | Path, agent: Agent | None = None) -> State:
         raise BadCheckpoint(f"{folder} holds several agents. Name one: {', '.join(map(repr, told))}.")
     if agent not in told:
         raise BadCheckpoint(f"{folder} holds no agent {agent!r}. It holds {', '.join(map(repr, told))}.")
-    return _read_agent(told[agent], agent)
+    return _read_own(told[agent], agent)
 
 
 def replace_agent(checkpoint: str | Path, agent: Agent, state: State) -> None:
@@ -191,7 +190,7 @@ def _write_agent(folder: Path, agent: Agent, state: State) -> None:
         write_down(folder / _MEMORY, archive_writer(memory["counters"], memory["arrays"]))
     write_down(folder / _ARRAYS, lambda file: file.write(data))
     told = {
-        "agent": _as_json(agent),
+        "agent": as_json(agent),
         **said,
         "arrays": forms,
         "checksum": zlib.crc32(data),
@@ -213,30 +212,26 @@ def _as_safetensors(agent: Agent, arrays: Arrays) -> bytes:
 def _table_of(folder: str | Path) -> dict[Agent, Path]:
     """Where each agent's folder is."""
     path = Path(folder) / _ALL
-    content = _read_json(path)
-    with _told_as(f"{path} does not say which agents there are."):
-        told = {entry["agent"]: path.parent / _plain(entry["folder"]) for entry in content["agents"]}
-        if len(told) < len(content["agents"]):
-            raise ValueError("an agent is named twice")
-        return told
-
-
-def _plain(name: Any) -> str:
-    """The name of a folder beside a file, and nowhere else."""
-    if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name:
-        raise ValueError(f"{name!r} is no folder's name")
-    return name
-
-
-@contextlib.contextmanager
-def _told_as(text: str) -> Iterator[None]:
+    entries = _read_json(path).get("agents")
     try:
-        yield
+        return {agent: path.parent / name for agent, name in folders_in(entries).items()}
     except (KeyError, TypeError, ValueError) as error:
-        raise BadCheckpoint(text) from error
+        raise BadCheckpoint(f"{path} does not say which agents there are, and where: {error}.") from error
 
 
-def _read_agent(folder: Path, agent: Agent | None) -> State:
+def _read_own(folder: Path, agent: Agent) -> State:
+    """The state of an agent from its own folder in a checkpoint: another's, put there by hand, is not taken for it."""
+    state, named = _read(folder, agent)
+    if named != as_json(agent):
+        raise BadCheckpoint(
+            f"agent {agent!r} cannot be read from {folder}, which holds agent {named!r}. To put one agent in another's "
+            "place, use replace_agent."
+        )
+    return state
+
+
+def _read(folder: Path, agent: Agent | None) -> tuple[State, Any]:
+    """The state in a folder, and whose it is. `agent`: who is wanted, for errors."""
     try:
         told = _read_json(folder / _ONE)
         state: State = {name: told[name] for name in _SAID_IN_JSON}
@@ -249,7 +244,7 @@ def _read_agent(folder: Path, agent: Agent | None) -> State:
     except (KeyError, ValueError, TypeError, OSError) as error:
         whose = f"agent {agent!r}" if agent is not None else "the agent"
         raise BadCheckpoint(f"{whose} cannot be read from {folder}. {error}") from error
-    return state
+    return state, told.get("agent")
 
 
 def _read_arrays(path: Path, checksum: int) -> Arrays:
@@ -294,22 +289,3 @@ def _check_free(target: Path, sign: str) -> None:
         raise FileExistsError(
             f"{target} exists and is not a checkpoint: it is not written over. Choose another folder."
         )
-
-
-def folder_names(agents: Iterable[Agent]) -> dict[Agent, str]:
-    """A folder for each agent, named like it as far as a file system can. TypeError for one that no file can name."""
-    names: dict[Agent, str] = {}
-    for number, agent in enumerate(agents):
-        if isinstance(agent, bool) or not isinstance(agent, str | int | np.integer):
-            raise TypeError(f"Agent {agent!r} cannot be named in a file. Agents' names must be words or whole numbers.")
-        name = urllib.parse.quote(str(agent), safe="").replace(".", "%2E")[:_LONGEST_NAME]
-        names[agent] = f"{name}-{number}" if name.casefold() in {other.casefold() for other in names.values()} else name
-    return names
-
-
-def _as_json(agent: Agent) -> Any:
-    """A number of NumPy's comes back as the number that it equals."""
-    return int(agent) if isinstance(agent, np.integer) else agent
-
-
-_LONGEST_NAME = 200

@@ -74,9 +74,9 @@ class _Pace:
     def told(self, progress: Progress) -> str:
         speed = self.speed(progress.steps)
         left = duration(max(self.total_steps - progress.steps, 0) / speed) if speed > 0 else "?"
-        share = progress.steps / self.total_steps
+        percent = min(100 * progress.steps // self.total_steps, 100)  # it ends when all that was lived is learnt
         return (
-            f"{progress.steps:,} of {self.total_steps:,} steps ({share:.0%}), {speed:,.0f} steps/s, {left} left, "
+            f"{progress.steps:,} of {self.total_steps:,} steps ({percent}%), {speed:,.0f} steps/s, {left} left, "
             f"update {progress.updates:,}"
         )
 

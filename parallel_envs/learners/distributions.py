@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from torch import Tensor
 
 Array = npt.NDArray[Any]
@@ -45,7 +45,10 @@ class Head(ABC):
 
     @abstractmethod
     def numbers(self, actions: Array) -> Array:
-        """Actions of the space as `log_prob` takes them."""
+        """Actions of the space as `log_prob` takes them.
+
+        What lies in the place of actions that nobody took may lie outside of the space. It becomes some action.
+        """
 
     @abstractmethod
     def log_prob(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> Tensor:
@@ -61,8 +64,8 @@ class Categorical(Head):
 
     def __init__(self, space: Discrete[Any]) -> None:
         self.space = space
-        self.num_outputs, self.start = int(space.n), int(space.start)
-        self.dtype = space.dtype
+        self.num_outputs = self.num_actions = int(space.n)
+        self.start, self.dtype = int(space.start), space.dtype
 
     def noise(self, generator: Generator, num_rows: int) -> Array:
         return generator.random((num_rows, 1))
@@ -78,7 +81,7 @@ class Categorical(Head):
         return actions
 
     def numbers(self, actions: Array) -> Array:
-        return np.asarray(actions).astype(np.int64) - self.start
+        return np.clip(np.asarray(actions).astype(np.int64) - self.start, 0, self.num_actions - 1)
 
     def log_prob(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> Tensor:
         log_probs = torch.log_softmax(masked(outputs, mask), -1)
@@ -124,8 +127,9 @@ class MultiCategorical(Head):
 
     def numbers(self, actions: Array) -> Array:
         array = np.asarray(actions).astype(np.int64)
-        choices: Array = array.reshape(*array.shape[: array.ndim - len(self.shape)], -1) - np.array(self.starts)
-        return choices
+        choices = array.reshape(*array.shape[: array.ndim - len(self.shape)], -1) - np.array(self.starts)
+        inside: Array = np.clip(choices, 0, np.array(self.sizes) - 1)
+        return inside
 
     def log_prob(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> Tensor:
         each = zip(self._parts, self._split(outputs), actions.unbind(-1), self._split(mask), strict=True)
@@ -241,7 +245,6 @@ class EpsilonGreedy(Categorical):
 
     def __init__(self, space: Discrete[Any]) -> None:
         super().__init__(space)
-        self.num_actions = self.num_outputs
         self.num_outputs += 1
 
     def noise(self, generator: Generator, num_rows: int) -> Array:
@@ -262,22 +265,6 @@ def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return logits
     return torch.where(mask | ~mask.any(-1, keepdim=True), logits, _NEVER)
-
-
-def check_mask(observation_space: Space[Any], action_space: Space[Any]) -> None:
-    """Raise TypeError if actions are masked that cannot be, or by a mask of another width."""
-    if not isinstance(observation_space, Dict) or "action_mask" not in observation_space.spaces:
-        return
-    match action_space:
-        case Discrete():
-            wanted = int(action_space.n)
-        case MultiDiscrete():
-            wanted = int(action_space.nvec.sum())
-        case _:
-            raise TypeError(f"{action_space} cannot be masked. Leave 'action_mask' out of its observations.")
-    mask = observation_space["action_mask"]
-    if isinstance(mask, Discrete) or mask.shape != (wanted,):
-        raise TypeError(f"{mask} is no mask for {action_space}. Give MultiBinary({wanted}), or a Box of its shape.")
 
 
 def log_normal_cdf(x: Tensor) -> Tensor:

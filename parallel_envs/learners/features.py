@@ -1,4 +1,4 @@
-"""Observations as numbers that a network takes, and the masks of actions that come with them."""
+"""Observations as numbers that a network takes, and the masks of actions that come with them (`masks.py`)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Array = npt.NDArray[Any]
 class Sight:
     """How an agent's observations become numbers.
 
-    A Box is taken as it is (pictures of bytes stay bytes: the network makes numbers of them), Discrete and
-    MultiDiscrete become ones among zeros. A Dict has `"observation"`, and `"action_mask"` where actions are masked;
-    one with other parts is refused, as they would not be seen.
+    A Box is taken as it is, but for bytes from 0 to 255, which become numbers from 0 to 1 (those of pictures stay
+    bytes: the network makes numbers of them). Discrete and MultiDiscrete become ones among zeros. A Dict has
+    `"observation"`, and `"action_mask"` where actions are masked; one with other parts is refused, as they would not be
+    seen.
 
     Raises TypeError for any other space.
     """
@@ -39,6 +40,8 @@ class Sight:
         self.shape = self._shape()
         """Of the numbers of one observation."""
         self.num_numbers = int(np.prod(self.shape))
+        whole_bytes = isinstance(inner, Box) and inner.dtype == np.uint8 and bool((inner.high == 255).all())
+        self._is_scaled = whole_bytes and not self.is_image  # smaller numbers may be flags, or counts
 
     def _shape(self) -> tuple[int, ...]:
         if isinstance(self.inner, Discrete):
@@ -71,6 +74,8 @@ class Sight:
         else:
             lead = array.shape[: array.ndim - len(self.inner.shape or ())]
             array = array.reshape(*lead, self.num_numbers)
+        if self._is_scaled:
+            return array.astype(np.float32) / np.float32(255), mask
         return (array if self.is_bytes else array.astype(np.float32, copy=False)), mask
 
 

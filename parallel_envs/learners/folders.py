@@ -15,22 +15,44 @@ _HERE = -100  # AT_FDCWD: paths as they stand
 _EXCHANGE = 2  # RENAME_EXCHANGE
 
 
+def place_of(folder: str | Path) -> Path:
+    """Where a folder is, or is to be: behind links, which stay as they are.
+
+    ValueError for one that has no name of its own, such as the one that the process works in: it could not be replaced
+    under those who are in it. FileExistsError for a link that leads back to itself.
+    """
+    if Path(folder).name in ("", ".."):
+        raise ValueError(f"{str(folder)!r} names no folder that could be written anew. Give one a name of its own.")
+    place = Path(os.path.realpath(folder))
+    if place.is_symlink():
+        raise FileExistsError(f"{folder} is a link that leads nowhere but back to itself. Remove it.")
+    return place
+
+
+def remove(folder: Path) -> None:
+    """Have nothing be there: of a link, only the link is removed."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
     """A folder to be filled with files that are on the disk; it becomes `target` at the end of the context.
 
     What was there before is gone then. If the context raises, or the process dies, `target` is as it was; what was
-    drafted beside it is swept away by the next who makes the same folder anew.
+    drafted beside it is swept away by the next who makes the same folder anew. `target` is no link: see `place_of`.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.new")
-    shutil.rmtree(draft, ignore_errors=True)
+    remove(draft)
     draft.mkdir()
     try:
         yield draft
         _put_in_place(draft, target)
     finally:
-        shutil.rmtree(draft, ignore_errors=True)  # by now the one that was there before, or half a new one
+        remove(draft)  # by now the one that was there before, or half a new one
 
 
 def _put_in_place(draft: Path, target: Path) -> None:
@@ -52,7 +74,7 @@ def _exchanged(draft: Path, target: Path) -> bool:
 def _replaced(draft: Path, target: Path) -> None:
     """In two steps, between which the old folder stands under another name."""
     old = target.with_name(f".{target.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
+    remove(old)
     target.rename(old)
     draft.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
+    remove(old)

@@ -12,8 +12,17 @@ import numpy as np
 if TYPE_CHECKING:
     from parallel_envs.learners.brain import Brain
 
-_OF_THE_MOMENT = {"carry"}  # what a recurrent agent remembers just now is no part of its architecture
-_NOT_NEEDED = {"acting", "versions"}  # a generator and an array that a state may come without
+CARRY = "carry"
+"""Among arrays, prepared or kept: what a recurrent agent remembers at its end, `[rows, ...]`, for the next."""
+STAMPS = "versions"
+"""Among a memory's arrays: which version of the weights acted in each place."""
+OF_THE_MOMENT = {CARRY}
+"""Arrays of a state that are no part of the agent's architecture."""
+
+_NOT_NEEDED = {"acting", STAMPS}  # a generator and an array that a state may come without
+_FROM_ZERO_UP = {"steps", "second"}  # of Adam: how many, and a mean of squares
+
+_PARTS_OF_A_MEMORY = "counters", "arrays"
 
 _MOST = 2**62  # that can be counted to: versions stand in arrays
 
@@ -37,8 +46,11 @@ def misfits(state: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
 
 
 def damages(state: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
-    """What else keeps it from being taken over: counters, a generator, or a memory unlike the agent's own."""
+    """What else keeps it from being taken over: numbers that are none, or counters, a generator, a memory unlike the
+    agent's own.
+    """
     odd = {
+        "arrays": _of_numbers(state["arrays"]),
         "counters": _of_counters(state["counters"], own["counters"]),
         "generator": _of_generators(state["generator"], own["generator"]),
         "memory": _of_memories(state.get("memory"), own.get("memory")),
@@ -48,7 +60,14 @@ def damages(state: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
 
 def described(arrays: Mapping[str, Any], name: str) -> str:
     """The dtype and shape of an array."""
-    return f"{arrays[name].dtype}{list(arrays[name].shape)}" if name in arrays else "nothing"
+    return _form(arrays[name], 0) if name in arrays else "nothing"
+
+
+def _form(array: Any, first_axis: int) -> str:
+    """The same, without the axes in front of one; or what there is in the place of an array."""
+    if not isinstance(array, np.ndarray):
+        return f"no array but a {type(array).__name__}"
+    return f"{array.dtype}{list(array.shape[first_axis:])}"
 
 
 # ---- the parts ------------------------------------------------------------------------------------------------------
@@ -80,10 +99,22 @@ def _parameter(told: Any) -> str:
     return "nothing" if told is None else " ".join(map(str, told)) if isinstance(told, list) else repr(told)
 
 
-def _of_arrays(stored: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
-    for name in sorted({*stored, *own} - _OF_THE_MOMENT):
+def _of_arrays(stored: Any, own: Mapping[str, Any]) -> Iterator[str]:
+    if not isinstance(stored, Mapping):
+        yield f"arrays: {stored!r} stored"
+        return
+    for name in sorted({*stored, *own} - OF_THE_MOMENT, key=str):
         if described(stored, name) != described(own, name):
             yield f"{name}: {described(stored, name)} stored, {described(own, name)} here"
+
+
+def _of_numbers(stored: Mapping[str, Any]) -> Iterator[str]:
+    """From numbers that are none, no update would ever come to anything."""
+    for name in sorted(stored.keys() - OF_THE_MOMENT):
+        if not np.isfinite(stored[name]).all():
+            yield f"{name} is not finite everywhere"
+        elif name in _FROM_ZERO_UP and (stored[name] < 0).any():
+            yield f"{name} is below 0 somewhere"
 
 
 def _of_counters(stored: Any, own: Mapping[str, Any]) -> Iterator[str]:
@@ -123,13 +154,13 @@ def _of_memories(stored: Any, own: Any) -> Iterator[str]:
     """A state without one is well: what is remembered stays as it is. Who needs none takes none over."""
     if stored is None or own is None:
         return
-    if not isinstance(stored, Mapping) or not {"counters", "arrays"} <= stored.keys():
+    if not isinstance(stored, Mapping) or not all(isinstance(stored.get(one), Mapping) for one in _PARTS_OF_A_MEMORY):
         yield f"{type(stored).__name__} without counters and arrays stored"
         return
     for name in ("capacity", "num_rows"):
         if stored["counters"].get(name) != own["counters"].get(name):
             yield f"{name}={stored['counters'].get(name)} stored, {own['counters'].get(name)} here"
-    for name in sorted({*stored["arrays"], *own["arrays"]}):
+    for name in sorted({*stored["arrays"], *own["arrays"]}, key=str):
         given, mine = (_step_of(part["arrays"], name) for part in (stored, own))
         if given != mine and not (name in _NOT_NEEDED and given == "nothing"):
             yield f"{name}: {given} stored, {mine} here"
@@ -137,7 +168,7 @@ def _of_memories(stored: Any, own: Any) -> Iterator[str]:
 
 def _step_of(arrays: Mapping[str, Any], name: str) -> str:
     """The form of what is stored of one step."""
-    return f"{arrays[name].dtype}{list(arrays[name].shape[1:])}" if name in arrays else "nothing"
+    return _form(arrays[name], 1) if name in arrays else "nothing"
 
 
 def differing(stored: Any, own: Any) -> set[str]:

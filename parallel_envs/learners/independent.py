@@ -27,11 +27,12 @@ from parallel_envs.errors import ClosedError
 from parallel_envs.learners.algorithm import Agent, AlgorithmConfig
 from parallel_envs.learners.arguments import check_options, check_words, configs_of, no_actions
 from parallel_envs.learners.brain import Brain, Diverged, Report
-from parallel_envs.learners.keeping import load_states_from, put_states, save_states_to, states_of
+from parallel_envs.learners.keeping import check_states, load_states_from, put_states, save_states_to, states_of
 from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.life import Life
 from parallel_envs.learners.runner import Make, Runner
 from parallel_envs.learners.updates import MODES, UPDATE_TIMEOUT, UpdateMode
+from parallel_envs.learners.updates.failures import UpdateFailed
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.seeding import SeedTree
@@ -56,7 +57,7 @@ class IndependentLearners(ClosedAtExit):
     """Learners of all agents of some environments.
 
     `agents[agent]` is an `AgentLearner`; `agents[agent].model.memory` is what it has lived. Agents that die, join or
-    are absent learn from what they lived and nothing else.
+    are absent learn from what they lived and nothing else. Where masks of actions are looked for stands in `masks.py`.
 
     Args:
         envs: The environments, with `autoreset_mode=NEXT_STEP` and `turns="simultaneous"` (the defaults). Whoever made
@@ -161,16 +162,22 @@ class IndependentLearners(ClosedAtExit):
         alive_before: Mapping[Agent, Flags],
     ) -> None:
         """Take in a step: what everyone did, and what the environments returned. `alive_before`: who acted where."""
+        self._check_open()
+        before = self._observations
+        if before is None:
+            raise RuntimeError(
+                "A step was to be taken in before anybody had acted. Call act(), step the environments with that, and "
+                "observe what they return; step() does all of it."
+            )
         begins_before = self._life.begins
         lost = np.asarray(infos.common.get("worker_restarted", np.zeros(self.envs.num_envs)), np.bool_)
         over = self._life.go_on(
             alive_before, self.envs.alive, self.envs.present, rewards, terminations, truncations, lost
         )
         self.steps += over.num_steps
-        assert self._observations is not None
         for agent, learner in self.agents.items():
             learner.observe(
-                self._observations[agent],
+                before[agent],
                 begins_before[agent],
                 actions[agent] if agent in actions else no_actions(self.envs, agent),
                 rewards[agent],
@@ -199,7 +206,12 @@ class IndependentLearners(ClosedAtExit):
     # ---- learning ---------------------------------------------------------------------------------------------------
 
     def update(self) -> dict[Agent, dict[str, float]]:
-        """Have those learn for whom it is time. Returns their metrics; empty if it is nobody's time."""
+        """Have those learn for whom it is time. Returns their metrics; empty if it is nobody's time.
+
+        Raises:
+            UpdateFailed: An agent's update raised; it is undone. The others have learnt.
+            Diverged: Likewise, with on_divergence="raise", for numbers that were not finite.
+        """
         self._check_open()
         began = time.perf_counter()
         plans = {agent: plan for agent, one in self.agents.items() if one.ready and (plan := one.plan()) is not None}
@@ -223,15 +235,19 @@ class IndependentLearners(ClosedAtExit):
             self.agents[agent].acting_version = self.agents[agent].version
 
     def tell_of(self, reports: Mapping[Agent, Report]) -> None:
-        """A round of updates has been made: count it, and name those who have diverged, as `on_divergence` says."""
+        """A round of updates has been made: count it, and name those who have not learnt.
+
+        Raises `UpdateFailed` for those whose updates raised; who has diverged is told as `on_divergence` says.
+        """
         self.updates += 1
+        failed = {agent: report.failure for agent, report in reports.items() if report.failure}
         diverged = {agent: report.diverged for agent, report in reports.items() if report.diverged}
-        if not diverged:
-            return
-        error = Diverged.of(diverged)
-        if self.on_divergence == "raise":
-            raise error
-        _log.warning("%s", error)
+        if diverged and (failed or self.on_divergence == "skip"):
+            _log.warning("%s", Diverged.of(diverged))
+        if failed:
+            raise UpdateFailed.of(failed)
+        if diverged and self.on_divergence == "raise":
+            raise Diverged.of(diverged)
 
     def train(self, total_steps: int, on_update: Watcher | None = None, **how: Any) -> LoopReport:
         """Go on for so many steps of environments (all rows together), learning whenever it is time.
@@ -240,7 +256,7 @@ class IndependentLearners(ClosedAtExit):
             total_steps: From now on; at least so many are made.
             on_update: Called after every round of updates, with these learners.
             **how: `mode` ("sync", "overlap" or "free") and the other fields of `LoopOptions`, which says what they
-                mean. What cannot be is a ValueError, before anything starts.
+                mean. What cannot be is a ValueError, another word a TypeError, before anything starts.
 
         Returns:
             Lags, waiting times, and how much of the time was saved.
@@ -249,6 +265,8 @@ class IndependentLearners(ClosedAtExit):
 
         self._check_open()
         check_words(how, LoopOptions)
+        if on_update is not None and not callable(on_update):
+            raise TypeError(f"on_update={on_update!r} cannot be called. Give a function of these learners, or None.")
         return run_loop(self, LoopOptions(**how), total_steps, on_update)
 
     @property
@@ -275,12 +293,15 @@ class IndependentLearners(ClosedAtExit):
 
     def states(self) -> dict[Agent, dict[str, Any]]:
         """All that each agent is: see `AgentLearner.state`. Episodes that are being played are not part of it."""
+        self._check_open()
         if self.loop is not None:
             self.loop.settle()
         return states_of(self)
 
     def load_states(self, states: Mapping[Agent, Mapping[str, Any]]) -> None:
         """Have these agents become what `states` told; others stay. The next step begins new episodes."""
+        self._check_open()
+        check_states(self, states)
         if self.loop is not None:
             self.loop.settle()
         self._runner.changed(states)
@@ -291,11 +312,14 @@ class IndependentLearners(ClosedAtExit):
 
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint: a folder for each agent, safetensors and JSON. See `checkpoints.py`."""
-        save_states_to(self, folder)
+        self._check_open()
+        save_states_to(self, folder, self._life.returns)
 
     def load(self, folder: str | Path) -> None:
         """Become what a checkpoint holds, its seed too. Nothing is changed if it does not fit."""
-        about = load_states_from(self, folder)
+        self._check_open()
+        about, returns = load_states_from(self, folder)
+        self._life.recall(returns)
         self.seed, self._tree = about["seed"], SeedTree(about["seed"])
         self.steps, self.updates = about["steps"], about["updates"]
 

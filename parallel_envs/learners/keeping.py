@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,7 @@ def states_of(learners: IndependentLearners) -> dict[Agent, dict[str, Any]]:
 
 
 def put_states(learners: IndependentLearners, states: Mapping[Agent, Mapping[str, Any]]) -> None:
-    """Have these agents become what `states` told, the policy that acts for them as well: all of them, or none."""
-    check_states(learners, states)
+    """Have these agents become what `states` told, which has been checked; the policy that acts for them as well."""
     for agent, state in states.items():
         learners.agents[agent].load_state(dict(state))
     learners.policy.load_state_dict({agent: learners.agents[agent].acting_weights() for agent in states})
@@ -46,19 +45,21 @@ def check_states(
         learners.agents[agent].check_state(state, where)
 
 
-def save_states_to(learners: IndependentLearners, folder: str | Path) -> None:
-    """Write a checkpoint."""
+def save_states_to(learners: IndependentLearners, folder: str | Path, returns: Mapping[Agent, Iterable[float]]) -> None:
+    """Write a checkpoint. `returns`: what each agent got in its last episodes."""
     from parallel_envs.learners.checkpoints import save_checkpoint
 
     states = learners.states()
     about = {"seed": learners.seed, "steps": learners.steps, "updates": learners.updates}
-    lived = learners._life.returns
-    save_checkpoint(folder, states, about | {"returns": [list(lived[agent]) for agent in states]})
+    save_checkpoint(folder, states, about | {"returns": [list(returns[agent]) for agent in states]})
 
 
-def load_states_from(learners: IndependentLearners, folder: str | Path) -> dict[str, Any]:
-    """Have the learners become what a checkpoint holds; nothing is changed if it does not fit. Returns what is said
-    about all of them.
+def load_states_from(
+    learners: IndependentLearners, folder: str | Path
+) -> tuple[dict[str, Any], dict[Agent, list[float]]]:
+    """Have the learners become what a checkpoint holds; nothing is changed if it does not fit.
+
+    Returns what is said about all of them, and what each got in its last episodes.
     """
     from parallel_envs.learners.checkpoints import BadCheckpoint, load_checkpoint
 
@@ -71,10 +72,7 @@ def load_states_from(learners: IndependentLearners, folder: str | Path) -> dict[
     returns = _returns_in(checkpoint.about, len(checkpoint.agents), folder)
     check_states(learners, checkpoint.agents, folder)
     learners.load_states(checkpoint.agents)
-    for agent, own in zip(checkpoint.agents, returns, strict=True):
-        learners._life.returns[agent].clear()
-        learners._life.returns[agent].extend(own)
-    return checkpoint.about
+    return checkpoint.about, dict(zip(checkpoint.agents, returns, strict=True))
 
 
 def _returns_in(about: Mapping[str, Any], num_agents: int, where: str | Path) -> list[list[float]]:

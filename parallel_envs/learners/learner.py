@@ -16,7 +16,8 @@ from parallel_envs.learners.algorithm import Agent, Algorithm, AlgorithmConfig, 
 from parallel_envs.learners.brain import Brain, Report
 from parallel_envs.learners.checkpoints import BadCheckpoint, check_whole
 from parallel_envs.learners.dqn import DQN, DQNConfig
-from parallel_envs.learners.forms import form_of
+from parallel_envs.learners.forms import CARRY, STAMPS, form_of
+from parallel_envs.learners.masks import check_flags
 from parallel_envs.learners.ppo import PPO, PPOConfig
 from parallel_envs.learners.sac import SAC, SACConfig
 from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
@@ -31,15 +32,13 @@ ALGORITHMS: dict[type[AlgorithmConfig], type[Algorithm]] = {PPOConfig: PPO, DQNC
 CONFIGS: dict[str, type[AlgorithmConfig]] = {kind.name: config for config, kind in ALGORITHMS.items()}
 """The types of configs, by the algorithms' names."""
 
-_CARRY, _STAMPS = "carry", "versions"
-
 
 class AgentLearner:
     """One agent's network, optimiser, buffer, generator and counters. No other agent's learning touches any of it.
 
     `memory` is what it lived: a `TrajectoryStore` for PPO, a `ReplayBuffer` for DQN and SAC. `counters` are numbers:
     `steps` that the agent has lived, `rounds` in which it was asked, `updates`, and updates that were `skipped`
-    because they diverged.
+    because they diverged or raised.
 
     Args:
         agent: Its name, for errors.
@@ -117,6 +116,7 @@ class AgentLearner:
 
     def begin(self, observations: Any, begins: Flags | None = None) -> None:
         """All environments have been reset. What was lived and not learnt from on-policy is dropped."""
+        self._check_mask(observations)
         self._carry, self._missed = None, False
         if isinstance(self.memory, TrajectoryStore):
             self.memory.begin(observations, begins)
@@ -136,6 +136,7 @@ class AgentLearner:
         begins: Flags,
     ) -> None:
         """A step of all environments: what it saw `before`, did, got, and sees now. `valid`: where it lived it."""
+        self._check_mask(observations)
         self.counters["rounds"] += 1
         self.counters["steps"] += int(valid.sum())
         if self.counters["frozen"]:
@@ -145,10 +146,27 @@ class AgentLearner:
             self.begin(before, begins_before)
         lived = actions, rewards, terminated, truncated, observations, valid
         if isinstance(self.memory, TrajectoryStore):
+            self._check_room(self.memory)
             self.stamps[self.memory.num_steps] = self.acting_version
             self.memory.add(*lived, begins)
         else:
             self.stamps[self.memory.add(before, *lived, begins_before & valid)] = self.acting_version
+
+    def _check_room(self, memory: TrajectoryStore) -> None:
+        if memory.full:
+            raise RuntimeError(
+                f"Agent {self.agent!r} has lived the {memory.horizon} steps of its rollout and is to learn from them. "
+                "Call update() before the next step; train() does so."
+            )
+
+    def _check_mask(self, observations: Any) -> None:
+        """Raise ValueError, naming the agent, for a mask that is none."""
+        if not self.algorithm.sight.masked:
+            return
+        try:
+            check_flags(observations["action_mask"])
+        except ValueError as error:
+            raise ValueError(f"Agent {self.agent!r}: {error}") from None
 
     @property
     def ready(self) -> bool:
@@ -189,11 +207,11 @@ class AgentLearner:
         return dataclasses.replace(plan, learning_rate=self.config.learning_rate_after(self.counters["updates"]))
 
     def finish(self, report: Report, plan: Plan | None = None) -> None:
-        """The update has been made, or has diverged. `plan`: which one it was, if there have been others since."""
+        """The update has been made, or was undone. `plan`: which one it was, if there have been others since."""
         drawn: Any = self._drawn if plan is None else plan.arrays.get("indices")
-        self.counters["skipped" if report.diverged else "updates"] += 1
+        self.counters["updates" if report.learnt else "skipped"] += 1
         self.metrics = dict(report.metrics)
-        if report.carry is not None:
+        if report.carry is not None or report.failure is not None:  # behind what raised, nothing is remembered
             self._carry = report.carry
         if report.taught is not None and isinstance(self.memory, PrioritizedReplayBuffer):
             self.memory.update_priorities(drawn, report.taught)
@@ -223,14 +241,14 @@ class AgentLearner:
         state = self._state()
         if isinstance(self.memory, ReplayBuffer):
             state["memory"] = self.memory.state()
-            state["memory"]["arrays"][_STAMPS] = self.stamps[: len(self.memory)].copy()
+            state["memory"]["arrays"][STAMPS] = self.stamps[: len(self.memory)].copy()
         return state
 
     def _state(self) -> dict[str, Any]:
         """The same without memory, which may be large."""
         arrays = {name: array.copy() for name, array in self.brain.arrays().items()}
         if self._carry is not None:
-            arrays[_CARRY] = self._carry.copy()
+            arrays[CARRY] = self._carry.copy()
         return {
             "config": {"name": self.algorithm.name, **dataclasses.asdict(self.config)},
             "form": form_of(self.brain),
@@ -243,7 +261,7 @@ class AgentLearner:
         """Become what `state` told. ValueError, naming the agent, if it does not fit; then nothing has changed."""
         self.check_state(state)
         arrays = dict(state["arrays"])
-        carry = arrays.pop(_CARRY, None)
+        carry = arrays.pop(CARRY, None)
         self.brain.load(arrays)
         self._carry = None if carry is None else np.array(carry)
         self.counters |= state["counters"]
@@ -281,10 +299,10 @@ def _parted(memory: Any) -> tuple[dict[str, Any], Any]:
     if not isinstance(memory, dict) or not all(isinstance(memory.get(name), dict) for name in ("counters", "arrays")):
         raise ValueError("its memory has no counters and arrays.")
     arrays = dict(memory["arrays"])
-    stamps = arrays.pop(_STAMPS, 0)
+    stamps = arrays.pop(STAMPS, 0)
     return {**memory, "arrays": arrays}, stamps
 
 
 def _check_stamps(stamps: Any, size: int) -> None:
     if np.shape(stamps) not in ((), (size,)):
-        raise ValueError(f"{_STAMPS} is of the shape {np.shape(stamps)}, and {size} steps are stored.")
+        raise ValueError(f"{STAMPS} is of the shape {np.shape(stamps)}, and {size} steps are stored.")

@@ -52,6 +52,11 @@ class Life:
         self._steady: tuple[object, object] | None = None
         self._nowhere = np.zeros(num_rows, np.bool_)
 
+    def recall(self, returns: Mapping[Agent, Sequence[float]]) -> None:
+        """These are what the agents got in their last episodes."""
+        for agent, own in returns.items():
+            self.returns[agent] = deque(own, maxlen=_EPISODES)
+
     def begin(self, present: Mapping[Agent, Flags]) -> None:
         """All environments have been reset."""
         for agent in self.begins:

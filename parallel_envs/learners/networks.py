@@ -56,16 +56,27 @@ class Bytes(nn.Module):
         return features.float() / 255.0
 
 
+def channels_come_first(shape: Sequence[int]) -> bool:
+    """Whether a picture is (channels, height, width). Gymnasium's pictures are not: their last axis is the channels.
+
+    It is taken for one whose last axis is too long for channels (more than 4) and whose first is shorter than the
+    second and either short (at most 4) or in front of a square: stacks of grey pictures, and torch's. Whoever means
+    something else puts the axes into that order, by `gymnasium.wrappers.TransformObservation`.
+    """
+    first, second, last = shape
+    return last > 4 and first < second and (first <= 4 or second == last)
+
+
 class Image(nn.Module):
     """Flat pictures in, features out: the convolutions of Mnih et al. 2015.
 
-    Pictures are (height, width, channels), or (channels, height, width) if the first number is the smallest. Kernels
-    that are larger than what is left of a small picture are made as small as that.
+    Pictures are (height, width, channels) or (channels, height, width), as `channels_come_first` says. Kernels that are
+    larger than what is left of a small picture are made as small as that.
     """
 
     def __init__(self, shape: Sequence[int], num_out: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.shape, self.channels_first = tuple(shape), shape[0] == min(shape)
+        self.shape, self.channels_first = tuple(shape), channels_come_first(shape)
         channels, height, width = shape if self.channels_first else (shape[2], *shape[:2])
         self.convolutions = nn.ModuleList()
         for num_maps, kernel, step in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):

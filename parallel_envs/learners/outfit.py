@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from parallel_envs.errors import EnvError
+from parallel_envs.learners.agent_folders import folder_names
 from parallel_envs.learners.algorithm_settings import algorithm_configs
-from parallel_envs.learners.checkpoints import folder_names
 from parallel_envs.learners.independent import IndependentLearners
 from parallel_envs.learners.learner import CONFIGS
 from parallel_envs.learners.loops import LoopOptions
@@ -37,7 +37,6 @@ def loop_options(settings: TrainSettings) -> LoopOptions:
 
 
 def _check_agents(settings: TrainSettings, learners: IndependentLearners) -> None:
-    folder_names(learners.agents)  # before there is anything to be lost
     check_agents(loop_options(settings), learners.agents, settings.update_mode)
 
 
@@ -78,6 +77,7 @@ def _envs(settings: TrainSettings, shares: Shares | None) -> MultiAgentEnvManage
 
 
 def _learners_in(settings: TrainSettings, envs: MultiAgentEnvManager, shares: Shares | None) -> IndependentLearners:
+    folder_names(envs.possible_agents)  # before there is anything to be lost
     return IndependentLearners(
         envs,
         algorithm_configs(settings, envs.possible_agents, CONFIGS),

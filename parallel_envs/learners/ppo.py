@@ -22,23 +22,17 @@ from gymnasium.spaces import Space
 from torch import Tensor, nn
 
 from parallel_envs.learners.advantages import advantages_and_returns, discounted_sums
-from parallel_envs.learners.algorithm import (
-    CARRY,
-    Algorithm,
-    AlgorithmConfig,
-    Array,
-    Batch,
-    Metrics,
-    Plan,
+from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig, Array, Batch, Metrics, Plan, mean_over
+from parallel_envs.learners.distributions import ClippedGaussian, Head, stochastic_head
+from parallel_envs.learners.fields import (
     check_choice,
     check_layers,
     check_not_negative,
     check_positive,
     check_share,
     check_whole,
-    mean_over,
 )
-from parallel_envs.learners.distributions import ClippedGaussian, Head, stochastic_head
+from parallel_envs.learners.forms import CARRY
 from parallel_envs.learners.gaps import held, without_last_words
 from parallel_envs.learners.networks import (
     ACTIVATIONS,
@@ -152,11 +146,6 @@ class PPO(Algorithm):
         super().__init__(config, *spaces, **named)
         self.recurrent = config.network == "gru"
         self.traceable = not self.recurrent  # a list of all its steps would be long, and long in the making
-        if config.network == "cnn" and not self.sight.is_image:
-            raise TypeError(
-                f"Agent {self.agent!r} cannot learn with network='cnn': it observes {self.observation_space}, and "
-                "pictures have three axes. Use network='mlp'."
-            )
 
     def make_head(self, action_space: Space[Any]) -> Head:
         return stochastic_head(action_space)
@@ -209,9 +198,10 @@ class PPO(Algorithm):
         arrays = self._arrays(experience)
         valid = experience.valid
         self._check_size(valid.size)
+        size = self.config.minibatch_size
         if self.recurrent:
-            return self._plan_of_sequences(arrays, valid, generator)
-        return self._plan_of_rows(arrays, np.flatnonzero(valid.ravel()), valid.size, generator)
+            return self._minibatches(arrays, valid.T, max(size // len(valid), 1), generator)
+        return self._minibatches(arrays, valid.ravel(), size, generator)
 
     def _check_size(self, num_rows: int) -> None:
         if self.config.minibatch_size > num_rows:
@@ -235,28 +225,18 @@ class PPO(Algorithm):
                 arrays["held"] = stays
         return arrays
 
-    def _plan_of_rows(self, arrays: Any, rows: Array, num_rows: int, generator: np.random.Generator) -> Plan:
-        """Every epoch goes through all valid rows in an order of its own; what is missing weighs nothing."""
-        size = self.config.minibatch_size
-        steps = -(-num_rows // size)
-        picks = np.zeros((self.config.num_epochs, steps, size), np.int64)
-        weights = np.zeros(picks.shape, np.float32)
-        for epoch in range(self.config.num_epochs):
-            for step, part in enumerate(np.array_split(generator.permutation(rows), -(-len(rows) // size) or 1)):
-                picks[epoch, step, : len(part)], weights[epoch, step, : len(part)] = part, 1.0
-        return Plan(arrays, picks.reshape(-1, size), weights.reshape(-1, size))
+    def _minibatches(self, arrays: Any, counts: Array, size: int, generator: np.random.Generator) -> Plan:
+        """Every epoch goes through all rows that count anything, in an order of its own, so many at a time.
 
-    def _plan_of_sequences(self, arrays: Any, valid: Array, generator: np.random.Generator) -> Plan:
-        """The same with whole sequences, of the rows in which the agent lived at all."""
-        num_steps, num_rows = valid.shape
-        size = max(self.config.minibatch_size // num_steps, 1)
-        steps, rows = -(-num_rows // size), np.flatnonzero(valid.any(0))
-        picks = np.zeros((self.config.num_epochs, steps, size), np.int64)
-        weights = np.zeros((*picks.shape, num_steps), np.float32)
+        `counts`, [rows, ...]: what each row weighs. What is missing in a minibatch weighs nothing.
+        """
+        rows = np.flatnonzero(counts.reshape(len(counts), -1).any(1))
+        picks = np.zeros((self.config.num_epochs, -(-len(counts) // size), size), np.int64)
+        weights = np.zeros((*picks.shape, *counts.shape[1:]), np.float32)
         for epoch in range(self.config.num_epochs):
             for step, part in enumerate(np.array_split(generator.permutation(rows), -(-len(rows) // size) or 1)):
-                picks[epoch, step, : len(part)], weights[epoch, step, : len(part)] = part, valid.T[part]
-        return Plan(arrays, picks.reshape(-1, size), weights.reshape(-1, size, num_steps))
+                picks[epoch, step, : len(part)], weights[epoch, step, : len(part)] = part, counts[part]
+        return Plan(arrays, picks.reshape(-1, size), weights.reshape(-1, *weights.shape[2:]))
 
     # ---- what is learnt from ----------------------------------------------------------------------------------------
 

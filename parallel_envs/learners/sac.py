@@ -18,11 +18,12 @@ import torch
 from gymnasium.spaces import Box, Space
 from torch import Tensor, nn
 
-from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan, check_number, check_positive, mean_over
+from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan, mean_over
 from parallel_envs.learners.distributions import Head, SquashedGaussian
-from parallel_envs.learners.dqn import ReplayConfig, follow, sampled
+from parallel_envs.learners.fields import check_number, check_positive
 from parallel_envs.learners.networks import mlp
 from parallel_envs.learners.parameters import Strip
+from parallel_envs.learners.replaying import ReplayConfig, follow, sampled
 from parallel_envs.spelling import suggests_keywords
 
 

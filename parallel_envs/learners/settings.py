@@ -13,14 +13,14 @@ parallel: {parallel_training: true, use_threads: true}
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from parallel_envs import spelling
+from parallel_envs.learners.setting_mistakes import told
 from parallel_envs.yaml_files import settings_in
 
 UpdateMode = Literal["sequential", "thread", "process", "fused", "auto"]
@@ -124,7 +124,8 @@ class TrainSettings(_Strict):
     agents: Annotated[dict[str, dict[str, Any]], BeforeValidator(_words)] = {}
     """By agent, what differs from `algorithm`; with another `name`, all of it."""
     update_mode: UpdateMode = "auto"
-    """"auto" measures, so that its runs can be repeated up to rounding only; those of any other mode to the bit."""
+    """"auto" measures, so that its runs can be repeated up to rounding only; those of any other mode to the bit. What
+    it has chosen stands in the run's folder (`chosen.json`), and a run that is resumed behind that goes on with it."""
     update_timeout: PositiveFloat | None = 600.0
     """Seconds that a worker process has for a round of updates, after which it is replaced; null: as long as it
     takes."""
@@ -189,7 +190,8 @@ def load_settings(
     """
     path = Path(path)
     content = {**(otherwise or {}), **settings_in(path, BadSettings)}
-    for override in overrides:
+    for number, override in enumerate(overrides):
+        _check_undoes_none(override, overrides[:number])
         _replace(content, override)
     return read_settings(content, str(path))
 
@@ -199,8 +201,22 @@ def read_settings(content: Mapping[str, Any], where: str = "the settings") -> Tr
     try:
         return TrainSettings.model_validate(content).applied()
     except ValidationError as error:
-        lines = "".join(f"\n  {_told(mistake)}" for mistake in error.errors())
+        lines = "".join(f"\n  {told(mistake, _known_at(mistake['loc']))}" for mistake in error.errors())
         raise BadSettings(f"In {where}:{lines}") from None
+
+
+def _known_at(path: Sequence[Any]) -> Collection[str]:
+    return (ParallelBlock if path[0] == "parallel" else TrainSettings).model_fields
+
+
+def _check_undoes_none(override: str, earlier: Sequence[str]) -> None:
+    """What is said twice is a mistake, as in a file. Only a part of a whole that was replaced may be named after it."""
+    key, *_ = override.partition("=")
+    for other in earlier:
+        if f"{other.partition('=')[0]}.".startswith(f"{key}."):
+            raise BadSettings(
+                f"The override {override!r} would undo {other!r}, which stands before it. Give one of them."
+            )
 
 
 def _replace(content: dict[str, Any], override: str) -> None:
@@ -216,23 +232,3 @@ def _replace(content: dict[str, Any], override: str) -> None:
         content[last] = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise BadSettings(f"The value of the override {override!r} is not YAML: {error}") from error
-
-
-def _told(mistake: Mapping[str, Any]) -> str:
-    path = mistake["loc"]
-    name = ".".join(map(str, path))
-    if mistake["type"] == "extra_forbidden":
-        known = ParallelBlock if path[0] == "parallel" else TrainSettings
-        return f"`{name}` is unknown. {spelling.advice(str(path[-1]), known.model_fields)}"
-    if mistake["type"] == "missing":
-        return f"`{name}` is missing."
-    return f"`{name}: {mistake['input']!r}`: {mistake['msg'].removeprefix('Value error, ')}.{_meant(mistake)}"
-
-
-def _meant(mistake: Mapping[str, Any]) -> str:
-    """The word that is most like a wrong one, if there are words to choose from; how settings by name look."""
-    if mistake["type"] == "dict_type" and isinstance(mistake["input"], str):
-        return f" Did you mean `{'.'.join(map(str, mistake['loc']))}.name={mistake['input']}`?"
-    told = mistake["ctx"]["expected"] if mistake["type"] == "literal_error" else ""
-    close = spelling.nearest(mistake["input"], re.findall(r"'(\w+)'", told))
-    return f" Did you mean `{close}`?" if close else ""

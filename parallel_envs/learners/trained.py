@@ -16,12 +16,10 @@ from parallel_envs.learners.acting import LearnerPolicy
 from parallel_envs.learners.algorithm_settings import read_config
 from parallel_envs.learners.brain import Brain
 from parallel_envs.learners.checkpoints import BadCheckpoint, load_agent
-from parallel_envs.learners.forms import form_of, misfits
+from parallel_envs.learners.forms import OF_THE_MOMENT, form_of, misfits
 from parallel_envs.learners.learner import ALGORITHMS, CONFIGS
 from parallel_envs.learners.runs import newest_checkpoint
 from parallel_envs.learners.settings import BadSettings
-
-_OF_THE_MOMENT = {"carry"}  # what a recurrent agent remembered when it was saved
 
 
 class TrainedAgent:
@@ -52,7 +50,7 @@ class TrainedAgent:
             brain = Brain(algorithm, 0)
             if odd := misfits(state, {"form": form_of(brain), "arrays": brain.arrays()}):
                 raise ValueError(f"it is of another architecture ({'; '.join(odd)}).")
-            brain.load({name: array for name, array in state["arrays"].items() if name not in _OF_THE_MOMENT})
+            brain.load({name: array for name, array in state["arrays"].items() if name not in OF_THE_MOMENT})
         except (BadSettings, TypeError, ValueError) as error:
             raise BadCheckpoint(f"{where} does not fit {self.agent!r} of this environment: {error}") from error
         algorithm.explore(brain.module, state["counters"]["steps"])

@@ -4,7 +4,8 @@
                                                               └─▶ the display
 
 A checkpoint cannot hold environments. So at each one all episodes begin anew, seeded by how far the run is; a run that
-is resumed there goes on, to the bit, as the one that was never ended. It is written where nothing waits to be learnt.
+is resumed there goes on, to the bit, as the one that was never ended (with `update_mode: auto`, once that has chosen:
+see `choice.py`). It is written where nothing waits to be learnt.
 """
 
 from __future__ import annotations
@@ -28,33 +29,14 @@ from parallel_envs.learners.loops import Loop, open_loop
 from parallel_envs.learners.loops.loop import Metrics
 from parallel_envs.learners.outfit import learners_of, loop_options
 from parallel_envs.learners.repetitions import Counted, Repetitions
-from parallel_envs.learners.runs import Run, settings_of
-from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings
+from parallel_envs.learners.resuming import settings_to_go_on, why_done
+from parallel_envs.learners.runs import BadRun, Run
+from parallel_envs.learners.settings import TrainSettings, load_settings
+from parallel_envs.learners.updates import MODES, AutoUpdates
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 
 Agent = Hashable
-
-MAY_CHANGE = frozenset(
-    (
-        "total_steps",
-        "log_every",
-        "keep_checkpoints",
-        "tensorboard",
-        "num_workers",
-        "backend",
-        "folder",
-        "learn_in",
-        "worker_budget",
-        "schedule",
-        "update_timeout",
-        "on_divergence",
-    )
-)
-"""Settings that may be others when a run is resumed: what is learnt does not depend on them. (Where a run ends there is
-a checkpoint, and episodes begin anew, as at any other.)
-"""
-_FOLLOWS = ("checkpoint_every", "log_every")  # from `total_steps`, where nothing is said
 
 
 def begin(config: str | Path, overrides: Sequence[str] = ()) -> Path:
@@ -74,19 +56,20 @@ def go_on(folder: str | Path, config: str | Path | None = None, overrides: Seque
     """Train on from the newest checkpoint in a run's folder. Returns the folder.
 
     Other settings (a file, overrides) may be given as far as what is learnt does not depend on them. They are
-    remembered in the folder.
+    remembered in the folder. A run that has made `total_steps` already is told to be done, and left as it is.
     """
-    stored = load_settings(settings_of(folder))
-    settings = load_settings(
-        config or settings_of(folder), overrides, {name: getattr(stored, name) for name in _FOLLOWS}
-    )
-    _check_same(settings, stored, folder)
-    with _shown() as console, learners_of(settings) as learners:
-        run, checkpoint = Run.resume(folder, **_run_options(settings))
-        with run:
-            _load(learners, run, checkpoint)
-            run.remember({**settings.described(), "folder": stored.described()["folder"]})
-            train(learners, settings, run, console)
+    settings, stored = settings_to_go_on(folder, config, overrides)
+    with _shown() as console:
+        if told := why_done(folder, settings.total_steps):
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
+            return Path(folder)
+        with learners_of(settings) as learners:
+            run, checkpoint = Run.resume(folder, **_run_options(settings))
+            with run:
+                _load(learners, run, checkpoint)
+                _run_as_chosen(learners, run)
+                run.remember({**settings.described(), "folder": stored.described()["folder"]})
+                train(learners, settings, run, console)
     return Path(folder)
 
 
@@ -97,6 +80,20 @@ def _load(learners: IndependentLearners, run: Run, checkpoint: Path) -> None:
         raise BadCheckpoint(str(error.args[0])) from error
     except BadCheckpoint as error:
         raise BadCheckpoint(f"{error} {run.way_back(checkpoint)}") from error
+
+
+def _run_as_chosen(learners: IndependentLearners, run: Run) -> None:
+    """Updates go on in the way that "auto" had chosen by the checkpoint: another is the same up to rounding only."""
+    if run.chosen is None or learners.update_mode != "auto":
+        return
+    if run.chosen not in MODES.keys() - {"auto"}:
+        raise BadRun(f'{run.folder} says that "auto" has chosen {run.chosen!r}, which is no update mode.')
+    limits = learners.workers, learners.update_timeout
+    learners.run_by(make=lambda brains: AutoUpdates(brains, *limits, choice=run.chosen))
+
+
+def _chosen(learners: IndependentLearners) -> str | None:
+    return learners.mode.choice if isinstance(learners.mode, AutoUpdates) else None
 
 
 def train(learners: IndependentLearners, settings: TrainSettings, run: Run, console: Console | None = None) -> None:
@@ -137,7 +134,7 @@ def _left_out(learners: IndependentLearners) -> str:
 def _keep(learners: IndependentLearners, run: Run, averages: Averages) -> None:
     """Write a checkpoint, and the metrics up to it."""
     averages.flush(learners.steps)
-    run.save(learners.steps, learners.save)
+    run.save(learners.steps, learners.save, _chosen(learners))
 
 
 def _keep_and_tell(learners: IndependentLearners, run: Run, averages: Averages, console: Console) -> None:
@@ -222,19 +219,6 @@ def _progress(learners: IndependentLearners, loop: Loop) -> Progress:
 
 def _run_options(settings: TrainSettings) -> dict[str, Any]:
     return {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
-
-
-def _check_same(settings: TrainSettings, stored: TrainSettings, folder: str | Path) -> None:
-    named = settings.folder
-    if named not in (None, stored.folder) and Path(named).resolve() != Path(folder).resolve():
-        raise BadSettings(f"`folder: {named}` is not {folder}, where the run is. Move it there, or leave `folder` out.")
-    own, other = settings.described(), stored.described()
-    changed = sorted(name for name in own if own[name] != other[name] and name not in MAY_CHANGE)
-    if changed:
-        raise BadSettings(
-            f"The run in {folder} has other settings: {', '.join(f'`{name}`' for name in changed)}. Begin a run of its "
-            f"own with them; a run that goes on may change {', '.join(f'`{name}`' for name in sorted(MAY_CHANGE))}."
-        )
 
 
 def _new_folder(name: str) -> Path:

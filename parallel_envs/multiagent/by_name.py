@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium
 
 from parallel_envs.multiagent.loading import ModuleFactory
+from parallel_envs.multiagent.nearest import nearest_module
 from parallel_envs.spelling import hint
 from parallel_envs.vector.arguments import find_spec, with_package
 from parallel_envs.vector.exchange import as_float
@@ -28,24 +29,30 @@ _FORMS = (
 )
 
 
-def env_factory(name: str, kwargs: Mapping[str, Any], turns: str = "simultaneous") -> Callable[[], Any]:
+def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: str = "simultaneous") -> Callable[[], Any]:
     """What makes the environment of this name, as a PettingZoo environment. Nothing is built yet.
 
     A factory may return a Gymnasium environment, too. Raises ValueError for names that mean nothing.
     """
+    kwargs = dict(kwargs or {})
     if re.fullmatch(r"[\w.]+:\w+", name):
-        return FactoryByName(name, dict(kwargs))
+        return FactoryByName(name, kwargs)
     if name in gymnasium.registry or ":" in name or "/" in name:
-        return GymnasiumFactory(name, dict(kwargs))
+        return GymnasiumFactory(name, kwargs)
     if _is_module(name):
-        return ModuleFactory(name, turns, dict(kwargs))
+        return ModuleFactory(name, turns, kwargs)
     try:
         gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        written = with_package(name)
-        advice = _FORMS if written is None else f"Write {written!r}, so that its package is imported."
-        raise ValueError(f"The environment {name!r} is unknown ({error}). {advice}") from None
-    return GymnasiumFactory(name, dict(kwargs))
+        raise ValueError(f"The environment {name!r} is unknown ({error}). {_advice(name)}") from None
+    return GymnasiumFactory(name, kwargs)
+
+
+def _advice(name: str) -> str:
+    if (written := with_package(name)) is not None:
+        return f"Write {written!r}, so that its package is imported."
+    close = nearest_module(name)
+    return _FORMS if close is None else f"Did you mean {close!r}?"
 
 
 def _is_module(name: str) -> bool:

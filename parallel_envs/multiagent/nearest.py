@@ -20,20 +20,31 @@ def no_module(path: str, missing_part: str) -> str:
     missing = f"No module named {missing_part!r} was found: {path!r} was to have parallel_env or env."
     if path in gymnasium.registry or re.fullmatch(r"([\w.]+:)?[\w./]*\w-.*v\d+", path):
         it = "It is" if path in gymnasium.registry else "It looks like"
-        advice = _in_tuples(path) or "give that to ParallelEnvManager."
+        advice = _in_tuples(path) or (
+            "give that to ParallelEnvManager; where learners are to live in it, make "
+            f"MultiAgentEnvManager([env_factory({path!r})] * num_envs), with env_factory from "
+            "parallel_envs.multiagent.by_name."
+        )
         return f"{missing} {it} the id of a Gymnasium environment: {advice}"
     if ":" in path:
         return f"{missing} Give what makes environments itself: MultiAgentEnvManager([factory] * num_envs)."
+    if close := nearest_module(path):
+        return f"{missing} Did you mean {close!r}?"
+    package, _, _ = path.replace("/", ".").rpartition(".")
+    if package and (others := list(modules_of(package))):
+        return f"{missing} {package!r} has {', '.join(module.rpartition('.')[2] for module in others)}."
+    return f"{missing} Give its whole path, such as 'mpe2.simple_spread_v3', and install what it is in."
+
+
+def nearest_module(path: str) -> str | None:
+    """The environment most like this one: of its package, or of any that is known; None where none is like it."""
     package, _, name = path.replace("/", ".").rpartition(".")
     modules = list(modules_of(package)) if package else []
     if not modules:
         modules = [module for known in PACKAGES for module in modules_of(known)]
     names = {module.rpartition(".")[2]: module for module in modules}
-    if close := nearest(name, names, cutoff=0.75):
-        return f"{missing} Did you mean {names[close]!r}?"
-    if package and modules[0].startswith(f"{package}."):
-        return f"{missing} {package!r} has {', '.join(names)}."
-    return f"{missing} Give its whole path, such as 'mpe2.simple_spread_v3', and install what it is in."
+    close = nearest(name, names, cutoff=0.75)
+    return None if close is None else names[close]
 
 
 def _in_tuples(path: str) -> str:

@@ -16,6 +16,7 @@ from gymnasium.spaces import Space
 
 from parallel_envs.rollouts.replay import ReplayBuffer, check_generator
 from parallel_envs.rollouts.ring import Indices
+from parallel_envs.vector.numbers import check_share, is_number
 
 Array = npt.NDArray[Any]
 Weights = npt.NDArray[np.float32]
@@ -116,11 +117,6 @@ class CpprbPriorities(Priorities):
         return drawn["indexes"].astype(np.int64), drawn["weights"].astype(np.float32)
 
 
-def _check_share(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 <= value <= 1:
-        raise ValueError(f"{name}={value!r} is not a number from 0 to 1.")
-
-
 class PrioritizedReplayBuffer(ReplayBuffer):
     """A `ReplayBuffer` from which steps are drawn in proportion to how much they taught.
 
@@ -152,8 +148,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super().__init__(observation_space, action_space, capacity, num_rows, **options)
         if sampler not in ("tree", "cpprb"):
             raise ValueError(f'sampler={sampler!r} is unknown. Give "tree" or "cpprb".')
-        _check_share("alpha", alpha)
-        _check_share("beta", beta)
+        check_share("alpha", alpha)
+        check_share("beta", beta)
         self.alpha, self.beta, self._sampler = alpha, beta, sampler
         self._stored = self._array("priorities", np.float64)
         self._highest = 1.0
@@ -201,7 +197,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _check_state(self, counters: dict[str, Any], arrays: dict[str, Array]) -> None:
         super()._check_state(counters, arrays)
         for name in ("highest", "beta"):
-            if not isinstance(counters.get(name), int | float) or not counters[name] >= 0:
+            if not is_number(counters.get(name)) or counters[name] < 0:
                 raise ValueError(f"{name}={counters.get(name)!r} is not a number from 0 up.")
         if not np.all(np.isfinite(arrays["priorities"]) & (arrays["priorities"] >= 0)):
             raise ValueError("priorities are stored that are not finite numbers from 0 up.")

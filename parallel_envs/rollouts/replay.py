@@ -9,8 +9,10 @@ import numpy.typing as npt
 from gymnasium.spaces import Space
 
 from parallel_envs.rollouts import trees
-from parallel_envs.rollouts.ring import NONE, Array, Flags, Indices, StepRing, Tree, whole
+from parallel_envs.rollouts.ring import NONE, Array, Flags, Indices, StepRing, Tree
 from parallel_envs.rollouts.trajectories import Trajectory
+from parallel_envs.vector.arguments import check_count
+from parallel_envs.vector.numbers import check_share
 
 __all__ = ["ReplayBuffer"]
 
@@ -44,13 +46,8 @@ class ReplayBuffer(StepRing):
         discount: float = 0.99,
         memory: Tree = None,
     ) -> None:
-        whole("num_steps", num_steps)
-        if num_steps < 1:
-            raise ValueError(f"num_steps={num_steps}. Sum up at least 1 reward.")
-        if isinstance(discount, bool) or not isinstance(discount, int | float | np.number):
-            raise TypeError(f"discount={discount!r} is not a number.")
-        if not 0 <= discount <= 1:
-            raise ValueError(f"discount={discount} is not from 0 to 1.")
+        check_count("num_steps", num_steps)
+        check_share("discount", discount)
         super().__init__(observation_space, action_space, capacity, num_rows, memory=memory)
         self.num_steps, self.discount = num_steps, discount
 
@@ -83,7 +80,7 @@ class ReplayBuffer(StepRing):
         return generator.integers(self._size, size=batch_size), np.ones(batch_size, np.float32)
 
     def _check_not_empty(self, batch_size: int) -> None:
-        _check_count("batch_size", batch_size)
+        check_count("batch_size", batch_size)
         if not self._size:
             raise ValueError(f"A batch of {batch_size} was to be drawn from an empty buffer. Add steps first.")
 
@@ -107,7 +104,7 @@ class ReplayBuffer(StepRing):
         what is left of its row is zeros with `valid` False. `observations[t + 1]` is what the agent saw after step t;
         `begins` marks episodes' first observations, and `memory` is what was stored with the first step.
         """
-        _check_count("length", length)
+        check_count("length", length)
         with self._lock:
             first, _ = self._draw(generator, batch_size)
             places, valid = self._pursued(first, length)
@@ -145,12 +142,6 @@ def check_generator(generator: Any) -> None:
     """Raise TypeError for what is no generator of NumPy's."""
     if not isinstance(generator, np.random.Generator):
         raise TypeError(f"generator={generator!r} is not one of NumPy's. Give np.random.default_rng(seed).")
-
-
-def _check_count(name: str, value: Any) -> None:
-    whole(name, value)
-    if value < 1:
-        raise ValueError(f"{name}={value} is too small. Give at least 1.")
 
 
 def _blanked(tree: Tree, valid: Flags) -> Tree:

@@ -7,7 +7,9 @@ the end of an episode, a gap in the agent's life, or the border between two envi
 
 from __future__ import annotations
 
+import reprlib
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from gymnasium.spaces import Space
 from parallel_envs.rollouts import trees
 from parallel_envs.rollouts.archives import read_archive, write_archive
 from parallel_envs.rollouts.value_arrays import ValueArrays
+from parallel_envs.vector.numbers import check_whole
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -26,6 +29,9 @@ Tree = Any
 
 NONE = -1
 """In the place of a place: no step."""
+
+_PARTS = "counters", "arrays"
+"""Of a state."""
 
 
 class StepRing:
@@ -40,8 +46,8 @@ class StepRing:
         *,
         memory: Tree = None,
     ) -> None:
-        whole("num_rows", num_rows)
-        whole("capacity", capacity)
+        check_whole("num_rows", num_rows)
+        check_whole("capacity", capacity)
         if num_rows < 1:
             raise ValueError(f"num_rows={num_rows} leaves nothing to store. Give at least 1.")
         if capacity < num_rows:
@@ -196,7 +202,7 @@ class StepRing:
     def _form(self) -> dict[str, Any]:
         return {"capacity": self.capacity, "num_rows": self.num_rows}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: Any) -> None:
         """Become what a buffer of the same form was when `state` was called. Raises ValueError for any other form."""
         self.check_state(state)
         with self._lock:
@@ -209,8 +215,13 @@ class StepRing:
         for name, array in self._arrays.items():
             array[: self._size] = arrays[name]
 
-    def check_state(self, state: dict[str, Any]) -> None:
+    def check_state(self, state: Any) -> None:
         """Raise ValueError for a state that does not fit this buffer."""
+        if not isinstance(state, Mapping) or not all(isinstance(state.get(one), Mapping) for one in _PARTS):
+            raise ValueError(
+                f"{reprlib.repr(state)} is no state of a buffer. Give what `state()` has returned: a dict with "
+                "'counters' and 'arrays', each a dict."
+            )
         self._check_state(state["counters"], state["arrays"])
 
     def _check_state(self, counters: dict[str, Any], arrays: dict[str, Array]) -> None:
@@ -219,12 +230,17 @@ class StepRing:
                 raise ValueError(f"The stored buffer has {name}={counters.get(name)}, this one {name}={own}.")
         size = _checked_size(counters, self.capacity, self.num_rows)
         if arrays.keys() != self._arrays.keys():
-            raise ValueError(f"The stored buffer holds {sorted(arrays)}, this one {sorted(self._arrays)}.")
+            raise ValueError(f"The stored buffer holds {sorted(arrays, key=str)}, this one {sorted(self._arrays)}.")
         for name, own in self._arrays.items():
             given, wanted = arrays[name], (size, *own.shape[1:])
+            if not isinstance(given, np.ndarray):
+                raise ValueError(f"{name} is stored as {type(given).__name__}, where an array is wanted.")
             if given.shape != wanted or given.dtype != own.dtype:
                 told = f"{given.dtype} of the shape {given.shape} where {own.dtype} of {wanted} is wanted"
                 raise ValueError(f"{name} is stored as {told}.")
+        links = arrays["following"]
+        if len(odd := links[(links < NONE) | (links >= size)]):
+            raise ValueError(f"following leads to the place {odd[0]}, and {size} steps are stored.")
 
     def save(self, path: str | Path) -> None:
         """Write everything into one file, without pickle. The file is whole or not there."""
@@ -245,12 +261,6 @@ class StepRing:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
-
-
-def whole(name: str, value: Any) -> None:
-    """Raise TypeError for what is no whole number."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}={value!r} is not a whole number.")
 
 
 def _checked_size(counters: dict[str, Any], capacity: int, num_rows: int) -> int:

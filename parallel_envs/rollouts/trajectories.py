@@ -17,8 +17,8 @@ from gymnasium.spaces import Space
 
 from parallel_envs.engine import SharedBlock
 from parallel_envs.rollouts import trees
-from parallel_envs.rollouts.ring import whole
 from parallel_envs.rollouts.value_arrays import ValueArrays, fixed_leaves
+from parallel_envs.vector.arguments import check_count
 from parallel_envs.vector.layout import Field, plan
 
 Array = npt.NDArray[Any]
@@ -100,10 +100,8 @@ class TrajectoryStore:
         memory: Tree = None,
         _block: SharedBlock | None = None,
     ) -> None:
-        for name, value in (("horizon", horizon), ("num_rows", num_rows)):
-            whole(name, value)
-            if value < 1:
-                raise ValueError(f"{name}={value} leaves nothing to store. Give at least 1.")
+        check_count("horizon", horizon)
+        check_count("num_rows", num_rows)
         self._spaces = observation_space, action_space
         self.horizon, self.num_rows = horizon, num_rows
         self._memory_form = trees.mapped(lambda leaf: np.zeros_like(np.asarray(leaf)), memory)

@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode
 from parallel_envs.engine import cores_here
 from parallel_envs.spelling import hint, is_one_of
 from parallel_envs.tasks import TaskSource
+from parallel_envs.vector.numbers import check_whole
 from parallel_envs.vector.registry import portable
 from parallel_envs.vector.tasking import UNSAID, TaskSettings
 
@@ -97,8 +98,7 @@ def _where_it_may_be(env_id: str) -> str:
 
 def check_count(name: str, value: Any, *, at_most: int | None = None, what: str = "") -> None:
     """A whole number from 1 up."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}={value!r} is not a whole number.")
+    check_whole(name, value)
     if value < 1:
         raise ValueError(f"{name}={value} is too small. Give at least 1.")
     if at_most is not None and value > at_most:

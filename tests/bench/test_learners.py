@@ -6,6 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from parallel_envs.bench import learners as bench_learners
 from parallel_envs.bench.learners import (
     BARS,
     LearnerPlan,
@@ -23,9 +24,10 @@ from parallel_envs.bench.turns import Pace
 WORK = LearnerWork(num_agents=2, hidden=8, batch=16)
 
 
-def row(ratio: float, mode: str = "fused") -> LearnerRow:
+def row(ratio: float, mode: str = "fused", of_best: float | None = None) -> LearnerRow:
     spread = Spread(ratio, ratio, ratio, 3)
-    return LearnerRow(work=str(BARS[0].work), name=mode, updates=spread, to_sequential=spread)
+    best = None if of_best is None else Spread(of_best, of_best, of_best, 3)
+    return LearnerRow(work=str(BARS[0].work), name=mode, updates=spread, to_sequential=spread, to_best=best)
 
 
 def command(*arguments: str) -> tuple[int, str]:
@@ -53,10 +55,28 @@ def test_agents_have_experience_of_their_own() -> None:
 
 @pytest.mark.parametrize(("ratio", "good"), [(3.01, True), (2.99, False)])
 def test_a_bar_is_passed_or_not(ratio: float, good: bool) -> None:
-    ((bar, reached, passed),) = judged([row(ratio)])
-    assert (bar.mode, reached, passed) == ("fused", ratio, good)
+    (verdict,) = judged([row(ratio)])
+    assert (verdict.mode, verdict.ratio, verdict.good) == ("fused", ratio, good)
     (note,) = learners_report([row(ratio)], {}, "title").notes
     assert note.startswith("PASS" if good else "FAIL")
+
+
+@pytest.mark.parametrize(("share", "outcome"), [(0.9, "PASS"), (0.89, "FAIL")])
+def test_what_auto_chose_has_a_bar_beside_the_best_of_the_others(share: float, outcome: str) -> None:
+    note = f"{outcome}  auto, 8 agents, 64-64, batch 32: {share:.2f} times the best other, bar 0.9"
+    assert learners_report([row(1.0, "auto", share)], {}, "title").notes == [note]
+
+
+def test_a_bar_that_is_missed_is_the_commands_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    for share, expected in ((0.95, 0), (0.5, 1)):
+        rows = {"fused": row(3.5), "auto": row(3.5 * share, "auto", share)}
+        monkeypatch.setattr(
+            bench_learners,
+            "measure_learners",
+            lambda plan, rows=rows: [rows[mode] for mode in plan.modes if mode in rows],
+        )
+        code, shown = command("--bars")
+        assert (code, "auto, 8 agents" in shown) == (expected, True)
 
 
 def test_what_was_not_promised_has_no_bar() -> None:

@@ -15,7 +15,7 @@ from parallel_envs.errors import EnvError, WorkerDied
 from parallel_envs.groups import EnvStateManager, crew, homes, register
 from parallel_envs.groups.deadlines import Asked
 from parallel_envs.testing.equality import assert_same_batch
-from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs, register_all
+from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs, kill_all, register_all, workers
 
 SOON = 1.0
 """Beyond it an environment is late. All others answer far sooner."""
@@ -116,18 +116,6 @@ def test_a_worker_killed_between_turns_costs_nobody_anything(during: str) -> Non
             told.append([manager.render(), manager.get_rollout_states()])
             assert manager.stats().restarts == (2 if kills else 0)
     assert_same_batch(told[1], told[0])
-
-
-def kill_all(manager: EnvStateManager) -> None:
-    pool = workers(manager).pool
-    for worker in pool.all_workers:
-        os.kill(pool.pid(worker), signal.SIGKILL)
-
-
-def workers(manager: EnvStateManager) -> crew.Crew:
-    assert manager._homes is not None
-    assert manager._homes.crew is not None
-    return manager._homes.crew
 
 
 def test_a_stopped_worker_is_replaced() -> None:

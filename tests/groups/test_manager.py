@@ -18,12 +18,12 @@ import pytest
 
 from parallel_envs.engine import Unpicklable, cores_here
 from parallel_envs.errors import ClosedError, WorkerDied, WorkerStartError
-from parallel_envs.groups import BadTurn, EnvStateManager, crew, register
+from parallel_envs.groups import BadSettings, BadTurn, EnvStateManager, crew, register
 from parallel_envs.groups import cores as core_keeping
 from parallel_envs.groups.deadlines import Asked
 from parallel_envs.groups.episodes import Episode
 from parallel_envs.testing.equality import assert_same_batch
-from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs, play
+from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs, kill_all, play
 
 
 @pytest.fixture
@@ -312,6 +312,44 @@ def test_where_each_tag_lives() -> None:
         manager.reset(seed=1)
         assert manager.stats().in_caller == ("Talk", "Dice", "Lake")
         assert manager.stats().num_workers == 1
+
+
+def rooms(**said: Any) -> dict[str, Any]:
+    config = configured({"Walk": 2}, 4, **said)
+    config["custom_envs"]["Walk"] = {"env_type": "sokoban", "env_config": {"num_boxes": 1}, "max_actions_per_traj": 9}
+    return config
+
+
+def test_the_caller_is_one_of_the_workers_where_that_is_known_to_be_safe() -> None:
+    """A worker less, the same entries, and a worker that is killed costs nobody anything."""
+    told = []
+    for workers, processes in ((0, 0), (1, 1), (2, 1), (5, 4)):
+        with EnvStateManager(rooms(max_workers=workers or 1, use_multiprocessing=bool(workers))) as manager:
+            entries = [manager.reset(seed=1)]
+            for actions in (["Up", "Left", "Up"], ["Right", "sing"], ["Down", "Down", "Right", "Left"]):
+                entries.append(manager.step(inputs({entry["env_id"]: actions for entry in entries[-1]})))
+                if workers:
+                    kill_all(manager)
+            assert manager.stats().num_workers == processes
+            told.append([*entries, manager.get_rollout_states(), manager.statuses])
+    for others in told[1:]:
+        assert_same_batch(others, told[0])
+
+
+def test_beside_others_the_caller_steps_no_share() -> None:
+    config = rooms(max_workers=2)
+    config["custom_envs"]["Other"] = {"env_type": "walk"}
+    config["es_manager"]["train"]["env_configs"] = {"tags": ["Walk", "Other"], "n_groups": [1, 1]}
+    with EnvStateManager(config) as manager:
+        manager.reset(seed=1)
+        assert (manager.stats().num_workers, manager.stats().in_caller) == (2, ())
+
+
+def test_who_waits_is_not_to_wait_in_the_caller() -> None:
+    config = rooms()
+    config["custom_envs"]["Walk"] |= {"where": "both", "parallel_friendly": True}
+    with pytest.raises(BadSettings, match=r"`custom_envs\.Walk` is parallel_friendly and lives in both places"):
+        EnvStateManager(config)
 
 
 def test_a_reset_keeps_the_workers() -> None:

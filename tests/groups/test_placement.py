@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_envs.groups.placement import kept_on, placed
+from parallel_envs.groups.placement import kept_on, placed, without_last
 
 
 @given(kinds=st.lists(st.sampled_from("abc"), min_size=1, max_size=40), num_workers=st.integers(1, 8))
@@ -31,6 +31,12 @@ def test_kinds_that_fill_workers_are_apart() -> None:
 
 def test_members_of_a_group_are_dealt_out() -> None:
     assert [placed(dict.fromkeys(range(6), "a"), 2)[env] for env in range(6)] == [0, 1] * 3
+
+
+def test_who_plays_the_part_of_the_last_worker_has_as_many_as_any_other() -> None:
+    homes = without_last(placed(dict.fromkeys(range(7), "a"), 3))
+    assert Counter(homes.values()) == {0: 3, 1: 2}
+    assert without_last({0: 0, 3: 0}) == {0: 0, 3: 0}
 
 
 @pytest.mark.parametrize(

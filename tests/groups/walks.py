@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from parallel_envs.groups import EnvStateManager, register
+from parallel_envs.groups import EnvStateManager, crew, register
 
 
 @dataclass(frozen=True)
@@ -187,3 +187,15 @@ def play(manager: EnvStateManager, actions: Sequence[str], seed: int | None = No
     for action in actions:
         entries = manager.step(inputs({entry["env_id"]: [action] for entry in entries if "failure" not in entry}))
     return manager.get_rollout_states()
+
+
+def kill_all(manager: EnvStateManager) -> None:
+    pool = workers(manager).pool
+    for worker in pool.all_workers:
+        os.kill(pool.pid(worker), signal.SIGKILL)
+
+
+def workers(manager: EnvStateManager) -> crew.Crew:
+    assert manager._homes is not None
+    assert manager._homes.crew is not None
+    return manager._homes.crew

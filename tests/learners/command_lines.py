@@ -19,6 +19,16 @@ Train = Callable[..., Any]
 
 PPO = {"name": "ppo", "rollout_length": 8, "minibatch_size": 8, "num_epochs": 2, "hidden": [8]}
 REPLAY = {"batch_size": 8, "learning_starts": 12, "train_interval": 2, "buffer_size": 40, "hidden": [8]}
+DQN: dict[str, Any] = {"name": "dqn", **REPLAY, "num_steps": 3, "leniency": 0.5}
+SAC: dict[str, Any] = {"name": "sac", **REPLAY}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ppo": ("CartPole-v1", PPO),
+    "gru": ("CartPole-v1", {**PPO, "network": "gru", "memory_size": 4}),
+    "dqn": ("CartPole-v1", DQN),
+    "prioritized": ("CartPole-v1", {"name": "dqn", **REPLAY, "prioritized": 0.6, "dueling": True}),
+    "sac": ("Pendulum-v1", SAC),
+}
+PLAIN = ["update_mode=sequential", "backend=serial"]
 CHECKPOINT_STEPS = 40  # five updates, more or less, of two environments
 
 

@@ -105,6 +105,7 @@ def live(agents: Mapping[Agent, AgentLearner], number: int, num_steps: int = 8) 
             following = values(learner.algorithm.observation_space, source)
             terminated, truncated = (source.random(NUM_ROWS) < 0.1 for _ in range(2))
             rewards, valid = source.standard_normal(NUM_ROWS), source.random(NUM_ROWS) < 0.9
+            actions[~valid] = 0  # as environments that are reset and agents who are away leave them
             begins_next = terminated | truncated
             learner.observe(seen, begins, actions, rewards, terminated, truncated, following, valid, begins_next)
             seen, begins = following, begins_next
@@ -123,7 +124,7 @@ def values(space: Space[Any], source: np.random.Generator, lead: tuple[int, ...]
         case Discrete():
             return source.integers(space.n, size=lead) + space.start
         case MultiDiscrete():
-            return source.integers(space.nvec, size=(*lead, len(space.nvec)))
+            return source.integers(space.nvec, size=(*lead, len(space.nvec))) + space.start
         case MultiBinary():
             return np.asarray(source.random((*lead, *space.shape)) < 0.7).astype(np.int8)
         case Box(dtype=np.uint8):

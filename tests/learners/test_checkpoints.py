@@ -101,7 +101,10 @@ def test_each_agent_has_a_folder_of_its_own_without_pickle(folder: Path) -> None
     assert {path.name for path in (folder / "blue").iterdir()} == {"agent.json", "arrays.safetensors", "memory.npz"}
 
 
-@pytest.mark.parametrize("agents", [["a/b", "..", ".", "é ü"], ["Red", "red", "RED"], [1, "1"], ["x" * 300, "x" * 301]])
+@pytest.mark.parametrize(
+    "agents",
+    [["a/b", "..", ".", "é ü"], ["Red", "red", "RED"], [1, "1"], ["x" * 300, "x" * 301], ["a-2", "A", "a"], ["", "%"]],
+)
 def test_names_that_no_folder_can_have_are_kept_apart(agents: list[Any], tmp_path: Path) -> None:
     states = {agent: state(number) for number, agent in enumerate(agents)}
     save_checkpoint(tmp_path / "checkpoint", states)
@@ -119,6 +122,23 @@ def test_so_it_does_where_names_cannot_be_exchanged(folder: Path, monkeypatch: p
     save_checkpoint(folder, {"red": state(9)})
     assert list(load_checkpoint(folder).agents) == ["red"]
     assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_a_checkpoint_may_be_saved_through_a_link(folder: Path) -> None:
+    link = folder.with_name("link")
+    link.symlink_to(folder)
+    for number in range(3):
+        save_checkpoint(link, {"red": state(number)})
+        assert_same_batch(load_checkpoint(folder).agents, {"red": state(number)})
+    assert {path.name for path in folder.parent.iterdir()} == {"checkpoint", "link"}
+
+
+@pytest.mark.parametrize("save", [save_checkpoint, lambda path, agents: save_agent(path, "red", agents["red"])])
+def test_a_folder_without_a_name_is_told(save: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in ("", "."):
+        with pytest.raises(ValueError, match="names no folder that could be written anew"):
+            save(path, {"red": state()})
 
 
 # ---- one agent -----------------------------------------------------------------------------------
@@ -227,6 +247,24 @@ def test_arrays_of_another_agent_are_refused(folder: Path) -> None:
     (folder / "red/arrays.safetensors").write_bytes((folder / "7/arrays.safetensors").read_bytes())
     with pytest.raises(BadCheckpoint, match=r"agent 'red'.*not the file that was written"):
         load_checkpoint(folder)
+
+
+def test_an_agent_in_anothers_folder_is_not_taken_for_it(folder: Path) -> None:
+    shutil.rmtree(folder / "red")
+    shutil.copytree(folder / "7", folder / "red")
+    for act in (lambda: load_checkpoint(folder), lambda: load_agent(folder, "red")):
+        with pytest.raises(BadCheckpoint, match=r"agent 'red' cannot .*red, which holds agent 7\. .*replace_agent"):
+            act()
+    assert_same_batch(load_agent(folder / "red", "red"), state(3, width=2))
+
+
+def test_two_agents_in_one_folder_are_refused(folder: Path) -> None:
+    """An earlier version wrote such tables for agents named "a-2", "A" and "a"."""
+    path = folder / "checkpoint.json"
+    path.write_text(path.read_text().replace('"folder": "7"', '"folder": "red"'))
+    for act in (lambda: load_checkpoint(folder), lambda: load_agent(folder, "blue")):
+        with pytest.raises(BadCheckpoint, match="two agents are in one folder"):
+            act()
 
 
 @pytest.mark.parametrize("agents", [None, [3], [{"agent": "red"}], [{"agent": [], "folder": "red"}]])

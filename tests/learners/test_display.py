@@ -73,7 +73,14 @@ def test_a_run_that_went_past_its_end_has_no_time_left() -> None:
         shown.show(Progress(steps=9_000, updates=90))
         stage.now = 10.0
         shown.show(Progress(steps=10_100, updates=101), last=True)
-    assert "10,100 of 10,000 steps (101%), 110 steps/s, 0 s left" in stage.text
+    assert "10,100 of 10,000 steps (100%), 110 steps/s, 0 s left" in stage.text
+
+
+def test_a_run_is_not_said_to_be_at_its_end_before_it_is() -> None:
+    stage = Stage(is_terminal=False)
+    with stage.open() as shown:
+        shown.show(Progress(steps=9_999, updates=99))
+    assert "9,999 of 10,000 steps (99%)" in stage.text
 
 
 def test_lines_come_now_and_then_and_at_the_end() -> None:

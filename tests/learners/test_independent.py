@@ -408,11 +408,23 @@ def test_learners_that_take_turns_in_the_same_environments_begin_episodes_of_the
 
 def test_words_that_train_does_not_know_are_told() -> None:
     with pressing(num_envs=2) as envs, IndependentLearners(envs, PPO, update_mode="sequential") as learners:
-        with pytest.raises(ValueError, match=r"train\(mod=\.\.\.\) is unknown. Did you mean mode="):
+        with pytest.raises(TypeError, match=r"^mod='sync' is no argument of train. Did you mean mode="):
             learners.train(10, mod="sync")
-        with pytest.raises(ValueError, match=r"train\(on_updaet=\.\.\.\) is unknown. Did you mean on_update="):
+        with pytest.raises(TypeError, match=r"^on_updaet=.* is no argument of train. Did you mean on_update="):
             learners.train(10, on_updaet=print)
+        with pytest.raises(TypeError, match=r"^on_update=5 cannot be called"):
+            learners.train(10, 5)  # type: ignore[arg-type]  # that is the point
         assert learners.steps == 0
+
+
+def test_a_rollout_that_is_full_wants_an_update() -> None:
+    with pressing(num_envs=2) as envs, IndependentLearners(envs, PPO, update_mode="sequential") as learners:
+        for _ in range(PPO.rollout_length):
+            learners.step()
+        with pytest.raises(RuntimeError, match=r"^Agent 'red' has lived the 10 steps of its rollout.*Call update\(\)"):
+            learners.step()
+        learners.update()
+        learners.step()
 
 
 def test_learners_that_are_to_be_pickled_say_what_to_do() -> None:
@@ -422,13 +434,35 @@ def test_learners_that_are_to_be_pickled_say_what_to_do() -> None:
                 attempt(learners)
 
 
-def test_closed_learners_say_so() -> None:
+def test_closed_learners_say_so(tmp_path: Path) -> None:
     with pressing() as envs:
         learners = IndependentLearners(envs, PPO)
+        states = learners.states()
         learners.close()
         learners.close()
-        with pytest.raises(ClosedError, match="after they had been closed"):
-            learners.train(1)
+        asked: list[Any] = [
+            lambda: learners.train(1),
+            learners.step,
+            learners.states,
+            lambda: learners.load_states(states),
+            lambda: learners.save(tmp_path),
+            lambda: learners.load(tmp_path),
+        ]
+        for ask in asked:
+            with pytest.raises(ClosedError, match=r"^Learners were used after they had been closed"):
+                ask()
+
+
+def test_a_step_that_nobody_acted_in_is_told() -> None:
+    with pressing(num_envs=2) as envs, IndependentLearners(envs, PPO, update_mode="sequential") as learners:
+        envs.reset(seed=1)
+        before = {agent: envs.alive[agent].copy() for agent in envs.possible_agents}
+        actions: Any = {"red": np.zeros(2, np.int64), "blue": np.zeros((2, 1), np.float32)}
+        with pytest.raises(RuntimeError, match=r"before anybody had acted. Call act\(\)"):
+            learners.observe(actions, *envs.step(actions), before)
+        assert learners.steps == 0
+        learners.step()
+        assert learners.steps == 2
 
 
 @pytest.mark.parametrize("workers", [1.5, "2", True])

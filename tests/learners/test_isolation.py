@@ -121,8 +121,10 @@ def test_so_it_is_with_what_adam_divides_by_nothing() -> None:
 @pytest.mark.parametrize("name", ["sequential", "fused"])
 def test_poison_of_the_memory_of_a_recurrent_agent(name: str) -> None:
     healthy, _, _ = after(name, "ppo-gru", None, 3)
-    others, _, _ = after(name, "ppo-gru", np.nan, 3)
+    others, agents, reports = after(name, "ppo-gru", np.nan, 3)
     assert all(others[agent] == healthy[agent] for agent in healthy.keys() - {SICK})
+    assert [agent for agent, report in reports[2].items() if report.diverged] == [SICK]
+    assert [one.counters["skipped"] for one in agents.values()] == [0, 1, 0]
 
 
 def test_a_long_gradient_of_one_agent_does_not_shorten_another_s() -> None:

@@ -225,6 +225,64 @@ def test_states_are_taken_over_by_all_or_by_none(saved: tuple[Path, IndependentL
         assert_same_batch(own.states(), before)
 
 
+NO_NUMBERS: dict[str, tuple[str, Any, str]] = {
+    "weights": ("weights", np.nan, "weights is not finite everywhere"),
+    "endless weights": ("weights", np.inf, "weights is not finite everywhere"),
+    "adam": ("second", np.nan, "second is not finite everywhere"),
+    "adam's steps": ("steps", np.nan, "steps is not finite everywhere"),
+    "steps below 0": ("steps", -1.0, "steps is below 0 somewhere"),
+    "squares below 0": ("second", -1e-3, "second is below 0 somewhere"),
+    "statistics": ("statistics.scale.squares", np.nan, "statistics.scale.squares is not finite everywhere"),
+}
+
+
+@pytest.mark.parametrize("part", NO_NUMBERS)
+def test_numbers_that_are_none_are_refused_with_the_agent(part: str) -> None:
+    """No update would come to anything after that."""
+    name, value, words = NO_NUMBERS[part]
+    with two(2, PPOConfig(rollout_length=8, minibatch_size=8, hidden=(8,), normalize_returns=True)) as own:
+        before = own.states()
+        ill = copy.deepcopy(before["blue"])
+        ill["arrays"][name].flat[0] = value
+        with pytest.raises(BadCheckpoint, match=rf"agent 'blue' \(arrays: {words}\)\. Nothing was loaded"):
+            own.load_states({"red": before["red"], "blue": ill})
+        assert_same_batch(own.states(), before)
+        own.envs.close()
+
+
+def test_what_is_remembered_of_an_observation_that_is_no_number_may_be_none() -> None:
+    """It is forgotten with the episode."""
+    (learner,) = learners("ppo-gru", 1).values()
+    learner.carry_on(np.full((3, 6), np.nan, np.float32))
+    learner.load_state(learner.state())
+
+
+def test_what_is_no_state_is_told_before_anything_is_touched(
+    saved: tuple[Path, IndependentLearners], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, own = saved
+    before, changed = own.states(), list[Any]()
+    monkeypatch.setattr(own._runner, "changed", changed.append)
+    lists = {name: array.tolist() for name, array in before["blue"]["arrays"].items()}
+    bad: list[tuple[Any, type[Exception], str]] = [
+        (3, TypeError, "^3 was given as states. Give a dict"),
+        ({"green": before["red"]}, KeyError, "no agent 'green'"),
+        ({"blue": 3}, BadCheckpoint, "holds 3 for agent 'blue'"),
+        ({"blue": {**before["blue"], "arrays": 3}}, BadCheckpoint, "agent 'blue'.*arrays: 3 stored"),
+        ({"blue": {**before["blue"], "arrays": lists}}, BadCheckpoint, r"'blue'.*weights: no array but a list stored"),
+        (
+            {"blue": {**before["blue"], "memory": {"counters": 5, "arrays": 5}}},
+            BadCheckpoint,
+            "agent 'blue': its memory has no counters and arrays",
+        ),
+    ]
+    for states, kind, words in bad:
+        with pytest.raises(kind, match=words):
+            own.load_states(states)
+    assert changed == []
+    assert_same_batch(own.states(), before)
+
+
 def test_a_replay_buffer_of_other_rows_is_refused_and_may_be_left_out(
     saved: tuple[Path, IndependentLearners], tmp_path: Path
 ) -> None:

@@ -60,6 +60,40 @@ def test_pictures_of_any_size_become_features(shape: tuple[int, ...]) -> None:
     assert image(torch.rand(2, 3, int(np.prod(shape)))).shape == (2, 3, 7)
 
 
+@pytest.mark.parametrize(
+    ("shape", "channels"),
+    [
+        ((84, 84, 3), 3),
+        ((84, 84, 1), 1),
+        ((2, 8, 3), 3),
+        ((4, 84, 4), 4),
+        ((7, 7, 3), 3),
+        ((10, 10, 6), 6),
+        ((13, 13, 20), 20),
+        ((3, 3, 5), 5),
+        ((12, 14, 20), 20),
+        ((6, 7, 2), 2),
+        ((4, 84, 84), 4),
+        ((8, 84, 84), 8),
+        ((3, 64, 64), 3),
+        ((1, 5, 5), 1),
+        ((3, 210, 160), 3),
+    ],
+)
+def test_the_channels_of_a_picture_are_its_last_axis_unless_that_cannot_be(
+    shape: tuple[int, ...], channels: int
+) -> None:
+    image: Any = Image(shape, 7, generator())
+    assert image.convolutions[0].in_channels == channels
+
+
+def test_a_picture_is_the_same_whichever_axis_its_channels_are() -> None:
+    last, first = (Image(shape, 7, generator()) for shape in ((9, 9, 3), (3, 9, 9)))
+    pictures = torch.rand(2, 9, 9, 3, generator=generator())
+    turned = pictures.permute(0, 3, 1, 2)
+    torch.testing.assert_close(first(turned.flatten(1)), last(pictures.flatten(1)))
+
+
 def test_who_sees_nothing_has_a_network_too() -> None:
     """And no warning comes of it."""
     network = mlp(0, (8,), 3, torch.Generator().manual_seed(0))
@@ -213,6 +247,19 @@ def test_every_space_becomes_numbers() -> None:
     pictures, _ = Sight(Box(0, 255, (4, 4, 3), np.uint8)).numbers(np.ones((5, 4, 4, 3), np.uint8))
     assert pictures.shape == (5, 48)
     assert pictures.dtype == np.uint8
+
+
+@pytest.mark.parametrize("shape", [(128,), (5, 5)])
+def test_bytes_are_numbers_from_0_to_1_though_they_make_no_picture(shape: tuple[int, ...]) -> None:
+    """As those of an Atari's memory."""
+    seen, _ = Sight(Box(0, 255, shape, np.uint8)).numbers(np.full((2, *shape), 51, np.uint8))
+    assert seen.dtype == np.float32
+    assert set(seen.ravel().tolist()) == {np.float32(0.2)}
+
+
+def test_bytes_that_hold_no_more_than_flags_or_counts_stay_what_they_are() -> None:
+    seen, _ = Sight(Box(0, 3, (2,), np.uint8)).numbers(np.array([[1, 3]], np.uint8))
+    assert seen.tolist() == [[1.0, 3.0]]
 
 
 def test_ones_among_zeros_need_no_square_of_zeros() -> None:

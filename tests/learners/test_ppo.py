@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -384,6 +385,15 @@ def test_a_learning_rate_falls_evenly_and_then_stays() -> None:
     assert PPOConfig(learning_rate=0.1).learning_rate_after(5) == 0.1
     with pytest.raises(ValueError, match="Give both, or neither"):
         PPOConfig(learning_rate_end=0.02)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"learning_rate": "1e-3"}, {"discount": "a"}, {"entropy_weight": None}, {"hidden": (8, "9")}]
+)
+def test_words_in_the_place_of_numbers_are_called_that(wrong: Any) -> None:
+    ((name, value),) = wrong.items()
+    with pytest.raises(ValueError, match=rf"^PPOConfig\.{name}={re.escape(repr(value))} is no number"):
+        PPOConfig(**wrong)
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "rollout_length", "clip_range"])

@@ -22,6 +22,8 @@ class Network:
 @dataclass(frozen=True, kw_only=True)
 class Slow:
     learning_rate: float = 0.1
+    learning_rate_end: float | None = None
+    learning_rate_steady: int = 0
     kind: str = "plain"
     network: Network = field(default_factory=Network)
 
@@ -111,6 +113,7 @@ def test_checkpoints_and_lines_come_so_often_unless_told() -> None:
         ("env: a\ntotal_steps: 9\nSEED: 3", r"`SEED` is unknown. Did you mean `seed`\?"),
         ("env: a\ntotal_steps: 9\nbackend: SERIAL", r"`backend: 'SERIAL'`: .* Did you mean `serial`\?"),
         ("env: a\ntotal_steps: 9\nalgorithm: ppo", r"`algorithm: 'ppo'`: .* Did you mean `algorithm.name=ppo`\?"),
+        ("env: a\ntotal_steps: 9\nminibatch: 4", r"`minibatch: 4`: Input .* Give a list, such as \[64, 256\]\."),
         ("env: a\ntotal_steps: 1.5e0", "`total_steps: 1.5`: Input should be a valid integer"),
     ],
 )
@@ -118,6 +121,26 @@ def test_mistakes_are_named(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match=words) as caught:
         load_settings(written(tmp_path, text))
     assert "config.yaml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("learning_rate", "setting of dqn, ppo, sac: write it as `algorithm.learning_rate`"),
+        ("learning_starts", "setting of dqn, sac: write it as `algorithm.learning_starts`"),
+        ("hidden", "write it as `algorithm.hidden`"),
+        ("batch_size", "write it as `algorithm.batch_size`"),
+        ("rollout_length", "setting of ppo: write it as `algorithm.rollout_length`"),
+        ("name", "write it as `algorithm.name`"),
+        ("rollout_lenght", r"Did you mean `algorithm.rollout_length`\?"),
+        ("learn_on", r"Did you mean `learn_in`\?"),
+        ("train_intervall", r"Did you mean `train_interval`\?"),
+    ],
+)
+def test_settings_of_algorithms_are_told_where_they_belong(name: str, words: str) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(BadSettings, match=f"`{name}` is unknown. .*{words}"):
+        read(**{name: 3})
 
 
 def test_all_mistakes_are_named_at_once() -> None:
@@ -143,6 +166,26 @@ def test_overrides_that_say_nothing_are_refused(override: str, words: str, tmp_p
     path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 100\n")
     with pytest.raises(BadSettings, match=words):
         load_settings(path, [override])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["seed=3", "seed=4"], "'seed=4' would undo 'seed=3'"),
+        (["seed=3", "num_envs=2", "seed=3"], "'seed=3' would undo 'seed=3'"),
+        (["algorithm.learning_rate=3", "algorithm={name: slow}"], "would undo 'algorithm.learning_rate=3'"),
+    ],
+)
+def test_an_override_undoes_no_other(overrides: list[str], words: str, tmp_path: Path) -> None:
+    path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 100\n")
+    with pytest.raises(BadSettings, match=words):
+        load_settings(path, overrides)
+
+
+def test_a_part_of_what_was_replaced_may_be_named_after_it(tmp_path: Path) -> None:
+    path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 100\nseed: 1\nalgorithm: {name: ppo}\n")
+    settings = load_settings(path, ["algorithm={name: slow}", "algorithm.kind=odd"])
+    assert settings.algorithm == {"name": "slow", "kind": "odd"}
 
 
 # ---- the block `parallel` of the original plan ---------------------------------------------------
@@ -213,6 +256,19 @@ def test_the_train_interval_is_for_those_who_have_one_and_do_not_say_it() -> Non
     }
 
 
+@pytest.mark.parametrize("given", [{"train_interval": 2}, {"parallel": {"train_interval": 2}}])
+def test_a_train_interval_that_nobody_has_is_refused(given: Any) -> None:
+    settings = read(algorithm={"name": "slow"}, **given)
+    with pytest.raises(BadSettings, match=r"`train_interval: 2` .*no agent learns from a replay buffer.*Leave it out"):
+        algorithm_configs(settings, ["red"], KINDS)
+
+
+def test_a_learning_rate_is_not_steady_for_a_while_if_it_never_falls() -> None:
+    with pytest.raises(BadSettings, match=r"`algorithm.learning_rate_steady: 3` .* Leave it out, or give"):
+        configs(name="slow", learning_rate_steady=3)
+    assert configs(name="slow", learning_rate_steady=3, learning_rate_end=0)[7].learning_rate_steady == 3
+
+
 @pytest.mark.parametrize(
     ("agents", "algorithm", "words"),
     [
@@ -225,6 +281,8 @@ def test_the_train_interval_is_for_those_who_have_one_and_do_not_say_it() -> Non
         ({}, {"name": "slow", "learning_rate": "high"}, "`algorithm.learning_rate: 'high'`: Input should be"),
         ({"red": {"speed": 3}}, {"name": "slow"}, "`agents.red.speed` is unknown. It is a setting of fast: leave it"),
         ({}, {"name": "slow", "learning_rate": True}, "`algorithm.learning_rate: True`: a number is wanted, not a fl"),
+        ({}, {"name": "slow", "network": {"hidden": 32}}, r"hidden: 32`: Input .* Give a list, as \[32\]\.$"),
+        ({}, {"name": "slow", "network": {"hidden": {}}}, r"hidden: {}`: Input .* such as \[64, 64\]\.$"),
         ({}, {"name": "slow", "kind": True}, "`algorithm.kind: True`: Input should be a valid string"),
         (
             {"red": {"name": "fast", "speed": 7}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import signal
@@ -58,10 +59,36 @@ def test_fused_updates_are_the_sequential_ones(case: str) -> None:
     assert_same(trained("sequential", case, few), trained("fused", case, few))
 
 
-@pytest.mark.parametrize("case", ["ppo", "dqn", "sac"])
-def test_they_still_are_after_two_hundred_updates(case: str) -> None:
-    one, other = (trained(name, f"{case}-small", MANY, num_agents=2) for name in ("sequential", "fused"))
-    assert_same(one, other)
+STEADY = [case for case in CASES if not case.endswith(("-small", "-cnn"))]
+"""What does not jump where rounding decides, but for pictures: see below."""
+
+
+def small(case: str) -> Any:
+    """The same algorithm with a network and minibatches that take little time, and without kinks in its network."""
+    config, *spaces = CASES[case]
+    own: dict[str, Any] = {"gradient_steps": 1, "activation": "tanh"}
+    if isinstance(config, PPOConfig):
+        own = {"num_epochs": 1 if config.target_kl is None else 2, "minibatch_size": 24}
+    return dataclasses.replace(config, hidden=(8,), **own), *spaces
+
+
+@functools.cache
+def after_many(name: str) -> dict[str, Any]:
+    """An agent of each case after two hundred updates; where some are computed in one pass, two."""
+    twins = range(2 if name in ("sequential", "fused") else 1)
+    return trained(name, {f"{case} {twin}": small(case) for twin in twins for case in STEADY}, MANY)
+
+
+@pytest.mark.parametrize("case", STEADY)
+@pytest.mark.parametrize("name", ["fused", "thread", "process"])
+def test_two_hundred_updates_later_every_way_has_come_to_the_same(name: str, case: str) -> None:
+    one, other = after_many("sequential"), after_many(name)
+    mine = [agent for agent in other if agent.startswith(f"{case} ")]
+    assert_same(*({agent: states[agent] for agent in (*mine, "metrics")} for states in (one, other)))
+    if name != "fused":
+        for agent in mine:
+            assert_same_batch(other[agent]["arrays"], one[agent]["arrays"])  # to the bit
+    assert all(one[agent]["counters"]["updates"] == MANY for agent in mine)
 
 
 def test_agents_may_sit_out() -> None:
@@ -75,16 +102,6 @@ def test_agents_of_different_kinds_come_to_the_same_in_every_mode(name: str) -> 
     everyone |= {case: CASES[case] for case in ("ppo-gru", "sac-small")}
     num_updates = 9 if name == "auto" else 3
     assert_same(trained("sequential", everyone, num_updates), trained(name, everyone, num_updates))
-
-
-@pytest.mark.parametrize("name", ["thread", "process"])
-def test_workers_come_to_the_very_same_after_two_hundred_updates(name: str) -> None:
-    everyone = {case: CASES[case] for case in ("ppo-small", "dqn-small", "sac-small")}
-    one, other = (trained(way, everyone, MANY) for way in ("sequential", name))
-    assert_same(one, other)
-    for agent in everyone:
-        for part, array in one[agent]["arrays"].items():
-            np.testing.assert_array_equal(other[agent]["arrays"][part], array, err_msg=f"{agent} {part}")
 
 
 def test_partial_rounds_are_not_lost_while_workers_are_measured() -> None:
@@ -104,12 +121,12 @@ def test_partial_rounds_are_not_lost_while_workers_are_measured() -> None:
 
 
 def test_pictures_come_to_the_same_as_long_as_rounding_does_not_decide() -> None:
-    """With larger steps it does: weights that differ by one bit at first are soon as far apart in one mode alone."""
-    config = PPOConfig(
-        rollout_length=8, minibatch_size=24, num_epochs=1, network="cnn", hidden=(8,), learning_rate=1e-5
-    )
+    """In larger ones it does: where it has an activation fall on another side of its kink, weights go ways of their own
+    from there on (with tanh in the place of ReLU they do not).
+    """
+    config = PPOConfig(rollout_length=8, minibatch_size=24, num_epochs=1, network="cnn", hidden=(8,))
     kinds = {f"agent_{index}": (config, Box(0, 255, (6, 6, 1), np.uint8), Discrete(3)) for index in range(2)}
-    one, other = (trained(name, kinds, 40) for name in ("sequential", "fused"))
+    one, other = (trained(name, kinds, MANY) for name in ("sequential", "fused"))
     assert_same(one, other)
 
 
@@ -129,7 +146,7 @@ def test_no_thread_goes_on_behind_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Non
         began.wait()
         raise strikes.pop()
 
-    monkeypatch.setattr(thread, "update_one", slow)
+    monkeypatch.setattr(thread, "attempted", slow)
     monkeypatch.setattr(thread, "wait", struck)
     agents = learners("ppo-small", 3)
     live(agents, 0)
@@ -241,9 +258,6 @@ def test_a_worker_that_is_killed_or_stopped_changes_nothing_and_numbers_put_in_b
     assert f"(pid {lost[2]}), was not done with an update within 600.0 seconds" in stopped
 
 
-KINDS = {"lives": CASES["ppo-small"], "fails": CASES["ppo-small"]}
-
-
 def test_workers_that_hang_or_die_twice_in_an_update_are_named_each_with_its_own_agents(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
@@ -296,28 +310,6 @@ def test_a_death_is_told_with_what_the_process_had_to_say() -> None:
     assert str(error).endswith("Its last output:\n  one\n  two")
 
 
-def test_what_fails_in_a_worker_leaves_no_other_numbers_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The worker has updated one of its agents when the next one raises: the caller has not heard of it."""
-    states = []
-    for name in ("sequential", "process"):
-        agents = learners(KINDS)
-        live(agents, 0)
-        drawn = plans(agents)
-        flag = tmp_path / name
-        if name == "process":
-            flag.touch()
-            algorithm = agents["fails"].algorithm
-            monkeypatch.setattr(algorithm, "should_stop", partial(fail_while, flag))
-        with mode_of(name, agents, 1) as mode:
-            if name == "process":
-                with pytest.raises(OSError, match="A worker that learns raised OSError: not now"):
-                    mode.update(drawn)
-                flag.unlink()
-            updated(mode, agents, drawn)
-        states.append({agent: one.state()["arrays"] for agent, one in agents.items()})
-    assert_same_batch(states[1], states[0])
-
-
 def test_a_worker_that_dies_before_it_has_begun_is_replaced_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -335,11 +327,6 @@ class Stillborn:
 
     def __init__(self, *_: Any) -> None:
         os._exit(4)
-
-
-def fail_while(flag: Path, metrics: Any) -> None:
-    if flag.exists():
-        raise OSError("not now")
 
 
 def test_modes_are_told_by_name() -> None:

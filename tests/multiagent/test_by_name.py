@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from parallel_envs import MultiAgentEnvManager
+from parallel_envs import EnvError, MultiAgentEnvManager
 from parallel_envs.multiagent.by_name import AGENT, env_factory
 from parallel_envs.testing import assert_same_batch
 from tests.multiagent.scripts import scripted
@@ -42,6 +44,48 @@ def test_each_form_makes_what_it_says() -> None:
 def test_turns_are_taken_where_they_are_wanted() -> None:
     pytest.importorskip("mpe2")
     assert hasattr(env_factory("mpe2.simple_spread_v3", {}, "sequential")(), "agent_iter")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("mpe2.simple_sprad_v3", "mpe2.simple_spread_v3"),
+        ("mpe2.simple_spread_v2", "mpe2.simple_spread_v3"),
+        ("mpe3.simple_spread_v3", "mpe2.simple_spread_v3"),
+    ],
+)
+def test_a_misspelt_module_names_the_nearest(name: str, meant: str) -> None:
+    pytest.importorskip("mpe2")
+    with pytest.raises(ValueError, match=rf"{name}.* Did you mean '{meant}'\?$"):
+        env_factory(name)
+
+
+def advised(text: str) -> MultiAgentEnvManager:
+    """What the line makes that an error advises."""
+    (line,) = re.findall(r"MultiAgentEnvManager\(\[.*\] \* \w+\)", text)
+    (module,) = re.findall(r"env_factory from ([\w.]+\w)", text)
+    names = {"MultiAgentEnvManager": MultiAgentEnvManager, "num_envs": 2}
+    made = eval(line, {**names, "env_factory": importlib.import_module(module).env_factory})
+    assert isinstance(made, MultiAgentEnvManager)
+    return made
+
+
+def test_the_line_that_is_advised_for_a_gymnasium_id_makes_its_environments() -> None:
+    with pytest.raises(EnvError, match="is the id of a Gymnasium environment") as caught:
+        MultiAgentEnvManager("CartPole-v1", num_envs=2, backend="serial")
+    with advised(str(caught.value)) as envs:
+        assert (envs.num_envs, list(envs.possible_agents)) == (2, [AGENT])
+
+
+def test_the_line_that_learners_advise_makes_environments_that_they_take() -> None:
+    pytest.importorskip("torch")
+    learners = importlib.import_module("parallel_envs.learners")
+    config = learners.PPOConfig(rollout_length=4, minibatch_size=4, hidden=(4,))
+    with pytest.raises(TypeError, match="3 was given as environments") as caught:
+        learners.IndependentLearners(3, config)
+    with advised(str(caught.value)) as envs, learners.IndependentLearners(envs, config) as made:
+        made.train(32)
+        assert made.updates == 1
 
 
 @pytest.mark.parametrize("name", ["CartPol-v1", "no_such_package.env", "words", ""])

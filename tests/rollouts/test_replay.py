@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -321,4 +322,38 @@ def test_batches_that_do_not_fit_are_refused() -> None:
     for place, bad in worse:
         with pytest.raises(ValueError, match=r"wanted|valid="):
             buffer.add(*[bad if place == position else fine + 1 for position, fine in enumerate(good)])
+    assert_same_batch(buffer.state(), before)
+
+
+STATES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "a number": (lambda state: 5, "^5 is no state of a buffer"),
+    "nothing": (lambda state: {}, "is no state of a buffer"),
+    "counters alone": (lambda state: {"counters": state["counters"]}, "is no state of a buffer"),
+    "counters that are none": (lambda state: {**state, "counters": 5}, "is no state of a buffer"),
+    "arrays that are none": (lambda state: {**state, "arrays": [1]}, "is no state of a buffer"),
+    "a list for an array": (lambda state: with_array(state, "rewards", [0.0]), "rewards is stored as list"),
+    "an array more": (lambda state: with_array(state, 3, np.zeros(6)), r"The stored buffer holds \["),
+    "a link to nowhere": (lambda state: linked(state, 777), "following leads to the place 777, and 6 steps"),
+    "a link behind the last": (lambda state: linked(state, 6), "following leads to the place 6, and 6 steps"),
+    "a link from behind": (lambda state: linked(state, -2), "following leads to the place -2"),
+}
+
+
+def with_array(state: dict[str, Any], name: Any, array: Any) -> dict[str, Any]:
+    return {**state, "arrays": {**state["arrays"], name: array}}
+
+
+def linked(state: dict[str, Any], place: int) -> dict[str, Any]:
+    links = state["arrays"]["following"].copy()
+    links[1] = place
+    return with_array(state, "following", links)
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_what_is_no_state_is_refused_and_nothing_is_changed(name: str) -> None:
+    change, words = STATES[name]
+    buffer = a_life(steps=3).buffer
+    before = buffer.state()
+    with pytest.raises(ValueError, match=words):
+        buffer.load_state(change(before))
     assert_same_batch(buffer.state(), before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from parallel_envs.learners.algorithm import Agent
 from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.loops.schedules import SCHEDULES, Schedule
-from parallel_envs.spelling import hint, is_one_of
+from parallel_envs.vector.arguments import check_count, choice, yes_or_no
+from parallel_envs.vector.numbers import check_whole, is_number
 
 MODES = ("sync", "overlap", "free")
 PLACES = ("process", "thread", "serial")
@@ -47,13 +47,14 @@ class LoopOptions:
     """Workers of environments and of learning together."""
 
     def __post_init__(self) -> None:
-        _check_choice("mode", self.mode, MODES)
-        _check_choice("learn_in", self.learn_in, PLACES)
+        choice("mode", self.mode, MODES)
+        choice("learn_in", self.learn_in, PLACES)
         if not callable(self.schedule):
-            _check_choice("schedule", self.schedule, tuple(SCHEDULES))
-        _check_count("max_lag", self.max_lag, 0)
-        if not isinstance(self.vtrace, bool):
-            raise ValueError(f"vtrace={self.vtrace!r} is no flag. Give True or False.")
+            choice("schedule", self.schedule, SCHEDULES)
+        check_whole("max_lag", self.max_lag)
+        if self.max_lag < 0:
+            raise ValueError(f"max_lag={self.max_lag} is below 0. Give 0 or more.")
+        yes_or_no("vtrace", self.vtrace)
         if self.mode == "free":
             self._check_queue()
         else:
@@ -65,7 +66,7 @@ class LoopOptions:
             )
         self._check_minibatch()
         if self.worker_budget is not None:
-            _check_count("worker_budget", self.worker_budget, 1)
+            check_count("worker_budget", self.worker_budget)
 
     def _check_queue(self) -> None:
         if self.queue is None:
@@ -73,9 +74,9 @@ class LoopOptions:
                 "mode='free' was asked for without a bound of its queue: what waits could grow for ever. Give queue=, "
                 "the number of plans that may wait, such as twice the number of agents."
             )
-        _check_count("queue", self.queue, 1)
+        check_count("queue", self.queue)
         ratio = self.updates_per_step
-        if ratio is not None and not (_is_number(ratio) and ratio > 0):
+        if ratio is not None and not (is_number(ratio) and ratio > 0):
             raise ValueError(f"updates_per_step={ratio!r} allows no updates, or is no bound. Give a number above 0.")
 
     def _refuse_what_is_for_free(self) -> None:
@@ -95,7 +96,7 @@ class LoopOptions:
             raise ValueError(f"minibatch={bounds!r} is no pair of bounds. Give two sizes, as (64, 256).")
         low, high = bounds
         for bound in (low, high):
-            _check_count("minibatch", bound, 1)
+            check_count("minibatch", bound)
         if high < low:
             raise ValueError(f"minibatch={self.minibatch} has its bounds the wrong way round. Give the smaller first.")
 
@@ -134,18 +135,3 @@ def _check_sizes(bounds: tuple[int, int], learners: Iterable[AgentLearner], upda
                 f"minibatch={bounds} and agent {learner.agent!r} learns from {learner.most_rows} rows at most. Give "
                 "smaller bounds."
             )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if not is_one_of(value, choices):
-        advice = hint(value, choices) or f" Choose one of {', '.join(map(repr, choices))}."
-        raise ValueError(f"{name}={value!r} is unknown.{advice}")
-
-
-def _check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}={value!r} is no whole number from {least} up. Give one.")

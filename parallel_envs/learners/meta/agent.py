@@ -81,11 +81,6 @@ class MetaAgent:
             if isinstance(self.memory, RolloutBuffer):
                 self.memory.longest = max(self.memory.longest, *map(len, rollouts))
 
-    @property
-    def num_pending(self) -> int:
-        """Rollouts that the next update of PPO learns from."""
-        return len(self._pending)
-
     # ---- learning ---------------------------------------------------------------------------------------------------
 
     def update(self, num_updates: int = 1, rate: float = 1.0) -> dict[str, float]:

@@ -27,12 +27,20 @@ class AutoUpdates(UpdateMode):
     """Tries each way that may pay, on full updates: every one of them counts, as all come to the same numbers.
 
     An update is full if as many agents take part in it as in the largest so far. Others run one after another.
+
+    Args:
+        brains, workers, timeout: As for `ProcessUpdates`.
+        choice: The way that was kept before, by a run that goes on: nothing is measured.
     """
 
     name = "auto"
 
     def __init__(
-        self, brains: Mapping[Agent, Brain], workers: int | None = None, timeout: float | None = UPDATE_TIMEOUT
+        self,
+        brains: Mapping[Agent, Brain],
+        workers: int | None = None,
+        timeout: float | None = UPDATE_TIMEOUT,
+        choice: str | None = None,
     ) -> None:
         super().__init__(brains)
         self._ways: dict[str, Callable[[], UpdateMode]] = {
@@ -44,10 +52,10 @@ class AutoUpdates(UpdateMode):
         self._cores = workers or len(cores_here())
         self._waiting: list[str] = []
         self._largest = 0
-        self._current: UpdateMode = SequentialUpdates(brains)
+        self._current: UpdateMode = SequentialUpdates(brains) if choice is None else self._ways[choice]()
         self.seconds: dict[str, list[float]] = {}
         """What each way has taken."""
-        self.choice: str | None = None
+        self.choice = choice
         """The one that was kept, once all have been tried."""
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
@@ -105,6 +113,8 @@ class AutoUpdates(UpdateMode):
     def why(self) -> str:
         if self.choice is None:
             return f"auto: {self._current.name} is being measured"
+        if not self.seconds:
+            return f"auto: {self.choice} (as it was chosen before)"
         told = ", ".join(f"{name} {self._typical(name) * 1e3:.1f} ms" for name in self.seconds)
         return f"auto: {self.choice} ({told} an update)"
 

@@ -1,10 +1,10 @@
-"""Workers that learn and have died, or hang: as errors that name agents, worker and process."""
+"""Updates that raised, and workers that have died, or hang: as errors that name agents, worker and process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from parallel_envs.engine import Death, Reply
+from parallel_envs.engine import Death, Failure
 from parallel_envs.errors import RemoteError, RemoteTraceback, WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent
 from parallel_envs.vector.failures import how_it_ended, telling_lines, without_our_own
@@ -45,12 +45,48 @@ def _named(worker: int, pid: int, agents: Sequence[Agent]) -> str:
     return f"Worker {worker}, which learns for {list(agents)} (pid {pid}),"
 
 
-def remote_error(reply: Reply) -> RemoteError:
-    """Code of an algorithm, or of this package, raised in a worker."""
-    failure = reply.failure
-    assert failure is not None
+class UpdateFailed(RemoteError):
+    """Updates of agents raised. `agents` are they: their numbers are as they were before. The others have learnt.
+
+    It is chained to what the first of them raised, and an instance of the same type if that is one of Python's own.
+    """
+
+    agents: tuple[Agent, ...] = ()
+
+    @classmethod
+    def of(cls, failures: Mapping[Agent, Failure]) -> UpdateFailed:
+        """What the updates of these agents raised. Those that are computed together fail together, once."""
+        first = next(iter(failures.values()))
+        told = [_told(failure, _whose(failure, failures)) for failure in _different(failures.values())]
+        text = f"{' '.join(told)} Their numbers are as they were before; all others have learnt."
+        error = cls.named(first.type_name)(text, type_name=first.type_name, remote_message=first.message)
+        assert isinstance(error, UpdateFailed)
+        error.agents = tuple(failures)
+        error.__cause__ = first.cause or RemoteTraceback(first.traceback)
+        return error
+
+
+def _different(failures: Iterable[Failure]) -> list[Failure]:
+    return list({id(failure): failure for failure in failures}.values())
+
+
+def _whose(failure: Failure, failures: Mapping[Agent, Failure]) -> list[Agent]:
+    return [agent for agent, own in failures.items() if own is failure]
+
+
+def _told(failure: Failure, agents: Sequence[Agent]) -> str:
+    who = f"Agent {agents[0]!r} has" if len(agents) == 1 else f"Agents {_listed(agents)}, who learn together, have"
+    return f"{who} not learnt: the update raised {failure.type_name}: {failure.message.rstrip('.')}."
+
+
+def _listed(agents: Sequence[Agent]) -> str:
+    return ", ".join(map(repr, agents))
+
+
+def host_error(failure: Failure, agents: Sequence[Agent]) -> RemoteError:
+    """A worker could not be made ready to learn for these agents."""
     error = RemoteError.named(failure.type_name)(
-        f"A worker that learns raised {failure.type_name}: {failure.message}",
+        f"A worker that learns for {_listed(agents)} raised {failure.type_name}: {failure.message}",
         type_name=failure.type_name,
         remote_message=failure.message,
     )

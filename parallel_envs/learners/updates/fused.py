@@ -17,12 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from parallel_envs.learners.algorithm import CARRY, Agent, Algorithm, Batch, Metrics, Plan, plan_tensors
+from parallel_envs.engine import Failure
+from parallel_envs.learners.algorithm import Agent, Algorithm, Batch, Metrics, Plan, plan_tensors
 from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.forms import CARRY
 from parallel_envs.learners.parameters import Strip, views
 from parallel_envs.learners.updates.mode import UpdateMode
 from parallel_envs.learners.updates.operations import written_down
-from parallel_envs.learners.updates.sequential import finished, tensors_of
+from parallel_envs.learners.updates.sequential import finished, tensors_of, undoing
 from parallel_envs.learners.updates.steps import take_steps
 from parallel_envs.torch_threads import one_torch_thread
 
@@ -45,9 +47,15 @@ class FusedUpdates(UpdateMode):
         reports: dict[Agent, Report] = {}
         with one_torch_thread():
             for agents in groups(self.brains, plans):
-                mine = [plans[agent] for agent in agents]
-                reports |= zip(agents, self._crew(agents).update(mine), strict=True)
+                reports |= zip(agents, self._attempted(agents, [plans[agent] for agent in agents]), strict=True)
         return {agent: reports[agent] for agent in plans}
+
+    def _attempted(self, agents: tuple[Agent, ...], plans: Sequence[Plan]) -> list[Report]:
+        """What is raised while agents are computed together concerns all of them, and nobody else."""
+        try:
+            return self._crew(agents).update(plans)
+        except Exception as error:  # noqa: BLE001  # whatever it is: it is raised when the others have learnt
+            return [Report.of_nothing(failure=Failure.of(error))] * len(agents)
 
     def _crew(self, agents: tuple[Agent, ...]) -> Crew:
         if agents not in self._crews:
@@ -83,15 +91,22 @@ class Crew:
         self._spare = self._gradient[:, : self.leader.layout.num_spare].clone()
 
     def update(self, plans: Sequence[Plan]) -> list[Report]:
+        """All of it for all brains; if it raises, for none."""
         self._gather()
         self._num_updates += 1
         arrays = [tensors_of(plan) for plan in plans]
+        with undoing(self.brains, self.strip) as before:
+            reports, carries = self._stepped(plans, arrays, before)
+            return [finished(*each) for each in zip(self.brains, reports, arrays, carries, strict=True)]
+
+    def _stepped(self, plans: Sequence[Plan], arrays: Sequence[Batch], before: Strip) -> tuple[list[Report], Any]:
+        """Reports, and what each remembers at the end."""
         fixed = self._fixed()
         data = self._prepared({name: torch.stack([own[name] for own in arrays]) for name in arrays[0]}, fixed)
         carries = data.pop(CARRY, [None] * len(plans))
         evaluate = self._evaluation(data, [plan_tensors(plan) for plan in plans], fixed)
-        reports = take_steps([brain.algorithm for brain in self.brains], plans, self.strip, evaluate)
-        return [finished(*each) for each in zip(self.brains, reports, arrays, carries, strict=True)]
+        algorithms = [brain.algorithm for brain in self.brains]
+        return take_steps(algorithms, plans, self.strip, before, evaluate), carries
 
     def _fixed(self) -> Batch:
         """What is not trained: targets (views of the strip) and statistics."""

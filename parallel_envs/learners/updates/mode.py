@@ -32,7 +32,11 @@ class UpdateMode(ClosedAtExit, ABC):
 
     @abstractmethod
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
-        """Have these agents learn from their plans."""
+        """Have these agents learn from their plans.
+
+        What the update of an agent raises concerns nobody else: it is undone, and in the agent's report (in the reports
+        of all who are computed in one pass with it).
+        """
 
     def changed(self, agent: Agent) -> None:  # most modes keep no copies
         """The caller has put other numbers into an agent's brain."""

@@ -28,7 +28,7 @@ from parallel_envs.learners.updates.failures import (
     ITS_START,
     NOT_STARTED,
     STARTED_AGAIN,
-    remote_error,
+    host_error,
     worker_died,
     worker_late,
 )
@@ -106,10 +106,11 @@ class ProcessUpdates(UpdateMode):
         """Build the hosts of fresh workers. Those that do not live to see it are replaced, once."""
         for attempt in range(1, _TRIES + 1):
             replies = self._replies(self._pool.send(self._builds(workers)), _START_SECONDS)
-            if failed := {worker: reply for worker, reply in replies.items() if reply.failure is not None}:
+            if failed := {worker: reply.failure for worker, reply in replies.items() if reply.failure is not None}:
                 for worker in failed:
                     self._pool.kill(worker)  # without its host it is of no use; the next update replaces it
-                raise remote_error(next(iter(failed.values())))
+                worker, failure = next(iter(failed.items()))
+                raise host_error(failure, self._agents_of(worker))
             workers = dead = {worker: reply for worker, reply in replies.items() if reply.death is not None}
             if not dead:
                 return
@@ -137,14 +138,23 @@ class ProcessUpdates(UpdateMode):
             calls = self._calls(waiting)
             self._stale |= waiting.keys()  # until a version has arrived: Ctrl-C or an error may come before
             replies = self._replies(self._pool.send(calls), self.timeout)
-            for reply in replies.values():
+            for worker, reply in replies.items():
                 if reply.death is None:
-                    reports |= self._taken_in(_value(reply))
+                    reports |= self._reports_in(worker, reply, waiting)
             dead = {worker: reply for worker, reply in replies.items() if reply.death is not None}
             if not dead:
                 break
             self._replace(dead, give_up=attempt == _TRIES)
+        self._take_in(reports)  # all at once: whom a worker has failed is not left behind the others
         return {agent: reports[agent] for agent in plans}
+
+    def _reports_in(self, worker: int, reply: Reply, asked: Collection[Agent]) -> Mapping[Agent, Report]:
+        """Of the agents of a worker. What it raised itself, it raised for all of them."""
+        if reply.failure is None:
+            reports: Mapping[Agent, Report] = reply.value
+            return reports
+        mine = [agent for agent in self._agents_of(worker) if agent in asked]
+        return dict.fromkeys(mine, Report.of_nothing(failure=reply.failure))
 
     def _calls(self, plans: Mapping[Agent, Plan]) -> dict[int, Call]:
         """What each worker is to do. Its plans lie in shared memory then."""
@@ -175,13 +185,12 @@ class ProcessUpdates(UpdateMode):
         if stale:
             self._tell(worker, "load", stale)
 
-    def _taken_in(self, reports: Mapping[Agent, Report]) -> Mapping[Agent, Report]:
-        """A version has arrived, whole: it is the brain's from here on."""
-        for agent in reports:
+    def _take_in(self, reports: Mapping[Agent, Report]) -> None:
+        """Versions have arrived, whole: they are the brains' from here on. Where an update raised, there is none."""
+        for agent in [agent for agent, report in reports.items() if report.failure is None]:
             self._versions[agent] += 1
             self.brains[agent].load(self._outboxes[agent].get(self._versions[agent]))
             self._stale.discard(agent)
-        return reports
 
     def _replace(self, dead: Mapping[int, Reply], *, give_up: bool) -> None:
         """Put fresh workers in the place of those that have died in an update."""
@@ -216,8 +225,8 @@ class ProcessUpdates(UpdateMode):
     def _tell(self, worker: int, method: str, *arguments: Any) -> None:
         """Have a worker do something small. If it cannot any more, the next request is told so."""
         for reply in self._replies(self._pool.call(worker, self._key, method, *arguments), self.timeout).values():
-            if reply.death is None:
-                _value(reply)
+            if reply.failure is not None:
+                raise host_error(reply.failure, self._agents_of(worker))
 
     def _fault_of(self, dead: Mapping[int, Reply], doing: str, advice: str) -> WorkerDied | WorkerTimeout:
         """Why workers are not there any more: the first, with the others in notes."""
@@ -254,9 +263,3 @@ def _shared_out(brains: Mapping[Agent, Brain], num_workers: int) -> dict[Agent, 
 
 def _moved(field: Field, offset: int) -> Field:
     return dataclasses.replace(field, offset=field.offset + offset)
-
-
-def _value(reply: Reply) -> Any:
-    if reply.failure is not None:
-        raise remote_error(reply)
-    return reply.value

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from parallel_envs.engine import SharedBlock
 from parallel_envs.learners.algorithm import Agent, Algorithm, Plan
 from parallel_envs.learners.brain import Brain, Report
-from parallel_envs.learners.updates.sequential import update_one
+from parallel_envs.learners.updates.sequential import attempted
 from parallel_envs.vector.layout import Field, plan
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -70,13 +70,16 @@ class LearnerHost:
         self._plans = block
 
     def update(self, asks: Mapping[Agent, tuple[Sequence[Field], int]]) -> dict[Agent, Report]:
-        """Learn from the plans that lie where `asks` says, and put out the version that it says."""
+        """Learn from the plans that lie where `asks` says, and put out the version that it says.
+
+        An agent whose update raises is as it was before, and so are its numbers in that version.
+        """
         return {agent: self._update(agent, fields, version) for agent, (fields, version) in asks.items()}
 
     def _update(self, agent: Agent, fields: Sequence[Field], version: int) -> Report:
         assert self._plans is not None
         brain = self._brains[agent]
-        report = update_one(brain, read_plan(self._plans, fields))
+        report = attempted(brain, read_plan(self._plans, fields))
         self._outboxes[agent].put(version, brain.arrays())
         return report
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from parallel_envs.learners.algorithm import CARRY, Agent, Batch, Metrics, Plan, minibatch, plan_tensors
+from parallel_envs.engine import Failure
+from parallel_envs.learners.algorithm import Agent, Batch, Metrics, Plan, minibatch, plan_tensors
 from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.forms import CARRY
+from parallel_envs.learners.parameters import Strip
 from parallel_envs.learners.updates.mode import UpdateMode
 from parallel_envs.learners.updates.steps import take_steps
 from parallel_envs.torch_threads import one_torch_thread
@@ -23,12 +27,20 @@ class SequentialUpdates(UpdateMode):
     name = "sequential"
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
-        return {agent: update_one(self.brains[agent], plan) for agent, plan in plans.items()}
+        return {agent: attempted(self.brains[agent], plan) for agent, plan in plans.items()}
+
+
+def attempted(brain: Brain, plan: Plan) -> Report:
+    """One agent's update. What it raises is in the report: it is no other agent's concern."""
+    try:
+        return update_one(brain, plan)
+    except Exception as error:  # noqa: BLE001  # whatever it is: it is raised when the others have learnt
+        return Report.of_nothing(failure=Failure.of(error))
 
 
 def update_one(brain: Brain, plan: Plan) -> Report:
-    """One agent's update."""
-    with one_torch_thread():
+    """One agent's update. If it raises, the agent's numbers are as they were before."""
+    with one_torch_thread(), undoing([brain], brain.strip) as before:
         arrays = tensors_of(plan)
         with torch.no_grad():
             data = brain.algorithm.prepare(brain.algorithm.see(brain.module, arrays), arrays)
@@ -36,8 +48,26 @@ def update_one(brain: Brain, plan: Plan) -> Report:
         gradient = torch.zeros_like(brain.strip.weights)
         brain.layout.bind_gradients(brain.module, gradient)
         evaluation = Evaluation(brain, data, plan_tensors(plan), gradient)
-        (report,) = take_steps([brain.algorithm], [plan], brain.strip, evaluation)
+        (report,) = take_steps([brain.algorithm], [plan], brain.strip, before, evaluation)
         return finished(brain, report, arrays, carry)
+
+
+@contextlib.contextmanager
+def undoing(brains: Sequence[Brain], strip: Strip) -> Iterator[Strip]:
+    """What is raised within leaves all numbers of these brains, who live in the rows of `strip`, as they were before.
+
+    Gives a copy of the strip as it was.
+    """
+    before = strip.clone()
+    statistics = [(own, own.clone()) for brain in brains for own in brain.statistics.values()]
+    try:
+        yield before
+    except BaseException:
+        strip.copy_from(before)
+        with torch.no_grad():
+            for own, was in statistics:
+                own.copy_(was)
+        raise
 
 
 class Evaluation:
@@ -60,7 +90,7 @@ def tensors_of(plan: Plan) -> Batch:
 
 def finished(brain: Brain, report: Report, arrays: Batch, carry: Tensor | None) -> Report:
     """The end of an update: running statistics, if it came to anything, and what is remembered."""
-    if report.diverged is None:
+    if report.learnt:
         brain.algorithm.after_update(brain.module, arrays)
     taught = brain.algorithm.taught(brain.module, arrays)
     if taught is not None:

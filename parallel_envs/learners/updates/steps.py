@@ -21,9 +21,9 @@ Evaluate = Callable[[int], tuple[Tensor, Metrics, Tensor]]
 
 
 def take_steps(
-    algorithms: Sequence[Algorithm], plans: Sequence[Plan], strip: Strip, evaluate: Evaluate
+    algorithms: Sequence[Algorithm], plans: Sequence[Plan], strip: Strip, before: Strip, evaluate: Evaluate
 ) -> list[Report]:
-    """Go through the steps of an update: the plans', one for each agent.
+    """Go through the steps of an update: the plans', one for each agent. `before`: a copy of what `strip` is now.
 
     An agent whose loss or gradient is not finite is left out from there on, and put back to where it was at the
     beginning, as is one whose numbers are not finite at the end: an update happens as a whole or not at all. What it
@@ -37,7 +37,6 @@ def take_steps(
     ]
     limits = torch.tensor([config.max_grad_norm for config in configs])
     bold = any(_may_overflow(config, rate) for config, rate in zip(configs, rates, strict=True))
-    before = strip.clone() if bold or len(lived) > 1 else None
     going, lost = np.ones(len(configs), np.bool_), np.full(len(configs), -1)
     tally = Tally(len(configs))
     for step in range(len(lived)):
@@ -61,8 +60,7 @@ def take_steps(
     if bold:  # to look costs as much as a quarter of a short update
         lost[(lost < 0) & ~strip.finite().numpy()] = len(lived)
     for row in np.flatnonzero(lost >= 0).tolist():
-        if before is not None:
-            strip.row(row).copy_from(before.row(row))
+        strip.row(row).copy_from(before.row(row))
     return tally.reports([_reason(step, len(lived)) for step in lost.tolist()])
 
 
@@ -103,6 +101,6 @@ class Tally:
         return [
             Report({**dict(zip(self.names, mean, strict=True)), "steps": count})
             if reason is None
-            else Report({"steps": 0.0}, reason)
+            else Report.of_nothing(diverged=reason)
             for mean, count, reason in zip(means, counts, diverged, strict=True)
         ]

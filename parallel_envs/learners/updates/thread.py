@@ -12,7 +12,7 @@ from parallel_envs.engine import cores_here
 from parallel_envs.learners.algorithm import Agent, Plan
 from parallel_envs.learners.brain import Brain, Report
 from parallel_envs.learners.updates.mode import UpdateMode
-from parallel_envs.learners.updates.sequential import update_one
+from parallel_envs.learners.updates.sequential import attempted
 from parallel_envs.torch_threads import one_torch_thread
 
 
@@ -27,7 +27,7 @@ class ThreadUpdates(UpdateMode):
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
         with one_torch_thread():  # each thread has its own number, but they share that of the matrix library
-            futures = {agent: self._threads.submit(update_one, self.brains[agent], own) for agent, own in plans.items()}
+            futures = {agent: self._threads.submit(attempted, self.brains[agent], own) for agent, own in plans.items()}
             try:
                 wait(futures.values())
             except BaseException:  # Ctrl-C: no thread may go on writing what the caller takes to be its own

@@ -1,0 +1,110 @@
+"""What stands where in a run's folder, and what it says.
+
+runs/spread/
+    settings.yaml        every setting, defaults as well: can be run again as it is
+    run.json             seed, versions of packages, machine, when it began
+    chosen.json          the update mode that "auto" has found to be the quickest, if it has
+    metrics.jsonl        a line for each update, or for each few
+    tensorboard/         the same for TensorBoard
+    checkpoints/000051200/  by number of steps; the newest few
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from parallel_envs.learners.checkpoints import is_checkpoint
+from parallel_envs.learners.folders import remove
+from parallel_envs.rollouts.archives import write_whole
+
+SETTINGS, ABOUT, CHOSEN, METRICS = "settings.yaml", "run.json", "chosen.json", "metrics.jsonl"
+BOARD, CHECKPOINTS = "tensorboard", "checkpoints"
+
+
+class BadRun(ValueError):
+    """A run cannot be gone on with as it stands. The text says what to do."""
+
+
+def settings_of(folder: str | Path) -> Path:
+    """Where the settings of a run are. FileNotFoundError if there is no run."""
+    path = Path(folder) / SETTINGS
+    if not path.is_file():
+        above = [parent for parent in Path(folder).parents[:2] if (parent / SETTINGS).is_file()]
+        hint = f" The run that it is part of is {above[0]}." if above else ""
+        raise FileNotFoundError(f"{folder} holds no run: there is no file {SETTINGS} in it.{hint}")
+    return path
+
+
+def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    import yaml
+
+    text = yaml.safe_dump(dict(settings), sort_keys=False)
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps(content, indent=2)
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+# ---- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+def place_of_checkpoint(folder: Path, steps: int) -> Path:
+    return folder / CHECKPOINTS / f"{steps:09}"
+
+
+def newest_checkpoint(folder: str | Path) -> Path | None:
+    """The newest checkpoint of a run, if it has one."""
+    found = checkpoints_in(Path(folder))
+    return found[-1] if found else None
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The oldest first."""
+    return [path for path in numbered_in(folder) if is_checkpoint(path)]
+
+
+def numbered_in(folder: Path) -> list[Path]:
+    """All that stands in the place of a checkpoint."""
+    found = (folder / CHECKPOINTS).glob("[0-9]*")
+    return sorted((path for path in found if path.name.isdecimal()), key=lambda path: int(path.name))
+
+
+def newest_whole(folder: Path) -> Path:
+    """The checkpoint to go on from: there is nothing newer that is none.
+
+    Raises BadRun where there is; FileNotFoundError if there is nothing to go on from.
+    """
+    newest = newest_checkpoint(folder)
+    for path in numbered_in(folder):
+        if not is_checkpoint(path) and (newest is None or int(path.name) > int(newest.name)):
+            raise BadRun(f"{path} is no whole checkpoint, its table is lost. {way_back(folder, path)}")
+    if newest is None:
+        raise FileNotFoundError(f"{folder} holds no checkpoint yet: begin the run anew in another folder.")
+    return newest
+
+
+def way_back(folder: Path, bad: Path) -> str:
+    """What to do about a checkpoint that cannot be read."""
+    older = [path for path in checkpoints_in(folder) if int(path.name) < int(bad.name)]
+    if not older:
+        return "There is no older one to go on from: begin the run anew in another folder."
+    return f"Remove {bad} to go on from the one before, {older[-1].name}."
+
+
+def forget(checkpoint: Path) -> None:
+    """Under a name that is no checkpoint's first: what is half removed must not be taken for one."""
+    doomed = checkpoint.with_name(f".{checkpoint.name}.old")
+    remove(doomed)
+    checkpoint.rename(doomed)
+    remove(doomed)
+
+
+def sweep(folder: Path) -> None:
+    """Have nothing be there of a process that was killed while it wrote a checkpoint or removed one."""
+    for left_over in (folder / CHECKPOINTS).glob(".*"):
+        remove(left_over)

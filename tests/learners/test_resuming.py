@@ -1,0 +1,238 @@
+"""Going on with a run: a resumed run is the one that was never ended, and what cannot be resumed is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from parallel_envs.learners.checkpoints import export_agent, frozen, load_agent, replace_agent
+from parallel_envs.learners.runs import read_metrics
+from parallel_envs.learners.updates import AutoUpdates
+from parallel_envs.testing import assert_same_batch
+from tests.learners.command_lines import CHECKPOINT_STEPS, KINDS, PLAIN, Train, command, killed_run, learnt, newest
+from tests.learners.test_independent import Pressing
+
+
+class Pair(Pressing):
+    """Two agents who are alike, so that their updates can be fused."""
+
+    possible_agents = ["red", "green"]  # noqa: RUF012  # PettingZoo's form
+
+    def observation_space(self, agent: Any) -> Any:
+        return super().observation_space("red")
+
+    def action_space(self, agent: Any) -> Any:
+        return super().action_space("red")
+
+    def step(self, actions: Any) -> Any:
+        seen, _, *rest = super().step({**actions, "blue": [0.5]})
+        return seen, {agent: float(actions[agent]) for agent in seen}, *rest
+
+
+# ---- going on ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_is_the_one_that_was_never_ended(kind: str, train: Train, tmp_path: Path) -> None:
+    env, algorithm = KINDS[kind]
+    words = [f"env={env}", f"algorithm={json.dumps(algorithm)}"]
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    assert train(*words, f"folder={straight}").exit_code == 0
+    assert train(*words, f"folder={resumed}", f"total_steps={CHECKPOINT_STEPS}").exit_code == 0
+    half = learnt(resumed)[1]
+    done = train(f"total_steps={2 * CHECKPOINT_STEPS}", resume=resumed)
+    assert done.exit_code == 0, done.output
+    assert_same_batch(learnt(resumed), learnt(straight))
+    whole = learnt(straight)[1]
+    assert 0 < half["updates"] < whole["updates"]
+    lines = read_metrics(resumed)
+    assert [line["update"] for line in lines] == list(range(1, whole["updates"] + 1))
+    assert [line["agents"] for line in lines] == [line["agents"] for line in read_metrics(straight)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("ppo", "fused"), ("dqn", "fused"), ("ppo", "thread"), ("dqn", "thread"), ("dqn", "process")]
+)
+def test_so_it_is_in_each_way_to_run_updates(kind: str, mode: str, train: Train, tmp_path: Path) -> None:
+    words = [f"env={__name__}:Pair", "backend=serial", "num_workers=1"]
+    words += [f"algorithm={json.dumps(KINDS[kind][1])}", f"update_mode={mode}"]
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    assert train(*words, f"folder={straight}", plain=False).exit_code == 0
+    assert train(*words, f"folder={resumed}", f"total_steps={CHECKPOINT_STEPS}", plain=False).exit_code == 0
+    half = learnt(resumed)[1]
+    assert train(f"total_steps={2 * CHECKPOINT_STEPS}", resume=resumed).exit_code == 0
+    assert_same_batch(learnt(resumed), learnt(straight))
+    assert 0 < half["updates"] < learnt(straight)[1]["updates"]
+
+
+@pytest.mark.parametrize("chosen", ["fused", "sequential"])
+def test_so_it_is_when_auto_has_chosen(
+    chosen: str, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its measurements are made up here, and other ones when the run is resumed."""
+    every, seconds = 15 * 16, {"fused": 0.001, "sequential": 0.001, chosen: 0.0}
+    monkeypatch.setattr(AutoUpdates, "_typical", lambda mode, name: seconds[name])
+    words = [f"env={__name__}:Pair", "backend=serial", f"checkpoint_every={every}", f"total_steps={2 * every}"]
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    done = train(*words, f"folder={straight}", plain=False)
+    assert f"Updates were run by auto: {chosen} (sequential" in done.output
+    shutil.copytree(straight, resumed)
+    shutil.rmtree(newest(resumed))
+    assert json.loads((resumed / "chosen.json").read_text())["update_mode"] == chosen
+    seconds[chosen] = 0.002
+    done = train(resume=resumed)
+    assert f"Updates were run by auto: {chosen} (as it was chosen before)" in done.output
+    assert_same_batch(learnt(resumed), learnt(straight))
+    assert learnt(resumed)[1]["updates"] > 15
+
+
+def test_a_choice_that_is_none_is_told(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(f"folder={folder}", "update_mode=auto", "backend=serial", f"total_steps={CHECKPOINT_STEPS}", plain=False)
+    (folder / "chosen.json").write_text('{"update_mode": "fusd", "since_steps": 3}')
+    done = train(f"total_steps={2 * CHECKPOINT_STEPS}", resume=folder)
+    assert done.exit_code == 2
+    assert "has chosen 'fusd', which is no update mode" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("total_steps", [CHECKPOINT_STEPS // 2, CHECKPOINT_STEPS])
+def test_a_run_that_has_made_its_steps_is_left_as_it_is(total_steps: int, train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(f"folder={folder}", f"total_steps={CHECKPOINT_STEPS}")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    done = train(f"total_steps={total_steps}", resume=folder)
+    assert done.exit_code == 0, done.output
+    assert f" steps, and total_steps is {total_steps:,}: nothing is left to do" in " ".join(done.output.split())
+    assert "%" not in done.output
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(train: Train, config: Path, tmp_path: Path) -> None:
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    words = ["total_steps=400", f"checkpoint_every={CHECKPOINT_STEPS}"]
+    killed_run(killed, config, *PLAIN, words[1])
+    assert train(*words, resume=killed).exit_code == 0
+    assert train(*words, f"folder={straight}").exit_code == 0
+    assert_same_batch(learnt(killed), learnt(straight))
+
+
+def test_settings_on_which_learning_depends_stay(train: Train, config: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(f"folder={folder}", f"total_steps={CHECKPOINT_STEPS}")
+    before = newest(folder)
+    done = train("seed=6", "algorithm.hidden=[9]", resume=folder)
+    assert done.exit_code == 2
+    assert "has other settings: `algorithm`, `seed`" in done.output
+    assert newest(folder) == before
+    assert command(config, *PLAIN, "--resume", folder).exit_code == 0
+    assert newest(folder) != before
+
+
+def test_what_a_run_was_given_on_the_way_is_remembered(train: Train, tmp_path: Path) -> None:
+    """And what goes with the number of steps stays as it was, also when the file is given again."""
+    folder = tmp_path / "run"
+    train(f"folder={folder}", f"total_steps={CHECKPOINT_STEPS}", "checkpoint_every=null")
+    every = yaml.safe_load((folder / "settings.yaml").read_text())["checkpoint_every"]
+    done = train(f"total_steps={CHECKPOINT_STEPS + 10}", "on_divergence=raise", resume=folder)
+    assert done.exit_code == 0, done.output
+    settings = yaml.safe_load((folder / "settings.yaml").read_text())
+    assert (settings["total_steps"], settings["on_divergence"]) == (CHECKPOINT_STEPS + 10, "raise")
+    assert (settings["checkpoint_every"], settings["folder"]) == (every, str(folder))
+    before = newest(folder)
+    assert command("--resume", folder).exit_code == 0
+    assert newest(folder) == before
+
+
+def test_where_episodes_begin_anew_is_not_changed_on_the_way(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(f"folder={folder}", f"total_steps={CHECKPOINT_STEPS}")
+    for words, told in (
+        ([f"checkpoint_every={CHECKPOINT_STEPS // 2}"], "has other settings: `checkpoint_every`"),
+        ([f"folder={tmp_path / 'other'}"], "is not"),
+    ):
+        done = train("total_steps=99", *words, resume=folder)
+        assert done.exit_code == 2
+        assert told in done.output
+    assert train(f"folder={folder}", resume=folder).exit_code == 0
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_agent_may_be_frozen_and_take_anothers_place(train: Train, tmp_path: Path) -> None:
+    pytest.importorskip("mpe2")
+    folder = tmp_path / "run"
+    train("env=mpe2.simple_spread_v3", "env_kwargs={N: 2}", f"folder={folder}", f"total_steps={CHECKPOINT_STEPS}")
+    export_agent(newest(folder), "agent_0", tmp_path / "exported")
+    replace_agent(newest(folder), "agent_1", frozen(load_agent(tmp_path / "exported")))
+    done = train(f"total_steps={2 * CHECKPOINT_STEPS}", resume=folder)
+    assert done.exit_code == 0, done.output
+    exported, states = load_agent(tmp_path / "exported"), learnt(folder)[0]
+    changed = [
+        agent for agent, state in states.items() if np.any(state["arrays"]["weights"] != exported["arrays"]["weights"])
+    ]
+    assert changed == ["agent_0"]
+    assert states["agent_1"]["counters"]["frozen"]
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def test_what_cannot_be_resumed_is_told(train: Train, tmp_path: Path) -> None:
+    done = train(resume=tmp_path / "nowhere")
+    assert done.exit_code == 2
+    assert "holds no run" in done.output
+    train(f"folder={tmp_path / 'run'}", "total_steps=8")
+    for part in (newest(tmp_path / "run"), newest(tmp_path / "run").parent):
+        told = " ".join(train(resume=part).output.split())
+        assert f"The run that it is part of is {tmp_path / 'run'}." in told
+    told = " ".join(command(tmp_path / "run").output.replace("│", " ").split())
+    assert "is a folder. Give a settings file; to go on with a run, --resume" in told
+
+
+def test_damaged_checkpoints_are_told(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(f"folder={folder}", "total_steps=8")
+    (newest(folder) / "agent_0" / "arrays.safetensors").write_bytes(b"")
+    done = train("total_steps=99", resume=folder)
+    assert done.exit_code == 2
+    assert "agent 'agent_0' cannot be read from" in " ".join(done.output.split())
+
+
+def test_metrics_that_are_no_text_are_told(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(f"folder={folder}", "total_steps=8")
+    (folder / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
+    done = train("total_steps=99", resume=folder)
+    assert done.exit_code == 2
+    assert "Line 1 of" in done.output
+    assert "is no line of metrics" in done.output
+
+
+def test_the_way_back_from_a_damaged_checkpoint_is_told(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(f"folder={folder}")
+    first, last = sorted((folder / "checkpoints").iterdir())
+    (last / "agent_0" / "arrays.safetensors").write_bytes(b"")
+    done = train("total_steps=99", resume=folder)
+    assert done.exit_code == 2
+    assert f"Remove {last} to go on from the one before, {first.name}" in done.output
+    shutil.rmtree(last)
+    assert train("total_steps=99", resume=folder).exit_code == 0
+
+
+def test_an_environment_whose_agents_changed_is_told(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(f"folder={folder}", "total_steps=8")
+    for path in (newest(folder) / "checkpoint.json", newest(folder) / "agent_0" / "agent.json"):
+        path.write_text(path.read_text().replace('"agent": "agent_0"', '"agent": "somebody"'))
+    done = train("total_steps=99", resume=folder)
+    assert done.exit_code == 2
+    assert "differ in the agents ['agent_0', 'somebody']" in " ".join(done.output.split())
