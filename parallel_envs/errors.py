@@ -9,13 +9,14 @@
     │   └── StepTimeout    the answer that did not come was an environment's
     └── RemoteError        code inside a worker raised: its type, message and traceback travel as text
         ├── EnvError       the code that raised was an environment's
-        ├── PolicyError    the code that raised was a policy's
-        └── UpdateFailed   it was an agent's update (`parallel_envs.learners`)
+        └── PolicyError    the code that raised was a policy's
 
 Catch `ParallelEnvsError` to catch them all. A `RemoteError` whose remote type is one of Python's own exceptions
 (`ValueError`, `AttributeError`, ...) is an instance of that type too, so `except ValueError` keeps working when an
 environment moves into a worker. So is one whose remote type is an error of this package with a method `retell(text)`:
 it is made of its text alone, and told to become what that says, since nothing else of it arrives.
+
+`parallel_envs.learners.UpdateFailed` is a RemoteError too: what an agent's update raised.
 
 `CollectionInterrupted` stands apart: it is the KeyboardInterrupt of a Ctrl-C, with what was complete by then.
 """

@@ -198,7 +198,7 @@ class EnvStateManager(ClosedAtExit):
         what the environment tells of its own, and, with `success`, `pass@group_size`: whether anybody in its group
         succeeded. One that could not tell its own has a `failure` in the place of all these; its episode goes on.
         """
-        figures, failures = self._figures()
+        figures, failures = self._figures("get_rollout_states")
         named = with_passes(figures, self.group_size)
         entries = [{**episode.entry(), "metrics": own} for episode, own in zip(self._episodes, named, strict=True)]
         for env, failure in failures.items():
@@ -207,13 +207,13 @@ class EnvStateManager(ClosedAtExit):
 
     def metrics(self) -> dict[str, float]:
         """The means of all metrics by tag, as `tag/name`; `tag/failed` is the share of environments that broke."""
-        figures, _ = self._figures()
+        figures, _ = self._figures("metrics")
         return by_tag(figures, with_passes(figures, self.group_size))
 
-    def _figures(self) -> tuple[list[Figures], dict[int, EnvFailure]]:
+    def _figures(self, asking: str) -> tuple[list[Figures], dict[int, EnvFailure]]:
         """The figures of all episodes, and who could not tell its own."""
         homes = self._at_home()
-        self._check_begun("metrics")
+        self._check_begun(asking)
         going = [env for env, episode in enumerate(self._episodes) if not episode.done]
         results = self._asked(homes, Job.MEASURE, dict.fromkeys(going, ()))
         for env, own in results.told.items():

@@ -12,7 +12,8 @@ custom_envs:
   Small: {env_type: sokoban, max_actions_per_traj: 10, env_config: {dim_x: 6, dim_y: 6, num_boxes: 1}}
   Shop: {env_type: webshop, env_instruction: "You are shopping.", env_config: null}
 
-Blocks of other names at the top belong to other parts of a larger file, and are left alone. All of `custom_envs` is
+Other names at the top belong to other parts of a larger file, and are left alone, unless they are words of these
+blocks in the wrong place. All of `custom_envs` is
 checked, whichever mode is asked for. Only a tag that neither mode names may have an `env_type` that nobody knows, and
 that is like none that is known: a file for many experiments may have types that another script registers.
 """
@@ -25,7 +26,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from parallel_envs.groups.blocks import GroupsSettings, ModeBlock, TagBlock
+from parallel_envs.groups.blocks import GroupsSettings, ManagerBlock, ModeBlock, TagBlock
 from parallel_envs.groups.configs import read_env_config
 from parallel_envs.groups.failures import BadSettings
 from parallel_envs.groups.mistakes import told_of_settings
@@ -66,10 +67,19 @@ def _checked(content: dict[str, Any], where: str) -> GroupsSettings:
     for key in content.keys() - ours.keys():
         if (close := nearest(key, GroupsSettings.model_fields)) is not None:
             raise BadSettings(f"In {where}:\n  `{key}` is unknown. Did you mean `{close}`?")
+        if not isinstance(content[key], Mapping) and (right := _right_place(key)) is not None:
+            raise BadSettings(f"In {where}:\n  `{key}` does not stand at the top. Write it as `{right}`.")
     try:
         return GroupsSettings.model_validate(ours)
     except ValidationError as error:
         raise BadSettings(f"In {where}:{told_of_settings(error)}") from None
+
+
+def _right_place(key: str) -> str | None:
+    """Where a word at the top has a meaning, if it has one somewhere."""
+    if key in ManagerBlock.model_fields:
+        return f"es_manager.{key}"
+    return f"custom_envs.TAG.{key}" if key in TagBlock.model_fields else None
 
 
 def _check_sense(settings: GroupsSettings) -> None:

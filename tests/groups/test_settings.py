@@ -53,6 +53,14 @@ def test_a_file_a_dict_and_settings_say_the_same(tmp_path: Path) -> None:
     assert EnvStateManager(path, "val").num_envs == 1
 
 
+@pytest.mark.parametrize(
+    ("word", "right"), [("step_timeout", "es_manager.step_timeout"), ("env_type", "custom_envs.TAG.env_type")]
+)
+def test_words_at_the_top_that_belong_further_in_are_told_where(word: str, right: str) -> None:
+    with pytest.raises(BadSettings, match=f"`{word}` does not stand at the top. Write it as `{right}`"):
+        EnvStateManager({**configured({"Walk": 1}), word: 1})
+
+
 class Wrapped(Mapping[str, Any]):
     """A mapping that is no dict, as those of configuration libraries are."""
 
