@@ -135,6 +135,13 @@ class Algorithm(ABC):
     head: Any
     """How it acts: a `Head`."""
 
+    @property
+    def stackable(self) -> bool:
+        """Whether many agents may learn in one pass. Not from pictures: stacked convolutions are slower than one after
+        another, and round otherwise, which decides on which side of their kinks some of so many activations fall.
+        """
+        return getattr(self.config, "network", "mlp") != "cnn"
+
     def __init__(
         self, config: AlgorithmConfig, observation_space: Space[Any], action_space: Space[Any], agent: Agent = None
     ) -> None:

@@ -3,7 +3,7 @@
 The loss is the agent's own function, unchanged: `torch.func` differentiates it, `torch.vmap` runs it for all rows, and
 (where it is short) its operations are written down once (`operations.py`), so that a step is a list of calls into torch
 with nothing between them. Agents whose losses are different functions, or whose minibatches have other shapes, form
-other groups.
+other groups; those that learn from pictures learn one after another (`Algorithm.stackable`).
 
 No operation looks from one row to another: gradients are clipped, and Adam steps, row by row (`steps.py`).
 """
@@ -24,7 +24,7 @@ from parallel_envs.learners.forms import CARRY
 from parallel_envs.learners.parameters import Strip, views
 from parallel_envs.learners.updates.mode import UpdateMode
 from parallel_envs.learners.updates.operations import written_down
-from parallel_envs.learners.updates.sequential import finished, tensors_of, undoing
+from parallel_envs.learners.updates.sequential import attempted, finished, tensors_of, undoing
 from parallel_envs.learners.updates.steps import take_steps
 from parallel_envs.torch_threads import one_torch_thread
 
@@ -52,6 +52,8 @@ class FusedUpdates(UpdateMode):
 
     def _attempted(self, agents: tuple[Agent, ...], plans: Sequence[Plan]) -> list[Report]:
         """What is raised while agents are computed together concerns all of them, and nobody else."""
+        if not self.brains[agents[0]].algorithm.stackable:
+            return [attempted(self.brains[agent], plan) for agent, plan in zip(agents, plans, strict=True)]
         try:
             return self._crew(agents).update(plans)
         except Exception as error:  # noqa: BLE001  # whatever it is: it is raised when the others have learnt
@@ -66,12 +68,14 @@ class FusedUpdates(UpdateMode):
 
 
 def groups(brains: Mapping[Agent, Brain], plans: Mapping[Agent, Plan]) -> list[tuple[Agent, ...]]:
-    """Agents whose losses are one function, of arguments of one form."""
+    """Agents whose losses are one function, of arguments of one form. Who is not to be stacked is alone."""
     together: dict[Any, list[Agent]] = {}
     for agent, plan in plans.items():
         arrays = {**plan.arrays, **plan.noise, "picks": plan.picks, "weights": plan.weights}
         forms = tuple(sorted((name, array.shape, array.dtype.str) for name, array in arrays.items()))
-        together.setdefault((brains[agent].algorithm.signature, forms), []).append(agent)
+        algorithm = brains[agent].algorithm
+        apart = None if algorithm.stackable else agent
+        together.setdefault((algorithm.signature, forms, apart), []).append(agent)
     return [tuple(agents) for agents in together.values()]
 
 
