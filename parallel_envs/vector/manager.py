@@ -29,7 +29,7 @@ from parallel_envs.vector.recovery import Recovery
 from parallel_envs.vector.remotes import Remote
 from parallel_envs.vector.settling import AskAgain, Settler
 from parallel_envs.vector.snapshots import unpacked
-from parallel_envs.vector.states import ClosedManager, Pending, State
+from parallel_envs.vector.states import Pending, State
 from parallel_envs.vector.stepping import ResetRequest, bell_argument
 from parallel_envs.vector.tasking import TaskBook, TaskSetter
 
@@ -108,7 +108,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         task_source: TaskSource | None = None,
         task_setter: TaskSetter | None = None,
     ) -> None:
-        self._pending = Pending()
+        self._pending = Pending(type(self).__name__)
         factories, self.spec = arguments.factories(env_fns, num_envs, env_kwargs)
         self.num_envs = len(factories)
         self.num_workers = self.num_envs if num_workers is None else num_workers
@@ -209,7 +209,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         env_ids: int | Iterable[int] | None = None,
     ) -> None:
         """Begin a reset. `reset_wait` ends it."""
-        self._check_open("reset_async")
+        self._pending.check_open("reset_async")
         wish = arguments.reset_wish(options, tasks, env_ids, self.num_envs)
         self._check_can_reset(wish.envs)
         seeds = arguments.seeds(seed, self.num_envs, None if env_ids is None else wish.envs)
@@ -256,8 +256,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def step_async(self, actions: Any) -> None:
         """Begin a step. `step_wait` ends it."""
         pending = self._pending
-        if pending.state is not State.IDLE or self.closed:
-            self._check_idle("step_async")
+        if pending.state is not State.IDLE or pending.closed:
+            raise pending.error("step_async")
         code, loose = self._fleet.actions.write(actions)
         self._turn_set(untouched=None)
         pending.state = State.ASKING  # as `Pending.asking`, which costs too much here
@@ -347,7 +347,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             self._turn_set(untouched=self._all_rows)
 
     def _ready_to_fly(self, asked: str, env_ids: int | Iterable[int] | None) -> list[int]:
-        self._check_open(asked)
+        self._pending.check_open(asked)
         if self._pending.state not in (State.IDLE, State.SEND):
             raise self._pending.error(asked)
         envs = arguments.some_envs(env_ids, self.num_envs)
@@ -371,12 +371,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         Raises:
             StepTimeout: Fewer had answered in time. Nothing is lost; `recv` may be called again.
         """
-        self._check_open("recv")
         arguments.check_count("min_envs", min_envs)
-        if self._pending.state is not State.SEND:
-            if self._pending.state is State.ASKING:
-                raise self._pending.error("recv")
-            raise NoAsyncCallError("Calling `recv` without any prior call to `send`.", "send")
+        self._pending.check_sent()
         if min_envs > len(self._flights):
             raise ValueError(
                 f"min_envs={min_envs} is more than the {len(self._flights)} environments that are on the way. "
@@ -395,14 +391,14 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
         Waits until they are at least `min_envs`, or `timeout` seconds have passed (None: for as long as it takes).
         """
-        self._check_open("ready")
+        self._pending.check_open("ready")
         arguments.check_count("min_envs", min_envs)
         arguments.optional_wait(timeout)
         return self._flights.ready(min(min_envs, len(self._flights)), timeout)
 
     def recv_env(self, env: int, timeout: float | None = None) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """What one environment has answered to `send` or `send_reset`, as the environment itself would return it."""
-        self._check_open("recv_env")
+        self._pending.check_open("recv_env")
         flight = self._flights.of(env)
         if flight is None:
             raise NoAsyncCallError(f"Calling `recv_env` for env {env}, to which nothing was sent.", "send")
@@ -434,7 +430,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def set_tasks(self, tasks: Sequence[Any], env_ids: int | Iterable[int] | None = None) -> None:
         """Give environments tasks, one for each, from their next episodes on. `KEEP` leaves one as it is."""
-        self._check_idle("set_tasks")
+        self._pending.check_idle("set_tasks")
         envs = arguments.some_envs(env_ids, self.num_envs)
         chosen = self._tasks.choices(tasks, envs)
         with self._pending.asking(State.CALL):
@@ -448,7 +444,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """The tasks that environments have: as they tell themselves where they have `get_task` or `get_current_task`,
         else as they were given. None where there is none.
         """
-        self._check_idle("get_tasks")
+        self._pending.check_idle("get_tasks")
         envs = arguments.some_envs(env_ids, self.num_envs)
         with self._pending.asking(State.CALL):
             self._pending.ticket = self._fleet.get_tasks(envs)
@@ -497,7 +493,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def call_async(self, name: str, /, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> None:
         """Begin a call. `call_wait` ends it."""
-        self._check_idle("call_async")
+        self._pending.check_idle("call_async")
         if name in _RESERVED:
             raise ValueError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
         self._call_envs = arguments.some_envs(env_ids, self.num_envs)
@@ -521,7 +517,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self, name: str, values: list[Any] | tuple[Any, ...] | Any, env_ids: int | Iterable[int] | None = None
     ) -> None:
         """Set an attribute: a list or tuple holds one value for each environment, anything else goes to all."""
-        self._check_idle("set_attr")
+        self._pending.check_idle("set_attr")
         envs = arguments.some_envs(env_ids, self.num_envs)
         given = values if isinstance(values, list | tuple) else [values] * len(envs)
         if len(given) != len(envs):
@@ -557,7 +553,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         `step_seconds` and `reset_seconds` are spent inside the environments, `idle_seconds` without work;
         `wait_seconds` is how long this process was blocked until that worker had answered.
         """
-        self._check_open("stats")
+        self._pending.check_open("stats")
         return self._fleet.stats(self._recovery.restarts)
 
     def restart(self, env_ids: int | Iterable[int] | None = None) -> None:
@@ -566,7 +562,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         It may be done at any time, also while a step is on its way: a worker that is busy, or has died, is replaced as
         a whole. The next row of a replaced environment says that an episode was lost, as with `on_failure="restart"`.
         """
-        self._check_open("restart")
+        self._pending.check_open("restart")
         envs = arguments.some_envs(env_ids, self.num_envs)
         pending = [ticket for ticket in (self._pending.ticket, *(flight.ticket for flight in self._flights)) if ticket]
         busy = {worker for ticket in pending for worker in ticket.waiting}
@@ -580,7 +576,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def close_extras(self, timeout: float | None = 5.0, terminate: bool = False) -> None:
         """End the workers within `timeout` seconds, whatever they are doing; at once with `terminate`."""
-        self._pending.end()
+        self._pending.close()
         seconds = 5.0 if timeout is None else arguments.seconds("timeout", timeout)
         self._fleet.close(0.2 if terminate else seconds)
 
@@ -600,27 +596,16 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         name = "" if self.spec is None else f"{self.spec.id}, "
         ways = sorted({way.value for way in self._tasks.ways if isinstance(way, TaskWay)}) if self._tasks.active else []
         tasks = f"tasks by {', '.join(ways)}, " if ways else ""
-        state = "closed" if self.closed else str(self._pending)
         return (
             f"{type(self).__name__}({name}num_envs={self.num_envs}, num_workers={self.num_workers}, "
-            f"backend={self.backend!r}, {tasks}state={state!r})"
+            f"backend={self.backend!r}, {tasks}state={str(self._pending)!r})"
         )
-
-    # ---- states ---------------------------------------------------------------------------------------------------
-
-    def _check_open(self, asked: str) -> None:
-        if self.closed:
-            raise ClosedManager(f"Trying to operate on `{type(self).__name__}` (`{asked}`), after a call to `close()`.")
-
-    def _check_idle(self, asked: str) -> None:
-        self._check_open(asked)
-        self._pending.check_idle(asked)
 
     def _finish(
         self, state: State, doing: str, timeout: float | None, ask_again: AskAgain | None = None
     ) -> list[Ticket]:
         """Wait for what was begun, and return the tickets that hold the answers. Still pending if the time was up."""
-        self._check_open(f"{state.value}_wait")
+        self._pending.check_open(f"{state.value}_wait")
         ticket = self._pending.awaited(state)
         arguments.optional_wait(timeout)
         self._settler.wait(ticket, doing, timeout, ask_again)

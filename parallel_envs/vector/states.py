@@ -3,6 +3,8 @@
     IDLE ──▶ ASKING ──▶ RESET, STEP, CALL ──▶ IDLE        one request to all or some envs, then its results
     IDLE ──▶ ASKING ──▶ SEND ──▶ SEND ──▶ IDLE            each env at its own pace, until all have been received
 
+Closing comes on top of these, at any moment, also amid a call: a signal handler or another thread may do it.
+
 A request that is cut short while the envs are being asked, by Ctrl-C, stays in ASKING: some of them may have begun and
 others not. Only a reset of all of them leads out of there.
 """
@@ -40,11 +42,15 @@ class ClosedManager(ClosedError, ClosedEnvironmentError):
 class Pending:
     """The state, and the ticket of the request that is waited for. What is sent env by env has tickets of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
         self.state = State.IDLE
         self.ticket: Ticket | None = None
+        self.closed = False
 
     def __str__(self) -> str:
+        if self.closed:
+            return "closed"
         match self.state:
             case State.IDLE:
                 return "idle"
@@ -64,13 +70,27 @@ class Pending:
             raise
         self.state = becomes
 
+    def check_open(self, asked: str) -> None:
+        """Raise if the manager is closed, or is being closed."""
+        if self.closed:
+            raise self.error(asked)
+
     def check_idle(self, asked: str) -> None:
         """Raise unless nothing is waited for."""
-        if self.state is not State.IDLE:
+        if self.state is not State.IDLE or self.closed:
             raise self.error(asked)
+
+    def check_sent(self) -> None:
+        """Raise unless something has been sent that may be received."""
+        if self.state is State.ASKING or self.closed:
+            raise self.error("recv")
+        if self.state is not State.SEND:
+            raise NoAsyncCallError("Calling `recv` without any prior call to `send`.", "send")
 
     def error(self, asked: str) -> Exception:
         """What speaks against `asked` in this state."""
+        if self.closed:
+            return ClosedManager(f"Trying to operate on `{self._owner}` (`{asked}`), after a call to `close()`.")
         if self.state is State.ASKING:
             return ResetNeeded(
                 f"Calling `{asked}` after the request before it was cut short while the environments were being asked. "
@@ -84,13 +104,18 @@ class Pending:
 
     def awaited(self, state: State) -> Ticket:
         """The ticket of the request that was begun as `state`."""
-        if self.state is State.ASKING:
+        ticket = self.ticket
+        if self.state is State.ASKING or self.closed:
             raise self.error(_ENDS[state])
-        if self.state is not state or self.ticket is None:
+        if self.state is not state or ticket is None:
             asked = f"{state.value}_wait"
             raise NoAsyncCallError(f"Calling `{asked}` without any prior call to `{state.value}_async`.", state.value)
-        return self.ticket
+        return ticket
 
     def end(self) -> None:
         """The results are there."""
         self.state, self.ticket = State.IDLE, None
+
+    def close(self) -> None:
+        """Nobody will be asked any more. What is waited for stays to be seen, by the call that waits for it."""
+        self.closed = True

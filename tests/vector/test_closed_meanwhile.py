@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from itertools import count
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -82,3 +86,57 @@ def test_by_a_signal_handler(make_process: Make, wait: Callable[[ParallelEnvMana
             wait(envs)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class CloseAtLine:
+    """Within this, `envs` are closed when the caller is about to run its `line`-th line in the named files."""
+
+    FILES = ("vector/manager.py", "vector/states.py", "vector/flights.py")
+
+    def __init__(self, envs: ParallelEnvManager, line: int) -> None:
+        self._envs, self._left, self.where = envs, line, ""
+
+    def __enter__(self) -> CloseAtLine:
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(self.FILES):
+            return None
+        if event == "line" and not self.where:
+            self._left -= 1
+            if not self._left:
+                self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+                self._envs.close(timeout=0.2)
+        return self._trace
+
+
+ANSWERED: list[Any] = [
+    pytest.param(lambda envs: envs.reset(seed=1), id="reset"),
+    pytest.param(lambda envs: envs.step(np.zeros(2, int)), id="step"),
+    pytest.param(lambda envs: (envs.send(np.zeros(2, int)), envs.recv(2)), id="recv"),
+    pytest.param(lambda envs: (envs.send_reset([1]), envs.recv_env(1)), id="recv_env"),
+    pytest.param(lambda envs: envs.call("__str__"), id="call"),
+]
+
+
+@pytest.mark.parametrize("ask", ANSWERED)
+def test_at_any_line_of_a_call(make_process: Make, ask: Callable[[ParallelEnvManager], Any]) -> None:
+    for line in count(1):
+        envs = make_process([partial(CountingEnv, 100)] * 2, context="fork")
+        envs.reset()
+        with CloseAtLine(envs, line) as closing:
+            try:
+                ask(envs)  # what had come before the pool was closed may be given out
+            except ClosedError:
+                assert closing.where
+            except Exception as error:
+                raise AssertionError(f"closed before {closing.where}") from error
+        envs.close()
+        if not closing.where:
+            break
+    assert line > 20
