@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from parallel_envs.engine import SharedBlock
-from parallel_envs.groups.failures import MAKING, REPLAYING
-from parallel_envs.groups.jobs import Job, Restore
+from parallel_envs.groups.jobs import MAKING, REPLAYING, SENDING, Job, Restore
 
 _SENDING_SECONDS = 60.0  # what a worker does with its answers takes as long as these are large, however short turns are
-_BEFORE_JOBS = ("", MAKING, REPLAYING)  # by the number that stands for each in memory; "" is the job itself
+_DOINGS = ("", MAKING, REPLAYING, SENDING)  # by the number that stands for each in memory; "" is the job itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +78,11 @@ class Clock:
     def start(self, request: int, envs: Sequence[int]) -> None:
         """These are going to work on a request of this number."""
         self.request = request
-        self._requests[envs] = request
+        self._requests[envs], self._doing[envs] = request, 0
 
     def begin(self, env: int, seconds: float, doing: str = "") -> None:
         """It begins something that may take so long: its job, or what comes before that."""
-        self._doing[env] = _BEFORE_JOBS.index(doing)
+        self._doing[env] = _DOINGS.index(doing)
         self.due[env] = time.monotonic() + seconds
 
     def end(self, env: int) -> None:
@@ -91,6 +90,14 @@ class Clock:
         self.ended[env] = time.monotonic()
         self.due[env] = 0.0
         self._doing[env] = 0
+
+    def send(self, envs: Sequence[int]) -> None:
+        """They are done, and their answers are being made into bytes."""
+        self._doing[envs] = _DOINGS.index(SENDING)
+
+    def sent(self, envs: Sequence[int]) -> None:
+        """Their answers are where they were to come."""
+        self._doing[envs] = 0
 
     def clear(self, envs: Iterable[int]) -> None:
         """They are doing nothing: their worker is gone."""
@@ -107,11 +114,12 @@ class Clock:
 
     def doing(self, env: int, job: Job) -> str:
         """What one that is at work for a request for `job` is at, in words."""
-        return _BEFORE_JOBS[int(self._doing[env])] or job.value
+        return _DOINGS[int(self._doing[env])] or job.value
 
-    def have_ended(self, envs: Sequence[int], since: float) -> bool:
-        """Whether all of `envs` have done something since then."""
-        return bool((self._ended[list(envs)] > since).all())
+    def sending(self, envs: Sequence[int]) -> list[int]:
+        """Those of `envs` whose answers to this request are being sent."""
+        now = _DOINGS.index(SENDING)
+        return [env for env in envs if self._doing[env] == now and self._requests[env] == self.request]
 
     def next_due(self, envs: Sequence[int]) -> float:
         """When the first of `envs` is late; infinity if none can be."""

@@ -1,7 +1,8 @@
 """Which core each worker is kept on, once its turns are known to be short.
 
 The system needs some milliseconds to see that one of its cores is idle while two workers, which were woken by the same
-caller, share the other. Till then they run one after the other, and a short turn is over.
+caller, share the other. Till then they run one after the other, and a short turn is over. So it is with a worker and a
+caller that works as well.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ _SHORT_TURNS = 3
 
 
 class Cores:
-    """The cores of a pool's workers."""
+    """The cores of a pool's workers. `caller_works`: so does the caller while they do, on a core of its own."""
 
-    def __init__(self, pool: WorkerPool) -> None:
-        self._pool = pool
+    def __init__(self, pool: WorkerPool, *, caller_works: bool = False) -> None:
+        self._pool, self._caller_works = pool, caller_works
         self._num_short = 0
         self._cores: Sequence[int] = ()
+        self._callers = -1
 
     def note_turn(self, seconds: float) -> None:
         """A turn of all took so long. After a few short ones, each worker is kept on one core."""
@@ -30,7 +32,10 @@ class Cores:
             return
         self._num_short += 1
         if self._num_short == _SHORT_TURNS:
-            self._cores = kept_on(self._pool.num_workers, cores_here())
+            self._callers = current_core() if self._caller_works else -1
+            cores = cores_here()
+            if len(cores) > 1:
+                self._cores = kept_on(self._pool.num_workers, [core for core in cores if core != self._callers])
             for worker, core in enumerate(self._cores):
                 self._pool.keep_on(worker, (core,))
 
@@ -39,4 +44,16 @@ class Cores:
         if not self._cores:
             return workers
         here = current_core()
+        if self._caller_works:
+            if here in self._cores:
+                self._change_places(here)
+            return workers
         return sorted(workers, key=lambda worker: self._cores[worker] == here)
+
+    def _change_places(self, here: int) -> None:
+        """The caller has come to the core of some worker, which goes to where the caller was."""
+        before, self._callers = self._callers, here
+        moved = [worker for worker, core in enumerate(self._cores) if core == here]
+        self._cores = [before if core == here else core for core in self._cores]
+        for worker in moved:
+            self._pool.keep_on(worker, (before,))

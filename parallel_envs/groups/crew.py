@@ -20,7 +20,7 @@ from parallel_envs.groups.clock import Clock, Limits
 from parallel_envs.groups.cores import Cores
 from parallel_envs.groups.deadlines import Asked, Deadlines
 from parallel_envs.groups.failures import EnvFailure
-from parallel_envs.groups.jobs import Answers, Job, Request, Told
+from parallel_envs.groups.jobs import Answers, Job, Read, Request, Told
 from parallel_envs.groups.losses import Garbled, Loss, Record
 from parallel_envs.groups.mailbox import Mailbox
 from parallel_envs.groups.player import Recipe
@@ -38,6 +38,7 @@ class Crew:
         recipes: How those of a tag are made.
         limits: How long they may take.
         context: The start method.
+        caller_works: Whether the caller plays for some of its own while they play.
         answered: Called with all answers to what was asked, as soon as they have been read.
         lost: Called with the environments whose worker is being replaced.
     """
@@ -50,11 +51,12 @@ class Crew:
         limits: Limits,
         context: str | None,
         *,
+        caller_works: bool,
         answered: Callable[[Job, Answers], None],
         lost: Callable[[Collection[int]], None],
     ) -> None:
         self.homes, self._tags, self._recipes, self._limits = dict(homes), tags, recipes, limits
-        self._answered, self._lost = answered, lost
+        self._answered, self._lost, self._caller_works = answered, lost, caller_works
         self._held = {worker: [env for env in homes if homes[env] == worker] for worker in sorted(set(homes.values()))}
         self._num_envs = max(homes) + 1
         self._empty: set[int] = set()  # who holds no environments yet, since a Ctrl-C came between
@@ -77,7 +79,7 @@ class Crew:
             self.pool: WorkerPool = open_pool(len(self._held), settings)
             undo.callback(_close_pool, self.pool)
         self._clock, boxes = Clock(self._blocks[0], self._num_envs), map(Mailbox, self._blocks[1:])
-        self._key, self._cores = self.pool.new_key(), Cores(self.pool)
+        self._key, self._cores = self.pool.new_key(), Cores(self.pool, caller_works=self._caller_works)
         self._post = Post(self.pool, self._key, dict(zip(self._held, boxes, strict=True)))
         self._deadlines = Deadlines(self.pool, self._clock, self._limits, self._held, self._tags)
 
@@ -102,14 +104,14 @@ class Crew:
 
     # ---- asking -----------------------------------------------------------------------------------------------------
 
-    def begin(self, request: Request) -> Asked:
-        """Ask. Nobody is waited for."""
+    def begin(self, request: Request) -> tuple[Asked, Request]:
+        """Ask, and nobody is waited for. The second is what concerns environments that live elsewhere."""
         if os.getpid() != self._owner:  # its mailboxes are those of the process that it was forked from
             raise ClosedError(
                 f"These environments live in workers of process {self._owner}, and process {os.getpid()} was forked "
                 "from it. Copy the manager there, by copy.deepcopy: the copy has workers of its own."
             )
-        parts = self._parts(request)
+        parts, elsewhere = self._parts(request)
         for worker in self._empty.intersection(parts):
             self._replace(worker)
         self._clock.request += 1
@@ -118,34 +120,32 @@ class Crew:
         with undisturbed():  # a message that a Ctrl-C cuts in two would spoil all that follow it
             for worker in self._cores.far_first(parts):
                 data = as_bytes((self._clock.request, *parts[worker].plain()))
-                asked.tickets[worker] = self._post.send(worker, data)
-        return asked
+                asked.tickets[worker] = self._post.send(worker, self._clock.request, data)
+        return asked, elsewhere
 
-    def _parts(self, request: Request) -> dict[int, Request]:
-        """What each worker is asked."""
-        homes, parts = self.homes, dict[int, dict[int, Told]]()
+    def _parts(self, request: Request) -> tuple[dict[int, Request], Request]:
+        """What each worker is asked, and what none of them is."""
+        home_of, parts = self.homes.get, dict[int | None, dict[int, Told]]()
         for env, told in request.asked.items():
-            worker = homes[env]
+            worker = home_of(env)
             if worker in parts:
                 parts[worker][env] = told
             else:
                 parts[worker] = {env: told}
-        restores = request.restores.items()
-        return {
-            worker: Request(request.job, part, {env: one for env, one in restores if env in part})
-            for worker, part in parts.items()
-        }
+        elsewhere = request.only(parts.pop(None, {}))
+        return {worker: request.only(part) for worker, part in parts.items() if worker is not None}, elsewhere
 
-    def end(self, asked: Asked) -> tuple[Answers, list[Loss | Garbled]]:
+    def end(self, asked: Asked, read: Read | None = None) -> tuple[Answers, list[Loss | Garbled]]:
         """Wait for the answers. Workers that were lost have been replaced; their environments have not answered."""
         answers, losses, garbled = Answers(), list[Loss](), list[Garbled]()
         late: dict[int, dict[int, EnvFailure]] = {}
-        for worker, reply in self._replies(asked, late):
+        for worker, reply in self._replies(asked, late, read):
             if reply is not None and reply.death is not None:
                 losses.append(Loss(worker, reply.death, self._deadlines.at_work(worker, asked), late.get(worker, {})))
                 continue
             try:
-                answers.add(self._post.read(worker, reply))
+                answers.add(self._post.read(worker, reply).read(read))
+                answers.add(asked.early.get(worker) or _NOTHING)
             except Unreadable as error:
                 garbled.append(Garbled(worker, error.failure))
         self._answered(asked.request.job, answers)
@@ -161,14 +161,28 @@ class Crew:
             for ticket in asked.tickets.values():
                 self.pool.forget(ticket)
 
-    def _replies(self, asked: Asked, late: dict[int, dict[int, EnvFailure]]) -> Iterator[tuple[int, Reply | None]]:
+    def _replies(
+        self, asked: Asked, late: dict[int, dict[int, EnvFailure]], read: Read | None
+    ) -> Iterator[tuple[int, Reply | None]]:
         """What each worker has answered, or its death. Who is late goes into `late`, and its worker is ended."""
         while asked.tickets:
+            self._read_early(asked, read)
             worker, ticket = next(iter(asked.tickets.items()))
             while ticket.waiting and not self.pool.wait(ticket, self._deadlines.patience(asked)):
                 self._deadlines.end_late(asked, late)
             yield worker, ticket.replies.get(worker)
             del asked.tickets[worker]
+
+    def _read_early(self, asked: Asked, read: Read | None) -> None:
+        """Read what is there of the answers, instead of waiting, while workers are at the others."""
+        has_more = list(asked.tickets)
+        while has_more:
+            for worker in has_more.copy():
+                part = self._post.early(worker)
+                if part is None:
+                    has_more.remove(worker)
+                else:
+                    asked.early.setdefault(worker, Answers()).add(part.read(read))
 
     # ---- losses -----------------------------------------------------------------------------------------------------
 
@@ -183,7 +197,9 @@ class Crew:
         self._settle_in((worker,))
         self._empty.discard(worker)
 
-    def do(self, first: Asked, again: Callable[[Collection[int]], Request]) -> tuple[Answers, dict[int, EnvFailure]]:
+    def do(
+        self, first: Asked, again: Callable[[Collection[int]], Request], read: Read | None = None
+    ) -> tuple[Answers, dict[int, EnvFailure]]:
         """Bring a request to an end, whatever becomes of the workers: the answers, and who has failed with its worker.
 
         `again` gives the request for environments that are to be asked once more.
@@ -194,19 +210,19 @@ class Crew:
         queues: dict[int, list[list[int]]] = {}
         while asked is not None:
             try:
-                answers, losses = self.end(asked)
+                answers, losses = self.end(asked, read)
             except BaseException:
                 self.forget(asked)
                 raise
             told.add(answers)
             for loss in losses:
-                unanswered = [env for env in asked.request.asked if self.homes[env] == loss.worker]
+                unanswered = [env for env in asked.request.asked if self.homes.get(env) == loss.worker]
                 self._lost(unanswered)  # also those whose answers nobody could read: they have done what was asked
                 guilty, batches = record.judge(loss, unanswered)
                 failed |= guilty
                 queues[loss.worker] = [batch for batch in batches if batch] + queues.get(loss.worker, [])
             envs = [env for batches in queues.values() if batches for env in batches.pop(0)]
-            asked = self.begin(again(envs)) if envs and not record.is_in_vain(failed) else None
+            asked = self.begin(again(envs))[0] if envs and not record.is_in_vain(failed) else None
         return told, failed
 
     def num_bytes(self) -> int:
@@ -217,6 +233,9 @@ class Crew:
         _close_pool(self.pool)
         _close_all(self._blocks)
         self._answered, self._lost = _unheard, _unheard  # else memory stays until the collector finds the circle
+
+
+_NOTHING = Answers()
 
 
 def _unheard(*what: object) -> None:

@@ -11,23 +11,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parallel_envs.engine import Ticket, WorkerPool
-from parallel_envs.groups import failures
+from parallel_envs.groups import jobs
 from parallel_envs.groups.clock import Clock, Limits
-from parallel_envs.groups.failures import SENDING, EnvFailure, of_lateness
-from parallel_envs.groups.jobs import Job, Request
+from parallel_envs.groups.failures import EnvFailure, of_lateness
+from parallel_envs.groups.jobs import SENDING, Answers, Job, Request
 
 
 @dataclass(slots=True)
 class Asked:
     """A request on its way: the tickets of the workers whose answers have not been read.
 
-    Before `first_due` nobody can be late.
+    Before `first_due` nobody can be late. `early` holds the parts of answers that have been read while their workers
+    were at the others. They do not count before these are done.
     """
 
     request: Request
     sent_at: float
     first_due: float
     tickets: dict[int, Ticket] = field(default_factory=dict)
+    early: dict[int, Answers] = field(default_factory=dict)
 
 
 class Deadlines:
@@ -55,8 +57,8 @@ class Deadlines:
 
     def at_work(self, worker: int, asked: Asked) -> dict[int, str]:
         """Those of a worker's environments that are at something for this request, and at what."""
-        if self._is_sending(worker, asked):
-            return dict.fromkeys(self._asked_of(worker, asked), SENDING)
+        if sending := self._sending(worker, asked):
+            return dict.fromkeys(sending, SENDING)
         return {env: self._clock.doing(env, asked.request.job) for env in self._clock.at_work(self._held[worker])}
 
     def _lost_at(self, worker: int, asked: Asked) -> float:
@@ -64,17 +66,15 @@ class Deadlines:
         held = self._held[worker]
         if self._clock.is_any_at_work(held):
             return self._clock.next_due(held)
-        seconds = self._limits.of_sending() if self._is_sending(worker, asked) else self._limits.of(Job.PLAY)
+        seconds = self._limits.of_sending() if self._sending(worker, asked) else self._limits.of(Job.PLAY)
         return max(asked.sent_at, self._clock.last_end(held)) + seconds
 
-    def _is_sending(self, worker: int, asked: Asked) -> bool:
-        """Whether a worker has done all it was asked: it makes bytes of the answers, or sends them."""
-        if self._clock.is_any_at_work(self._held[worker]):
-            return False
-        return self._clock.have_ended(self._asked_of(worker, asked), asked.sent_at)
-
-    def _asked_of(self, worker: int, asked: Asked) -> list[int]:
-        return [env for env in self._held[worker] if env in asked.request.asked]
+    def _sending(self, worker: int, asked: Asked) -> list[int]:
+        """Whose answers a worker makes bytes of, or sends."""
+        held = self._held[worker]
+        if self._clock.is_any_at_work(held):
+            return []
+        return self._clock.sending([env for env in held if env in asked.request.asked])
 
     def _late(self, worker: int, asked: Asked, now: float) -> dict[int, str]:
         """Whose time is up, and for what. Nobody's if several send at once: each is asked by itself then."""
@@ -93,10 +93,10 @@ class Deadlines:
     def _seconds(self, doing: str, request: Request, env: int) -> float:
         """What it might have taken for that."""
         match doing:
-            case failures.MAKING:
+            case jobs.MAKING:
                 return self._limits.of_making()
-            case failures.REPLAYING:
+            case jobs.REPLAYING:
                 return self._limits.of_replay(request.restores[env])
-            case failures.SENDING:
+            case jobs.SENDING:
                 return self._limits.of_sending()
         return self._limits.of(request.job)

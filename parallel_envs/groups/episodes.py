@@ -7,7 +7,7 @@ import copy
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -18,6 +18,12 @@ from parallel_envs.groups.roster import Seat
 
 IMAGE = "<images>"
 """What stands for each image in a state that says nothing else."""
+
+_PLAYED = len(get_args(Played))
+
+Note = tuple[Played, Any, dict[str, Any], dict[str, Any], int, float, dict[str, Any] | None]
+"""What comes of a turn: what was told of it; the state; the item of the history that it completes, and the next one;
+actions that are left; the penalty; and the entry that is told of it, unless the episode is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +57,9 @@ class EnvStatus:
 class Episode:
     """One environment's episode, from its first state on.
 
-    A turn is noted as it was told, and everything else that is known of the episode follows from that when it is asked
-    for: most of it never is, and there are many turns.
+    What is told of turns is kept as it was told, and everything else that is known of the episode follows from that
+    when it is asked for: most of it never is, and there are many turns. It is one long list, with as many items a turn
+    as `Played` has: each container that lives on is one more that Python's collector looks at, time and again.
 
     Attributes:
         left: Actions that may still be done.
@@ -63,7 +70,7 @@ class Episode:
     """
 
     __slots__ = (
-        "_history", "_mode", "_seed", "_state", "_turns", "done", "failure", "left", "own_metrics", "penalty", "seat"
+        "_history", "_mode", "_seed", "_state", "_told", "done", "failure", "left", "own_metrics", "penalty", "seat"
     )  # fmt: skip
 
     def __init__(self, seat: Seat, seed: int, mode: str, first: Any) -> None:
@@ -72,72 +79,66 @@ class Episode:
         self.own_metrics: Mapping[str, float] | None = None
         self.failure: EnvFailure | None = first if isinstance(first, EnvFailure) else None
         self.done = self.failure is not None
-        self._turns: list[Played] = []
+        self._told: list[Any] = []
         self._state: Any = None
-        self._history: list[dict[str, Any]] = [] if self.failure else [self._seen(first, self.left)]
+        self._history: list[dict[str, Any]] = []
+        if self.failure is None:
+            self._state, seen = _seen(first, self.left)
+            self._history.append(seen)
 
     # ---- turns ------------------------------------------------------------------------------------------------------
 
-    def played(self, told: Played, response: Any, raw_response: Any, penalty: float) -> None:
-        """A turn has been played; what the language model said for it."""
-        state, reward, terminated, truncated, info, executed, all_valid, own_metrics = told
-        left = self.left - len(executed)
-        if type(state) is str:
-            self._state, seen = state, {"state": state, "actions_left": left}
-        else:
-            seen = self._seen(state, left)
-        history = self._history
-        history[-1] = item = history[-1].copy()  # in its place: the one that was told of before stays as it is
-        item["actions"], item["reward"], item["info"] = [*executed], reward, info.copy()
-        item["llm_response"], item["llm_raw_response"] = response, raw_response
-        history.append(seen)
-        self._turns.append(told)
-        self.left, self.own_metrics = left, own_metrics
-        if not all_valid:
-            self.penalty += penalty
-        if terminated or truncated or left <= 0:
-            self.done = True
+    def noted(self, told: Played, said: Mapping[str, Any], penalty: float) -> Note:
+        """What comes of a turn: `played` makes it so. Nothing changes yet.
 
-    def broke(self, failure: EnvFailure, said: tuple[Any, Any] | None = None) -> None:
-        """It broke, in a turn or elsewhere. There is no reward and no next state."""
+        `said` is what was given for it, with what the language model said. `penalty` is added where not all actions had
+        a meaning.
+        """
+        state, reward, terminated, truncated, info, executed, all_valid, _ = told
+        left = self.left - len(executed)
+        kept, seen = (state, {"state": state, "actions_left": left}) if type(state) is str else _seen(state, left)
+        item = self._history[-1].copy()  # the one that was told of before stays as it is
+        item["actions"], item["reward"], item["info"] = [*executed], reward, info.copy()
+        item["llm_response"], item["llm_raw_response"] = said["llm_response"], said["llm_raw_response"]
+        total = self.penalty if all_valid else self.penalty + penalty
+        if terminated or truncated or left <= 0:
+            return told, kept, item, seen, left, total, None
+        history = self._history.copy()
+        history[-1] = item
+        history.append(seen)
+        return told, kept, item, seen, left, total, _entry(self.seat, history, total)
+
+    def played(self, note: Note) -> dict[str, Any] | None:
+        """A turn has been played. The entry that is told of it, unless the episode is over."""
+        told, self._state, item, seen, self.left, self.penalty, entry = note
+        self._history[-1] = item
+        self._history.append(seen)
+        self._told += told
+        self.own_metrics, self.done = told[-1], entry is None
+        return entry
+
+    def broke(self, failure: EnvFailure, said: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """It broke, in a turn or elsewhere. There is no reward and no next state. The entry that is told of it."""
         self.failure, self.done = failure, True
         if said is not None:
-            responses = {"llm_response": said[0], "llm_raw_response": said[1]}
+            responses = {"llm_response": said["llm_response"], "llm_raw_response": said["llm_raw_response"]}
             self._history[-1] = {**self._history[-1], **responses, "failure": failure}
-
-    def _seen(self, state: Any, left: int) -> dict[str, Any]:
-        """An item of the history. What it holds is the user's; whether a replay comes to it is judged by a copy."""
-        if isinstance(state, str):
-            self._state = state
-            return {"state": state, "actions_left": left}
-        self._state = copy.deepcopy(state)
-        match state:
-            case {"text": text, "images": images} if images is None or isinstance(images, Iterable):
-                pictures = [] if images is None else list(images)
-                return {"state": text or IMAGE * len(pictures), "images": pictures, "actions_left": left}
-        return {"state": state, "actions_left": left}
+        return self.entry()
 
     # ---- what is known of it ----------------------------------------------------------------------------------------
 
     def entry(self) -> dict[str, Any]:
         """What is told of it. The items of its history stay as they are: later turns put others in their place."""
-        seat = self.seat
-        entry = {
-            "env_id": seat.env_id,
-            "group_id": seat.group_id,
-            "tag": seat.tag,
-            "history": self._history.copy(),
-            "penalty": self.penalty,
-        }
+        entry = _entry(self.seat, self._history.copy(), self.penalty)
         return entry if self.failure is None else {**entry, "failure": self.failure}
 
     @property
     def status(self) -> EnvStatus:
-        terminated, truncated = self._turns[-1][2:4] if self._turns else (False, False)
+        terminated, truncated = self._every(2)[-1:] == [True], self._every(3)[-1:] == [True]
         return EnvStatus(
             seed=self._seed,
             num_actions=self._num_actions,
-            rewards=tuple([told[1] for told in self._turns]),
+            rewards=tuple(self._every(1)),
             terminated=terminated,
             truncated=truncated or (self.done and not terminated) or self.failure is not None,
             success=self._success,
@@ -147,8 +148,12 @@ class Episode:
     @property
     def standing(self) -> Standing:
         """How to come here, and what is met here."""
-        executed = tuple([told[5] for told in self._turns if told[5]])
+        executed = tuple(filter(None, self._every(5)))
         return Standing(Restore(self._seed, self._mode, executed), self._state)
+
+    def _every(self, place: int) -> list[Any]:
+        """What stands there in `Played`, turn by turn."""
+        return self._told[place::_PLAYED]
 
     @property
     def _num_actions(self) -> int:
@@ -157,7 +162,7 @@ class Episode:
     @property
     def _told_of_success(self) -> list[Any]:
         """What was said of it, turn by turn. Many environments never say anything."""
-        return [told[4]["success"] for told in self._turns if "success" in told[4]]
+        return [info["success"] for info in self._every(4) if "success" in info]
 
     @property
     def _success(self) -> bool:
@@ -178,7 +183,29 @@ class Episode:
             return {FAILED: 1.0}
         known = {"success": float(self._success)} if self._told_of_success else {}
         known["num_actions"] = float(self._num_actions)
-        return {**_means([told[4] for told in self._turns]), **known, **(self.own_metrics or {})}
+        return {**_means(self._every(4)), **known, **(self.own_metrics or {})}
+
+
+def _entry(seat: Seat, history: list[dict[str, Any]], penalty: float) -> dict[str, Any]:
+    return {
+        "env_id": seat.env_id,
+        "group_id": seat.group_id,
+        "tag": seat.tag,
+        "history": history,
+        "penalty": penalty,
+    }
+
+
+def _seen(state: Any, left: int) -> tuple[Any, dict[str, Any]]:
+    """A copy of a state, by which it is judged whether a replay comes to it; and the history's item, which shows it."""
+    if isinstance(state, str):
+        return state, {"state": state, "actions_left": left}
+    kept = copy.deepcopy(state)
+    match state:
+        case {"text": text, "images": images} if images is None or isinstance(images, Iterable):
+            pictures = [] if images is None else list(images)
+            return kept, {"state": text or IMAGE * len(pictures), "images": pictures, "actions_left": left}
+    return kept, {"state": state, "actions_left": left}
 
 
 def _means(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:

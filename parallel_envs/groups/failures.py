@@ -14,14 +14,11 @@ from typing import Literal
 
 from parallel_envs.engine import Death, Failure
 from parallel_envs.errors import EnvError, ParallelEnvsError, RemoteTraceback, StepTimeout, WorkerDied
-from parallel_envs.groups.jobs import Job
+from parallel_envs.groups.jobs import MAKING, REPLAYING, SENDING, Job
 from parallel_envs.vector.failures import step_timeout, worker_died
 
 __all__ = ["BadSettings", "BadTurn", "EnvFailure"]
 
-
-MAKING, REPLAYING, SENDING = "its construction", "its replay", "sending its answer"
-"""What an environment is at before its job and after it: it is made, is brought to where it stood, and answers."""
 
 _SETTINGS = {
     MAKING: "start_timeout",

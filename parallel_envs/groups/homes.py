@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from parallel_envs.errors import WorkerStartError
 from parallel_envs.groups.clock import Limits
 from parallel_envs.groups.crew import Crew
 from parallel_envs.groups.failures import EnvFailure, of_divergence, of_error
-from parallel_envs.groups.jobs import Answers, Job, Request, Standing, Told
-from parallel_envs.groups.placement import placed, without_last
+from parallel_envs.groups.jobs import Answers, Job, Read, Request, Standing, Told
+from parallel_envs.groups.placement import placed, placed_beside_caller
 from parallel_envs.groups.player import Recipe
 from parallel_envs.groups.shelf import Shelf
 
@@ -65,18 +66,17 @@ class Homes:
         self._astray: set[int] = set()
         self.crew: Crew | None = None
         if in_workers:
-            homes = placed({env: kinds[env] for env in in_workers}, min(num_workers, len(in_workers)))
-            homes = without_last(homes) if caller_works else homes
-            self.crew = self._crew_if_it_starts(homes, recipes, limits, context)
+            place = placed_beside_caller if caller_works else placed
+            homes = place({env: kinds[env] for env in in_workers}, min(num_workers, len(in_workers)))
+            start = partial(Crew, homes, tags, recipes, limits, context, caller_works=len(homes) < len(in_workers))
+            self.crew = self._crew_if_it_starts(start, recipes)
         away = self.crew.homes if self.crew else {}
         self._shelf = Shelf({env: tag for env, tag in tags.items() if env not in away}, recipes, copies=True)
 
-    def _crew_if_it_starts(
-        self, homes: Mapping[int, int], recipes: Mapping[str, Recipe], limits: Limits, context: str | None
-    ) -> Crew | None:
+    def _crew_if_it_starts(self, start: Callable[..., Crew], recipes: Mapping[str, Recipe]) -> Crew | None:
         """Workers; None where the system has none to give. Nothing has been stepped yet, so nothing is lost by that."""
         try:
-            return Crew(homes, self._tags, recipes, limits, context, answered=self._answered, lost=self._astray.update)
+            return start(answered=self._answered, lost=self._astray.update)
         except Unpicklable as error:
             raise _unpicklable_recipe(recipes, error) from error
         except (WorkerStartError, OSError, MemoryError) as error:
@@ -98,52 +98,42 @@ class Homes:
         """They are not where their episodes stand."""
         self._astray.update(envs)
 
-    def do(self, job: Job, asked: Mapping[int, Told]) -> Results:
-        """Have a job done, by all at once. Whatever breaks is a result."""
+    def do(self, job: Job, asked: Mapping[int, Told], read: Read | None = None) -> Results:
+        """Have a job done, by all at once. Whatever breaks is a result. `told` is what `read` makes of the answers."""
         try:
-            return self._do(Request(job, asked))
+            return self._do(Request(job, asked), read)
         except BaseException:
             self._astray.update(asked)
             raise
 
-    def _do(self, request: Request) -> Results:
+    def _do(self, request: Request, read: Read | None) -> Results:
         sent, failed = self._with_restores(request), dict[int, EnvFailure]()
         if self.crew is None:
-            answers = self._do_here(sent)
+            answers = self._do_here(sent, read)
         else:
-            answers, failed = self._do_everywhere(self.crew, sent)
+            answers, failed = self._do_everywhere(self.crew, sent, read)
         return self._results(answers, failed)
 
-    def _do_here(self, sent: Request) -> Answers:
+    def _do_here(self, sent: Request, read: Read | None) -> Answers:
         answers = self._shelf.do(sent)
         self._answered(sent.job, answers)
-        return answers
+        return answers.read(read)
 
-    def _do_everywhere(self, crew: Crew, sent: Request) -> tuple[Answers, dict[int, EnvFailure]]:
+    def _do_everywhere(self, crew: Crew, sent: Request, read: Read | None) -> tuple[Answers, dict[int, EnvFailure]]:
         """Ask the workers, do what is to be done here meanwhile, and wait for them."""
-        away, here = self._parted(crew, sent)
-        asked = crew.begin(away)
+        asked, here = crew.begin(sent)
         try:
-            answers_here = self._do_here(here) if here.asked else Answers()
+            answers_here = self._do_here(here, read) if here.asked else Answers()
         except BaseException:
             crew.forget(asked)
             raise
-        answers, failed = crew.do(asked, lambda envs: self._with_restores(away.of(envs)))
+        answers, failed = crew.do(asked, lambda envs: self._with_restores(sent.of(envs)), read)
         answers.add(answers_here)
         return answers, failed
 
-    def _parted(self, crew: Crew, sent: Request) -> tuple[Request, Request]:
-        """What the workers are to do, and what is to be done here."""
-        if len(crew.homes) == len(self._tags):
-            return sent, Request(sent.job, {})
-        homes = crew.homes
-        return sent.of([env for env in sent.asked if env in homes]), sent.of(
-            [env for env in sent.asked if env not in homes]
-        )
-
     def _with_restores(self, request: Request) -> Request:
         """The same, beginning from where episodes stand."""
-        if request.job is Job.RESET or self._astray.isdisjoint(request.asked):
+        if not self._astray or request.job is Job.RESET or self._astray.isdisjoint(request.asked):
             return request
         lost = [env for env in request.asked if env in self._astray]
         return Request(request.job, request.asked, {env: self._standing(env).restore for env in lost})

@@ -7,7 +7,7 @@ each environment is plain tuples: these are made, pickled and read in a fraction
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -28,12 +28,19 @@ class Job(Enum):
     MEASURE = "metrics"  # ()
 
 
+MAKING, REPLAYING, SENDING = "its construction", "its replay", "sending its answer"
+"""What an environment is at before its job and after it: it is made, is brought to where it stood, and answers."""
+
 HARMLESS = (Job.RENDER, Job.MEASURE)
 """These leave an environment that raises as it was."""
+
+_SMALLEST_PART = 8
 
 Told = tuple[Any, ...]
 Pairs = Iterator[tuple[int, Told]]
 """Environments, and what each is told."""
+Read = Callable[[int, Any], Any]
+"""What an asker makes of an environment's answer, while others are still at work. It changes nothing elsewhere."""
 
 Played = tuple[Any, float, bool, bool, dict[str, Any], tuple[Any, ...], bool, dict[str, float] | None]
 """What came of a turn: `(state, reward, terminated, truncated, info, executed, all_valid, metrics)`.
@@ -72,8 +79,23 @@ class Request:
 
     def of(self, envs: Collection[int]) -> Request:
         """The part of it that concerns these."""
-        restores = {env: self.restores[env] for env in envs if env in self.restores} if self.restores else {}
-        return Request(self.job, {env: self.asked[env] for env in envs}, restores)
+        return self.only({env: self.asked[env] for env in envs})
+
+    def only(self, asked: Mapping[int, Told]) -> Request:
+        """The same, for a part of those that are asked."""
+        restores = {env: one for env, one in self.restores.items() if env in asked} if self.restores else {}
+        return Request(self.job, asked, restores)
+
+    def parts(self) -> Iterator[Request]:
+        """The same in parts, the later the smaller: whoever reads what came of one while the next is done has little
+        to read at the end.
+        """
+        envs = list(self.asked)
+        while len(envs) > 2 * _SMALLEST_PART:
+            half = len(envs) // 2
+            yield self.of(envs[:half])
+            envs = envs[half:]
+        yield self.of(envs) if len(envs) < len(self.asked) else self
 
     def pairs(self, envs: Collection[int]) -> Pairs:
         """What each of these is told."""
@@ -114,6 +136,17 @@ class Answers:
         yield from self.told
         if job in HARMLESS:
             yield from [env for env, broken in self.broken.items() if broken.doing == job.value]
+
+    def read(self, read: Read | None) -> Answers:
+        """Make of each what its asker makes of it. Who answers what cannot be read has broken."""
+        if read is not None:
+            for env, told in [*self.told.items()]:
+                try:
+                    self.told[env] = read(env, told)
+                except Exception as error:  # noqa: BLE001  # user code: a state that cannot be copied, say
+                    del self.told[env]
+                    self.broken[env] = Broken(SENDING, Failure.of(error))
+        return self
 
     def add(self, others: Answers) -> None:
         """Those of others too."""

@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from parallel_envs.closing import ClosedAtExit
-from parallel_envs.engine import Failure, cores_here
+from parallel_envs.engine import cores_here
 from parallel_envs.engine.completions import undisturbed
 from parallel_envs.errors import ClosedError
 from parallel_envs.groups.clock import Limits
-from parallel_envs.groups.episodes import EnvStatus, Episode
-from parallel_envs.groups.failures import MAKING, REPLAYING, SENDING, BadTurn, EnvFailure, of_error
+from parallel_envs.groups.episodes import EnvStatus, Episode, Note
+from parallel_envs.groups.failures import BadTurn, EnvFailure
 from parallel_envs.groups.homes import Homes, Results
-from parallel_envs.groups.inputs import Said, Turns, read_turns
-from parallel_envs.groups.jobs import Job, Told
+from parallel_envs.groups.inputs import Said, read_turns
+from parallel_envs.groups.jobs import MAKING, REPLAYING, Job, Played, Told
 from parallel_envs.groups.metrics import FAILED, Figures, by_tag, with_passes
 from parallel_envs.groups.roster import Seat, read_roster
 from parallel_envs.groups.seeds import GroupSeeds
@@ -129,26 +130,22 @@ class EnvStateManager(ClosedAtExit):
         following, seeds = self._seeds.drawn(seed, self.envs[-1].group_id + 1)
         homes = self._at_home()
         try:
-            results = homes.do(Job.RESET, {seat.env_id: (seeds[seat.group_id], self.mode) for seat in self.envs})
+            begun = partial(self._begun, seeds)
+            results = homes.do(Job.RESET, {seat.env_id: (seeds[seat.group_id], self.mode) for seat in self.envs}, begun)
             self._raise_unmade(results)
+            firsts = {**results.told, **{env: begun(env, failure) for env, failure in results.failures.items()}}
             with undisturbed():  # a Ctrl-C comes before all of it, or after
-                self._episodes, self._seeds = self._begun(seeds, results), following
+                self._episodes, self._seeds = [firsts[env] for env in range(self.num_envs)], following
         except BaseException:
             homes.all_astray(range(self.num_envs))  # the episodes before this go on, or those that have just begun
             raise
         self._raise_if_wanted(results)
         return [episode.entry() for episode in self._episodes]
 
-    def _begun(self, seeds: Sequence[int], results: Results) -> list[Episode]:
-        """An episode for each environment, from what its reset told."""
-        firsts = {**results.told, **results.failures}
-        return [self._begun_with(seat, seeds[seat.group_id], firsts[seat.env_id]) for seat in self.envs]
-
-    def _begun_with(self, seat: Seat, seed: int, first: Any) -> Episode:
-        try:
-            return Episode(seat, seed, self.mode, first)
-        except Exception as error:  # noqa: BLE001  # user code: a state that cannot be copied
-            return Episode(seat, seed, self.mode, _unkept(seat, error))
+    def _begun(self, seeds: Sequence[int], env: int, first: Any) -> Episode:
+        """An environment's episode, from what its reset told."""
+        seat = self.envs[env]
+        return Episode(seat, seeds[seat.group_id], self.mode, first)
 
     def step(self, all_env_inputs: Sequence[Mapping[str, Any]]) -> list[Entry]:
         """Let environments play a turn each: those that are given an input, as many or as few as you like.
@@ -165,28 +162,28 @@ class EnvStateManager(ClosedAtExit):
         homes = self._at_home()
         self._check_begun("step")
         turns, said = read_turns(all_env_inputs, self._episodes)
-        results = homes.do(Job.PLAY, turns)
+        episodes, penalty = self._episodes, self.settings.es_manager.format_penalty
+
+        def noted(env: int, told: Played) -> Note:
+            return episodes[env].noted(told, said[env], penalty)
+
+        results = homes.do(Job.PLAY, turns, noted)
         with undisturbed():  # a Ctrl-C comes before all of it, or after
-            entries = self._note(turns, said, results)
+            entries = self._kept(said, results)
         self._raise_if_wanted(results)
         return entries
 
-    def _note(self, turns: Turns, said: Said, results: Results) -> list[Entry]:
-        """Note what came of these turns. The entries of those that are not over, or broke."""
-        episodes, told, failures = self._episodes, results.told, results.failures
-        penalty, entries = self.settings.es_manager.format_penalty, list[Entry]()
-        for env, (response, raw_response) in zip(turns, said, strict=True):
-            episode = episodes[env]
-            if env not in failures:
-                try:
-                    episode.played(told[env], response, raw_response, penalty)
-                except Exception as error:  # noqa: BLE001  # user code: a state that cannot be copied
-                    failures[env] = _unkept(episode.seat, error)
+    def _kept(self, said: Said, results: Results) -> list[Entry]:
+        """Keep what came of turns. The entries of those that are not over, or broke, in the order of the inputs."""
+        episodes, told, failures, entries = self._episodes, results.told, results.failures, list[Entry]()
+        for env in said:
+            entry: Entry | None
             if env in failures:
-                episode.broke(failures[env], (response, raw_response))
-            elif episode.done:
-                continue
-            entries.append(episode.entry())
+                entry = episodes[env].broke(failures[env], said[env])
+            else:
+                entry = episodes[env].played(told[env])
+            if entry is not None:
+                entries.append(entry)
         return entries
 
     # ---- what came of them ------------------------------------------------------------------------------------------
@@ -315,8 +312,3 @@ class EnvStateManager(ClosedAtExit):
         groups = self.envs[-1].group_id + 1
         state = "closed" if self._closed else f"{sum(not episode.done for episode in self._episodes)} unfinished"
         return f"EnvStateManager({self.mode}, {groups} groups of {self.group_size}, {state})"
-
-
-def _unkept(seat: Seat, error: Exception) -> EnvFailure:
-    """What an environment answered cannot be kept."""
-    return of_error(seat.env_id, seat.tag, SENDING, Failure.of(error))

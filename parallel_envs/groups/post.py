@@ -34,6 +34,7 @@ class Post:
     def __init__(self, pool: WorkerPool, key: int, boxes: Mapping[int, Mailbox]) -> None:
         self._pool, self._key, self._boxes = pool, key, boxes
         self._busy: set[int] = set()  # who may still be using its mailbox
+        self._in_boxes: set[int] = set()  # who was asked there last, and not by a message
         self.num_bytes = 0
 
     @property
@@ -41,33 +42,56 @@ class Post:
         """Whether somebody was asked whose answers have not been read."""
         return bool(self._busy)
 
-    def send(self, worker: int, data: bytes) -> Ticket:
-        """Ask a worker. Nobody is waited for."""
-        fits = worker not in self._busy and self._boxes[worker].ask(data)
+    def send(self, worker: int, number: int, data: bytes) -> Ticket:
+        """Ask a worker, in the request of this number. Nobody is waited for."""
+        fits = worker not in self._busy and self._boxes[worker].ask(number, data)
         self._busy.add(worker)
         if not fits:
+            self._in_boxes.discard(worker)  # what may still come to be there answers something else
             return self._pool.call(worker, self._key, "work", data)
         self.num_bytes += len(data)
+        self._in_boxes.add(worker)
         return self._pool.ring(self._key, 0, (worker,))
 
-    def read(self, worker: int, reply: Reply | None) -> Answers:
-        """What a worker has answered: while it is read, others are still at work. Raises `Unreadable`."""
-        if reply is None:
-            data = self._boxes[worker].answered()
-            self.num_bytes += len(data)
-        else:
-            check(reply)
-            data = reply.value
+    def early(self, worker: int) -> Answers | None:
+        """A part of what a worker answers, if there is one yet that has not been read; it may still be at work."""
+        if worker not in self._in_boxes or (data := self._boxes[worker].early()) is None:
+            return None
         try:
-            return Answers(*pickle.loads(data))
-        except Exception as error:  # whatever user code raises when it is unpickled
-            raise Unreadable(Failure.of(error)) from error
+            return self._taken(worker, data)
+        except Exception:  # noqa: BLE001  # whatever user code raises when it is unpickled: `read` comes to it again
+            return None
+
+    def read(self, worker: int, reply: Reply | None) -> Answers:
+        """All that has not been read of what a worker has answered, and it is done. Raises `Unreadable`."""
+        try:
+            if reply is not None:
+                check(reply)
+            return self._rest(worker, reply)
         finally:
-            self._busy.discard(worker)
+            self.forget(worker)
+
+    def _rest(self, worker: int, reply: Reply | None) -> Answers:
+        answers = Answers()
+        try:
+            while worker in self._in_boxes and (data := self._boxes[worker].next()) is not None:
+                answers.add(self._taken(worker, data))
+            if reply is not None:
+                answers.add(Answers(*pickle.loads(reply.value)))
+        except Exception as error:  # the same
+            raise Unreadable(Failure.of(error)) from error
+        return answers
+
+    def _taken(self, worker: int, data: memoryview) -> Answers:
+        answers = Answers(*pickle.loads(data))
+        self._boxes[worker].take(data)
+        self.num_bytes += len(data)
+        return answers
 
     def forget(self, worker: int) -> None:
-        """It is gone. Nobody uses its mailbox any more."""
+        """It is done, or gone. It does not use its mailbox any more."""
         self._busy.discard(worker)
+        self._in_boxes.discard(worker)
 
 
 def as_bytes(orders: Told) -> bytes:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from parallel_envs.engine import Failure, SharedBlock, dump_reply, let_ctrl_c_through
 from parallel_envs.engine.forks import forked, leave_if_forked
 from parallel_envs.groups.clock import Clock, Limits
-from parallel_envs.groups.failures import MAKING, REPLAYING, SENDING
-from parallel_envs.groups.jobs import HARMLESS, Answers, Broken, Pairs, Request, Restore
+from parallel_envs.groups.jobs import HARMLESS, MAKING, REPLAYING, SENDING, Answers, Broken, Pairs, Request, Restore
 from parallel_envs.groups.mailbox import Mailbox
 from parallel_envs.groups.player import WORK, Player, Recipe, drop_quietly
 
@@ -60,18 +59,38 @@ class Shelf:
     # ---- asked from another process ---------------------------------------------------------------------------------
 
     def ring(self, argument: int) -> bytes | None:
-        """Do what is asked for in the mailbox. Answers that do not fit there are returned."""
-        assert self._box is not None
-        answers = self.work(self._box.asked())
-        return None if self._box.answer(answers) else answers
+        """Do what is asked for in the mailbox, and answer there, part by part. What does not fit there is returned."""
+        box = self._box
+        assert box is not None
+        request, unsent = self._read(box.asked()), None
+        for part in (request,) if self._waiting is not None else request.parts():
+            answers = self.do(part)
+            if unsent is not None:
+                unsent.add(answers)
+            elif box.answer(self._as_bytes(answers)):
+                self._sent(part)
+            else:
+                unsent = answers
+        return None if unsent is None else self._as_bytes(unsent)
 
-    def work(self, orders: bytes | memoryview) -> bytes:
+    def work(self, orders: bytes) -> bytes:
         """The same for what is asked for in a message."""
+        return self._as_bytes(self.do(self._read(orders)))
+
+    def _read(self, orders: bytes | memoryview) -> Request:
         number, *plain = pickle.loads(orders)
         request = Request.from_plain(tuple(plain))
         if self._clock is not None:
             self._clock.start(number, list(request.asked))
-        answers = self.do(request)
+        return request
+
+    def _sent(self, part: Request) -> None:
+        if self._clock is not None:
+            self._clock.sent(list(part.asked))
+
+    def _as_bytes(self, answers: Answers) -> bytes:
+        if self._clock is not None:
+            self._clock.send([*answers.told, *answers.broken])
         try:
             return pickle.dumps((answers.told, answers.broken, answers.met), pickle.HIGHEST_PROTOCOL)
         except BaseException:  # noqa: BLE001  # whatever user code raises when it is pickled

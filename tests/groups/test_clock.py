@@ -6,8 +6,7 @@ import math
 import time
 
 from parallel_envs.groups.clock import Clock, Limits
-from parallel_envs.groups.failures import MAKING, REPLAYING
-from parallel_envs.groups.jobs import Job, Restore
+from parallel_envs.groups.jobs import MAKING, REPLAYING, Job, Restore
 
 
 def test_what_one_side_writes_the_other_reads() -> None:
@@ -59,14 +58,22 @@ def test_what_an_environment_is_at_is_told() -> None:
     assert told == ["its reset", "its construction", "its turn", "its replay", "its turn", "its turn"]
 
 
-def test_whether_all_have_done_something_since() -> None:
+def test_whose_answers_are_being_sent() -> None:
     block = Clock.room(3)
-    clock = Clock(block, 3)
+    here, there = Clock(block, 3), Clock(block, 3)
     block.close()
-    clock.end(0)
-    between = time.monotonic()
-    clock.end(1)
-    assert [clock.have_ended(envs, between) for envs in ([0], [1], [0, 1], [1, 2])] == [False, True, False, False]
+    here.request, told = 7, []
+    there.start(7, [0, 1])
+    there.send([0, 1])
+    told.append(here.sending([0, 1, 2]))
+    there.sent([0])
+    told.append(here.sending([0, 1, 2]))
+    here.request = 8  # which the worker has not begun with
+    told.append(here.sending([0, 1, 2]))
+    there.start(8, [1])
+    told.append(here.sending([0, 1, 2]))
+    assert told == [[0, 1], [1], [], []]
+    assert here.doing(1, Job.PLAY) == "its turn"
 
 
 def test_how_long_anything_may_take() -> None:

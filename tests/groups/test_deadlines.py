@@ -10,8 +10,8 @@ import pytest
 from parallel_envs.engine import Ticket, WorkerPool
 from parallel_envs.groups.clock import Clock, Limits
 from parallel_envs.groups.deadlines import Asked, Deadlines
-from parallel_envs.groups.failures import MAKING, REPLAYING, SENDING, EnvFailure
-from parallel_envs.groups.jobs import Job, Request, Restore
+from parallel_envs.groups.failures import EnvFailure
+from parallel_envs.groups.jobs import MAKING, REPLAYING, SENDING, Job, Request, Restore
 
 LIMITS = Limits(step=2.0, reset=5.0, start=9.0)
 REPLAY = Restore(0, "train", (("left",), ("left",), ("left",)))
@@ -79,8 +79,8 @@ def test_who_is_late_is_told_for_what_and_what_it_may_be_given(doing: str, job: 
 def test_sending_may_take_longer_than_a_step() -> None:
     bench = Bench()
     asked = bench.asked(0, 1, ago=10.0)
-    bench.clock.ended[0] = time.monotonic() - 9.0
     bench.clock.ended[1] = time.monotonic() - 8.0
+    bench.clock.send([0, 1])
     assert bench.given_up(asked) is None
     assert bench.deadlines.at_work(0, asked) == {0: SENDING, 1: SENDING}
     assert 50.0 < (bench.deadlines.patience(asked) or 0.0) < 60.0
@@ -90,6 +90,7 @@ def test_of_several_who_send_too_long_nobody_is_blamed_yet() -> None:
     bench = Bench()
     asked = bench.asked(0, 1, ago=100.0)
     bench.clock.ended[0] = bench.clock.ended[1] = time.monotonic() - 61.0
+    bench.clock.send([0, 1])
     assert bench.given_up(asked) == {}
 
 
@@ -97,10 +98,21 @@ def test_one_who_sends_too_long_by_itself_is_late() -> None:
     bench = Bench()
     asked = bench.asked(1, ago=100.0)
     bench.clock.ended[1] = time.monotonic() - 61.0
+    bench.clock.send([1])
     late: Any = bench.given_up(asked)
     assert (late[1].kind, late[1].doing) == ("timeout", SENDING)
     assert "did not answer within 60.0 seconds during sending its answer" in str(late[1])
     assert "let its states be smaller, or give it more: es_manager.step_timeout." in str(late[1])
+
+
+def test_those_whose_answers_have_been_sent_are_not_blamed_for_the_others() -> None:
+    bench = Bench()
+    asked = bench.asked(0, 1, ago=10.0)
+    bench.clock.send([0, 1])
+    bench.clock.sent([0])
+    assert bench.deadlines.at_work(0, asked) == {1: SENDING}
+    bench.clock.sent([1])
+    assert bench.deadlines.at_work(0, asked) == {}
 
 
 def test_a_worker_that_has_not_begun_with_somebody_is_stuck_and_not_sending() -> None:

@@ -21,6 +21,8 @@ SEAT = Seat(
     max_tokens=None,
 )
 
+SAID = {"llm_response": "I go.", "llm_raw_response": "I go."}
+
 
 def episode(first: Any = "start") -> Episode:
     return Episode(SEAT, 3, "train", first)
@@ -28,7 +30,7 @@ def episode(first: Any = "start") -> Episode:
 
 def after(info: dict[str, Any], *, terminated: bool = False, truncated: bool = False) -> Episode:
     one = episode()
-    one.played(("state", 1.0, terminated, truncated, info, ("go",), True, None), "", "", -0.1)
+    one.played(one.noted(("state", 1.0, terminated, truncated, info, ("go",), True, None), SAID, -0.1))
     return one
 
 

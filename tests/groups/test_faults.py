@@ -222,7 +222,7 @@ def test_an_env_that_hangs_on_after_a_ctrl_c_is_ended_at_its_deadline(monkeypatc
         assert manager.stats().restarts == 1
 
 
-def struck(self: crew.Crew, asked: Asked, late: Any) -> Any:
+def struck(self: crew.Crew, asked: Asked, late: Any, read: Any) -> Any:
     raise KeyboardInterrupt
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from parallel_envs.engine import Death, Failure
 from parallel_envs.errors import WorkerDied
-from parallel_envs.groups.failures import MAKING, SENDING, EnvFailure, of_lateness
-from parallel_envs.groups.jobs import Job, Request
+from parallel_envs.groups.failures import EnvFailure, of_lateness
+from parallel_envs.groups.jobs import MAKING, SENDING, Job, Request
 from parallel_envs.groups.losses import Garbled, Loss, Record
 
 TAGS = dict.fromkeys(range(4), "Tag")

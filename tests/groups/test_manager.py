@@ -467,7 +467,7 @@ def test_an_interrupted_turn_did_not_happen(monkeypatch: pytest.MonkeyPatch) -> 
         assert [entry["history"][-1]["state"].count(" ") for entry in entries] == [2, 2]
 
 
-def interrupted(self: crew.Crew, asked: Asked) -> Any:
+def interrupted(self: crew.Crew, asked: Asked, read: Any) -> Any:
     """A Ctrl-C when the worker has done its part, and nobody has heard of it."""
     for ticket in asked.tickets.values():
         self.pool.wait(ticket)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_envs.groups.placement import kept_on, placed, without_last
+from parallel_envs.groups.placement import kept_on, placed, placed_beside_caller
 
 
 @given(kinds=st.lists(st.sampled_from("abc"), min_size=1, max_size=40), num_workers=st.integers(1, 8))
@@ -33,15 +33,36 @@ def test_members_of_a_group_are_dealt_out() -> None:
     assert [placed(dict.fromkeys(range(6), "a"), 2)[env] for env in range(6)] == [0, 1] * 3
 
 
-def test_who_plays_the_part_of_the_last_worker_has_as_many_as_any_other() -> None:
-    homes = without_last(placed(dict.fromkeys(range(7), "a"), 3))
-    assert Counter(homes.values()) == {0: 3, 1: 2}
-    assert without_last({0: 0, 3: 0}) == {0: 0, 3: 0}
+@given(num_envs=st.integers(1, 200), num_workers=st.integers(1, 40))
+def test_the_caller_that_works_has_a_little_less_than_any_other(num_envs: int, num_workers: int) -> None:
+    num_workers = min(num_workers, num_envs)
+    homes = placed_beside_caller(dict.fromkeys(range(num_envs), "a"), num_workers)
+    counts, own = Counter(homes.values()), num_envs - len(homes)
+    assert set(counts) == set(range(num_workers - (own > 0)))
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert own <= max(counts.values())
+    if num_workers == 1:
+        assert own == 0
+    elif num_workers <= 8:
+        assert own >= 0.4 * min(counts.values()) - 1
+
+
+def test_of_128_two_who_work_have_nearly_half_each() -> None:
+    homes = placed_beside_caller(dict.fromkeys(range(128), "a"), 2)
+    assert Counter(homes.values()) == {0: 67}
+    assert max(sum(env in homes for env in range(first, first + 16)) for first in range(0, 128, 16)) <= 9
 
 
 @pytest.mark.parametrize(
     ("num_workers", "cores", "kept"),
-    [(2, (0, 1), [0, 1]), (4, (1, 3), [1, 3, 1, 3]), (3, (0, 1), []), (2, (0, 1, 2), []), (2, (0,), []), (2, (), [])],
+    [
+        (2, (0, 1), [0, 1]),
+        (4, (1, 3), [1, 3, 1, 3]),
+        (3, (0, 1), []),
+        (2, (0, 1, 2), []),
+        (2, (1,), [1, 1]),
+        (2, (), []),
+    ],
 )
 def test_workers_that_fill_all_cores_evenly_are_kept_on_one_each(
     num_workers: int, cores: tuple[int, ...], kept: list[int]

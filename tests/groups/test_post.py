@@ -11,7 +11,7 @@ from parallel_envs.engine import Reply
 from parallel_envs.engine.messages import Failure
 from parallel_envs.errors import ClosedError, EnvError
 from parallel_envs.groups import EnvStateManager, register
-from parallel_envs.groups.failures import SENDING
+from parallel_envs.groups.jobs import SENDING
 from parallel_envs.groups.post import check
 from parallel_envs.testing.equality import assert_same_batch
 from tests.groups.walks import Walk, WalkConfig, configured, inputs
