@@ -8,21 +8,28 @@ from typing import Any
 
 from parallel_envs.spelling import nearest
 
-__all__ = ["content_of", "settings_in"]
+__all__ = ["content_of", "settings_in", "value_of"]
 
 
 def content_of(path: str | Path, mistake: type[Exception]) -> Any:
     """What is in a YAML file. What keeps it from being read is a `mistake` that says so: a name given twice, too."""
-    import yaml
-
     try:
-        return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_loader())
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise mistake(f"{path} cannot be read: {error.strerror or error}.{_meant(Path(path))}") from error
     except UnicodeDecodeError as error:
         raise mistake(f"{path} cannot be read: {error}") from error
+    return value_of(text, str(path), mistake)
+
+
+def value_of(text: str, what: str, mistake: type[Exception]) -> Any:
+    """The same for text. `what`: what errors call it."""
+    import yaml
+
+    try:
+        return yaml.load(text, Loader=_loader())
     except yaml.YAMLError as error:
-        raise mistake(f"{path} is not YAML: {error}") from error
+        raise mistake(f"{what} is not YAML: {error}") from error
 
 
 def _meant(path: Path) -> str:

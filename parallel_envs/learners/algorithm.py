@@ -92,6 +92,12 @@ class AlgorithmConfig:
             check_not_negative(self, "learning_rate_end")
         check_whole(self, "learning_rate_steady")
         check_not_negative(self, "learning_rate_steady")
+        if self.learning_rate_steady and self.learning_rate_end is None:
+            raise ValueError(
+                f"{type(self).__name__}.learning_rate_steady={self.learning_rate_steady} says when the learning rate "
+                "begins to fall, and it does not fall. Leave it out, or give learning_rate_end and "
+                "learning_rate_updates as well."
+            )
 
     def learning_rate_after(self, updates: int) -> float:
         """Adam's learning rate in the next update, when there have been so many."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -40,9 +40,7 @@ def _config_of(settings: TrainSettings, agent: str, kinds: Mapping[str, Any]) ->
     kind = kinds.get(str(own.get("name")))
     if settings.train_interval and kind and "train_interval" in {field.name for field in dataclasses.fields(kind)}:
         own = {"train_interval": settings.train_interval, **own}
-    config = read_config(own, where, kinds)
-    _check_falls(config, where)
-    return config
+    return read_config(own, where, kinds, outside=TrainSettings.model_fields)
 
 
 def _check_heeded(settings: TrainSettings, configs: Mapping[Agent, Any]) -> None:
@@ -55,24 +53,17 @@ def _check_heeded(settings: TrainSettings, configs: Mapping[Agent, Any]) -> None
         )
 
 
-def _check_falls(config: Any, where: str) -> None:
-    """The same for what is said about a learning rate that stays as it is."""
-    steady = getattr(config, "learning_rate_steady", 0)
-    if steady and config.learning_rate_end is None:
-        raise BadSettings(
-            f"`{where}.learning_rate_steady: {steady}` says when the learning rate begins to fall, and it does not "
-            "fall. Leave it out, or give `learning_rate_end` and `learning_rate_updates` as well."
-        )
+def read_config(given: Mapping[str, Any], where: str, kinds: Mapping[str, Any], outside: Collection[str] = ()) -> Any:
+    """The config that `name` and the other fields make. Raises BadSettings, naming the nearest right word.
 
-
-def read_config(given: Mapping[str, Any], where: str, kinds: Mapping[str, Any]) -> Any:
-    """The config that `name` and the other fields make. Raises BadSettings, naming the nearest right word."""
+    `outside`: settings that stand beside `algorithm`, where these are from a run's.
+    """
     if "name" not in given:
         raise BadSettings(f"`{where}.name` is missing. Known are {', '.join(f'`{name}`' for name in sorted(kinds))}.")
     name, fields = given["name"], {key: value for key, value in given.items() if key != "name"}
     if not isinstance(name, str) or name not in kinds:
         raise BadSettings(f"`{where}.name: {name}` is unknown. {advice(str(name), kinds)}")
-    _check_names(kinds[name], fields, where, kinds)
+    _check_names(kinds[name], fields, where, kinds, outside)
     try:
         return TypeAdapter(kinds[name]).validate_python(_numbers_meant(kinds[name], fields, where))
     except ValidationError as error:
@@ -94,13 +85,21 @@ def _meant(mistake: Mapping[str, Any]) -> str:
     return f" Give a list, as [{given}]." if is_number else " Give a list, such as [64, 64]."
 
 
-def _check_names(kind: Any, given: Mapping[str, Any], where: str, kinds: Mapping[str, Any] | None = None) -> None:
-    """`kinds`: others, whose settings may have been meant."""
+def _check_names(
+    kind: Any,
+    given: Mapping[str, Any],
+    where: str,
+    kinds: Mapping[str, Any] | None = None,
+    outside: Collection[str] = (),
+) -> None:
+    """`kinds`: others, whose settings may have been meant; `outside`: the settings beside this one."""
     known = typing.get_type_hints(kind)
     for name, value in given.items():
         if name not in _fields(kind):
             others = [other for other, one in (kinds or {}).items() if name in _fields(one)]
             elsewhere = f"It is a setting of {' and '.join(others)}: leave it out." if others else ""
+            if name in outside:
+                elsewhere = f"It is a setting of the run: write it as `{name}`, beside `algorithm`."
             raise BadSettings(f"`{where}.{name}` is unknown. {elsewhere or advice(name, _fields(kind))}")
         if isinstance(value, Mapping) and dataclasses.is_dataclass(known[name]):
             _check_names(known[name], value, f"{where}.{name}")

@@ -17,11 +17,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from parallel_envs.learners.setting_mistakes import told
-from parallel_envs.yaml_files import settings_in
+from parallel_envs.yaml_files import settings_in, value_of
 
 UpdateMode = Literal["sequential", "thread", "process", "fused", "auto"]
 Strategy = Literal["sequential", "thread", "process", "batch", "gpu", "auto"]
@@ -193,7 +192,7 @@ def load_settings(
     for number, override in enumerate(overrides):
         _check_undoes_none(override, overrides[:number])
         _replace(content, override)
-    return read_settings(content, str(path))
+    return read_settings(content, f"{path} with {' '.join(overrides)}" if overrides else str(path))
 
 
 def read_settings(content: Mapping[str, Any], where: str = "the settings") -> TrainSettings:
@@ -228,7 +227,4 @@ def _replace(content: dict[str, Any], override: str) -> None:
         content = content.setdefault(step, {})
         if not isinstance(content, dict):
             raise BadSettings(f"The override {override!r} leads into `{step}`, which holds no settings.")
-    try:
-        content[last] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise BadSettings(f"The value of the override {override!r} is not YAML: {error}") from error
+    content[last] = value_of(text, f"The value of the override {override!r}", BadSettings)

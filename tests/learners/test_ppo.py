@@ -345,6 +345,7 @@ def test_a_minibatch_larger_than_the_batch_is_told_with_the_agent() -> None:
         {"learning_rate_end": -1e-4, "learning_rate_updates": 10},
         {"learning_rate_updates": 0, "learning_rate_end": 0.0},
         {"learning_rate_steady": -1},
+        {"learning_rate_steady": 3},
         {"learning_rate_updates": 2.5, "learning_rate_end": 0.0},
         {"learning_rate": True},
         {"learning_rate": "1"},

@@ -22,8 +22,6 @@ class Network:
 @dataclass(frozen=True, kw_only=True)
 class Slow:
     learning_rate: float = 0.1
-    learning_rate_end: float | None = None
-    learning_rate_steady: int = 0
     kind: str = "plain"
     network: Network = field(default_factory=Network)
 
@@ -160,6 +158,8 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ("=3", "has not the form key=value"),
         ("env.name=3", "leads into `env`"),
         ("seed=[", "is not YAML"),
+        ("algorithm={name: slow, name: fast}", "is not YAML: `name` stands twice"),
+        ("num_envs=-1", r"config\.yaml with num_envs=-1:\n  `num_envs: -1`"),
     ],
 )
 def test_overrides_that_say_nothing_are_refused(override: str, words: str, tmp_path: Path) -> None:
@@ -263,12 +263,6 @@ def test_a_train_interval_that_nobody_has_is_refused(given: Any) -> None:
         algorithm_configs(settings, ["red"], KINDS)
 
 
-def test_a_learning_rate_is_not_steady_for_a_while_if_it_never_falls() -> None:
-    with pytest.raises(BadSettings, match=r"`algorithm.learning_rate_steady: 3` .* Leave it out, or give"):
-        configs(name="slow", learning_rate_steady=3)
-    assert configs(name="slow", learning_rate_steady=3, learning_rate_end=0)[7].learning_rate_steady == 3
-
-
 @pytest.mark.parametrize(
     ("agents", "algorithm", "words"),
     [
@@ -276,6 +270,12 @@ def test_a_learning_rate_is_not_steady_for_a_while_if_it_never_falls() -> None:
         ({}, {}, "`algorithm.name` is missing. Known are `fast`, `slow`"),
         ({}, {"name": "slwo"}, r"`algorithm.name: slwo` is unknown. Did you mean `slow`\?"),
         ({}, {"name": ["slow"]}, r"`algorithm.name: \['slow'\]` is unknown. Did you mean `slow`\?"),
+        (
+            {},
+            {"name": "slow", "seed": 5},
+            "`algorithm.seed` .* a setting of the run: write it as `seed`",
+        ),
+        ({"red": {"num_envs": 5}}, {"name": "slow"}, "`agents.red.num_envs` .* write it as `num_envs`, beside"),
         ({}, {"name": "slow", "learning_rat": 1}, r"`algorithm.learning_rat` .*mean `learning_rate`\?"),
         ({}, {"name": "slow", "network": {"hiden": []}}, r"`algorithm.network.hiden` .*mean `hidden`\?"),
         ({}, {"name": "slow", "learning_rate": "high"}, "`algorithm.learning_rate: 'high'`: Input should be"),
