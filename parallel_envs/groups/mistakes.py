@@ -61,4 +61,6 @@ def _of_config(mistake: Mapping[str, Any]) -> str:
     if mistake["type"] == "missing":
         return f"`{name}` is missing."
     said = _sentence(mistake["msg"])
+    if mistake["type"] == "dict_type" and isinstance(mistake["input"], list):
+        said += f" Did you mean `{dict(enumerate(mistake['input']))}`?"
     return f"`{name}: {mistake['input']!r}`: {said}" if name else said

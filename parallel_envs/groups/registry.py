@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -101,6 +102,11 @@ def env_type_named(name: str) -> EnvType:
     if name in _registered:
         return _registered[name]
     if name not in _READY:
+        if re.search(r"-v\d+$", name):
+            raise BadSettings(
+                f"env_type={name!r} looks like an id of Gymnasium's. Say `env_type: gymnasium` and `env_config: {{id: "
+                f"{name}}}`, or register a factory."
+            )
         raise BadSettings(f"env_type={name!r} is unknown. {advice(name, known_env_types())}")
     module, made, config, where = _READY[name]
     return EnvType(name, ImportPath(f"{module}:{made}"), ImportPath(f"{module}:{config}").found(), where)

@@ -33,6 +33,8 @@ def test_a_name_of_the_users_may_be_given_anew() -> None:
 
 
 def test_unknown_names_are_told_with_the_nearest() -> None:
+    with pytest.raises(BadSettings, match=r"Say `env_type: gymnasium` and `env_config: {id: FrozenLake-v1}`, or"):
+        env_type_named("FrozenLake-v1")
     with pytest.raises(BadSettings, match=r"env_type='sokobahn' is unknown. Did you mean `sokoban`\?"):
         env_type_named("sokobahn")
     with pytest.raises(BadSettings, match="light='yes' of 'walk' is neither True nor False"):

@@ -195,6 +195,12 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
             lambda c: c["custom_envs"].update(Walk={"env_type": "bandit", "env_config": {"render_mode": "txt"}}),
             "In `custom_envs.Walk.env_config`:\n  render_mode='txt' is unknown. Did you mean 'text'?",
         ),
+        (
+            lambda c: c["custom_envs"].update(
+                Walk={"env_type": "gymnasium", "env_config": {"id": "FrozenLake-v1", "actions": ["left", "down"]}}
+            ),
+            "`actions: ['left', 'down']`: Input should be a valid dictionary. Did you mean `{0: 'left', 1: 'down'}`?",
+        ),
         (lambda c: c.update(custom_envs={}), "`custom_envs` is empty. Give it a block for each tag"),
         (
             lambda c: c["custom_envs"].update(Unused={"env_type": "sokobn"}),
