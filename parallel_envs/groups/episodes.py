@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -171,6 +171,11 @@ class Episode:
         with contextlib.suppress(Exception):  # an array, say, which is neither
             return bool(said and said[-1])
         return False
+
+    @property
+    def told_in_turns(self) -> Set[str] | None:
+        """The numbers that turns told; None before the first."""
+        return _means(self._every(4)).keys() if self._told else None
 
     # ---- metrics ----------------------------------------------------------------------------------------------------
 

@@ -219,7 +219,7 @@ class EnvStateManager(ClosedAtExit):
         figures = []
         for env, episode in enumerate(self._episodes):
             known = {FAILED: 1.0} if env in results.failures else episode.metrics()
-            figures.append(Figures(episode.seat.tag, episode.seat.group_id, known))
+            figures.append(Figures(episode.seat.tag, episode.seat.group_id, known, episode.told_in_turns))
         return figures, results.failures
 
     def render(self, mode: str = "text", env_ids: Iterable[int] | None = None) -> list[Any]:

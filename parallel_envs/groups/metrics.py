@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from statistics import fmean
 from typing import NamedTuple
 
@@ -11,11 +11,15 @@ FAILED = "failed"
 
 
 class Figures(NamedTuple):
-    """One episode's metrics, and where they belong."""
+    """One episode's metrics, and where they belong.
+
+    `in_turns` are the names of those that are means over its turns; None: it has had no turn yet.
+    """
 
     tag: str
     group_id: int
     metrics: Mapping[str, float]
+    in_turns: Set[str] | None = None
 
 
 def with_passes(figures: Sequence[Figures], group_size: int) -> list[dict[str, float]]:
@@ -36,13 +40,23 @@ def with_passes(figures: Sequence[Figures], group_size: int) -> list[dict[str, f
 
 
 def _judged(figures: Sequence[Figures]) -> list[Figures]:
-    """With a `success` of 0 for those that told none; but if nobody of a tag tells, whatever it does, then without."""
+    """With zeros for what is known of a tag's turns and some told nothing of.
+
+    That is `success`; but if nobody of a tag tells it, whatever it does, then without. And it is all else that others
+    told of their turns, for those whose turns had no action with a meaning: a turn that did not tell it counts as 0.
+    """
+    in_turns: dict[str, set[str]] = {}
+    for one in figures:
+        in_turns.setdefault(one.tag, set()).update(one.in_turns or ())
     told = {one.tag for one in figures if "success" in one.metrics}
     mute = {one.tag for one in figures if one.metrics.get("num_actions")} - told
 
     def judged(one: Figures) -> Figures:
-        unknown = one.tag in mute or "num_actions" not in one.metrics  # of those that failed there are no figures
-        return one if unknown else one._replace(metrics={"success": 0.0, **one.metrics})
+        if "num_actions" not in one.metrics:  # of those that failed there are no figures
+            return one
+        success = {} if one.tag in mute else {"success": 0.0}
+        rest = dict.fromkeys(in_turns[one.tag], 0.0) if one.in_turns == set() else {}
+        return one._replace(metrics={**rest, **success, **one.metrics})
 
     return [judged(one) for one in figures]
 

@@ -51,6 +51,21 @@ def test_who_told_nothing_has_not_succeeded_where_others_of_the_tag_tell() -> No
     assert named[4] == {"B/num_actions": 2.0}
 
 
+def test_turns_in_which_nothing_was_done_count_as_0_of_what_others_told() -> None:
+    figures = [
+        Figures("A", 0, {"num_actions": 3.0, "valid": 1.0, "own": 5.0}, {"valid"}),
+        Figures("A", 0, {"num_actions": 0.0, "own": 3.0}, set()),
+        Figures("A", 0, {"num_actions": 0.0}),
+        Figures("A", 0, {"failed": 1.0}, set()),
+        Figures("B", 1, {"num_actions": 0.0}, set()),
+    ]
+    named = with_passes(figures, 4)
+    assert [one.get("A/valid") for one in named] == [1.0, 0.0, None, None, None]
+    assert "B/valid" not in named[4]
+    means = by_tag(figures, named)
+    assert (means["A/valid"], means["A/own"], means["A/failed"]) == (0.5, 4.0, 0.25)
+
+
 def test_where_nothing_was_done_nobody_has_succeeded() -> None:
     assert with_passes([Figures("A", 0, {"num_actions": 0.0})], 4) == [
         {"A/success": 0.0, "A/num_actions": 0.0, "A/pass@4": 0.0}
