@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from types import FrameType
 from typing import Any
 
@@ -44,7 +45,19 @@ def struck(moment: int, what: Callable[[], object], happens: Callable[[], object
 
 
 def strikes(what: Callable[[], object]) -> Iterator[int]:
-    """Do something again and again, each time struck a little later."""
-    yield struck(1, what)
-    for moment in range(2, struck(sys.maxsize, what)):  # it is longest when it was struck before
+    """Do something again and again, each time struck a little later, from where the strike before it has left things.
+
+    As many times as it has moments after a strike in its midst.
+    """
+    yield struck(struck(sys.maxsize, what) // 2, what)
+    for moment in range(1, struck(sys.maxsize, what)):
         yield struck(moment, what)
+
+
+def strikes_after(before: Callable[[], object], what: Callable[[], object]) -> Iterator[int]:
+    """The same from where `before` brings things, until what is struck is over before the strike."""
+    for moment in count(1):
+        before()
+        if struck(moment, what) < moment:
+            break
+        yield moment

@@ -92,11 +92,11 @@ class Clock:
         self._doing[env] = 0
 
     def send(self, envs: Sequence[int]) -> None:
-        """They are done, and their answers are being made into bytes."""
+        """They are done, and their answers are being made into bytes, sent, and thrown away."""
         self._doing[envs] = _DOINGS.index(SENDING)
 
     def sent(self, envs: Sequence[int]) -> None:
-        """Their answers are where they were to come."""
+        """That is over."""
         self._doing[envs] = 0
 
     def clear(self, envs: Iterable[int]) -> None:

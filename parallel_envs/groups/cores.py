@@ -39,8 +39,12 @@ class Cores:
             for worker, core in enumerate(self._cores):
                 self._pool.keep_on(worker, (core,))
 
-    def far_first(self, workers: Collection[int]) -> Collection[int]:
-        """Those on other cores than the caller's first: they begin at once, the others when the caller waits."""
+    def in_order(self, workers: Collection[int]) -> Collection[int]:
+        """In which order to wake workers that have a core each, seen from where the caller is now.
+
+        Those on other cores than the caller's first: they begin at once, the others when the caller waits. If it does
+        not wait, but works, none is to be on its core.
+        """
         if not self._cores:
             return workers
         here = current_core()

@@ -116,11 +116,13 @@ class Crew:
             self._replace(worker)
         self._clock.request += 1
         now = time.monotonic()  # who is busy with an earlier request, which was interrupted, is late sooner
-        asked = Asked(request, now, now if self._post.is_any_busy else now + self._limits.shortest())
+        asked = Asked(
+            request, self._clock.request, now, now if self._post.is_any_busy else now + self._limits.shortest()
+        )
         with undisturbed():  # a message that a Ctrl-C cuts in two would spoil all that follow it
-            for worker in self._cores.far_first(parts):
-                data = as_bytes((self._clock.request, *parts[worker].plain()))
-                asked.tickets[worker] = self._post.send(worker, self._clock.request, data)
+            for worker in self._cores.in_order(parts):
+                data = as_bytes((asked.number, *parts[worker].plain()))
+                asked.tickets[worker] = self._post.send(worker, asked, data)
         return asked, elsewhere
 
     def _parts(self, request: Request) -> tuple[dict[int, Request], Request]:
@@ -144,7 +146,7 @@ class Crew:
                 losses.append(Loss(worker, reply.death, self._deadlines.at_work(worker, asked), late.get(worker, {})))
                 continue
             try:
-                answers.add(self._post.read(worker, reply).read(read))
+                answers.add(self._post.read(worker, asked, reply).read(read))
                 answers.add(asked.early.get(worker) or _NOTHING)
             except Unreadable as error:
                 garbled.append(Garbled(worker, error.failure))
@@ -157,6 +159,7 @@ class Crew:
 
     def forget(self, asked: Asked) -> None:
         """Nobody wants the answers any more."""
+        asked.given_up = True
         if not self.pool.closed:
             for ticket in asked.tickets.values():
                 self.pool.forget(ticket)
@@ -178,7 +181,7 @@ class Crew:
         has_more = list(asked.tickets)
         while has_more:
             for worker in has_more.copy():
-                part = self._post.early(worker)
+                part = self._post.early(worker, asked)
                 if part is None:
                     has_more.remove(worker)
                 else:

@@ -17,19 +17,21 @@ from parallel_envs.groups.failures import EnvFailure, of_lateness
 from parallel_envs.groups.jobs import SENDING, Answers, Job, Request
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Asked:
-    """A request on its way: the tickets of the workers whose answers have not been read.
+    """A request on its way: the tickets of the workers whose answers have not been read. `number` is its own.
 
     Before `first_due` nobody can be late. `early` holds the parts of answers that have been read while their workers
     were at the others. They do not count before these are done.
     """
 
     request: Request
+    number: int
     sent_at: float
     first_due: float
     tickets: dict[int, Ticket] = field(default_factory=dict)
     early: dict[int, Answers] = field(default_factory=dict)
+    given_up: bool = False
 
 
 class Deadlines:

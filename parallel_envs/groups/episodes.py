@@ -88,7 +88,7 @@ class Episode:
 
     # ---- turns ------------------------------------------------------------------------------------------------------
 
-    def noted(self, told: Played, said: Mapping[str, Any], penalty: float) -> Note:
+    def noted(self, told: Played, said: tuple[Any, Any], penalty: float) -> Note:
         """What comes of a turn: `played` makes it so. Nothing changes yet.
 
         `said` is what was given for it, with what the language model said. `penalty` is added where not all actions had
@@ -99,7 +99,7 @@ class Episode:
         kept, seen = (state, {"state": state, "actions_left": left}) if type(state) is str else _seen(state, left)
         item = self._history[-1].copy()  # the one that was told of before stays as it is
         item["actions"], item["reward"], item["info"] = [*executed], reward, info.copy()
-        item["llm_response"], item["llm_raw_response"] = said["llm_response"], said["llm_raw_response"]
+        item["llm_response"], item["llm_raw_response"] = said
         total = self.penalty if all_valid else self.penalty + penalty
         if terminated or truncated or left <= 0:
             return told, kept, item, seen, left, total, None
@@ -117,11 +117,11 @@ class Episode:
         self.own_metrics, self.done = told[-1], entry is None
         return entry
 
-    def broke(self, failure: EnvFailure, said: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def broke(self, failure: EnvFailure, said: tuple[Any, Any] | None = None) -> dict[str, Any]:
         """It broke, in a turn or elsewhere. There is no reward and no next state. The entry that is told of it."""
         self.failure, self.done = failure, True
         if said is not None:
-            responses = {"llm_response": said["llm_response"], "llm_raw_response": said["llm_raw_response"]}
+            responses = {"llm_response": said[0], "llm_raw_response": said[1]}
             self._history[-1] = {**self._history[-1], **responses, "failure": failure}
         return self.entry()
 

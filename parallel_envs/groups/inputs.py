@@ -16,8 +16,8 @@ _FIELDS = ("env_id", "llm_response", "llm_raw_response", "actions")
 
 Turns = dict[int, tuple[Sequence[str], int]]
 """By environment, its actions, and how many of them it may do: what is asked of it."""
-Said = dict[int, Mapping[str, Any]]
-"""By environment, what was given for its turn: the language model's answers in there are for the history."""
+Said = dict[int, tuple[Any, Any]]
+"""By environment, what the language model said for its turn, and its raw answer, for the histories."""
 
 
 def read_turns(given: Any, episodes: Sequence[Episode]) -> tuple[Turns, Said]:
@@ -27,7 +27,8 @@ def read_turns(given: Any, episodes: Sequence[Episode]) -> tuple[Turns, Said]:
     turns, said, num_envs, strings = Turns(), Said(), len(episodes), _STRINGS.issuperset
     for position, one in enumerate(given):
         try:
-            env, actions, _, _ = one["env_id"], one["actions"], one["llm_response"], one["llm_raw_response"]
+            env, actions = one["env_id"], one["actions"]
+            responses = one["llm_response"], one["llm_raw_response"]
         except (KeyError, TypeError, IndexError):
             raise _not_a_turn(position, one) from None
         if type(env) is not int or not 0 <= env < num_envs:
@@ -37,7 +38,7 @@ def read_turns(given: Any, episodes: Sequence[Episode]) -> tuple[Turns, Said]:
             raise BadTurn(_over(position, episode), position=position)
         if type(actions) is not list or not strings(map(type, actions)):
             actions = _read_actions(position, env, actions)
-        turns[env], said[env] = (actions, episode.left), one
+        turns[env], said[env] = (actions, episode.left), responses
     if len(turns) < len(given):
         _complain_of_twins([int(one["env_id"]) for one in given])
     return turns, said

@@ -25,7 +25,8 @@ _ANSWERS_BYTES = 1 << 22
 _ORDER = struct.Struct("=QQ")
 _PART = struct.Struct("=QQQ")
 _CHECKED_BYTES = 1 << 16
-"""What is longer has no checksum, which would take as long as what is gained, and is read when all is there."""
+"""What is longer has no checksum, which would take as long as what is gained. It is read when all is there, and so is
+what comes after it."""
 
 
 class Mailbox:

@@ -167,9 +167,13 @@ class EnvStateManager(ClosedAtExit):
         def noted(env: int, told: Played) -> Note:
             return episodes[env].noted(told, said[env], penalty)
 
-        results = homes.do(Job.PLAY, turns, noted)
-        with undisturbed():  # a Ctrl-C comes before all of it, or after
-            entries = self._kept(said, results)
+        try:
+            results = homes.do(Job.PLAY, turns, noted)
+            with undisturbed():  # a Ctrl-C comes before all of it, or after
+                entries = self._kept(said, results)
+        except BaseException:
+            homes.all_astray(turns)  # the episodes stand where they stood, or where the turn has brought all
+            raise
         self._raise_if_wanted(results)
         return entries
 

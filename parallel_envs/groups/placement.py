@@ -31,8 +31,8 @@ def placed(kinds: Mapping[int, str], num_workers: int, last: int | None = None) 
 def placed_beside_caller(kinds: Mapping[int, str], num_workers: int) -> dict[int, int]:
     """The same where the caller plays the part of the last worker, unless that is the only one: its own are left out.
 
-    It has fewer than a worker, so that all are done at the same time: while these play, it also reads and notes what
-    comes of the turns of all.
+    Its part is a little smaller than theirs, so that all are done at the same time: while they play, it also reads and
+    notes what comes of the turns of all.
     """
     share = (1.0 + _NOTING) / num_workers - _NOTING
     if num_workers == 1 or not (own := max(round(share * len(kinds)), 0)):

@@ -1,17 +1,20 @@
 """How requests reach workers, and how answers come back: through a worker's mailbox, or as messages.
 
 A worker that was asked has the use of its mailbox until its answers have been read. After a Ctrl-C nobody knows what
-it still does there, so until it has answered something else it is sent messages. So is what is too long for the memory.
+it still does there, so until it has answered something else it is sent messages. So is what it is asked meanwhile, and
+what is too long for the memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import pickle
+import weakref
 from collections.abc import Mapping
 
 from parallel_envs.engine import Failure, Reply, Ticket, WorkerPool, dump_request
 from parallel_envs.errors import EnvError, RemoteTraceback
+from parallel_envs.groups.deadlines import Asked
 from parallel_envs.groups.jobs import Answers, Told
 from parallel_envs.groups.mailbox import Mailbox
 
@@ -33,8 +36,8 @@ class Post:
 
     def __init__(self, pool: WorkerPool, key: int, boxes: Mapping[int, Mailbox]) -> None:
         self._pool, self._key, self._boxes = pool, key, boxes
-        self._busy: set[int] = set()  # who may still be using its mailbox
-        self._in_boxes: set[int] = set()  # who was asked there last, and not by a message
+        self._busy: set[int] = set()  # who was asked and has not answered anything since
+        self._in_boxes: dict[int, weakref.ref[Asked]] = {}  # what each was asked there, till the answers are read
         self.num_bytes = 0
 
     @property
@@ -42,45 +45,56 @@ class Post:
         """Whether somebody was asked whose answers have not been read."""
         return bool(self._busy)
 
-    def send(self, worker: int, number: int, data: bytes) -> Ticket:
-        """Ask a worker, in the request of this number. Nobody is waited for."""
-        fits = worker not in self._busy and self._boxes[worker].ask(number, data)
+    def send(self, worker: int, asked: Asked, data: bytes) -> Ticket:
+        """Ask a worker its part of this. Nobody is waited for."""
+        fits = worker not in self._in_boxes and self._boxes[worker].ask(asked.number, data)
         self._busy.add(worker)
         if not fits:
-            self._in_boxes.discard(worker)  # what may still come to be there answers something else
             return self._pool.call(worker, self._key, "work", data)
         self.num_bytes += len(data)
-        self._in_boxes.add(worker)
+        self._in_boxes[worker] = weakref.ref(asked)
         return self._pool.ring(self._key, 0, (worker,))
 
-    def early(self, worker: int) -> Answers | None:
+    def early(self, worker: int, asked: Asked) -> Answers | None:
         """A part of what a worker answers, if there is one yet that has not been read; it may still be at work."""
-        if worker not in self._in_boxes or (data := self._boxes[worker].early()) is None:
+        if not self._is_in_box(worker, asked) or (data := self._boxes[worker].early()) is None:
             return None
         try:
             return self._taken(worker, data)
         except Exception:  # noqa: BLE001  # whatever user code raises when it is unpickled: `read` comes to it again
             return None
 
-    def read(self, worker: int, reply: Reply | None) -> Answers:
+    def read(self, worker: int, asked: Asked, reply: Reply | None) -> Answers:
         """All that has not been read of what a worker has answered, and it is done. Raises `Unreadable`."""
         try:
             if reply is not None:
                 check(reply)
-            return self._rest(worker, reply)
+            return self._rest(worker, asked, reply)
         finally:
-            self.forget(worker)
+            self._busy.discard(worker)
+            if self._is_in_box(worker, asked) or not self._is_box_waited_for(worker):
+                self.forget(worker)
 
-    def _rest(self, worker: int, reply: Reply | None) -> Answers:
+    def _rest(self, worker: int, asked: Asked, reply: Reply | None) -> Answers:
         answers = Answers()
         try:
-            while worker in self._in_boxes and (data := self._boxes[worker].next()) is not None:
+            while self._is_in_box(worker, asked) and (data := self._boxes[worker].next()) is not None:
                 answers.add(self._taken(worker, data))
-            if reply is not None:
-                answers.add(Answers(*pickle.loads(reply.value)))
+            for data in () if reply is None else reply.value:
+                answers.add(Answers(*pickle.loads(data)))
         except Exception as error:  # the same
             raise Unreadable(Failure.of(error)) from error
         return answers
+
+    def _is_in_box(self, worker: int, asked: Asked) -> bool:
+        return worker in self._in_boxes and self._in_boxes[worker]() is asked
+
+    def _is_box_waited_for(self, worker: int) -> bool:
+        """Whether somebody is going to read what is in a worker's mailbox: who asks while another request is under way,
+        from a signal handler, say, has its answers first.
+        """
+        asked = self._in_boxes[worker]() if worker in self._in_boxes else None
+        return asked is not None and not asked.given_up
 
     def _taken(self, worker: int, data: memoryview) -> Answers:
         answers = Answers(*pickle.loads(data))
@@ -91,7 +105,7 @@ class Post:
     def forget(self, worker: int) -> None:
         """It is done, or gone. It does not use its mailbox any more."""
         self._busy.discard(worker)
-        self._in_boxes.discard(worker)
+        self._in_boxes.pop(worker, None)
 
 
 def as_bytes(orders: Told) -> bytes:

@@ -58,24 +58,22 @@ class Shelf:
 
     # ---- asked from another process ---------------------------------------------------------------------------------
 
-    def ring(self, argument: int) -> bytes | None:
-        """Do what is asked for in the mailbox, and answer there, part by part. What does not fit there is returned."""
+    def ring(self, argument: int) -> list[bytes] | None:
+        """Do what is asked for in the mailbox, and answer there, part by part. Parts that do not fit are returned."""
         box = self._box
         assert box is not None
-        request, unsent = self._read(box.asked()), None
+        request, sent, unsent = self._read(box.asked()), None, list[bytes]()
         for part in (request,) if self._waiting is not None else request.parts():
-            answers = self.do(part)
-            if unsent is not None:
-                unsent.add(answers)
-            elif box.answer(self._as_bytes(answers)):
-                self._sent(part)
-            else:
-                unsent = answers
-        return None if unsent is None else self._as_bytes(unsent)
+            if sent is not None and self._clock is not None:  # not before: who is not needed any more may do harm, too
+                self._clock.sent(list(sent.asked))
+            data, sent = self._answered(part), part
+            if unsent or not box.answer(data):
+                unsent.append(data)
+        return unsent or None
 
-    def work(self, orders: bytes) -> bytes:
+    def work(self, orders: bytes) -> list[bytes]:
         """The same for what is asked for in a message."""
-        return self._as_bytes(self.do(self._read(orders)))
+        return [self._answered(self._read(orders))]
 
     def _read(self, orders: bytes | memoryview) -> Request:
         number, *plain = pickle.loads(orders)
@@ -84,11 +82,8 @@ class Shelf:
             self._clock.start(number, list(request.asked))
         return request
 
-    def _sent(self, part: Request) -> None:
-        if self._clock is not None:
-            self._clock.sent(list(part.asked))
-
-    def _as_bytes(self, answers: Answers) -> bytes:
+    def _answered(self, request: Request) -> bytes:
+        answers = self.do(request)
         if self._clock is not None:
             self._clock.send([*answers.told, *answers.broken])
         try:

@@ -7,11 +7,12 @@ from typing import Any
 
 from parallel_envs.multiagent.loading import JointFactory
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.states import ClosedManager
 
 
 class ManagerBeneath(ParallelEnvManager):
     """Each environment with all its agents is one of its environments."""
+
+    _known_as = "MultiAgentEnvManager"
 
     def __init__(self, factories: Sequence[JointFactory], **options: Any) -> None:
         try:
@@ -20,10 +21,6 @@ class ManagerBeneath(ParallelEnvManager):
             if type(error) is not RuntimeError:  # an environment's own, or a worker's
                 raise
             raise _told_of_agents(error) from None
-
-    def _check_open(self, asked: str) -> None:
-        if self.closed:
-            raise ClosedManager(f"Trying to operate on `MultiAgentEnvManager` (`{asked}`), after a call to `close()`.")
 
     def __repr__(self) -> str:
         return super().__repr__().replace(type(self).__name__, ParallelEnvManager.__name__, 1)

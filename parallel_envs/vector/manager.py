@@ -81,6 +81,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     """
 
     closed = True  # until there is something to close
+    _known_as: str | None = None  # to the user, if not by its own name
 
     @suggests_keywords
     def __init__(
@@ -108,7 +109,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         task_source: TaskSource | None = None,
         task_setter: TaskSetter | None = None,
     ) -> None:
-        self._pending = Pending(type(self).__name__)
+        self._pending = Pending(self._known_as or type(self).__name__)
         factories, self.spec = arguments.factories(env_fns, num_envs, env_kwargs)
         self.num_envs = len(factories)
         self.num_workers = self.num_envs if num_workers is None else num_workers

@@ -38,7 +38,7 @@ def after_short_turns(pool: NoPool, *, caller_works: bool) -> Cores:
     kept = Cores(cast(WorkerPool, pool), caller_works=caller_works)
     for _ in range(cores._SHORT_TURNS):
         assert not pool.kept
-        assert list(kept.far_first(range(pool.num_workers))) == list(range(pool.num_workers))
+        assert list(kept.in_order(range(pool.num_workers))) == list(range(pool.num_workers))
         kept.note_turn(SHORT)
     return kept
 
@@ -48,7 +48,7 @@ def test_workers_of_a_caller_that_waits_have_all_cores_and_the_far_ones_come_fir
     kept = after_short_turns(pool, caller_works=False)
     assert pool.kept == {0: (0,), 1: (1,), 2: (2,), 3: (3,)}
     caller[0] = 1
-    assert list(kept.far_first(range(4))) == [0, 2, 3, 1]
+    assert list(kept.in_order(range(4))) == [0, 2, 3, 1]
 
 
 def test_workers_of_a_caller_that_works_leave_it_its_core_wherever_that_is(caller: list[int]) -> None:
@@ -59,7 +59,7 @@ def test_workers_of_a_caller_that_works_leave_it_its_core_wherever_that_is(calle
     for moves_to, expected in ((1, {1: (2,)}), (1, {}), (2, {1: (1,)}), (3, {2: (2,)})):
         caller[0] = moves_to
         pool.kept.clear()
-        assert list(kept.far_first(range(3))) == [0, 1, 2]
+        assert list(kept.in_order(range(3))) == [0, 1, 2]
         assert pool.kept == expected
 
 
@@ -69,7 +69,7 @@ def test_two_workers_of_a_core_make_room_together(caller: list[int]) -> None:
     assert pool.kept == {0: (1,), 1: (2,), 2: (3,), 3: (1,), 4: (2,), 5: (3,)}
     caller[0] = 2
     pool.kept.clear()
-    kept.far_first(range(6))
+    kept.in_order(range(6))
     assert pool.kept == {1: (0,), 4: (0,)}
 
 

@@ -21,7 +21,7 @@ SEAT = Seat(
     max_tokens=None,
 )
 
-SAID = {"llm_response": "I go.", "llm_raw_response": "I go."}
+SAID = "I go.", "<think>...</think> I go."
 
 
 def episode(first: Any = "start") -> Episode:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,41 @@ def manager() -> Iterator[EnvStateManager]:
         manager.reset(seed=1)
         manager.step(inputs({1: ["please"], 2: ["raise"]}))
         yield manager
+
+
+class Row(dict[str, Any]):
+    """A row of a table that is read as it goes by: nothing in it can be had again."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.pop(name)
+
+
+class Table(Sequence[dict[str, Any]]):
+    """All rows of it are one dict, filled anew for each."""
+
+    def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
+        self._rows, self._row = rows, dict[str, Any]()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        self._row.update(self._rows[index])
+        return self._row
+
+
+@pytest.mark.parametrize("odd", [lambda rows: list(map(Row, rows)), Table])
+@pytest.mark.parametrize("in_workers", [True, False])
+def test_what_is_given_is_read_once_and_at_once(in_workers: bool, odd: Callable[[Any], Any]) -> None:
+    told = []
+    for way in (list, odd):
+        with EnvStateManager(configured({"Breaking": 2}, max_workers=1, use_multiprocessing=in_workers)) as manager:
+            manager.reset(seed=1)
+            rows = inputs({env: ["raise" if env == 1 else "right"] for env in range(4)})
+            told.append([{**entry, "failure": None} for entry in manager.step(way(rows))])
+            for entry in told[-1]:
+                entry["history"][-1].pop("failure", None)
+    assert_same_batch(told[1], told[0])
 
 
 GOOD = inputs({0: ["a"]})[0]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from parallel_envs.groups import EnvStateManager, clock, mailbox, register
+from parallel_envs.groups.deadlines import Asked
 from parallel_envs.groups.jobs import Answers, Job, Request
 from parallel_envs.groups.post import Post
 from parallel_envs.testing.equality import assert_same_batch
@@ -62,6 +63,9 @@ class Many(Breaking):
         "wait": "wait",
         "sending kills": "sending kills",
         "sending hangs": "sending hangs",
+        "freeing kills": "freeing kills",
+        "freeing hangs": "freeing hangs",
+        "once": "once",
     }
 
     def step(self, action: Any) -> Any:
@@ -74,9 +78,38 @@ class Many(Breaking):
             case "wait":
                 while not Path(self.config.fuse).exists():
                     threading.Event().wait(0.01)
+            case "freeing kills" | "freeing hangs":
+                return state, 1.0, False, False, {"info": Harmful(action)}
+            case "once":
+                return Once("x" * (mailbox._ANSWERS_BYTES // 3)), *rest
             case "sending kills" | "sending hangs":
                 return Heavy(action), *rest
         return state, *rest
+
+
+class Harmful:
+    """Ends the process, or hangs, once nobody needs it any more."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __del__(self) -> None:
+        if self.how == "freeing kills":
+            os._exit(5)
+        threading.Event().wait(60.0)
+
+    def __reduce__(self) -> Any:
+        return str, (self.how,)
+
+
+class Once:
+    """Makes bytes of itself once."""
+
+    def __init__(self, text: str) -> None:
+        self.texts = [text]
+
+    def __reduce__(self) -> Any:
+        return str, (self.texts.pop(),)
 
 
 def many(fuse: Path | None = None, **said: Any) -> EnvStateManager:
@@ -115,6 +148,8 @@ def test_who_breaks_in_any_part_is_told_and_the_others_go_on(odd: str, which: se
         ("kill", "death", "its turn"),
         ("sending kills", "death", "sending its answer"),
         ("sending hangs", "timeout", "sending its answer"),
+        ("freeing kills", "death", "sending its answer"),
+        ("freeing hangs", "timeout", "sending its answer"),
     ],
 )
 @pytest.mark.parametrize("who", [5, 38])
@@ -136,17 +171,25 @@ def test_what_does_not_fit_in_the_mailbox_any_more_travels_as_a_message() -> Non
     assert_same_batch(played(many(max_workers=1), "long", whole), expected)
 
 
+def test_what_does_not_fit_is_made_into_bytes_once() -> None:
+    with many(max_workers=1) as manager:
+        manager.reset(seed=3)
+        entries = manager.step(inputs({env: ["once" if env < 4 else "right"] for env in range(NUM_ENVS)}))
+        assert [len(entry["history"][-1]["state"]) for entry in entries[:4]] == [mailbox._ANSWERS_BYTES // 3] * 4
+        assert not any("failure" in entry for entry in entries)
+
+
 def test_parts_are_read_while_the_worker_is_at_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last environment is done when somebody has read what came of the first."""
     fuse, early = tmp_path / "fuse", Post.early
 
-    def noted(post: Post, worker: int) -> Answers | None:
-        part = early(post, worker)
+    def noted(post: Post, worker: int, asked: Asked) -> Answers | None:
+        part = early(post, worker, asked)
         if part is not None and 0 in part.told:
             fuse.touch()
         elif not fuse.exists():
             threading.Event().wait(0.01)
-            return noted(post, worker)
+            return noted(post, worker, asked)
         return part
 
     with many(fuse, max_workers=1) as manager:
@@ -162,8 +205,8 @@ def test_what_was_read_of_a_worker_that_died_then_did_not_happen(monkeypatch: py
         manager.reset(seed=3)
         pool = workers(manager).pool
 
-        def struck(post: Post, worker: int) -> Answers | None:
-            part = early(post, worker)
+        def struck(post: Post, worker: int, asked: Asked) -> Answers | None:
+            part = early(post, worker, asked)
             if part is not None:
                 os.kill(pool.pid(worker), signal.SIGKILL)
                 monkeypatch.undo()

@@ -17,7 +17,7 @@ import pytest
 from parallel_envs.groups import EnvStateManager, register
 from parallel_envs.testing.equality import assert_same_batch
 from tests.groups.walks import Walk, WalkConfig, configured, inputs
-from tests.striking import strikes, struck
+from tests.striking import strikes, strikes_after, struck
 
 
 @pytest.fixture(autouse=True)
@@ -32,17 +32,20 @@ def turns_of(manager: EnvStateManager) -> list[int]:
     return [len(status.rewards) for status in manager.statuses]
 
 
+@pytest.mark.parametrize("begins", ["where all stand", "where a strike left them"])
 @pytest.mark.parametrize("in_workers", [True, False])
-def test_a_turn_that_is_struck_did_not_happen_or_happened_to_all(in_workers: bool) -> None:
+def test_a_turn_that_is_struck_did_not_happen_or_happened_to_all(in_workers: bool, begins: str) -> None:
     config = configured({"Walk": 1, "Dice": 1}, 1, max_workers=2, use_multiprocessing=in_workers)
     blocks = config["custom_envs"].items()
     config["custom_envs"] = {tag: {**block, "max_actions_per_traj": 10000} for tag, block in blocks}
     turn, last = inputs({0: ["right", "left"], 1: ["nothing"]}), inputs({0: ["left"], 1: ["throw"]})
     with EnvStateManager(config) as manager:
         manager.reset(seed=2)
-        for _ in strikes(lambda: manager.step(turn)):
+        play = functools.partial(manager.step, turn)
+        for moment in strikes(play) if begins == "where a strike left them" else strikes_after(play, play):
             here, beyond = turns_of(manager)
-            assert here == beyond
+            assert here == beyond, f"struck at moment {moment}"
+        here, _ = turns_of(manager)
         entries = manager.step(last)
     with EnvStateManager(config) as manager:
         manager.use_multiprocessing = False
