@@ -35,6 +35,7 @@ from parallel_envs.engine.placement import crowded, current_core, far_first
 from parallel_envs.engine.poller import READ, WRITE, readable
 from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
 from parallel_envs.engine.worker_process import WorkerProcess
+from parallel_envs.errors import ParallelEnvsError
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class ProcessPool(WorkerPool):
         self._yields = False
         self._pumping: int | None = None
         """The thread that waits for answers just now."""
+        self._asking_thread: int | None = None
         self._slept_at = 0.0
 
     def _new_line(self, worker: int) -> Line:
@@ -90,6 +92,8 @@ class ProcessPool(WorkerPool):
     # ---- asking ---------------------------------------------------------------------------------------------------
 
     def ring(self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None) -> Ticket:
+        if self._pumping is not None:
+            self._check_not_amid()
         asked = workers
         if asked is None:
             asked = self._orders.get(current_core(), self.all_workers) if self._orders else self.all_workers
@@ -106,6 +110,7 @@ class ProcessPool(WorkerPool):
         return ticket
 
     def send(self, calls: Mapping[int, Call], label: Any = None) -> Ticket:
+        self._check_not_amid()
         pickled: dict[int, tuple[bytes, list[int]]] = {}
         for call in calls.values():
             if id(call) not in pickled:
@@ -124,10 +129,22 @@ class ProcessPool(WorkerPool):
         try:
             self.check_open("A request was half made")
             with undisturbed():
+                self._asking_thread = threading.get_ident()
                 yield
         except (OSError, ValueError):  # closed by a signal handler in the midst of it: the descriptors are gone
             self.check_open("A request was half made")
             raise
+        finally:
+            self._asking_thread = None
+
+    def _check_not_amid(self) -> None:
+        """Raise if this thread is in the midst of asking or waiting, and something else runs on top of that."""
+        if threading.get_ident() in (self._pumping, self._asking_thread):
+            raise ParallelEnvsError(
+                "Workers were asked for something by a signal handler (or something else that runs at any moment) "
+                "while its thread was in the midst of asking them, or of waiting for their answers. Let the handler "
+                "take a note, and ask when what it has interrupted is over."
+            )
 
     def _send_one(self, worker: int, data: bytes, fds: list[int], bell: bytes, ticket: Ticket) -> None:
         if not self._put(worker, data, fds):
@@ -185,6 +202,8 @@ class ProcessPool(WorkerPool):
 
     def pump(self, timeout: float | None) -> list[Ticket]:
         finished: list[Ticket] = []
+        if self._pumping is not None:
+            self._check_not_amid()
         self._pumping = threading.get_ident()
         try:
             if self.closed:

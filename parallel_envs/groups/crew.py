@@ -8,6 +8,7 @@ replay (`Homes` adds that to their orders). What was asked is then asked again, 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 import weakref
@@ -62,7 +63,7 @@ class Crew:
         self._empty: set[int] = set()  # who holds no environments yet, since a Ctrl-C came between
         self._blocks = list[SharedBlock]()  # the clock, and a mailbox for each worker
         weakref.finalize(self, _close_all, self._blocks)  # the pool has one of its own
-        self._owner, self.restarts = os.getpid(), 0
+        self._owner, self.restarts, self._numbers = os.getpid(), 0, itertools.count(1)
         with contextlib.ExitStack() as undo:
             self._start(context, undo)
             self._settle_in(tuple(self._held))
@@ -114,11 +115,11 @@ class Crew:
         parts, elsewhere = self._parts(request)
         for worker in self._empty.intersection(parts):
             self._replace(worker)
-        self._clock.request += 1
-        now = time.monotonic()  # who is busy with an earlier request, which was interrupted, is late sooner
-        asked = Asked(
-            request, self._clock.request, now, now if self._post.is_any_busy else now + self._limits.shortest()
-        )
+        self._clock.request = number = next(self._numbers)
+        now = first_due = time.monotonic()
+        if not self._post.is_any_busy:  # who is busy with an earlier request, which was interrupted, is late sooner
+            first_due += self._limits.shortest()
+        asked = Asked(request, number, now, first_due)
         with undisturbed():  # a message that a Ctrl-C cuts in two would spoil all that follow it
             for worker in self._cores.in_order(parts):
                 data = as_bytes((asked.number, *parts[worker].plain()))

@@ -47,13 +47,14 @@ class Post:
 
     def send(self, worker: int, asked: Asked, data: bytes) -> Ticket:
         """Ask a worker its part of this. Nobody is waited for."""
-        fits = worker not in self._in_boxes and self._boxes[worker].ask(asked.number, data)
         self._busy.add(worker)
-        if not fits:
-            return self._pool.call(worker, self._key, "work", data)
-        self.num_bytes += len(data)
-        self._in_boxes[worker] = weakref.ref(asked)
-        return self._pool.ring(self._key, 0, (worker,))
+        if worker not in self._in_boxes:
+            self._in_boxes[worker] = weakref.ref(asked)  # before it is used: from now on nobody else does
+            if self._boxes[worker].ask(asked.number, data):
+                self.num_bytes += len(data)
+                return self._pool.ring(self._key, 0, (worker,))
+            del self._in_boxes[worker]
+        return self._pool.call(worker, self._key, "work", data)
 
     def early(self, worker: int, asked: Asked) -> Answers | None:
         """A part of what a worker answers, if there is one yet that has not been read; it may still be at work."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from parallel_envs.errors import ParallelEnvsError
 from parallel_envs.groups import EnvStateManager, register
 from parallel_envs.testing.equality import assert_same_batch
 from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs
@@ -78,14 +79,37 @@ def test_a_look_from_an_environment_in_the_caller_disturbs_no_turn(look: Look, t
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_a_look_from_a_signal_handler_disturbs_no_turn(look: Look, turn: list[dict[str, Any]]) -> None:
-    config, looks = config_of(Slow, "process"), []
+    """It is answered, or refused where it would come between a request and its answers."""
+    config, looks = config_of(Slow, "process"), list[Any]()
     expected = unseen(config, turn)
     with EnvStateManager(config) as manager:
+
+        def note(number: int, frame: object) -> None:
+            try:
+                looks.append(look(manager))
+            except ParallelEnvsError as error:
+                looks.append(str(error))
+
         manager.reset(seed=1)
-        signal.signal(signal.SIGALRM, lambda number, frame: looks.append(look(manager)))
+        signal.signal(signal.SIGALRM, note)
         told = []
-        for seconds in (0.001, 0.005, 0.015):
+        for seconds in (0.0001, 0.005, 0.015):
             signal.setitimer(signal.ITIMER_REAL, seconds)
             told.append(manager.step(turn))
         assert_same_batch([*told, manager.get_rollout_states()], expected)
     assert looks
+    assert all("by a signal handler" in one for one in looks if isinstance(one, str))
+
+
+def test_a_handler_that_lets_its_refusal_through_ends_the_turn_and_nobody_has_played(
+    turn: list[dict[str, Any]],
+) -> None:
+    config = config_of(Slow, "process")
+    expected = unseen(config, turn)
+    with EnvStateManager(config) as manager:
+        manager.reset(seed=1)
+        signal.signal(signal.SIGALRM, lambda number, frame: manager.metrics())
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        with pytest.raises(ParallelEnvsError, match="Let the handler take a note, and ask when"):
+            manager.step(turn)
+        assert_same_batch([*(manager.step(turn) for _ in range(3)), manager.get_rollout_states()], expected)
