@@ -77,6 +77,7 @@ class ProcessPool(WorkerPool):
         self._pumping: int | None = None
         """The thread that waits for answers just now."""
         self._asking_thread: int | None = None
+        """The thread that is in the midst of a message."""
         self._slept_at = 0.0
 
     def _new_line(self, worker: int) -> Line:
@@ -92,7 +93,7 @@ class ProcessPool(WorkerPool):
     # ---- asking ---------------------------------------------------------------------------------------------------
 
     def ring(self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None) -> Ticket:
-        if self._pumping is not None:
+        if self._pumping is not None or self._asking_thread is not None:
             self._check_not_amid()
         asked = workers
         if asked is None:
@@ -202,7 +203,7 @@ class ProcessPool(WorkerPool):
 
     def pump(self, timeout: float | None) -> list[Ticket]:
         finished: list[Ticket] = []
-        if self._pumping is not None:
+        if self._pumping is not None or self._asking_thread is not None:
             self._check_not_amid()
         self._pumping = threading.get_ident()
         try:

@@ -1,0 +1,74 @@
+"""What a signal handler asks of a pool while its thread is in the midst of asking it, or of waiting for it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from parallel_envs.engine import Call, WorkerPool
+from parallel_envs.engine.channel import Outbox
+from parallel_envs.errors import ParallelEnvsError
+from tests.engine.asking import host
+from tests.engine.conftest import Open
+from tests.engine.hosted import Echo
+
+ASKS: list[Any] = [
+    pytest.param(lambda pool, key: pool.ring(key), id="ring"),
+    pytest.param(lambda pool, key: pool.send({0: Call(key, "echo", (1,))}), id="send"),
+    pytest.param(lambda pool, key: pool.pump(0.0), id="pump"),
+]
+
+
+@pytest.fixture
+def handled() -> Iterator[Callable[[Callable[[], object]], list[object]]]:
+    """Has SIGUSR1 do something; what came of it."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def handle(what: Callable[[], object]) -> list[object]:
+        came: list[object] = []
+
+        def note(number: int, frame: object) -> None:
+            try:
+                came.append(what())
+            except ParallelEnvsError as error:
+                came.append(str(error))
+
+        signal.signal(signal.SIGUSR1, note)
+        return came
+
+    yield handle
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize("amid", ["asking", "waiting"])
+def test_it_is_refused_and_what_it_interrupted_goes_on(
+    open_forkserver: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    handled: Callable[[Callable[[], object]], list[object]],
+    ask: Callable[[WorkerPool, int], object],
+    amid: str,
+) -> None:
+    pool: Any = open_forkserver(1)
+    key = host(pool, Echo)
+    came = handled(lambda: ask(pool, key))
+    with monkeypatch.context() as patch:
+        what, name = (Outbox, "put") if amid == "asking" else (pool._poller, "wait")
+        real = getattr(what, name)
+
+        def strike(*given: Any) -> Any:
+            if not came:
+                signal.raise_signal(signal.SIGUSR1)
+            return real(*given)
+
+        patch.setattr(what, name, strike)
+        ticket = pool.send({0: Call(key, "echo", (7,))})
+        assert pool.wait(ticket, 30.0)
+    assert ticket.replies[0].value == 7
+    [refusal] = came
+    assert "Let the handler take a note" in str(refusal)
+    again = pool.send({0: Call(key, "echo", (8,))})
+    assert pool.wait(again, 30.0)
