@@ -102,7 +102,11 @@ def train(learners: IndependentLearners, settings: TrainSettings, run: Run, cons
     console.print(
         f"Run in {run.folder}; if it is ended: --resume {run.folder}", markup=False, highlight=False, soft_wrap=True
     )
-    with display(settings.total_steps, console=console) as shown, open_loop(learners, loop_options(settings)) as loop:
+    with (
+        _told_if_ended(learners, run, console),
+        display(settings.total_steps, console=console) as shown,
+        open_loop(learners, loop_options(settings)) as loop,
+    ):
         shown.show(_progress(learners, loop))
         while learners.steps < settings.total_steps:
             learners.begin()
@@ -110,7 +114,7 @@ def train(learners: IndependentLearners, settings: TrainSettings, run: Run, cons
             write = partial(_log_line, learners, loop, run)
             averages = Averages(settings.log_every or every, write, begins=learners.steps)
             keep = partial(_keep, learners, run, averages)
-            with _interruptible(loop, partial(_keep_and_tell, learners, run, averages, console)) as heed:
+            with _interruptible(loop, keep) as heed:
                 while not _may_save(learners, mark, every):
                     _take_in(loop.advance(), learners, loop, averages, shown)
                     heed()
@@ -137,14 +141,19 @@ def _keep(learners: IndependentLearners, run: Run, averages: Averages) -> None:
     run.save(learners.steps, learners.save, _chosen(learners))
 
 
-def _keep_and_tell(learners: IndependentLearners, run: Run, averages: Averages, console: Console) -> None:
-    _keep(learners, run, averages)
-    told = f"Ended by Ctrl-C after {learners.steps:,} steps, which are kept: --resume {run.folder}"
-    console.print(told, markup=False, highlight=False, soft_wrap=True)
-
-
 class _Heeded(KeyboardInterrupt):
     """Ctrl-C, at a moment at which nothing was half done."""
+
+
+@contextlib.contextmanager
+def _told_if_ended(learners: IndependentLearners, run: Run, console: Console) -> Iterator[None]:
+    """Say how to go on after a Ctrl-C. Entered before the display, it says so below the last frame."""
+    try:
+        yield
+    except _Heeded:
+        told = f"Ended by Ctrl-C after {learners.steps:,} steps, which are kept: --resume {run.folder}"
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        raise
 
 
 @contextlib.contextmanager
@@ -209,8 +218,14 @@ def _log_line(
 
 
 def _progress(learners: IndependentLearners, loop: Loop) -> Progress:
+    report = loop.report()
+    moves = report.lags and report.mode != "sync"  # where one follows the other, one word at the end is enough
     return Progress(
-        learners.steps, learners.updates, learners.returns(), dict(learners.seconds), loop=str(loop.report())
+        learners.steps,
+        learners.updates,
+        learners.returns(),
+        dict(learners.seconds),
+        loop=str(report) if moves else "",
     )
 
 

@@ -104,15 +104,26 @@ def test_lags_and_waits_are_logged_and_shown(train: Train, tmp_path: Path) -> No
     assert 0 < last["bound"] <= 0.5
 
 
+def test_what_could_be_saved_is_told_once_when_it_is_over(train: Train, tmp_path: Path) -> None:
+    done = train(f"folder={tmp_path / 'run'}", "mode=sync")
+    assert done.exit_code == 0, done.output
+    assert "nothing learnt yet" not in done.output
+    assert done.output.count("learning while collecting could save") == 1
+
+
 @pytest.mark.parametrize("how", [["mode=overlap"], ["mode=free", "queue=2"], ["mode=sync"]])
-def test_ctrl_c_leaves_a_checkpoint_from_which_it_goes_on(how: list[str], train: Train, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_a_checkpoint_from_which_it_goes_on(
+    how: list[str], train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a live display, which is drawn once more in the end
     Interrupting.struck, folder = False, tmp_path / "run"
     words = [*how, f"folder={folder}", "total_steps=400", "checkpoint_every=400"]
     done = train("env=tests.learners.loops.test_long_runs:Interrupting", *words)
     assert done.exit_code != 0, done.output
     states, about = learnt(folder)
     assert 0 < about["steps"] < 400
-    assert f"Ended by Ctrl-C after {about['steps']} steps, which are kept: --resume {tmp_path / 'run'}" in done.output
+    told = f"Ended by Ctrl-C after {about['steps']} steps, which are kept: --resume {tmp_path / 'run'}"
+    assert done.output.index(told) > done.output.rindex("steps/s"), done.output
     assert states["red"]["counters"]["updates"] > 0
     shutil.copy(folder / "settings.yaml", tmp_path / "settings.yaml")
     settings = (
