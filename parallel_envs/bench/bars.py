@@ -6,7 +6,7 @@ The promises themselves are in `promises`; kinds of experiments are in `experime
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +43,11 @@ class Bar:
     limit: float
     needs: Needs = ()
 
+    @property
+    def aim(self) -> str:
+        """What is promised, in words."""
+        return f"{self.sense} {self.limit:g} {self.unit}"
+
     def holds(self, value: float) -> bool:
         return value >= self.limit if self.sense == "at least" else value <= self.limit
 
@@ -57,10 +62,16 @@ class Verdict:
     note: str = ""
 
 
-def judge(bars: Sequence[Bar], pace: Pace, tell: Tell = lambda text: None) -> tuple[Verdict, ...]:
-    """Run what the bars need, each experiment once, and compare."""
+def judge(bars: Iterable[Bar], pace: Pace, tell: Tell = lambda text: None) -> Iterator[Verdict]:
+    """Run what the bars need, each experiment once, and compare. Verdicts come one by one: all of them take long."""
     results: dict[Experiment, _Result] = {}
-    return tuple(_verdict(bar, pace, tell, results) for bar in bars)
+    for bar in bars:
+        yield _verdict(bar, pace, tell, results)
+
+
+def about(bars: Iterable[Bar], text: str) -> tuple[Bar, ...]:
+    """Those whose work, or what they are measured against, has this text in it."""
+    return tuple(bar for bar in bars if text.lower() in f"{bar.work} {bar.unit}".lower())
 
 
 def _verdict(bar: Bar, pace: Pace, tell: Tell, results: dict[Experiment, _Result]) -> Verdict:

@@ -133,9 +133,15 @@ def bars_report(verdicts: Sequence[Verdict], settings: Mapping[str, object]) -> 
     for verdict in verdicts:
         bar, colour = verdict.bar, _COLOURS[verdict.outcome]
         outcome = f"[{colour}]{verdict.outcome}[/{colour}]"
-        table.add_row(bar.work, _count(verdict.value), f"{bar.sense} {bar.limit:g} {bar.unit}", outcome)
+        table.add_row(bar.work, _count(verdict.value), bar.aim, outcome)
     notes = [f"{verdict.bar.work}: {verdict.note}" for verdict in verdicts if verdict.note]
     return Report("bars", settings, [_verdict_record(verdict) for verdict in verdicts], table, notes)
+
+
+def verdict_line(verdict: Verdict) -> str:
+    """A verdict as soon as it is there."""
+    found = verdict.note or f"{_count(verdict.value)}, {verdict.bar.aim}"
+    return f"{verdict.outcome}  {verdict.bar.work}: {found}"
 
 
 def soak_report(tally: Tally, settings: Mapping[str, object]) -> Report:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from parallel_envs.bench.bars import Bar, Experiment, Figures, judge
+from parallel_envs.bench.bars import Bar, Experiment, Figures, about, judge
 from parallel_envs.bench.envs import resolve
 from parallel_envs.bench.experiments import StepRatios
 from parallel_envs.bench.measure import MeasurementFailed, Tell
@@ -53,6 +53,22 @@ def test_bars_of_one_experiment_share_its_run() -> None:
     verdicts = judge([bar(3.0, limit=2.0), bar(3.0, limit=4.0)], PACE, told.append)
     assert [verdict.outcome for verdict in verdicts] == ["PASS", "FAIL"]
     assert told == ["work: run"]
+
+
+def test_verdicts_come_as_soon_as_they_are_there() -> None:
+    told: list[str] = []
+    verdicts = judge([bar(3.0, work="one"), bar(4.0, work="two")], PACE, told.append)
+    assert next(verdicts).value == 3.0
+    assert told == ["one: run"]
+    assert next(verdicts).value == 4.0
+
+
+def test_bars_are_chosen_by_what_they_are_about() -> None:
+    bars = [bar(3.0, work="Ant-v5, 8 envs", unit="x Gymnasium"), bar(3.0, work="Sokoban", unit="x the loop")]
+    assert about(bars, "sokoban") == (bars[1],)
+    assert about(bars, "gymnasium") == (bars[0],)
+    assert about(bars, "") == tuple(bars)
+    assert about(bars, "Sokobahn") == ()
 
 
 def test_a_bar_whose_env_is_not_installed_is_skipped_with_the_reason() -> None:

@@ -128,3 +128,18 @@ def test_bars_exits_with_1_if_one_is_missed(
     assert outcome in done.output
     row = written(tmp_path / "bars.json")["rows"][0]
     assert (row["value"], row["limit"], row["outcome"]) == (2.0, limit, outcome)
+
+
+def test_some_bars_only_are_run_and_each_is_told_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = [
+        Bar(work=work, experiment=Reaching(), figure="speed", unit="x", sense="at least", limit=1.0)
+        for work in ("Ant", "Sokoban")
+    ]
+    monkeypatch.setattr(cli, "BARS", bars)
+    done = bench("bars", "--only", "soko")
+    assert done.exit_code == 0, done.output
+    assert "PASS  Sokoban: 2.00, at least 1 x" in done.stderr
+    assert "Ant" not in done.output
+    done = bench("bars", "--only", "Pong")
+    assert done.exit_code == 2
+    assert "no bar has 'Pong' in it" in done.output
