@@ -53,6 +53,10 @@ class Ticket:
         return f"Ticket({self.number}, {state})"
 
 
+Bell = tuple[int, int, Any]
+"""A worker, the argument that it is rung with, and the ticket's label."""
+
+
 @dataclass(frozen=True, slots=True)
 class Meters:
     """What a worker has done so far. `requests`: how often it was asked; `wait_seconds`: how long the asker was blocked
@@ -104,6 +108,12 @@ class WorkerPool(ABC):
     @abstractmethod
     def ring(self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None) -> Ticket:
         """Ring the object `key` of the workers (default: all of them). `argument` is below 2**32."""
+
+    def ring_each(self, key: int, bells: Sequence[Bell]) -> list[Ticket]:
+        """Ring the object `key`, each bell as a request of its own, with a ticket of its own. Those of a worker are
+        answered in their order; where workers are processes they travel together.
+        """
+        return [self.ring(key, argument, (worker,), label) for worker, argument, label in bells]
 
     @abstractmethod
     def send(self, calls: Mapping[int, Call], label: Any = None) -> Ticket:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import signal
 import threading
 import time
@@ -33,7 +34,7 @@ from parallel_envs.engine.messages import BELL, COMPLETION, DONE, FAILED, HOST, 
 from parallel_envs.engine.pickling import dump_request, load_reply
 from parallel_envs.engine.placement import crowded, current_core, far_first
 from parallel_envs.engine.poller import READ, WRITE, readable
-from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
+from parallel_envs.engine.pool import Bell, Meters, Ticket, WorkerPool
 from parallel_envs.engine.worker_process import WorkerProcess
 from parallel_envs.errors import ParallelEnvsError
 
@@ -41,6 +42,7 @@ _log = logging.getLogger(__name__)
 
 _LONGEST_GLANCING = 0.1  # seconds for which completions alone may be looked at, where nobody has to sleep for them
 _NOTICING_SECONDS = 1e-3
+_BELLS_AT_ONCE = select.PIPE_BUF // BELL.size  # so many fit into a pipe as a whole, or not at all
 _NOT_NOW = -1  # in the place of a bell's descriptor: writing to it fails, and `_ring_late` sees why
 
 
@@ -109,6 +111,28 @@ class ProcessPool(WorkerPool):
                 with self._asking():
                     self._ring_late(worker, bell, ticket)
         return ticket
+
+    def ring_each(self, key: int, bells: Sequence[Bell]) -> list[Ticket]:
+        self._check_not_amid()
+        tickets, by_worker = list[Ticket](), dict[int, list[tuple[bytes, Ticket]]]()
+        for worker, argument, label in bells:
+            ticket = self._open_ticket((worker,), label)
+            self._asked[worker] += 1
+            tickets.append(ticket)
+            by_worker.setdefault(worker, []).append((BELL.pack(key, argument, ticket.number), ticket))
+        for worker in self._orders.get(current_core(), by_worker) if self._orders else by_worker:
+            own = by_worker.get(worker, ())
+            for first in range(0, len(own), _BELLS_AT_ONCE):
+                self._ring_together(worker, own[first : first + _BELLS_AT_ONCE])
+        return tickets
+
+    def _ring_together(self, worker: int, bells: Sequence[tuple[bytes, Ticket]]) -> None:
+        try:
+            os.write(self._bells[worker], b"".join([bell for bell, _ in bells]))
+        except OSError:
+            with self._asking():
+                for bell, ticket in bells:
+                    self._ring_late(worker, bell, ticket)
 
     def send(self, calls: Mapping[int, Call], label: Any = None) -> Ticket:
         self._check_not_amid()

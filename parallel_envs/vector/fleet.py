@@ -121,14 +121,25 @@ class EnvFleet:
         }
         return self.pool.send(calls)
 
-    def step_env(self, env: int, which_set: int, code: int, loose: Mapping[int, list[Any]] | None) -> Ticket:
-        """Step one env. The ticket's label is its number."""
-        worker = self.crew.owner[env]
-        self._asked[worker] += 1
-        argument = bell_argument(which_set, code, env - self.crew.slices[worker].start)
+    def step_envs(
+        self, envs: Sequence[int], which_set: int, code: int, loose: Mapping[int, list[Any]] | None
+    ) -> list[Ticket]:
+        """Step some envs, each by itself: a ticket for each, whose label is its number."""
+        bells = [self._bell_of(env, which_set, code) for env in envs]
+        for worker, _, _ in bells:
+            self._asked[worker] += 1
         if loose is None:
-            return self.pool.ring(self.crew.key, argument, (worker,), label=env)
-        return self.pool.send({worker: Call(self.crew.key, "step_with", (argument, {env: loose[env]}))}, label=env)
+            return self.pool.ring_each(self.crew.key, bells)
+        if self.pool.backend == "process":
+            dump_request(loose)  # who cannot travel is told before anybody is asked
+        return [
+            self.pool.send({worker: Call(self.crew.key, "step_with", (argument, {env: loose[env]}))}, label=env)
+            for worker, argument, env in bells
+        ]
+
+    def _bell_of(self, env: int, which_set: int, code: int) -> tuple[int, int, int]:
+        worker = self.crew.owner[env]
+        return worker, bell_argument(which_set, code, env - self.crew.slices[worker].start), env
 
     def report_lost(self, envs: Sequence[int], which_set: int) -> Ticket:
         """Ask revived envs for the rows of a step that their predecessors did not live to answer."""

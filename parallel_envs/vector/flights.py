@@ -6,8 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from parallel_envs.engine import Ticket
 from parallel_envs.vector import arguments
@@ -17,8 +16,7 @@ from parallel_envs.vector.settling import AskAgain, Settler
 from parallel_envs.vector.stepping import ResetRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Flight:
+class Flight(NamedTuple):
     """One env's request. `reset` is what was asked for if it was a reset; `deadline` is by the monotonic clock."""
 
     env: int
@@ -59,20 +57,23 @@ class Flights:
 
     # ---- starting -------------------------------------------------------------------------------------------------
 
-    def start_step(self, env: int, which_set: int, code: int, loose: Mapping[int, list[Any]] | None) -> None:
-        """Step an env whose action has been written."""
-        self._start(Flight(env, which_set, self._fleet.step_env(env, which_set, code, loose), math.inf))
+    def start_steps(
+        self, envs: Sequence[int], which_set: int, code: int, loose: Mapping[int, list[Any]] | None
+    ) -> None:
+        """Step envs whose actions have been written."""
+        tickets, deadline = self._fleet.step_envs(envs, which_set, code, loose), self._deadline("step")
+        for env, ticket in zip(envs, tickets, strict=True):
+            self._flights[env] = Flight(env, which_set, ticket, deadline)
 
     def start_reset(self, request: ResetRequest, which_set: int) -> None:
         """Reset an env."""
         ticket = self._fleet.reset([request], which_set)
-        self._start(Flight(request.env, which_set, ticket, math.inf, request))
+        self._flights[request.env] = Flight(request.env, which_set, ticket, self._deadline("reset"), request)
 
-    def _start(self, flight: Flight) -> None:
-        """Note a request, to be answered from now on within the time that it may take."""
-        seconds = self._seconds[flight.doing]
-        deadline = math.inf if seconds is None else time.monotonic() + seconds
-        self._flights[flight.env] = dataclasses.replace(flight, deadline=deadline)
+    def _deadline(self, doing: str) -> float:
+        """By when what is begun now is to be answered."""
+        seconds = self._seconds[doing]
+        return math.inf if seconds is None else time.monotonic() + seconds
 
     def abandon(self) -> None:
         """Forget all requests: nobody will ask for their answers."""
@@ -141,7 +142,8 @@ class Flights:
         stopped, now = False, time.monotonic()
         for flight in [flight for flight in self if now > flight.deadline]:
             if not flight.ticket.done:  # it may have gone with a worker that was ended for another env's sake
-                self._start(flight)  # should it be waited for again, it has as much time again
+                # should it be waited for again, it has as much time again
+                self._flights[flight.env] = flight._replace(deadline=self._deadline(flight.doing))
                 again, seconds = self._again_for(flight), self._seconds[flight.doing]
                 self._settler.stop_or_raise(flight.ticket, [flight.env], flight.doing, seconds, again)
                 stopped = True

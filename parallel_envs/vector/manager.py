@@ -317,8 +317,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._keep_what_was_returned()
         with self._pending.asking(State.SEND):
             self._update_source()
-            for env in envs:
-                self._flights.start_step(env, self._set, code, loose)
+            self._flights.start_steps(envs, self._set, code, loose)
 
     def send_reset(
         self,

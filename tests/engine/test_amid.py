@@ -17,6 +17,7 @@ from tests.engine.hosted import Echo
 
 ASKS: list[Any] = [
     pytest.param(lambda pool, key: pool.ring(key), id="ring"),
+    pytest.param(lambda pool, key: pool.ring_each(key, [(0, 1, None)]), id="ring each"),
     pytest.param(lambda pool, key: pool.send({0: Call(key, "echo", (1,))}), id="send"),
     pytest.param(lambda pool, key: pool.pump(0.0), id="pump"),
 ]

@@ -85,6 +85,25 @@ def test_a_ticket_knows_who_was_asked(open_any: Open) -> None:
     assert value_of(pool, pool.call(1, key, "history"), worker=1) == []
 
 
+def test_bells_that_travel_together_are_requests_of_their_own(open_any: Open) -> None:
+    pool = open_any(3)
+    key = host(pool, Echo)
+    tickets = pool.ring_each(key, [(0, 4, "a"), (2, 5, "b"), (0, 0, "c"), (0, 6, "d")])
+    assert [ticket.label for ticket in tickets] == ["a", "b", "c", "d"]
+    values = [value_of(pool, ticket, worker) for worker, ticket in zip((0, 2, 0, 0), tickets, strict=True)]
+    assert values == [4, 5, None, 6]
+    histories = settled(pool, pool.call_all(key, "history")).replies
+    assert [histories[worker].value for worker in range(3)] == [[4, 0, 6], [], [5]]
+    assert pool.ring_each(key, []) == []
+
+
+def test_an_error_at_one_of_several_bells_is_its_own(open_any: Open) -> None:
+    pool = open_any()
+    key = host(pool, Raiser)
+    failures = [failure_of(pool, ticket) for ticket in pool.ring_each(key, [(0, 0, None), (0, 1, None)])]
+    assert [failure.type_name for failure in failures] == [TOLD[name][0] for name in list(ERRORS)[:2]]
+
+
 def test_each_worker_gets_the_message_that_is_its_own(open_any: Open) -> None:
     pool = open_any(3)
     key = host(pool, Echo)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from typing import Any
 
 import pytest
 
 from parallel_envs.engine import HOST, Call, SharedBlock, Unpicklable
+from parallel_envs.engine.messages import BELL
 from tests.engine.asking import (
     failure_of,
     host,
+    reply_to,
     run,
     settled,
     value_of,
@@ -33,6 +36,47 @@ def test_bells_beyond_what_a_pipe_holds_are_all_rung_in_order(open_processes: Op
     assert value_of(pool, last) == 7
     assert all(ticket.done for ticket in tickets)
     assert value_of(pool, pool.call(0, key, "history")) == [0] * MANY_BELLS + [7]
+
+
+def test_bells_rung_together_beyond_what_a_pipe_holds_are_all_rung_in_order(open_processes: Open, gate: Gate) -> None:
+    pool = open_processes(2)
+    gated, key = host(pool, Gated, gate.path), host(pool, Echo)
+    pool.ring(gated, workers=(0,))
+    numbers = [number % 5 for number in range(MANY_BELLS)]
+    tickets = pool.ring_each(key, [(0, number, None) for number in numbers])
+    after = pool.ring_each(key, [(1, 8, None), (0, 9, None)])
+    assert value_of(pool, after[0], worker=1) == 8
+    gate.let_through()
+    assert value_of(pool, after[1]) == 9
+    assert [value_of(pool, ticket) for ticket in tickets] == [number or None for number in numbers]
+    assert value_of(pool, pool.call(0, key, "history")) == [*numbers, 9]
+
+
+def test_bells_rung_together_are_one_write_to_each_worker(
+    open_processes: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = open_processes(2)
+    key = host(pool, Echo)
+    real, written = os.write, list[int]()
+
+    def write(fd: int, data: bytes) -> int:
+        written.append(len(data))
+        return real(fd, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write)
+        tickets = pool.ring_each(key, [(worker, 1, None) for worker in (0, 1, 1, 0, 1)])
+    assert sorted(written) == [2 * BELL.size, 3 * BELL.size]
+    assert all(settled(pool, ticket).done for ticket in tickets)
+
+
+def test_bells_rung_together_to_a_worker_that_has_died_are_answered_by_its_death(open_processes: Open) -> None:
+    pool = open_processes(2)
+    key = host(pool, Echo)
+    os.kill(pool.pid(0), signal.SIGKILL)
+    tickets = pool.ring_each(key, [(0, 3, None), (1, 4, None), (0, 5, None)])
+    replies = [reply_to(pool, ticket, worker) for worker, ticket in zip((0, 1, 0), tickets, strict=True)]
+    assert [reply.value if reply and reply.death is None else "died" for reply in replies] == ["died", 4, "died"]
 
 
 def test_bells_that_wait_keep_their_order_with_messages(open_processes: Open, gate: Gate) -> None:

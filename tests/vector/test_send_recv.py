@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
+from parallel_envs.engine import Unpicklable
 from parallel_envs.testing import InfoKind, ScriptedEnv, assert_same_batch
 from tests.gates import Gate
 from tests.vector.conftest import Make, Manager
@@ -174,6 +178,34 @@ def test_bad_sends_are_refused_before_anything_moves(make: Make, arguments: Any,
     with pytest.raises((ValueError, IndexError), match=word):
         envs.send(**arguments)
     assert envs.step(zeros(3))[0].tolist() == [[0, 1]] * 3
+
+
+def test_actions_that_cannot_travel_are_refused_before_anything_moves(make_process: Make) -> None:
+    space = spaces.Text(4)
+    envs, reference = (make_process([partial(ScriptedEnv, action_space=space)] * 2) for _ in range(2))
+    for each in (envs, reference):
+        each.reset(seed=1)
+    with pytest.raises(Unpicklable):
+        envs.send(["go", threading.Lock()])
+    assert_same_batch(envs.step(("go", "stop")), reference.step(("go", "stop")))
+
+
+def test_what_is_sent_together_is_one_wake_up_for_each_worker(
+    make_process: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envs = make_process([CountingEnv] * 8, num_workers=2)
+    envs.reset(seed=0)
+    real, written = os.write, list[int]()
+
+    def write(fd: int, data: bytes) -> int:
+        written.append(fd)
+        return real(fd, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write)
+        envs.send(zeros(6), env_ids=[5, 0, 1, 2, 3, 7])
+    assert len(written) == len(set(written)) == 2
+    assert sorted(envs.recv(min_envs=6)[0].tolist()) == [0, 1, 2, 3, 5, 7]
 
 
 @pytest.mark.parametrize("min_envs", [0, 3, -1])
