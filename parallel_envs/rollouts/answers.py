@@ -51,9 +51,10 @@ def put_state(policy: BatchPolicy, state: Any, rows: npt.NDArray[np.intp], value
 
 
 def actions(policy: BatchPolicy, given: Any, columns: Columns, num_rows: int) -> Any:
-    """The actions of so many rows as a batch."""
+    """The actions of so many rows as a batch, in the types of the space: who shares a batch decides nothing."""
     try:
-        return columns.checked(columns.stack(given) if isinstance(given, list) and given else given, num_rows)
+        batch = columns.checked(columns.stack(given) if isinstance(given, list) and given else given, num_rows)
+        return columns.typed(batch)
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
         is_bare = isinstance(policy, FunctionPolicy) and is_network(policy.function)
         help_ = NETWORK_HINT if is_bare else "Return a batch with a row for each, or a list of one action for each."

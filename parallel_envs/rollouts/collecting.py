@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -136,9 +136,8 @@ class _Collection:
         self._num_steps = 0
         self._columns = Columns(envs.single_observation_space)
         self._action_columns = Columns(envs.single_action_space)
-        num_rows = min(envs.num_envs, len(wanted))
-        self._free = list(range(num_rows))[::-1]
-        self._acting = Acting(policy, num_rows, self._columns, self._action_columns, self._interrupts, exact=exact)
+        self._free = _in_turns(envs.workers_of)[::-1]
+        self._acting = Acting(policy, envs.num_envs, self._columns, self._action_columns, self._interrupts, exact=exact)
 
     def run(self) -> Rollouts:
         self._check_idle()
@@ -149,14 +148,19 @@ class _Collection:
                     self._act(*self._land())
                     self._begin()
         except KeyboardInterrupt:
-            with contextlib.suppress(KeyboardInterrupt):  # who cannot wait leaves requests on the way
-                self._drain()
-            raise CollectionInterrupted(Rollouts(self._done)) from None
+            raise self._interrupted() from None
         except BaseException as error:
+            if self._interrupts.struck:  # before it failed
+                raise self._interrupted() from error
             self._tell(error)
             self._drain()
             raise
         return Rollouts(self._done)
+
+    def _interrupted(self) -> CollectionInterrupted:
+        with contextlib.suppress(KeyboardInterrupt):  # who cannot wait leaves requests on the way
+            self._drain()
+        return CollectionInterrupted(Rollouts(self._done))
 
     def _tell(self, error: BaseException) -> None:
         """Add to an error what was being played, and what is complete already."""
@@ -197,16 +201,15 @@ class _Collection:
         """Take in what has come back. Returns the environments that want an action, their rows, and the batch."""
         envs, observations, rewards, terminated, truncated, infos = self._receive(max(1, self._away // 2))
         self._away -= len(envs)
-        lost = infos.get("worker_restarted")
         wanting, rows = [], []
         for row, env in enumerate(envs.tolist()):
             take = self._takes[env]
             if not take.begun:
                 take.chain.append(self._columns.row(observations, row))
-            elif lost is not None and lost[row]:
+            elif "worker_restarted" in infos[row]:
                 self._give_back(env, take)
                 continue
-            elif self._note(take, env, row, observations, rewards, terminated, truncated, infos):
+            elif self._note(take, env, row, observations, rewards, terminated, truncated, infos[row]):
                 self._finish(env, take)
                 continue
             wanting.append(env)
@@ -215,17 +218,16 @@ class _Collection:
         return wanting, rows, observations
 
     def _receive(self, least: int) -> Any:
-        """What `recv` gives for at least one environment, and for `least` of them if those come soon.
+        """What `recv_each` gives for at least one environment, and for `least` of them if those come soon.
 
         To wait for more saves calls of the policy, so it may take as long as some of them: a quick environment is not
         to stand idle for the sake of slow ones. Between looks there is time for a Ctrl-C.
         """
-        deadlines = [seconds for seconds in (self._envs.step_timeout, self._envs.reset_timeout) if seconds is not None]
         self._interrupts.check()
-        while self._envs.ready(1, min(deadlines, default=_LOOK_UP_SECONDS)) < 1 and not deadlines:
+        while self._envs.ready(1, _LOOK_UP_SECONDS) < 1 and not self._envs.late:
             self._interrupts.check()
         self._envs.ready(least, self._patience)
-        return self._envs.recv(1)
+        return self._envs.recv_each(1)
 
     def _note(
         self,
@@ -236,7 +238,7 @@ class _Collection:
         rewards: npt.NDArray[Any],
         terminated: npt.NDArray[Any],
         truncated: npt.NDArray[Any],
-        infos: dict[str, Any],
+        info: Mapping[str, Any],
     ) -> bool:
         """Note a step. True: it was the last."""
         self._num_steps += 1
@@ -244,10 +246,10 @@ class _Collection:
         ended = over or cut
         if not ended and len(take) + 1 == self._max_steps:
             cut = True
-        own = infos
+        own = info
         if ended and self._envs.autoreset_mode is AutoresetMode.SAME_STEP:  # the row is the next episode's already
-            take.chain.append(self._columns.fitted(infos["final_obs"][row]))
-            own = infos.get("final_info", {})
+            take.chain.append(self._columns.fitted(info["final_obs"]))
+            own = info.get("final_info", {})
         else:
             take.chain.append(self._columns.row(observations, row))
         reward = float(rewards[row])
@@ -256,7 +258,7 @@ class _Collection:
         take.truncated.append(cut)
         self._acting.rewarded(env, reward)
         for key, kept in take.infos.items():
-            kept.append(_entry(own, key, row))
+            kept.append(own.get(key))
         return over or cut
 
     def _finish(self, env: int, take: Take) -> None:
@@ -296,11 +298,11 @@ class _Collection:
         self._away += len(envs)
 
 
-def _entry(infos: Mapping[str, Any], key: str, row: int) -> Any:
-    """An env's own entry in batched infos, None where it has none. Dicts are batched entry by entry."""
-    if key not in infos or not infos[f"_{key}"][row]:
-        return None
-    column = infos[key]
-    if not isinstance(column, dict):
-        return column[row]
-    return {name: _entry(column, name, row) for name in column if f"_{name}" in column and column[f"_{name}"][row]}
+def _in_turns(workers: Sequence[int]) -> list[int]:
+    """The environments, one of each worker after another: where there are fewer rollouts, no worker has them all."""
+    turns: Counter[int] = Counter()
+    places = []
+    for env, worker in enumerate(workers):
+        places.append((turns[worker], worker, env))
+        turns[worker] += 1
+    return [env for _, _, env in sorted(places)]

@@ -41,6 +41,10 @@ class Columns:
         """A batch of so many rows, as arrays. Raises ValueError for anything else."""
         return self._assemble([_checked(leaf, _part(leaf, batch), num_rows) for leaf in self._leaves])
 
+    def typed(self, batch: Any) -> Any:
+        """A batch in the types of the space. Raises ValueError for whole numbers that its type cannot hold."""
+        return self._assemble([_typed(leaf, leaf.of(batch)) for leaf in self._leaves])
+
     def shifted(self, batch: Any) -> Any:
         """For each row the one before it, zeros (or None) for the first."""
         return self._assemble([_shifted(leaf.of(batch)) for leaf in self._leaves])
@@ -84,6 +88,16 @@ class Columns:
 
 def _fitted(leaf: Leaf, value: Any) -> Any:
     return np.asarray(value).astype(leaf.dtype)[()] if leaf.fixed else snapshot(value)
+
+
+def _typed(leaf: Leaf, values: Any) -> Any:
+    if not leaf.fixed or values.dtype == leaf.dtype:
+        return values
+    with np.errstate(over="ignore"):
+        typed = values.astype(leaf.dtype)
+    if typed.dtype.kind in "biu" and not np.array_equal(typed, values):
+        raise ValueError(f"the values{leaf.name} do not all fit into {typed.dtype}: {values.tolist()}")
+    return typed
 
 
 def _part(leaf: Leaf, batch: Any) -> Any:

@@ -33,6 +33,11 @@ class Interrupts:
         if error[0] is None:
             self.check()
 
+    @property
+    def struck(self) -> bool:
+        """Whether one has been kept back."""
+        return self._struck
+
     def check(self) -> None:
         """Raise what has been kept back."""
         if self._struck:

@@ -12,6 +12,7 @@ import numpy as np
 
 from parallel_envs.engine import Unpicklable, dump_request
 from parallel_envs.seeding import SeedTree
+from parallel_envs.task_keys import task_key
 from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource
 
 
@@ -42,7 +43,7 @@ def orders(num_rollouts: int, tasks: Sequence[Any] | TaskSource | None, seed: in
 
     A list of tasks has one for each. A source is asked for the task of environment `id` in its first episode.
     """
-    tree = SeedTree(seed).child("rollout")
+    tree, first_id = SeedTree(seed).child("rollout"), int(first_id)  # NumPy's whole numbers have an end
     chosen = _tasks(num_rollouts, tasks, first_id)
     _check_tasks(chosen)
     played: Counter[int | None] = Counter()
@@ -88,6 +89,8 @@ def _check_tasks(tasks: Sequence[Task | None]) -> None:
     for task in {id(task): task for task in tasks if task is not None}.values():
         if isinstance(task.id, bool) or not isinstance(task.id, int | np.integer):
             raise ValueError(f"{task!r} has the number {task.id!r}, which is not a whole number.")
+        if not -(2**63) <= task.id < 2**63:
+            raise ValueError(f"{task!r} has the number {task.id!r}, which does not fit into 64 bits.")
         try:
             dump_request(task.value)
         except Unpicklable as error:
@@ -97,35 +100,19 @@ def _check_tasks(tasks: Sequence[Task | None]) -> None:
 
 
 def _numbered(tasks: Sequence[Any]) -> list[Task]:
-    """Tasks with numbers: their own, or the place of the first that is the same."""
+    """Tasks with numbers: their own, or the place of the first that is the same. Each keeps its own value."""
     taken = {task.id for task in tasks if isinstance(task, Task)}
-    seen: list[Task] = []
+    numbers: dict[bytes, int] = {}
     numbered = []
     for place, task in enumerate(tasks):
         if isinstance(task, Task):
             numbered.append(task)
             continue
-        known = next((one for one in seen if _same(one.value, task)), None)
-        if known is None:
-            if place in taken:
-                raise ValueError(
-                    f"The task {task!r} would be told by the number {place}, which a Task of the same list has. Give "
-                    "all of them numbers, as Task(value, id)."
-                )
-            known = Task(task, place)
-            seen.append(known)
-        numbered.append(known)
+        number = numbers.setdefault(task_key(task), place)
+        if number in taken:
+            raise ValueError(
+                f"The task {task!r} would be told by the number {number}, which a Task of the same list has. Give "
+                "all of them numbers, as Task(value, id)."
+            )
+        numbered.append(Task(task, number))
     return numbered
-
-
-def _same(one: Any, other: Any) -> bool:
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    try:
-        return bool(one == other)
-    except Exception:  # noqa: BLE001  # user code: tuples of arrays, for one, cannot be compared
-        return dump_request(one)[0] == dump_request(other)[0]

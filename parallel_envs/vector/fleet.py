@@ -36,7 +36,7 @@ from parallel_envs.vector.stepping import AnyEnv, News, ResetRequest, bell_argum
 from parallel_envs.vector.tasking import NO_TASK, TaskSettings
 
 ObservationMode = str | Space[Any] | tuple[Space[Any], Space[Any]]
-Rows = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], Info]
+Rows = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
 
 
 class EnvFleet:
@@ -261,8 +261,8 @@ class EnvFleet:
         episode: Info = {"episode_index": int(row["episode_index"])}
         return episode if row["task_id"] == NO_TASK else {"task_id": int(row["task_id"]), **episode}
 
-    def rows(self, envs: npt.NDArray[np.intp], which_set: int, pickled: Mapping[int, Info]) -> Rows:
-        """What these envs returned from a step, row by row."""
+    def rows(self, envs: npt.NDArray[np.intp], which_set: int) -> Rows:
+        """What these envs returned from a step, row by row, but for the infos."""
         columns = self._sets[which_set]
         observations = self._assemble(
             [
@@ -270,9 +270,16 @@ class EnvFleet:
                 for column in columns
             ]
         )
-        infos = self._info_reader.batch(envs, pickled)
         buffers = self.buffers
-        return observations, buffers.rewards[envs], buffers.terminated[envs], buffers.truncated[envs], infos
+        return observations, buffers.rewards[envs], buffers.terminated[envs], buffers.truncated[envs]
+
+    def infos_of(self, envs: npt.NDArray[np.intp], pickled: Mapping[int, Info]) -> Info:
+        """The infos of these envs as one batch."""
+        return self._info_reader.batch(envs, pickled)
+
+    def own_infos(self, envs: npt.NDArray[np.intp], pickled: Mapping[int, Info]) -> list[Info]:
+        """The infos of these envs, each as its env gave it."""
+        return self._info_reader.each(envs, pickled)
 
     def single(self, env: int, which_set: int, pickled: Mapping[int, Info]) -> tuple[Any, float, bool, bool, Info]:
         """What one env returned from a step, as the env itself would return it."""

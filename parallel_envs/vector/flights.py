@@ -89,6 +89,11 @@ class Flights:
         done = [flight for flight in self if flight.ticket.done]
         return sorted(done, key=lambda flight: flight.ticket.done_at) if len(done) >= count else []
 
+    def late(self) -> list[int]:
+        """The envs whose answer should have come by now."""
+        now = time.monotonic()
+        return [flight.env for flight in self if now > flight.deadline and not flight.ticket.done]
+
     def ready(self, count: int, timeout: float | None) -> int:
         """How many have been answered, once they are `count` or the time is up. Deadlines are `wait`'s affair."""
         until = math.inf if timeout is None else time.monotonic() + timeout

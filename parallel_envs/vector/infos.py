@@ -210,6 +210,10 @@ class InfoReader:
                 return self._columnwise(int(kinds[0]), indices, present)
         return self._row_by_row(numbers.tolist(), indices, pickled)
 
+    def each(self, envs: npt.NDArray[np.intp], pickled: Mapping[int, Info]) -> list[Info]:
+        """The info of each of these envs, as it gave it."""
+        return [self.single(env, pickled) for env in envs.tolist()]
+
     def single(self, env: int, pickled: Mapping[int, Info]) -> Info:
         """The info of one env, as the env gave it."""
         number = int(self._numbers[env])

@@ -371,6 +371,27 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         Raises:
             StepTimeout: Fewer had answered in time. Nothing is lost; `recv` may be called again.
         """
+        envs, pickled = self._recv(min_envs, timeout)
+        infos = self._fleet.infos_of(envs, pickled)
+        if self._tasks.active:
+            infos = {**self._fleet.task_infos(envs), **infos}
+        return envs, *self._fleet.rows(envs, self._set), infos
+
+    def recv_each(
+        self, min_envs: int = 1, timeout: float | None = None
+    ) -> tuple[npt.NDArray[np.intp], Any, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], list[dict[str, Any]]]:
+        """The same as `recv`, but for the infos: a list with each environment's own, as it gave it.
+
+        In a batch each column has one type, that of its first row: what it holds depends on who is beside whom.
+        """
+        envs, pickled = self._recv(min_envs, timeout)
+        infos = self._fleet.own_infos(envs, pickled)
+        if self._tasks.active:
+            infos = [{**self._fleet.task_info(env), **info} for env, info in zip(envs.tolist(), infos, strict=True)]
+        return envs, *self._fleet.rows(envs, self._set), infos
+
+    def _recv(self, min_envs: int, timeout: float | None) -> tuple[npt.NDArray[np.intp], dict[int, Info]]:
+        """Who has come back, and the infos that came by pipe."""
         arguments.check_count("min_envs", min_envs)
         self._pending.check_sent()
         if min_envs > len(self._flights):
@@ -380,11 +401,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             )
         landed = self._flights.wait(lambda: self._flights.landed(min_envs), timeout)
         pickled = self._receive(landed)
-        envs = np.array([flight.env for flight in landed], np.intp)
-        observations, rewards, terminated, truncated, infos = self._fleet.rows(envs, self._set, pickled)
-        if self._tasks.active:
-            infos = {**self._fleet.task_infos(envs), **infos}
-        return envs, observations, rewards, terminated, truncated, infos
+        return np.array([flight.env for flight in landed], np.intp), pickled
 
     def ready(self, min_envs: int = 1, timeout: float | None = 0.0) -> int:
         """How many environments have answered to `send` and are yet to be received.
@@ -395,6 +412,16 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         arguments.check_count("min_envs", min_envs)
         arguments.optional_wait(timeout)
         return self._flights.ready(min(min_envs, len(self._flights)), timeout)
+
+    @property
+    def late(self) -> list[int]:
+        """The environments on their way whose deadline has passed: `recv` deals with them, and does not wait for it."""
+        return self._flights.late()
+
+    @property
+    def workers_of(self) -> tuple[int, ...]:
+        """The worker that holds each environment."""
+        return tuple(self._fleet.crew.owner)
 
     def recv_env(self, env: int, timeout: float | None = None) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """What one environment has answered to `send` or `send_reset`, as the environment itself would return it."""

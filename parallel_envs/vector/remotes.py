@@ -13,7 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
+
+from parallel_envs.vector.layout import assembler, leaves
 
 if TYPE_CHECKING:
     from parallel_envs.vector.manager import ParallelEnvManager
@@ -47,7 +50,7 @@ class Remote:
             case "reset":
                 self._send_reset(dict(data or {}))
             case "step":
-                self._manager.send([data["action"]], env_ids=[self._env])
+                self._manager.send(self._batch_of(data["action"]), env_ids=[self._env])
             case "get_attr":
                 self._ready = self._manager.get_attr(data["name"], env_ids=[self._env])[0]
             case "seed":
@@ -68,6 +71,12 @@ class Remote:
         word, self._asked = str(self._asked), None
         answer, self._ready = self._ready, None
         return word, answer
+
+    def _batch_of(self, action: Any) -> Any:
+        """A batch of this one action."""
+        space = self._manager.single_action_space
+        parts = [(leaf, leaf.of(action)) for leaf in leaves(space)]
+        return assembler(space)([np.asarray(part)[None] if leaf.fixed else (part,) for leaf, part in parts])
 
     def _send_reset(self, data: dict[str, Any]) -> None:
         tasks = [data.pop("task")] if "task" in data else None
@@ -90,7 +99,7 @@ class Remote:
         word, data = request
         if word == "reset" and not isinstance(data, Mapping | None):
             raise ValueError(f"{request!r} was sent to remote {self._env}. Its data must be a dict, or None.")
-        if word == "seed" and (isinstance(data, bool) or not isinstance(data, int)):
+        if word == "seed" and (isinstance(data, bool) or not isinstance(data, int | np.integer)):
             raise ValueError(f"{request!r} was sent to remote {self._env}. Its data must be a whole number.")
         if word in ("step", "get_attr"):
             needed = {"step": "action", "get_attr": "name"}[word]

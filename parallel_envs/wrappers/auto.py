@@ -317,6 +317,9 @@ class PerAgentAutoWrapper(LocalWrapper):
     def _revived(self, agents: Iterable[Agent] | None) -> list[Agent]:
         return self._true._revived(agents)  # as above
 
+    def _back_at(self, agent: Agent) -> float | None:
+        return self._true._back_at(agent)  # as above
+
     def _is_anybody_busy(self) -> bool:
         return self._true._is_anybody_busy()  # as above
 

@@ -15,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from parallel_envs.closing import ClosedAtExit
@@ -32,6 +33,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _NOT_YET = Answer(late=True)
 _TWICE = "send was called twice without recv in between. Call recv first."
+
+
+@dataclass(slots=True)
+class _Overdue:
+    """An answer that is still to come: by when it was due, and the seconds of its lateness that have been counted."""
+
+    due: float
+    counted: float = 0.0
+
+    def more(self, now: float) -> float:
+        """By how much more it is late than has been counted, if it came now. That is counted then."""
+        before, self.counted = self.counted, max(now - self.due, self.counted)
+        return self.counted - before
 
 
 class PerAgentWrapper(ClosedAtExit, ABC):
@@ -58,7 +72,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         self._sent: deque[Turn] = deque()  # by `send`
         self._open: list[Turn] = []  # these, and those of single agents
         self._deputy: PerAgentWrapper | None = None  # who takes the turns in the place of this one
-        self._overdue: dict[Agent, float] = {}  # who still owes an answer: up to when its lateness has been counted
+        self._overdue: dict[Agent, _Overdue] = {}  # who still owes an answer
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
@@ -99,6 +113,8 @@ class PerAgentWrapper(ClosedAtExit, ABC):
             for agent in self.policies
             if agent in observations
         }
+        if self._overdue:
+            self._welcome()
         turn = Turn(asks, time.monotonic())
         acting = self if self._deputy is None else self._deputy
         turn.token = acting._begin(asks if self.rules.lateness_budget is None else self._still_in(asks))
@@ -167,8 +183,9 @@ class PerAgentWrapper(ClosedAtExit, ABC):
                 tally.late += 1
                 tally.late_seconds += self._lateness(turn, agent, answer, limit)
             return _NOT_YET
+        if (overdue := self._overdue.pop(agent, None)) is not None:  # it came back just when it was to be asked
+            tally.late_seconds += overdue.more(turn.began)
         if answer.failure is None:
-            self._overdue.pop(agent, None)
             answer = Answer(answer.action, self.rules.objection(agent, self.policies[agent], answer.action, wanted))
         if answer.failure is not None:
             tally.failed += 1
@@ -185,10 +202,16 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         """By how much more an agent is late than has been counted: until now, if its answer is still to come."""
         if not answer.late:
             return answer.seconds - limit
-        now = time.monotonic()
-        since = self._overdue.get(agent, turn.began + limit)
-        self._overdue[agent] = now
-        return max(now - since, 0.0)
+        overdue = self._overdue.setdefault(agent, _Overdue(turn.began + limit))
+        return overdue.more(time.monotonic())
+
+    def _welcome(self) -> None:
+        """Count to its end the lateness of those who have come back, with an answer that nobody waits for any more."""
+        acting = self if self._deputy is None else self._deputy
+        for agent, overdue in list(self._overdue.items()):
+            if (back := acting._back_at(agent)) is not None:
+                self.tallies[agent].late_seconds += overdue.more(back)
+                del self._overdue[agent]
 
     def _still_in(self, asks: dict[Agent, Ask]) -> dict[Agent, Ask]:
         return {agent: ask for agent, ask in asks.items() if not self._is_out(agent)}
@@ -218,6 +241,13 @@ class PerAgentWrapper(ClosedAtExit, ABC):
 
         With `later`, a policy that is still busy with a turn is not waited for: it does this when it comes back.
         """
+
+    def _back_at(self, agent: Agent) -> float | None:
+        """When a policy that was late has come back, by the monotonic clock; None: it has not. 0.0: nobody knows when.
+
+        Only for strategies whose `_end` leaves late ones behind.
+        """
+        return 0.0
 
     # ---- episodes and state -----------------------------------------------------------------------------------------
 

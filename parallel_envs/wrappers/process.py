@@ -168,6 +168,20 @@ class PerAgentProcessWrapper(PerAgentWrapper):
                 return said
         return Answers({}, dict.fromkeys(agents, Answer(failure=failure)))
 
+    def _back_at(self, agent: Agent) -> float | None:
+        self._forget_answered()
+        worker = self._home[agent]
+        if worker in self._late:
+            return None
+        if self._loss(worker) is not None:
+            return 0.0  # which is told when it is asked
+        ticket = self._last[worker] = self._workers.call(worker, self._key, "acted_at")
+        if not self._workers.wait(ticket, self.rules.action_timeout):
+            self._late[worker] = ticket
+            return None
+        reply = ticket.replies[worker]
+        return 0.0 if _failure_in(reply) is not None else float(reply.value)
+
     def _forget_answered(self) -> None:
         """Know who has answered by now, of those who are late or whom Ctrl-C has left unheard."""
         while any(map(self._is_busy, self._last)) and self._workers.pump(0.0):

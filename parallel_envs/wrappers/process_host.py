@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,7 @@ class PolicyHost:
         self._block: SharedBlock | None = None
         self._views: dict[Agent, npt.NDArray[Any]] = {}
         self._said: dict[Agent, Answers] = {}
+        self._acted_at = 0.0
         for agent, policy in policies.items():
             try:
                 self._seats[agent] = Seat(made(policy))
@@ -71,7 +73,13 @@ class PolicyHost:
         )
 
     def _answers(self, asks: Mapping[Agent, Ask]) -> Answers:
-        return self._noted(ask_in_turn(self._seats, asks, Answers.none()))
+        answers = self._noted(ask_in_turn(self._seats, asks, Answers.none()))
+        self._acted_at = time.monotonic()
+        return answers
+
+    def acted_at(self) -> float:
+        """When they were last done with a turn, by the clock that all processes share."""
+        return self._acted_at
 
     def tell(self, method: str, arguments: Mapping[Agent, tuple[Any, ...]]) -> Answers:
         """Call a method of these agents' seats."""

@@ -44,6 +44,9 @@ class SplitWrapper(PerAgentWrapper):
         chosen = None if agents is None else dict.fromkeys(agents)
         return [one for part in self.parts for one in part._revived(None if chosen is None else _own(part, chosen))]
 
+    def _back_at(self, agent: Agent) -> float | None:
+        return next(part._back_at(agent) for part in self.parts if agent in part.policies)  # as above
+
     def _is_anybody_busy(self) -> bool:
         return any(part._is_anybody_busy() for part in self.parts)  # as above
 

@@ -45,6 +45,7 @@ class PerAgentThreadWrapper(LocalWrapper):
         self._groups = sharers(self.policies)
         self._last: dict[int, Future[None]] = {}  # of each group, what it was asked last
         self._late: dict[int, Future[None]] = {}  # whose turn has ended without them
+        self._ended: dict[int, float] = {}  # when it was last done with that
         self._owed: dict[int, list[Owed]] = {}  # what late policies are to do when they are back
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
@@ -56,7 +57,7 @@ class PerAgentThreadWrapper(LocalWrapper):
             mine = {agent: asks[agent] for agent in group if agent in asks}
             if mine and self._is_back(number):
                 owed, before = self._owed.pop(number, ()), self._last.get(number)
-                self._last[number] = threads.submit(self._answer, mine, said.answers, owed, before)
+                self._last[number] = threads.submit(self._answer, number, mine, said.answers, owed, before)
                 said.running[number] = self._last[number]
         return said
 
@@ -66,14 +67,26 @@ class PerAgentThreadWrapper(LocalWrapper):
             del self._late[number]
         return number not in self._late
 
+    def _back_at(self, agent: Agent) -> float | None:
+        number = next(number for number, group in enumerate(self._groups) if agent in group)
+        return self._ended.get(number, 0.0) if self._is_back(number) else None
+
     def _answer(
-        self, asks: Mapping[Agent, Ask], answers: Answers, owed: Sequence[Owed], before: Future[None] | None
+        self,
+        number: int,
+        asks: Mapping[Agent, Ask],
+        answers: Answers,
+        owed: Sequence[Owed],
+        before: Future[None] | None,
     ) -> None:
         if before is not None:
             wait([before])  # a turn of others of the group, or one that Ctrl-C has ended
         for method, arguments in owed:
             super()._ask_seats(method, arguments)
-        ask_in_turn(self._seats, asks, answers, timed=self.rules.action_timeout is not None)
+        try:
+            ask_in_turn(self._seats, asks, answers, timed=self.rules.action_timeout is not None)
+        finally:
+            self._ended[number] = time.monotonic()
 
     def _end(self, token: _Said, deadline: float | None) -> Answers:
         wait(token.running.values(), None if deadline is None else max(deadline - time.monotonic(), 0.0))

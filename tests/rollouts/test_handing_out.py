@@ -12,6 +12,15 @@ from parallel_envs import collect
 from tests.gates import MANY, Gate
 from tests.rollouts.players import Acting, GatedTask, zeros
 from tests.vector.conftest import Make
+from tests.vector.small_envs import CountingEnv
+
+
+@pytest.mark.parametrize("num_rollouts", [2, 4])
+def test_fewer_rollouts_than_envs_are_shared_out_among_all_workers(make: Make, num_rollouts: int) -> None:
+    envs = make([CountingEnv] * 8, num_workers=2)
+    collect(envs, Acting(zeros), num_rollouts)
+    steps = [worker["steps"] for worker in envs.stats()]
+    assert steps[0] == steps[1] > 0
 
 
 class Playing(Acting):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -48,6 +49,17 @@ def test_ctrl_c_keeps_the_rollouts_that_were_complete(make: Make, at: int) -> No
     assert_same_batch(content(kept), content([whole[rollout.id] for rollout in kept]))
     assert not any(envs.is_away(env) for env in range(3))
     assert_same_batch(content(collect(envs, Counting(), 30, seed=5)), content(whole))
+
+
+@pytest.mark.parametrize("on_failure", ["raise", "restart"])
+def test_ctrl_c_does_not_wait_for_a_deadline(make_process: Make, gate: Gate, on_failure: str) -> None:
+    envs = make_process([partial(GatedEnv, gate.path)] * 2, step_timeout=60.0, on_failure=on_failure)
+    began = time.monotonic()
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(CollectionInterrupted):
+        collect(envs, Acting(zeros), 2)
+    assert time.monotonic() - began < 30.0
+    gate.let_through(10)
 
 
 def test_it_is_a_keyboard_interrupt() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -88,6 +89,33 @@ def test_equal_arrays_share_a_number() -> None:
 
 def test_arrays_within_tasks_are_compared_too() -> None:
     assert numbers([("a", np.ones(2)), ("a", np.ones(2)), ("a", np.zeros(2)), {"goal": np.ones(2)}]) == [0, 0, 2, 3]
+
+
+def test_each_rollout_plays_the_very_task_that_was_given() -> None:
+    tasks: list[Any] = [{"wind": 0.0}, {"wind": -0.0}, ("x", 1), ("x", True), Noisy(1, 0.0), Noisy(1, 0.9)]
+    given = [order.task.value for order in orders(len(tasks), tasks, 0, 0) if order.task is not None]
+    assert all(one is task for one, task in zip(given, tasks, strict=True))
+    assert numbers(tasks) == [0, 0, 2, 3, 4, 4]
+
+
+@dataclass(frozen=True)
+class Noisy:
+    goal: int
+    noise: float = field(compare=False)
+
+
+def test_whole_numbers_are_the_same_whether_pythons_or_numpys() -> None:
+    assert numbers([3, np.int64(3), 4]) == [0, 0, 2]
+
+
+def test_ids_do_not_come_to_the_end_of_numpys_numbers() -> None:
+    ids = [order.id for order in orders(10, None, 0, np.uint8(250))]  # type: ignore[arg-type]  # that is the point
+    assert ids == list(range(250, 260))
+
+
+def test_a_number_of_more_than_64_bits_is_refused_before_anything_is_played() -> None:
+    with pytest.raises(ValueError, match="does not fit into 64 bits"):
+        numbers([Task(1, 1), Task(3, 1 << 70)])
 
 
 def test_task_objects_keep_their_numbers() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from parallel_envs.errors import ClosedError
-from parallel_envs.testing import assert_same_batch
+from parallel_envs.testing import ScriptedEnv, assert_same_batch
 from tests.gates import Gate
 from tests.vector.conftest import Make
 from tests.vector.task_envs import RAISE, UNSET, ByOptions, ByResetTask, Gated, Playing
@@ -34,6 +35,26 @@ def test_a_reset_is_answered_with_an_observation(make: Make) -> None:
     assert word == "obs"
     assert_same_batch(observation, np.array([17, 0, 0]))
     assert envs.call("played") == (UNSET, UNSET, 17)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Dict(move=spaces.Discrete(3), force=spaces.Box(-1.0, 1.0, (2,))),
+        spaces.Tuple([spaces.Discrete(3), spaces.Text(4)]),
+        spaces.Box(-1.0, 1.0, (2, 2)),
+        spaces.Text(4),
+    ],
+    ids=["dict", "tuple", "box", "text"],
+)
+def test_actions_of_any_space_reach_the_env(make: Make, space: spaces.Space[Any]) -> None:
+    envs, reference = make([partial(ScriptedEnv, action_space=space)] * 2), ScriptedEnv(action_space=space)
+    asked(envs.remotes[1], "seed", np.int64(3))
+    assert_same_batch(asked(envs.remotes[1], "reset", {})[1], reference.reset(seed=3)[0])
+    space.seed(5)
+    for action in [space.sample() for _ in range(2)]:
+        observation, reward, *_ = reference.step(action)
+        assert_same_batch(asked(envs.remotes[1], "step", {"action": action})[1][:2], (observation, reward))
 
 
 def test_a_step_is_answered_with_a_transition(make: Make) -> None:

@@ -83,6 +83,31 @@ def test_lateness_is_counted_until_the_answer_has_come(policy: WrappedMultiAgent
     assert policy.tallies["a"].late_seconds == pytest.approx(time.monotonic() - began, abs=0.1)
 
 
+def test_lateness_ends_when_the_policy_is_back_and_not_when_it_is_asked_again(
+    policy: WrappedMultiAgentPolicy, gate: Gate
+) -> None:
+    began = time.monotonic()
+    policy.step({"a": WAIT})
+    time.sleep(0.3)
+    gate.let_through()
+    policy.get_state()  # it is back
+    back = time.monotonic()
+    time.sleep(1.0)  # what the caller does meanwhile is its own affair
+    policy.step({"a": GO})
+    assert 0.3 <= policy.tallies["a"].late_seconds <= back - began
+
+
+def test_an_answer_that_came_while_nobody_waited_uses_up_the_budget(wrap: Wrap, gate: Gate, parallel: str) -> None:
+    rules = Rules(action_timeout=SHORT, default_action=LATE, lateness_budget=0.2)
+    policy = wrap({"a": Waiting(gate.path), "b": Constant(7)}, parallel, rules=rules)
+    policy.step({"a": WAIT, "b": GO})
+    time.sleep(0.3)
+    gate.let_through()
+    assert policy.get_state()["a"][0]["count"] == 1  # it is back
+    assert [policy.step({"a": GO, "b": GO}) for _ in range(3)] == [{"a": LATE, "b": 7}] * 3
+    assert policy.tallies["a"].late == 1
+
+
 def test_who_has_used_up_the_budget_is_not_asked_any_more_until_the_next_episode(
     wrap: Wrap, gate: Gate, parallel: str
 ) -> None:

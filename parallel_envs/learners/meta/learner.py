@@ -89,8 +89,13 @@ class Learner(Player):
             try:
                 self._fill_pool()
                 while not self.finished:
-                    self._iterate(run)
+                    self.collect_rollouts_parallel(
+                        self.settings.train.num_rollouts_per_iter, parallel_env=self.train_env_parallel
+                    )
+                    self._learn(run)
             except KeyboardInterrupt:
+                if self._has_news:  # it struck just before they were to be learnt from
+                    self._learn(run)
                 self._keep(run)
                 raise
         return run.folder
@@ -105,7 +110,10 @@ class Learner(Player):
             return Run.create(chosen, self.settings.described(), seed=self.seed, **options)
         if folder is not None and Path(folder) != self._resumed:
             raise ValueError(f"The run goes on in {self._resumed}, and folder={str(folder)!r} was given.")
-        return Run.resume(self._resumed, **options)[0]
+        run, newest = Run.resume(self._resumed, **options)
+        if not self._is_whole or int(newest.name) != self._n_env_steps_total:
+            self.load(newest)  # the run has gone back to there, and so does the learner
+        return run
 
     @property
     def progress(self) -> float:
@@ -123,28 +131,37 @@ class Learner(Player):
     def _fill_pool(self) -> None:
         missing = self.settings.train.num_init_rollouts_pool - self._num_rollouts
         if missing > 0:
+            self._learnt_from = self.settings.train.num_init_rollouts_pool  # these wait in the buffer
             self.collect_rollouts_parallel(missing, random_actions=True, parallel_env=self.train_env_parallel)
 
-    def _iterate(self, run: Run) -> None:
-        """Collect, learn, and write down what came of it."""
-        self.collect_rollouts_parallel(self.settings.train.num_rollouts_per_iter, parallel_env=self.train_env_parallel)
-        with Interrupts():  # what was collected is learnt from: a Ctrl-C waits until that is done
+    def _learn(self, run: Run) -> None:
+        """Learn from what was collected, and write down what came of it."""
+        with Interrupts():  # a Ctrl-C waits until that is done; a second one does not
+            self._learnt_from, self._is_whole = self._num_rollouts, False
             stats = {"return": float(self.last_rollouts.total_rewards.mean()), **self.update()}
             self.num_iters_done += 1
             self.log_train_stats(run, stats)
-            self._whole_at = self._num_rollouts
+            self._is_whole = True
             if self.finished or self.num_iters_done % self._tenth(self.settings.checkpoint_every) == 0:
                 self._keep(run)
 
     def _keep(self, run: Run) -> None:
-        """Save a checkpoint, if there is none of this moment, and nothing waits to be learnt."""
-        if self._whole_at == self._num_rollouts and self._n_env_steps_total != self._kept_at:
+        """Save a checkpoint, if there is none of this moment, and nothing is half learnt."""
+        if self._is_whole and self._n_env_steps_total != self._kept_at:
             run.save(self._n_env_steps_total, self.save)
             self._kept_at = self._n_env_steps_total
 
-    _whole_at: int | None = None
-    """How many rollouts there were at the end of the last iteration. If there are more now, they wait to be learnt."""
-    _kept_at = 0
+    _learnt_from = 0
+    """How many rollouts there were when it learnt last."""
+    _is_whole = True
+    """Whether no iteration was cut short while it learnt."""
+    _kept_at: int | None = None
+    """How many steps had been made when a checkpoint was saved last."""
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether rollouts wait to be learnt from."""
+        return self._is_whole and self._num_rollouts > self._learnt_from
 
     def log_train_stats(self, run: Run, stats: Mapping[str, float]) -> None:
         """Write a line of metrics, with an evaluation where one is due."""
@@ -186,6 +203,7 @@ class Learner(Player):
         self.num_iters_done = stored.about["num_iters_done"]
         self._num_rollouts = stored.about["num_rollouts"]
         self._n_env_steps_total = self._kept_at = stored.about["num_env_steps"]
+        self._learnt_from, self._is_whole = self._num_rollouts, True
 
     @classmethod
     def resume(cls, folder: str | Path, **overrides: Any) -> Self:

@@ -26,6 +26,7 @@ from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.runs import newest_checkpoint
 from parallel_envs.learners.settings import BadSettings
 from parallel_envs.rollouts import Rollouts, collect
+from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.seeding import SeedTree
 from parallel_envs.tasks import Task
 from parallel_envs.vector import ParallelEnvManager
@@ -196,10 +197,11 @@ class Player(ClosedAtExit):
             first_id=self._num_rollouts,
             exact=self.settings.train.exact,
         )
-        self._num_rollouts += num_rollouts
-        self.agent.lived(self.last_rollouts)
-        self._n_env_steps_total += self.last_rollouts.num_steps
-        self.seconds["collect"] += time.perf_counter() - began
+        with Interrupts():  # nothing of it has been lived, or all of it
+            self.agent.lived(self.last_rollouts)
+            self._num_rollouts += num_rollouts
+            self._n_env_steps_total += self.last_rollouts.num_steps
+            self.seconds["collect"] += time.perf_counter() - began
         return self.last_rollouts.num_steps
 
     # ---- measuring --------------------------------------------------------------------------------------------------

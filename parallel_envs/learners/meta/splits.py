@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parallel_envs.engine import dump_request
 from parallel_envs.learners.meta.families import Family
 from parallel_envs.learners.settings import BadSettings
 from parallel_envs.seeding import SeedTree
+from parallel_envs.task_keys import task_key
 from parallel_envs.tasks import Task, TaskSource, UniformTasks, split_tasks
 
 Pool = tuple[Task, ...]
@@ -38,13 +38,13 @@ class FreshTasks(TaskSource):
 
     def __init__(self, family: Family, left_out: Sequence[Task], seed: SeedTree) -> None:
         self._family, self._tree = family, seed
-        self._left_out = {_key(task.value) for task in left_out}
+        self._left_out = {task_key(task.value) for task in left_out}
         self._first_number = len(left_out)
 
     def task_for(self, env: int, episode: int) -> Task:
         for attempt in range(_MOST_DRAWS):
             (value,) = self._family.draw(1, self._tree.child(env, episode, attempt).seed())
-            if _key(value) not in self._left_out:
+            if task_key(value) not in self._left_out:
                 return Task(value, self._first_number + env)
         raise BadSettings(
             f"`env.num_train_tasks` is null, but `{self._family.name}` has hardly any task besides those for "
@@ -79,15 +79,16 @@ def _distinct(
     family: Family, count: int, seed: SeedTree, draw: Draw | None = None, without: Sequence[Any] = ()
 ) -> list[Any]:
     """So many tasks, no two of them the same, and none of those to be left out."""
-    if family.everything is not None:
-        _check_enough(family, len(family.everything), count)
-        order = seed.child("pool").generator().permutation(len(family.everything))
-        return [family.everything[place] for place in order[:count].tolist()]
+    left_out = {task_key(task) for task in without}
+    if family.everything is not None and draw is None:
+        listed = [task for task in family.everything if task_key(task) not in left_out]
+        _check_enough(family, len(listed), count)
+        order = seed.child("pool").generator().permutation(len(listed))
+        return [listed[place] for place in order[:count].tolist()]
     found: dict[bytes, Any] = {}
-    left_out = {_key(task) for task in without}
     for attempt in range(_MOST_DRAWS):
         for task in (draw or family.draw)(count, seed.child("pool", attempt).seed()):
-            found.setdefault(_key(task), task)
+            found.setdefault(task_key(task), task)
         if len(found.keys() - left_out) >= count:
             break
     wanted = [task for key, task in found.items() if key not in left_out]
@@ -106,8 +107,3 @@ def _check_enough(family: Family, found: int, count: int) -> None:
 
 def _numbered(tasks: Sequence[Any]) -> tuple[Task, ...]:
     return tuple(Task(value, number) for number, value in enumerate(tasks))
-
-
-def _key(task: Any) -> bytes:
-    """Equal for tasks that are the same."""
-    return bytes(dump_request(task)[0])

@@ -225,6 +225,28 @@ def test_ctrl_c_while_collecting_leaves_a_checkpoint_of_the_last_whole_iteration
         assert learner.finished
 
 
+@pytest.mark.parametrize("algorithm", [PPO, DQN], ids=["ppo", "dqn"])
+@pytest.mark.parametrize("call", [1, 3])
+@pytest.mark.parametrize("moment", ["policy", "lived", "update"])
+def test_a_learner_that_ctrl_c_has_struck_goes_on_as_if_it_had_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, call: int, algorithm: dict[str, Any]
+) -> None:
+    pool: dict[str, Any] = {"train__num_init_rollouts_pool": 5} if algorithm is DQN else {}
+    given = settings(policy__algorithm=algorithm, train__num_iters=5, eval__interval=2, train__exact=True, **pool)
+    with Learner({**given, "checkpoint_every": 2}) as learner:
+        learner.train(tmp_path / "whole")
+        wanted = weights(learner)
+    with Learner({**given, "checkpoint_every": 2}) as learner:
+        owner = learner if moment == "update" else learner.agent
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, moment, _struck_in(call, getattr(owner, moment)))
+            with pytest.raises(KeyboardInterrupt):
+                learner.train(tmp_path / "struck")
+        learner.train()
+        np.testing.assert_array_equal(weights(learner), wanted)
+    assert lines(tmp_path / "struck") == lines(tmp_path / "whole")
+
+
 def _struck_in(call: int, function: Any) -> Any:
     """The function, in one call of which Ctrl-C is pressed."""
     calls = iter(range(1, 100))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,26 @@ def test_train_and_eval_tasks_are_disjoint(name: str) -> None:
     train, kept = values(split(find_family(name, {}), 12, 9, SEED))
     assert (len(train), len(kept)) == (12, 9)
     assert not train & kept
+
+
+@pytest.mark.parametrize("num_train", [15, None])
+def test_tasks_of_evaluation_are_asked_for_also_where_all_tasks_can_be_listed(num_train: int | None) -> None:
+    corner = [(4, 4), (4, 3), (3, 4), (3, 3)]
+    family = replace(GRID, draw_eval=lambda count, seed: corner[:count])
+    parts = split(family, num_train, 4, SEED)
+    assert [task.value for task in parts.eval_tasks] == corner
+    assert not {task.value for task in parts.for_rollouts(0, 300)} & set(corner)
+
+
+@pytest.mark.parametrize("num_train", [6, None])
+def test_numpys_whole_numbers_are_the_tasks_that_pythons_are(num_train: int | None) -> None:
+    def draw(count: int, seed: int) -> list[Any]:
+        return list(np.random.default_rng(seed).integers(12, size=count))
+
+    family = Family("numbers", None, draw, lambda count, seed: list(range(count)))
+    parts = split(family, num_train, 6, SEED)
+    assert [task.value for task in parts.eval_tasks] == list(range(6))
+    assert {int(task.value) for task in parts.for_rollouts(0, 100)} <= set(range(6, 12))
 
 
 def test_numbers_tell_tasks_apart_across_the_split() -> None:
