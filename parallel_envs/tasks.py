@@ -212,7 +212,9 @@ class ScoredTasks(_Pool):
         _check_share("uniform_share", uniform_share)
         self.uniform_share = uniform_share
         self._scores = np.ones(len(self.tasks))
-        self._places = {task.id: place for place, task in enumerate(self.tasks)}
+        self._places: dict[int, list[int]] = {}  # a task may come several times
+        for place, task in enumerate(self.tasks):
+            self._places.setdefault(task.id, []).append(place)
 
     def score(self, task_id: int, value: float) -> None:
         """Set the score of a task."""

@@ -25,7 +25,7 @@ from learning_curve import as_csv, as_svg, curve, interval
 from parallel_envs.learners import IndependentLearners
 from parallel_envs.learners.algorithm_settings import algorithm_configs
 from parallel_envs.learners.checkpoints import load_checkpoint
-from parallel_envs.learners.learner import CONFIGS
+from parallel_envs.learners.learner import configs_by_name
 from parallel_envs.learners.runs import newest_checkpoint, read_metrics, settings_of
 from parallel_envs.learners.settings import TrainSettings, load_settings
 from parallel_envs.learners.training import begin, go_on
@@ -127,7 +127,7 @@ def returns(settings: TrainSettings, folder: Path, *, deterministic: bool) -> di
     """Each agent's mean return in an episode of each of many environments."""
     factory = env_factory(settings.env, settings.env_kwargs, settings.turns)
     with MultiAgentEnvManager([factory] * NUM_EPISODES, backend="serial") as envs:
-        configs = algorithm_configs(settings, envs.possible_agents, CONFIGS)
+        configs = algorithm_configs(settings, envs.possible_agents, configs_by_name())
         with IndependentLearners(envs, configs, update_mode="sequential", seed=settings.seed) as learners:
             learners.load_states(learnt(newest_checkpoint(folder) or folder))
             policies = {agent: learner.policy() for agent, learner in learners.agents.items()}

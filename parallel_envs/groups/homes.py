@@ -7,6 +7,7 @@ was seen last.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from parallel_envs.groups.jobs import Answers, Job, Read, Request, Standing, Tol
 from parallel_envs.groups.placement import placed, placed_beside_caller
 from parallel_envs.groups.player import Recipe
 from parallel_envs.groups.shelf import Shelf
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,7 @@ class Homes:
     def _results(self, answers: Answers, failures: dict[int, EnvFailure]) -> Results:
         for env, broken in answers.broken.items():
             failures[env] = of_error(env, self._tags[env], broken.doing, broken.failure)
+            _log.warning("%s", failures[env])
         for env, state in answers.met.items():
             if env in answers.told and not _same(state, self._standing(env).state):
                 failures[env] = of_divergence(env, self._tags[env])

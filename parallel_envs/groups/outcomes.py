@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,30 @@ def read_flag(told: Any) -> bool:
     if isinstance(told, str | bytes):
         raise TypeError(f"step() returned {told!r} for terminated or truncated. Give True or False.")
     return bool(told)
+
+
+def check_success(told: Any) -> None:
+    """Raise for a word in the place of `success`: "no" would be a success."""
+    if isinstance(told, str | bytes):
+        raise TypeError(f"step() returned {told!r} for success in its info. Give True or False.")
+
+
+def check_pictures(state: Any) -> None:
+    """Raise for a state with `images` that are none."""
+    match state:
+        case {"text": _, "images": images} if images is not None:
+            if not (isinstance(images, list | tuple) or (isinstance(images, np.ndarray) and images.ndim == 4)):
+                raise TypeError(f"A state has the images {_shown(images)}. Give a list of pictures.")
+            for image in images:
+                if not (isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.shape[2:] == (3,)):
+                    raise TypeError(
+                        f"A state has the image {_shown(image)}. Give arrays of uint8 of shape (height, width, 3)."
+                    )
+
+
+def _shown(value: Any) -> str:
+    kind = f"an array of {value.dtype} of shape {value.shape}" if isinstance(value, np.ndarray) else None
+    return kind or reprlib.repr(value)
 
 
 def _number(reward: Any) -> float:

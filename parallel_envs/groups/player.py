@@ -12,7 +12,7 @@ from parallel_envs.engine import let_ctrl_c_through
 from parallel_envs.groups.guarded import Guarded, seeded
 from parallel_envs.groups.jobs import Job, Played, Restore
 from parallel_envs.groups.meanings import folded, meanings_of
-from parallel_envs.groups.outcomes import read_flag, read_outcome
+from parallel_envs.groups.outcomes import check_pictures, check_success, read_flag, read_outcome
 
 _PLAIN = frozenset({str, float, int, bool, type(None)})
 """What nobody can write into."""
@@ -70,6 +70,7 @@ class Player:
     def reset(self, seed: int, mode: str) -> Any:
         """Begin an episode; its first state."""
         self._begin(seed, mode)
+        check_pictures(self._state)
         return self._told(self._state)
 
     def play(self, actions: Sequence[str], allowance: int) -> Played:
@@ -95,6 +96,10 @@ class Player:
                 executed = executed[: len(executed) - len(list(following))]
                 break
         self._state = state
+        if type(state) is not str:
+            check_pictures(state)
+        if "success" in info:
+            check_success(info["success"])
         if self._copies:
             state, info = self._told(state), self._told_of(info)
         if not (terminated is truncated is False):  # over, or not told as Gymnasium tells it
@@ -110,7 +115,19 @@ class Player:
     def measure(self) -> dict[str, float]:
         """Its own metrics."""
         tell = getattr(self._env, "metrics", None)
-        return {str(name): float(value) for name, value in tell().items()} if callable(tell) else {}
+        if not callable(tell):
+            return {}
+        try:
+            given = tell()
+        except Exception as error:
+            error.add_note("It comes from metrics(), which is asked for at the end of an episode.")
+            raise
+        try:
+            return {str(name): float(value) for name, value in given.items()}
+        except (AttributeError, TypeError, ValueError):
+            raise TypeError(
+                f"metrics() of {_kind_of(self._env)} returned {given!r}. Give a dict of numbers by name."
+            ) from None
 
     def restore(self, restore: Restore) -> Any:
         """Come to where an episode stood; the state there, which the environment may write into no more."""

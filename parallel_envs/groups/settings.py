@@ -67,16 +67,27 @@ def _checked(content: dict[str, Any], where: str) -> GroupsSettings:
     for key in content.keys() - ours.keys():
         if (close := nearest(key, GroupsSettings.model_fields)) is not None:
             raise BadSettings(f"In {where}:\n  `{key}` is unknown. Did you mean `{close}`?")
-        if not isinstance(content[key], Mapping) and (right := _right_place(key)) is not None:
+        if (right := _right_place(key, content[key])) is not None:
             raise BadSettings(f"In {where}:\n  `{key}` does not stand at the top. Write it as `{right}`.")
+        if "_" in key and (close := nearest(key, ManagerBlock.model_fields, cutoff=0.85)) is not None:
+            raise BadSettings(f"In {where}:\n  `{key}` is unknown. Did you mean `es_manager.{close}`?")
     try:
         return GroupsSettings.model_validate(ours)
     except ValidationError as error:
         raise BadSettings(f"In {where}:{told_of_settings(error)}") from None
 
 
-def _right_place(key: str) -> str | None:
-    """Where a word at the top has a meaning, if it has one somewhere."""
+def _right_place(key: str, value: Any) -> str | None:
+    """Where a word at the top has a meaning, if it has one somewhere and nowhere else."""
+    if key in ("train", "val"):
+        is_ours = isinstance(value, Mapping) and bool(ModeBlock.model_fields.keys() & value.keys())
+        return f"es_manager.{key}" if is_ours else None
+    if key in ModeBlock.model_fields:
+        return f"es_manager.train.{key}"
+    if isinstance(value, Mapping):
+        return None
+    if key == "n_groups":
+        return "es_manager.train.env_configs.n_groups"
     if key in ManagerBlock.model_fields:
         return f"es_manager.{key}"
     return f"custom_envs.TAG.{key}" if key in TagBlock.model_fields else None

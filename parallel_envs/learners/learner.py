@@ -29,8 +29,18 @@ Flags = npt.NDArray[np.bool_]
 
 ALGORITHMS: dict[type[AlgorithmConfig], type[Algorithm]] = {PPOConfig: PPO, DQNConfig: DQN, SACConfig: SAC}
 """By the type of their config."""
-CONFIGS: dict[str, type[AlgorithmConfig]] = {kind.name: config for config, kind in ALGORITHMS.items()}
-"""The types of configs, by the algorithms' names."""
+
+
+def configs_by_name() -> dict[str, type[AlgorithmConfig]]:
+    """The types of configs, by the algorithms' names: as settings and checkpoints tell them."""
+    by_name: dict[str, type[AlgorithmConfig]] = {}
+    for config, kind in ALGORITHMS.items():
+        if by_name.setdefault(kind.name, config) is not config:
+            raise ValueError(
+                f"{kind.__name__} and {ALGORITHMS[by_name[kind.name]].__name__} are both named {kind.name!r} in "
+                "ALGORITHMS, and checkpoints tell algorithms by their names. Give each a `name` of its own."
+            )
+    return by_name
 
 
 class AgentLearner:
@@ -61,7 +71,10 @@ class AgentLearner:
     ) -> None:
         if type(config) not in ALGORITHMS:
             known = ", ".join(kind.__name__ for kind in ALGORITHMS)
-            raise TypeError(f"Agent {agent!r}: {config!r} is no config of an algorithm. Give one of {known}.")
+            raise TypeError(
+                f"Agent {agent!r}: {config!r} is no config of an algorithm. Give one of {known}, or "
+                "register your own: parallel_envs.learners.learner.ALGORITHMS[its type] = the algorithm's class."
+            )
         self.agent, self.config = agent, config
         own = copy.deepcopy((observation_space, action_space))  # agents who share nothing may act in different ways
         self.algorithm = ALGORITHMS[type(config)](config, *own, agent=agent)
@@ -84,9 +97,10 @@ class AgentLearner:
     def _new_memory(self, num_rows: int) -> TrajectoryStore | ReplayBuffer:
         spaces, config = (self.algorithm.observation_space, self.algorithm.action_space), self._settings
         if self.algorithm.on_policy:
-            if config.minibatch_size > config.rollout_length * num_rows:
+            size = getattr(config, "minibatch_size", 0)
+            if size > config.rollout_length * num_rows:
                 raise ValueError(
-                    f"Agent {self.agent!r}: minibatch_size={config.minibatch_size} is larger than its batch of "
+                    f"Agent {self.agent!r}: minibatch_size={size} is larger than its batch of "
                     f"{config.rollout_length} steps in {num_rows} environments. Give a smaller minibatch or a longer "
                     "rollout."
                 )

@@ -11,7 +11,7 @@ from parallel_envs.errors import EnvError
 from parallel_envs.learners.agent_folders import folder_names
 from parallel_envs.learners.algorithm_settings import algorithm_configs
 from parallel_envs.learners.independent import IndependentLearners
-from parallel_envs.learners.learner import CONFIGS
+from parallel_envs.learners.learner import configs_by_name
 from parallel_envs.learners.loops import LoopOptions
 from parallel_envs.learners.loops.budget import Shares, needed, shared_out
 from parallel_envs.learners.loops.options import check_agents
@@ -80,7 +80,7 @@ def _learners_in(settings: TrainSettings, envs: MultiAgentEnvManager, shares: Sh
     folder_names(envs.possible_agents)  # before there is anything to be lost
     return IndependentLearners(
         envs,
-        algorithm_configs(settings, envs.possible_agents, CONFIGS),
+        algorithm_configs(settings, envs.possible_agents, configs_by_name()),
         update_mode=settings.update_mode,
         seed=settings.seed,
         strategy=settings.strategy,

@@ -32,10 +32,11 @@ def _right_word(name: str, known: Collection[str], owners: Mapping[str, Collecti
 
 
 def _owners() -> dict[str, list[str]]:
-    from parallel_envs.learners.learner import CONFIGS  # brings torch, so only where something is wrong
+    from parallel_envs.learners.learner import configs_by_name  # brings torch, so only where something is wrong
 
-    owners: dict[str, list[str]] = {"name": sorted(CONFIGS)}
-    for name, kind in sorted(CONFIGS.items()):
+    configs = configs_by_name()
+    owners: dict[str, list[str]] = {"name": sorted(configs)}
+    for name, kind in sorted(configs.items()):
         for field in dataclasses.fields(kind):
             owners.setdefault(field.name, []).append(name)
     return owners

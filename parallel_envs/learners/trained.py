@@ -17,7 +17,7 @@ from parallel_envs.learners.algorithm_settings import read_config
 from parallel_envs.learners.brain import Brain
 from parallel_envs.learners.checkpoints import BadCheckpoint, load_agent
 from parallel_envs.learners.forms import OF_THE_MOMENT, form_of, misfits
-from parallel_envs.learners.learner import ALGORITHMS, CONFIGS
+from parallel_envs.learners.learner import ALGORITHMS, configs_by_name
 from parallel_envs.learners.runs import newest_checkpoint
 from parallel_envs.learners.settings import BadSettings
 
@@ -45,7 +45,7 @@ class TrainedAgent:
         where = newest_checkpoint(folder) or Path(folder)
         state = load_agent(where, self.agent)
         try:
-            config = read_config(state["config"], "config", CONFIGS)
+            config = read_config(state["config"], "config", configs_by_name())
             algorithm = ALGORITHMS[type(config)](config, *self._spaces, agent=self.agent)
             brain = Brain(algorithm, 0)
             if odd := misfits(state, {"form": form_of(brain), "arrays": brain.arrays()}):

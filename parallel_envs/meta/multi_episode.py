@@ -26,6 +26,7 @@ from parallel_envs.spelling import suggests_keywords
 from parallel_envs.tasks import KEEP, offers, part_of
 from parallel_envs.vector.exchange import as_float
 from parallel_envs.vector.snapshots import snapshot
+from parallel_envs.vector.watched_options import WatchedOptions, warn_unseen
 
 Info = dict[str, Any]
 
@@ -186,13 +187,21 @@ class MultiEpisodeWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         observation, info = self._reset_inner(seed, options)
         return self._shown.show(observation), info
 
+    _was_looked_at = False
+    """Whether it is known that the env reads the task in its options, or does not."""
+
     def _reset_inner(self, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         """Begin an inner episode on the task that there is. An env whose reset fails is not to be stepped."""
         self._reset_needed = "The last reset of the env failed."
         told = {**(options or {}), **self._task.options}
-        given: Info = {"seed": seed, "options": told or options}
+        watched = WatchedOptions(told) if self._task.options and not self._was_looked_at else None
+        given: Info = {"seed": seed, "options": watched or told or options}
         # What is None is left out: the reset of some envs takes nothing.
         observation, info = self.env.reset(**{name: value for name, value in given.items() if value is not None})
+        if watched is not None:
+            self._was_looked_at = True  # or it is told now, once
+            if not watched.seen:
+                warn_unseen(self.env)
         if self._oracle is not None:
             self._shown.tell("task", self._oracle.now())
         self._reset_needed = ""

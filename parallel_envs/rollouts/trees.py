@@ -69,13 +69,17 @@ def _check_rows(leaf: Any, num_rows: int) -> None:
 
 
 def _check_same_kind(leaf: Any, value: Any, num_rows: int) -> None:
-    """Neither broadcast nor rounded: a value that does not fit is a mistake of the policy."""
+    """Not broadcast, and no number becomes another but by the precision of floats: that is a mistake of the policy."""
     _check_rows(value, num_rows)
     if tuple(value.shape[1:]) != tuple(leaf.shape[1:]):
         raise ValueError(f"there is {_told(value)} where rows of the shape {tuple(leaf.shape[1:])} are wanted")
     kinds = (leaf.dtype, value.dtype)
     if all(isinstance(kind, np.dtype) for kind in kinds) and not np.can_cast(value.dtype, leaf.dtype, "same_kind"):
         raise ValueError(f"there is {_told(value)} where {leaf.dtype} is wanted")
+    if all(isinstance(kind, np.dtype) and kind.kind in "iu" for kind in kinds):
+        kept = value.astype(leaf.dtype)
+        if not np.array_equal(kept, value):
+            raise ValueError(f"there is {value.tolist()}, which does not all fit into {leaf.dtype}")
 
 
 def _told(leaf: Any) -> str:

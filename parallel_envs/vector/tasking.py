@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import enum
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,7 +142,7 @@ class TaskBook:
         """What each of these envs is to play: a `Task`, `KEEP` or `RESAMPLE`. Raises before anything has happened."""
         if tasks is None:
             return dict.fromkeys(envs, UNSAID)
-        if isinstance(tasks, str | bytes | Mapping) or not isinstance(tasks, Iterable) or _is_single(tasks):
+        if isinstance(tasks, str | bytes | Mapping | Set) or not isinstance(tasks, Iterable) or _is_single(tasks):
             raise TypeError(f"tasks={tasks!r} is not a list with one task for each environment.")
         given = list(tasks)
         if len(given) != len(envs):

@@ -324,6 +324,7 @@ class PerAgentAutoWrapper(LocalWrapper):
         return self._true._is_anybody_busy()  # as above
 
     def sync(self) -> None:
+        super().sync()
         self._true.sync()
 
     def close(self) -> None:

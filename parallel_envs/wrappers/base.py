@@ -320,6 +320,8 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         """
         if self.closed:
             raise ClosedError("revive was called after the wrapper was closed. Make a new one.")
+        if isinstance(agents, str):
+            raise TypeError(f"agents={agents!r} is a single name. Give a list of names: [{agents!r}].")
         self._check_known(agents or ())
         return self._forgiven(self._revived(agents))
 
@@ -338,8 +340,13 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         """Whether a policy still works on a turn that has ended without it."""
         return False
 
-    def sync(self) -> None:  # nothing to do where policies run as they were given
-        """Bring the policies that were given up to date with those that run, so that they can be saved."""
+    def sync(self) -> None:
+        """Bring the policies that were given up to date with those that run, so that they can be saved.
+
+        Nothing is to be done where they run as they were given.
+        """
+        if self._open:
+            raise RuntimeError("sync was called between send and recv. Call recv first.")
 
     # ---- the end ----------------------------------------------------------------------------------------------------
 

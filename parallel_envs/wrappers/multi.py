@@ -269,6 +269,8 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         """
         if self._sent is not None:
             raise RuntimeError("revive was called between send and recv. Call recv first.")
+        if isinstance(agents, str):
+            raise TypeError(f"agents={agents!r} is a single name. Give a list of names: [{agents!r}].")
         chosen = None if agents is None else list(agents)
         self._meet([agent for agent in chosen or () if agent not in self._wrapper_of])
         anew: list[Agent] = []

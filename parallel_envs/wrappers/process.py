@@ -265,6 +265,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         return limit if limit is None or later else max(limit, _STATE_SECONDS)
 
     def sync(self) -> None:
+        super().sync()
         given = [agent for agent, policy in self.policies.items() if not is_spec(policy)]
         states = self.get_states(given)
         for agent in [agent for agent in self._weights if agent in self._abroad and agent in states]:

@@ -86,7 +86,8 @@ def check_together(
             raise ValueError(
                 f"The policy of {late[0]!r} shares an object with those of {[a for a in group if a not in new]}, who "
                 f"were met before: with strategy={names.pop()!r} they would stop sharing it. Give a dict of all "
-                f"policies, so that all are met at once, or one of the strategies {_IN_ONE_THREAD}."
+                f"policies, so that all are met at once, or one of the strategies {_IN_ONE_THREAD}, "
+                "of which it is known that they compute in the caller."
             )
 
 

@@ -51,6 +51,7 @@ class SplitWrapper(PerAgentWrapper):
         return any(part._is_anybody_busy() for part in self.parts)  # as above
 
     def sync(self) -> None:
+        super().sync()
         for part in self.parts:
             part.sync()
 

@@ -21,6 +21,69 @@ def player(factory: Any, config: Any = None) -> Player:
     return one
 
 
+class Shows:
+    """Shows what it is made with, and tells it of itself."""
+
+    def __init__(self, config: Any) -> None:
+        self.state, self.metrics = config
+
+    def reset(self, seed: int, mode: str) -> Any:
+        return self.state
+
+    def step(self, action: str) -> Any:
+        return self.state, 0.0, True, False, {}
+
+
+PICTURE = np.zeros((4, 5, 3), np.uint8)
+
+
+@pytest.mark.parametrize("images", [None, [], [PICTURE], (PICTURE, PICTURE), np.stack([PICTURE, PICTURE])])
+def test_what_pictures_are(images: Any) -> None:
+    one = player(Shows, ({"text": "t", "images": images}, dict))
+    assert one.reset(0, "train")["text"] == one.play(["look"], 1)[0]["text"] == "t"
+
+
+@pytest.mark.parametrize(
+    ("images", "told"),
+    [
+        (PICTURE, r"the images an array of uint8 of shape \(4, 5, 3\). Give a list"),
+        ("a.png", "the images 'a.png'. Give a list"),
+        (["a.png"], "the image 'a.png'. Give arrays of uint8"),
+        ([PICTURE.astype(float)], r"the image an array of float64 of shape \(4, 5, 3\)"),
+        ([PICTURE[..., 0]], r"the image an array of uint8 of shape \(4, 5\)"),
+    ],
+)
+def test_what_pictures_are_not(images: Any, told: str) -> None:
+    one = player(Shows, ({"text": "t", "images": images}, dict))
+    for ask in (lambda: one.reset(0, "train"), lambda: one.play(["look"], 1)):
+        with pytest.raises(TypeError, match=told):
+            ask()
+
+
+@pytest.mark.parametrize("given", [{"final": "left"}, ["final"], 3])
+def test_metrics_that_are_no_numbers_are_told_with_where_they_come_from(given: Any) -> None:
+    one = player(Shows, ("s", lambda: given))
+    one.reset(0, "train")
+    with pytest.raises(TypeError, match=r"metrics\(\) of .*Shows returned .*Give a dict of numbers by name"):
+        one.play(["look"], 1)
+
+
+def test_what_metrics_raise_is_told_with_where_it_comes_from() -> None:
+    one = player(Shows, ("s", [].pop))
+    one.reset(0, "train")
+    with pytest.raises(IndexError) as raised:
+        one.play(["look"], 1)
+    assert "metrics()" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize("success", ["no", b"yes", ""])
+def test_a_word_is_no_success(success: Any) -> None:
+    one = player(Steps, ("s", 0.0, True, False, {"success": success}))
+    one.reset(0, "train")
+    with pytest.raises(TypeError, match=r"for success in its info. Give True or False"):
+        one.play(["look"], 1)
+
+
 class Steps:
     """Returns what it is made with."""
 

@@ -54,7 +54,14 @@ def test_a_file_a_dict_and_settings_say_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "right"), [("step_timeout", "es_manager.step_timeout"), ("env_type", "custom_envs.TAG.env_type")]
+    ("word", "right"),
+    [
+        ("step_timeout", "es_manager.step_timeout"),
+        ("env_type", "custom_envs.TAG.env_type"),
+        ("group_size", "es_manager.train.group_size"),
+        ("env_groups", "es_manager.train.env_groups"),
+        ("n_groups", "es_manager.train.env_configs.n_groups"),
+    ],
 )
 def test_words_at_the_top_that_belong_further_in_are_told_where(word: str, right: str) -> None:
     with pytest.raises(BadSettings, match=f"`{word}` does not stand at the top. Write it as `{right}`"):
@@ -76,6 +83,18 @@ class Wrapped(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._content)
+
+
+def test_a_block_of_groups_at_the_top_is_told_where_it_belongs() -> None:
+    content = yaml.safe_load(GUIDE)
+    with pytest.raises(BadSettings, match=r"`train` does not stand at the top. Write it as `es_manager.train`"):
+        EnvStateManager({**content, "train": {"env_groups": 1, "group_size": 2}})
+    assert EnvStateManager({**content, "train": {"learning_rate": 0.1}, "tags": ["a run"]}).num_envs == 6
+
+
+def test_a_misspelt_word_of_the_manager_at_the_top_is_told() -> None:
+    with pytest.raises(BadSettings, match=r"`step_timeot` is unknown. Did you mean `es_manager.step_timeout`"):
+        EnvStateManager({**yaml.safe_load(GUIDE), "step_timeot": 1})
 
 
 def test_any_mapping_will_do_and_is_left_alone() -> None:

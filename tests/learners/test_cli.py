@@ -16,7 +16,7 @@ pytest.importorskip("safetensors")
 
 from parallel_envs.learners import IndependentLearners
 from parallel_envs.learners.algorithm_settings import algorithm_configs
-from parallel_envs.learners.learner import CONFIGS
+from parallel_envs.learners.learner import configs_by_name
 from parallel_envs.learners.outfit import learners_of
 from parallel_envs.learners.runs import newest_checkpoint, read_metrics
 from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings
@@ -119,7 +119,7 @@ def test_the_plans_block_runs_with_the_same_outcome_as_without(train: Train, tmp
 
 def test_the_example_can_be_run_as_it_stands() -> None:
     settings = load_settings(EXAMPLE)
-    assert algorithm_configs(settings, ["agent_0"], CONFIGS)["agent_0"].rollout_length == 128
+    assert algorithm_configs(settings, ["agent_0"], configs_by_name())["agent_0"].rollout_length == 128
 
 
 # ---- what is refused -----------------------------------------------------------------------------

@@ -133,6 +133,20 @@ def _memory(policy: Any) -> Any:
     }
 
 
+def test_nothing_is_brought_home_while_a_turn_is_under_way(wrap: Wrap, strategy: str) -> None:
+    policy = wrap({"a": Drawing()}, strategy)
+    policy.send({"a": 0})
+    with pytest.raises(RuntimeError, match="sync was called between send and recv"):
+        policy.sync()
+    policy.recv()
+    policy.sync()
+
+
+def test_a_single_name_is_no_list_of_agents(wrap: Wrap) -> None:
+    with pytest.raises(TypeError, match=r"agents='agent_0' is a single name. Give a list of names"):
+        wrap({"agent_0": Drawing()}, "process").revive("agent_0")
+
+
 def test_without_sync_the_policies_that_were_given_are_as_they_were(wrap: Wrap) -> None:
     given = Drawing()
     turns(wrap({"a": given, "b": Drawing()}, "process"), "ab", 3)

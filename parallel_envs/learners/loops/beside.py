@@ -61,6 +61,12 @@ class BesideLoop(Loop):
             plan = learner.plan()
             if plan is None:
                 return None
+            if "valid" not in plan.arrays:
+                raise ValueError(
+                    f"Agent {agent!r}: plans of {type(learner.algorithm).__name__} have no `valid`, so nobody knows "
+                    "how old what they hold is. Train it in mode='sync', or have its plans say which steps were lived, "
+                    "as PPO's do."
+                )
             versions = np.repeat(versions, plan.arrays["valid"].sum(1))
             plan, carry = self._understudies[agent].witnessed(plan, corrected=self.options.vtrace)
             learner.carry_on(carry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from parallel_envs.learners.meta.splits import TaskSplit, split
 from parallel_envs.learners.settings import BadSettings
 from parallel_envs.meta import make_env, make_parallel_env
 from parallel_envs.seeding import SeedTree
+from parallel_envs.spelling import advice
 from parallel_envs.vector import ParallelEnvManager
 
 _SAID_ELSEWHERE = {
@@ -53,6 +55,7 @@ class Stage:
         self._making = {"env_id": family.env_id, "episodes_per_task": env["max_rollouts_per_task"], **shown, **given}
         self.num_envs: int = env["num_envs"] or env["num_parallel_workers"]
         self._num_workers = min(env["num_parallel_workers"], self.num_envs)
+        _check_options(env["manager_options"])
         self._options = {"backend": env["backend"], "on_failure": "restart", **env["manager_options"]}
         self._singles: dict[str, Env[Any, Any]] = {}
         self._many: dict[str, ParallelEnvManager] = {}
@@ -100,3 +103,10 @@ class Stage:
             env.close()
         self._many.clear()
         self._singles.clear()
+
+
+def _check_options(given: Mapping[str, Any]) -> None:
+    """Also where there is a single environment, and nobody would look at them."""
+    known = [name for name in inspect.signature(ParallelEnvManager).parameters if name not in ("env_fns", "self")]
+    if unknown := sorted(given.keys() - set(known)):
+        raise BadSettings(f"`env.manager_options.{unknown[0]}` is unknown. {advice(unknown[0], known)}")
