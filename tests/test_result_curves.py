@@ -116,4 +116,4 @@ def test_every_task_has_its_config(train_seeds: Any) -> None:
     for name in train_seeds.TASKS:
         settings = train_seeds.load_settings(ROOM / f"{name}.yaml")
         train_seeds.env_factory(settings.env, settings.env_kwargs)
-        train_seeds.algorithm_configs(settings, ["agent", *settings.agents], train_seeds.CONFIGS)
+        train_seeds.algorithm_configs(settings, ["agent", *settings.agents], train_seeds.configs_by_name())
