@@ -215,6 +215,12 @@ def test_scores_go_by_the_numbers_of_tasks() -> None:
     assert {source.task_for(env, 0).value for env in range(20)} == {"a"}
 
 
+def test_a_task_that_comes_several_times_is_scored_in_all_its_places() -> None:
+    source = ScoredTasks([Task("a", 0), Task("a", 0), Task("b", 1)], uniform_share=0.0)
+    source.score(0, 0.0)
+    assert source.chances.tolist() == [0.0, 0.0, 1.0]
+
+
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_large_scores_are_scores() -> None:
     source = scored([1.7e308] * 5)

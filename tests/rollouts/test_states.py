@@ -141,6 +141,7 @@ BAD_STATES: dict[str, tuple[Callable[[int], Any], Callable[[Any], Any], str]] = 
     "another length": (lambda n: (np.zeros(n),), lambda state: (), "1 parts"),
     "a tuple for an array": (np.zeros, lambda state: (state,), "array"),
     "floats for integers": (lambda n: np.zeros(n, np.int64), lambda state: state + 0.5, "int64"),
+    "more than fits": (lambda n: np.zeros(n, np.int8), lambda state: np.full(len(state), 200), r"200.*int8"),
     "something out of nothing": (lambda n: (), lambda state: np.zeros(2), "initial_state was empty"),
     "something out of None": (lambda n: (None, np.zeros(n)), lambda state: (state[1], state[1]), "None"),
 }

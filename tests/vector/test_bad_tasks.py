@@ -23,6 +23,7 @@ LOCK = threading.Lock()
 BAD_RESETS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "too few": ({"tasks": [1, 2]}, ValueError, "2 tasks.*3 env"),
     "too many": ({"tasks": [1, 2, 3, 4]}, ValueError, "4 tasks.*3 env"),
+    "a set, which has no order": ({"tasks": {1, 2}}, TypeError, "not a list with one task"),
     "an array without an axis": ({"tasks": np.array(3)}, TypeError, "not a list with one task"),
     "none at all": ({"tasks": []}, ValueError, "0 tasks.*3 env"),
     "too few for some": ({"tasks": [1], "env_ids": [0, 2]}, ValueError, "1 tasks.*2 env"),

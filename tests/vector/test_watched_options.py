@@ -11,6 +11,7 @@ import gymnasium as gym
 import pytest
 
 from parallel_envs import ParallelEnvManager
+from parallel_envs.meta import MultiEpisodeWrapper
 from parallel_envs.vector.watched_options import WatchedOptions
 
 
@@ -48,6 +49,23 @@ class Looking(gym.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
         assert options is None or isinstance(options, dict)
         return 0 if options is None else options["task"], {}
+
+
+def test_an_env_within_several_episodes_that_ignores_its_task_is_told_of_once() -> None:
+    with MultiEpisodeWrapper(gym.make("CartPole-v1", max_episode_steps=5), 2) as env:
+        env.action_space.seed(3)
+        with pytest.warns(UserWarning, match=r"CartPole.* did not look at it.*task_setter") as told:
+            env.reset(seed=1, task=3)
+        assert len(told) == 1
+        for _ in range(3):  # of its inner resets nothing is told any more
+            env.reset(task=4)
+            while not any(env.step(env.action_space.sample())[2:4]):
+                pass
+
+
+def test_an_env_within_several_episodes_that_looks_is_told_nothing() -> None:
+    with MultiEpisodeWrapper(Looking(), 2, horizon=3) as env:
+        assert env.reset(task=3)[0][:9].tolist() == [float(place == 3) for place in range(9)]
 
 
 def test_an_env_that_ignores_its_task_is_told_of_once() -> None:

@@ -135,3 +135,10 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- 1", encoding="utf-8")
     with pytest.raises(BadSettings, match="holds list"):
         load_settings(tmp_path / "list.yaml")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_options_of_the_manager_are_checked_also_where_there_is_none(workers: int) -> None:
+    given = settings(workers=workers, env__manager_options={"on_failur": "raise"})
+    with pytest.raises(BadSettings, match=r"`env.manager_options.on_failur` is unknown. Did you mean `on_failure`"):
+        Learner(given)
