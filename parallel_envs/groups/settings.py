@@ -69,7 +69,7 @@ def _checked(content: dict[str, Any], where: str) -> GroupsSettings:
             raise BadSettings(f"In {where}:\n  `{key}` is unknown. Did you mean `{close}`?")
         if (right := _right_place(key, content[key])) is not None:
             raise BadSettings(f"In {where}:\n  `{key}` does not stand at the top. Write it as `{right}`.")
-        if "_" in key and (close := nearest(key, ManagerBlock.model_fields, cutoff=0.85)) is not None:
+        if "_" in str(key) and (close := nearest(key, ManagerBlock.model_fields, cutoff=0.85)) is not None:
             raise BadSettings(f"In {where}:\n  `{key}` is unknown. Did you mean `es_manager.{close}`?")
     try:
         return GroupsSettings.model_validate(ours)

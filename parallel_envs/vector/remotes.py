@@ -31,6 +31,8 @@ class Remote:
 
     def __init__(self, manager: ParallelEnvManager, env: int) -> None:
         self._manager, self._env = manager, env
+        space = manager.single_action_space
+        self._leaves, self._assemble = leaves(space), assembler(space)
         self._asked: str | None = None
         self._ready: Any = None
         self._seed: int | None = None
@@ -74,9 +76,8 @@ class Remote:
 
     def _batch_of(self, action: Any) -> Any:
         """A batch of this one action."""
-        space = self._manager.single_action_space
-        parts = [(leaf, leaf.of(action)) for leaf in leaves(space)]
-        return assembler(space)([np.asarray(part)[None] if leaf.fixed else (part,) for leaf, part in parts])
+        parts = [(leaf, leaf.of(action)) for leaf in self._leaves]
+        return self._assemble([np.asarray(part)[None] if leaf.fixed else (part,) for leaf, part in parts])
 
     def _send_reset(self, data: dict[str, Any]) -> None:
         tasks = [data.pop("task")] if "task" in data else None

@@ -320,8 +320,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         """
         if self.closed:
             raise ClosedError("revive was called after the wrapper was closed. Make a new one.")
-        if isinstance(agents, str):
-            raise TypeError(f"agents={agents!r} is a single name. Give a list of names: [{agents!r}].")
+        check_names(agents)
         self._check_known(agents or ())
         return self._forgiven(self._revived(agents))
 
@@ -372,6 +371,11 @@ class PerAgentWrapper(ClosedAtExit, ABC):
 def check_by_agent(what: str, given: Any) -> None:
     if not isinstance(given, Mapping):
         raise TypeError(f"The {what}, of type {type(given).__name__}, are no dict. Give one by agent: {{agent: ...}}.")
+
+
+def check_names(agents: Any) -> None:
+    if isinstance(agents, str):  # which would be gone through letter by letter
+        raise TypeError(f"agents={agents!r} is a single name. Give a list of names: [{agents!r}].")
 
 
 def _copies(states: dict[Agent, Any]) -> dict[Agent, Any]:

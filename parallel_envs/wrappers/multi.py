@@ -17,7 +17,7 @@ from parallel_envs.policies import AgentPolicy, MultiAgentPolicy
 from parallel_envs.spelling import hint, is_one_of, suggests_keywords
 from parallel_envs.wrappers.answers import Agent
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
-from parallel_envs.wrappers.base import PerAgentWrapper, check_by_agent
+from parallel_envs.wrappers.base import PerAgentWrapper, check_by_agent, check_names
 from parallel_envs.wrappers.batch import PerAgentBatchWrapper
 from parallel_envs.wrappers.gpu import PerAgentGPUWrapper
 from parallel_envs.wrappers.pool import PolicyPool
@@ -269,8 +269,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         """
         if self._sent is not None:
             raise RuntimeError("revive was called between send and recv. Call recv first.")
-        if isinstance(agents, str):
-            raise TypeError(f"agents={agents!r} is a single name. Give a list of names: [{agents!r}].")
+        check_names(agents)
         chosen = None if agents is None else list(agents)
         self._meet([agent for agent in chosen or () if agent not in self._wrapper_of])
         anew: list[Agent] = []

@@ -92,6 +92,11 @@ def test_a_block_of_groups_at_the_top_is_told_where_it_belongs() -> None:
     assert EnvStateManager({**content, "train": {"learning_rate": 0.1}, "tags": ["a run"]}).num_envs == 6
 
 
+def test_other_names_at_the_top_may_be_anything() -> None:
+    others: dict[Any, Any] = {3: "three", None: {"a": 1}, "actor_rollout": {}}
+    assert EnvStateManager({**yaml.safe_load(GUIDE), **others}).num_envs == 6
+
+
 def test_a_misspelt_word_of_the_manager_at_the_top_is_told() -> None:
     with pytest.raises(BadSettings, match=r"`step_timeot` is unknown. Did you mean `es_manager.step_timeout`"):
         EnvStateManager({**yaml.safe_load(GUIDE), "step_timeot": 1})

@@ -94,9 +94,11 @@ class Learner(Player):
                     )
                     self._learn(run)
             except KeyboardInterrupt:
-                if self._has_news:  # it struck just before they were to be learnt from
-                    self._learn(run)
-                self._keep(run)
+                try:
+                    if self._has_news:  # it struck just before they were to be learnt from
+                        self._learn(run)
+                finally:  # also if it strikes once more meanwhile
+                    self._keep(run)
                 raise
         return run.folder
 

@@ -247,6 +247,19 @@ def test_a_learner_that_ctrl_c_has_struck_goes_on_as_if_it_had_not(
     assert lines(tmp_path / "struck") == lines(tmp_path / "whole")
 
 
+def test_a_second_ctrl_c_while_it_learns_after_the_first_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Learner(settings(train__num_iters=5)) as learner, monkeypatch.context() as patched:
+        patched.setattr(learner.agent, "lived", _struck_in(1, learner.agent.lived))
+        patched.setattr(learner, "update", _struck_in(1, learner.update))
+        with pytest.raises(KeyboardInterrupt):
+            learner.train(tmp_path / "run")
+        assert learner.num_iters_done == 1
+        learner.train()
+    assert [line["update"] for line in lines(tmp_path / "run")] == [1, 2, 3, 4, 5]
+
+
 def _struck_in(call: int, function: Any) -> Any:
     """The function, in one call of which Ctrl-C is pressed."""
     calls = iter(range(1, 100))
