@@ -17,9 +17,8 @@ from parallel_envs.cli.mistakes import plain_errors
 if TYPE_CHECKING:
     from parallel_envs.evaluation import Candidate, EvaluationResult, Mission
 
-Strategy = Literal[
-    "auto", "sequential", "thread", "process", "batch", "gpu"
-]  # `wrappers.STRATEGIES`, whose import takes longer than --help may
+# The names in `wrappers.STRATEGIES`, whose import takes longer than --help may.
+Strategy = Literal["auto", "sequential", "thread", "process", "batch", "gpu"]
 Turns = Literal["simultaneous", "sequential"]
 
 _INTERRUPTED = 130  # what shells expect of a program that Ctrl-C has ended
