@@ -14,7 +14,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import gymnasium
 import numpy as np
@@ -22,6 +22,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from parallel_envs.bench.envs import EnvFactory
+from parallel_envs.bench.measure import WARM_UP_SHARE, Slice, run_for
 
 Backend = Literal["process", "thread", "serial"]
 StartMethod = Literal["forkserver", "spawn", "fork"]
@@ -56,6 +57,22 @@ class Workload:
             yield concatenate(self.action_space, actions, batch)
 
 
+class Hosted(Protocol):
+    """Whatever can live in a process of its own, there to be measured. It travels there unopened."""
+
+    def load(self) -> None:
+        """Import the library, so that imports are no part of what `open` takes."""
+
+    def open(self) -> None:
+        """Make the environments and reset them."""
+
+    def run(self, seconds: float) -> Slice:
+        """Step for so long, warm."""
+
+    def close(self) -> None:
+        """End everything that `open` began."""
+
+
 @dataclass
 class Contestant(ABC):
     """One way of stepping many environments. What `open` makes is kept in fields that are no arguments."""
@@ -87,6 +104,11 @@ class Contestant(ABC):
     @abstractmethod
     def step(self) -> int:
         """One vector step; returns how many calls of an environment's `step` it made."""
+
+    def run(self, seconds: float) -> Slice:
+        """Vector steps for so long, warm."""
+        run_for(self.step, seconds * WARM_UP_SHARE)
+        return run_for(self.step, seconds)
 
     @abstractmethod
     def close(self) -> None:

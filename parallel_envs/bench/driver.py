@@ -18,13 +18,13 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 import cloudpickle
 
-from parallel_envs.bench.contestants import Contestant
+from parallel_envs.bench.contestants import Hosted
 from parallel_envs.bench.measure import MeasurementFailed, Slice
-from parallel_envs.bench.protocol import Close, Failure, Load, Open, Reply, Request, Run, Took
+from parallel_envs.bench.protocol import Ask, Close, Failure, Load, Open, Reply, Request, Run, Told, Took
 
 _OPEN_TIMEOUT = 300.0
 _RUN_TIMEOUT = 60.0  # beyond what was asked for: one vector step may be slow
@@ -40,7 +40,7 @@ class Driver:
     Methods raise `MeasurementFailed`, with the contestant's words, if it raised, died or did not answer.
     """
 
-    def __init__(self, contestant: Contestant) -> None:
+    def __init__(self, contestant: Hosted) -> None:
         self._contestant = contestant
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by stop()
         near, far = socket.socketpair()
@@ -69,6 +69,12 @@ class Driver:
         reply = self._ask(Run(seconds), 2 * seconds + _RUN_TIMEOUT)
         assert isinstance(reply, Slice), reply
         return reply
+
+    def ask(self, method: str) -> Any:
+        """What a method of the contestant's own returns, which is to be done within a minute."""
+        reply = self._ask(Ask(method), _RUN_TIMEOUT)
+        assert isinstance(reply, Told), reply
+        return reply.value
 
     def close(self) -> float:
         """Close the environments; the seconds that took. They can be opened again."""

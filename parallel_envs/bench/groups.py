@@ -1,66 +1,36 @@
 """`bench groups`: what a turn of many small environments takes, ours beside the plain loop and a pool that ships.
 
-All contestants of a work are open at once and take turns in short slices; they play the same actions on environments
-that were reset with the same kind of seeds. An episode's end and the resets between are not part of a turn. Resets are
-measured with rollouts as a whole; and what travels to our workers, in an early turn and in the fiftieth.
+All contestants of a work are open at once, each in a process of its own, and take turns in short slices; they play the
+same actions on environments that were reset with the same kind of seeds. An episode's end and the resets between are
+not part of a turn. Resets are measured with rollouts as a whole; and what travels to our workers, in an early turn and
+in the fiftieth.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
 
-import numpy as np
 from rich.table import Table
 
+from parallel_envs.bench.group_players import GroupContestant, Groups, Ours
 from parallel_envs.bench.group_scheme import PlainLoop, ShippedPool
 from parallel_envs.bench.group_works import GROUP_WORKS, GroupWork
-from parallel_envs.bench.measure import (
-    MeasurementFailed,
-    Series,
-    Slice,
-    Spread,
-    Tell,
-    interleave,
-    paired_ratio,
-    spread,
-)
+from parallel_envs.bench.measure import Series, Slice, Spread, Tell, interleave, paired_ratio, spread
 from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.report import Report
-from parallel_envs.bench.turns import Pace, rates_of
-from parallel_envs.groups import EnvStateManager, register
+from parallel_envs.bench.turns import Pace, opened, rates_of
 
 OURS = "EnvStateManager"
 CALLER = "EnvStateManager, in the caller"
-_EPISODE = 40
-"""Turns after which all begin anew."""
-_ROLLOUT = 10
-"""Turns of a rollout, which begins with a reset."""
-_EARLY, _LATE = 2, 50
 _MOST_ROLLOUTS = 5
 
 
 def shipped(context: str) -> str:
     """The name of a pool that ships histories."""
     return f"pool that ships, {context}"
-
-
-class Contestant(Protocol):
-    """Who steps groups."""
-
-    def reset(self) -> Any:
-        """Begin an episode in every environment."""
-
-    def step(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """A turn of each; the entries of those that are not over."""
-
-    def close(self) -> None:
-        """End what was begun."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,69 +65,6 @@ class GroupRow:
     error: str | None = None
 
 
-class Ours:
-    """An `EnvStateManager` with the settings that it has by default, but for the number of workers."""
-
-    def __init__(self, work: GroupWork, num_workers: int, *, in_caller: bool = False) -> None:
-        if work.factory is not None:
-            register(work.env_type, work.factory)
-        self.manager = EnvStateManager(work.config(num_workers))
-        self.manager.use_multiprocessing = not in_caller
-
-    def reset(self) -> Any:
-        return self.manager.reset()
-
-    def step(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return self.manager.step(inputs)
-
-    def close(self) -> None:
-        self.manager.close()
-
-
-class Player:
-    """Plays a contestant's episodes, turn by turn."""
-
-    def __init__(self, contestant: Contestant, work: GroupWork) -> None:
-        self._contestant, self._work = contestant, work
-        self._turns, self._generator = 0, np.random.default_rng(0)
-        self._going: list[int] = []
-
-    def turn(self) -> Slice:
-        """A turn; before it, all begin anew if it is time."""
-        if not self._going or self._turns >= _EPISODE:
-            self.begin()
-        return self.go_on()
-
-    def go_on(self) -> Slice:
-        """A turn of those that are not over."""
-        inputs = self._inputs()
-        cpu, began = time.process_time(), time.perf_counter()
-        entries = self._contestant.step(inputs)
-        slice_ = Slice(len(inputs), time.perf_counter() - began, time.process_time() - cpu)
-        self._going = [entry["env_id"] for entry in entries]
-        self._turns += 1
-        return slice_
-
-    def begin(self) -> None:
-        """All begin anew."""
-        self._contestant.reset()
-        self._going, self._turns = list(range(self._work.num_envs)), 0
-
-    def _inputs(self) -> list[dict[str, Any]]:
-        actions = self._work.actions(self._generator, self._work.num_envs)
-        return [
-            {"env_id": env, "llm_response": "", "llm_raw_response": "", "actions": actions[env]} for env in self._going
-        ]
-
-    def run(self, seconds: float) -> Slice:
-        """Turns until they have taken so long."""
-        steps, taken, cpu = 0, 0.0, 0.0
-        while taken < seconds:
-            one = self.turn()
-            steps, taken, cpu = steps + one.steps, taken + one.seconds, cpu + one.cpu_seconds
-        return Slice(steps, taken, cpu)
-
-
 def measure_groups(plan: GroupPlan, tell: Tell = lambda text: None) -> tuple[GroupRow, ...]:
     """A row for each contestant, work by work."""
     return tuple(row for name in plan.works for row in measure_work(GROUP_WORKS[name], plan, tell))
@@ -165,51 +72,28 @@ def measure_groups(plan: GroupPlan, tell: Tell = lambda text: None) -> tuple[Gro
 
 def measure_work(work: GroupWork, plan: GroupPlan, tell: Tell = lambda text: None) -> list[GroupRow]:
     """A row for each contestant."""
-    with ExitStack() as closing:
-        contestants: dict[str, Contestant] = {
-            PlainLoop.name: PlainLoop(work),
-            CALLER: Ours(work, plan.workers, in_caller=True),
-            OURS: Ours(work, plan.workers),
-            **{shipped(context): ShippedPool(work, plan.workers, context) for context in work.contexts},
-        }
-        players = {name: Player(one, work) for name, one in contestants.items()}
-        for name, one in contestants.items():
-            closing.callback(one.close)
-            players[name].turn()
-        slices = {name: partial(_slice, one, plan.pace.seconds / work.slices) for name, one in players.items()}
+    contestants = _contestants(work, plan.workers)
+    with opened(contestants, lambda text: tell(f"{work.what}: {text}")) as (drivers, errors):
+        slices = {name: partial(one.run, plan.pace.seconds / work.slices) for name, one in drivers.items()}
         series = interleave(slices, plan.pace.rounds * work.slices, lambda text: tell(f"{work.what}: {text}"))
-        samplers = {name: partial(_rollout, one) for name, one in players.items()}
+        samplers = {name: partial(one.ask, "rollout") for name, one in drivers.items()}
         num_rollouts = min(plan.pace.rounds, _MOST_ROLLOUTS)
         rollouts = interleave(samplers, num_rollouts, lambda text: tell(f"{work.what}, rollouts: {text}"))
-        payload = _payload(contestants[OURS], players[OURS])
-    return [_row(work, name, series, rollouts, payload if name == OURS else (None, None)) for name in contestants]
+        ours = {OURS: partial(drivers[OURS].ask, "payload")} if OURS in drivers else {}
+        payloads = interleave(ours, 1)
+    for name, error in errors.items():
+        series[name], rollouts[name] = Series(error=error), Series(error=error)
+    return [_row(work, name, series, rollouts, payloads.get(name, Series())) for name in contestants]
 
 
-def _slice(player: Player, seconds: float) -> Slice:
-    try:
-        return player.run(seconds)
-    except Exception as error:
-        raise MeasurementFailed(f"{type(error).__name__}: {error}") from error
-
-
-def _rollout(player: Player) -> tuple[float, float]:
-    """The seconds of a reset, and of a rollout as a whole."""
-    began = time.perf_counter()
-    player.begin()
-    reset = time.perf_counter() - began
-    return reset, reset + sum(player.turn().seconds for _ in range(_ROLLOUT))
-
-
-def _payload(ours: Contestant, player: Player) -> tuple[int, int]:
-    """The bytes by environment of an early turn and of a late one; zeros where nothing travels."""
-    assert isinstance(ours, Ours)
-    player.begin()
-    sizes = []
-    for _ in range(_LATE):
-        before = ours.manager.stats().num_bytes
-        num_envs = player.go_on().steps
-        sizes.append((ours.manager.stats().num_bytes - before) // num_envs)
-    return sizes[_EARLY - 1], sizes[_LATE - 1]
+def _contestants(work: GroupWork, workers: int) -> dict[str, GroupContestant]:
+    makers: dict[str, Callable[[], Groups]] = {
+        PlainLoop.name: partial(PlainLoop, work),
+        CALLER: partial(Ours, work, workers, in_caller=True),
+        OURS: partial(Ours, work, workers),
+        **{shipped(context): partial(ShippedPool, work, workers, context) for context in work.contexts},
+    }
+    return {name: GroupContestant(work, make) for name, make in makers.items()}
 
 
 def _row(
@@ -217,13 +101,14 @@ def _row(
     name: str,
     series: Mapping[str, Series[Slice]],
     rollouts: Mapping[str, Series[tuple[float, float]]],
-    payload: tuple[int | None, int | None],
+    payloads: Series[tuple[int, int]],
 ) -> GroupRow:
     own, speeds = (
         rates_of(series[name]),
         {key: [1 / whole for _, whole in one.samples] for key, one in rollouts.items()},
     )
     resets = [reset for reset, _ in rollouts[name].samples]
+    early, late = payloads.samples[0] if payloads.samples else (None, None)
     return GroupRow(
         work=work.what,
         name=name,
@@ -232,9 +117,9 @@ def _row(
         to_caller=paired_ratio(own, rates_of(series[CALLER])),
         rollout_to_caller=paired_ratio(speeds[name], speeds[CALLER]),
         reset_seconds=spread(resets).median if resets else None,
-        early_bytes=payload[0],
-        late_bytes=payload[1],
-        error=series[name].error or rollouts[name].error,
+        early_bytes=early,
+        late_bytes=late,
+        error=series[name].error or rollouts[name].error or payloads.error,
     )
 
 

@@ -12,18 +12,15 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from parallel_envs.bench.contestants import Contestant
-from parallel_envs.bench.measure import Slice, run_for
-from parallel_envs.bench.protocol import Close, Failure, Load, Open, Reply, Request, Run, Took
-
-_WARM_UP_SHARE = 0.1  # of a slice: caches and clock speeds recover from the others' turns
+from parallel_envs.bench.contestants import Hosted
+from parallel_envs.bench.protocol import Ask, Close, Failure, Load, Open, Reply, Request, Run, Told, Took
 
 
 class Host:
     """Answers requests about the one contestant it was given."""
 
     def __init__(self) -> None:
-        self._contestant: Contestant | None = None
+        self._contestant: Hosted | None = None
 
     def answer(self, request: Request) -> Reply:
         """The reply to `request`; whatever the contestant raises becomes a `Failure`."""
@@ -42,14 +39,11 @@ class Host:
             case Open():
                 return _timed(self._contestant.open)
             case Run(seconds):
-                return _warm_slice(self._contestant, seconds)
+                return self._contestant.run(seconds)
+            case Ask(method):
+                return Told(getattr(self._contestant, method)())
             case Close():
                 return _timed(self._contestant.close)
-
-
-def _warm_slice(contestant: Contestant, seconds: float) -> Slice:
-    run_for(contestant.step, seconds * _WARM_UP_SHARE)
-    return run_for(contestant.step, seconds)
 
 
 def _timed(action: Callable[[], None]) -> Took:

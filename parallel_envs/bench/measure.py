@@ -12,6 +12,9 @@ T = TypeVar("T")
 Clock = Callable[[], float]
 Tell = Callable[[str], None]
 
+WARM_UP_SHARE = 0.1
+"""Of a slice, done before it: caches and clock speeds recover from the others' turns."""
+
 
 class MeasurementFailed(Exception):
     """One contestant could not be measured. Its text goes into that contestant's row and the run goes on."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from parallel_envs.bench.contestants import Contestant
+from parallel_envs.bench.contestants import Hosted
 from parallel_envs.bench.measure import Slice
 
 
@@ -12,7 +13,7 @@ from parallel_envs.bench.measure import Slice
 class Load:
     """Take this contestant and import what it needs. Answered by `Took`."""
 
-    contestant: Contestant
+    contestant: Hosted
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,13 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """Call this method of the contestant's. Answered by `Told`."""
+
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Close the environments. Answered by `Took`."""
 
@@ -40,11 +48,18 @@ class Took:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What the method returned."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """The contestant raised."""
 
     text: str
 
 
-Request = Load | Open | Run | Close
-Reply = Took | Slice | Failure
+Request = Load | Open | Run | Ask | Close
+Reply = Took | Slice | Told | Failure

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from parallel_envs.bench.contestants import Contestant, Workload
+from parallel_envs.bench.contestants import Hosted, Workload
 from parallel_envs.bench.driver import Driver
 from parallel_envs.bench.envs import EnvChoice, action_space
 from parallel_envs.bench.measure import MeasurementFailed, Series, Slice, Tell, interleave
@@ -27,16 +27,22 @@ def make_workload(env: EnvChoice, num_envs: int) -> Workload:
 
 
 def run_in_turns(
-    contestants: Mapping[str, Contestant], pace: Pace, tell: Tell = lambda text: None
+    contestants: Mapping[str, Hosted], pace: Pace, tell: Tell = lambda text: None
 ) -> dict[str, Series[Slice]]:
     """Open all of them, each in its own process, and let them step in turns."""
+    with opened(contestants, tell) as (drivers, errors):
+        runners = {name: partial(driver.run, pace.seconds) for name, driver in drivers.items()}
+        measured = interleave(runners, pace.rounds, tell)
+    return {name: measured.get(name) or Series(error=errors[name]) for name in contestants}
+
+
+@contextmanager
+def opened(contestants: Mapping[str, Hosted], tell: Tell) -> Iterator[tuple[dict[str, Driver], dict[str, str]]]:
+    """All of them at once, each open in its own process; and the error texts of those that could not be opened."""
     with ExitStack() as stack:
         drivers = {name: stack.enter_context(Driver(each)) for name, each in contestants.items()}
         errors = _open_all(drivers, tell)
-        ready = {name: driver for name, driver in drivers.items() if name not in errors}
-        runners = {name: partial(driver.run, pace.seconds) for name, driver in ready.items()}
-        measured = interleave(runners, pace.rounds, tell)
-    return {name: measured.get(name) or Series(error=errors[name]) for name in contestants}
+        yield {name: driver for name, driver in drivers.items() if name not in errors}, errors
 
 
 def _open_all(drivers: Mapping[str, Driver], tell: Tell) -> dict[str, str]:

@@ -21,7 +21,7 @@ from parallel_envs.groups.clock import Clock, Limits
 from parallel_envs.groups.cores import Cores
 from parallel_envs.groups.deadlines import Asked, Deadlines
 from parallel_envs.groups.failures import EnvFailure
-from parallel_envs.groups.jobs import Answers, Job, Read, Request, Told
+from parallel_envs.groups.jobs import Answers, Job, Read, Request
 from parallel_envs.groups.losses import Garbled, Loss, Record
 from parallel_envs.groups.mailbox import Mailbox
 from parallel_envs.groups.player import Recipe
@@ -112,7 +112,7 @@ class Crew:
                 f"These environments live in workers of process {self._owner}, and process {os.getpid()} was forked "
                 "from it. Copy the manager there, by copy.deepcopy: the copy has workers of its own."
             )
-        parts, elsewhere = self._parts(request)
+        parts = self._parts(request)
         for worker in self._empty.intersection(parts):
             self._replace(worker)
         self._clock.request = number = next(self._numbers)
@@ -124,19 +124,20 @@ class Crew:
             for worker in self._cores.in_order(parts):
                 data = as_bytes((asked.number, *parts[worker].plain()))
                 asked.tickets[worker] = self._post.send(worker, asked, data)
-        return asked, elsewhere
+        return asked, self._elsewhere(request)  # while they are at it
 
-    def _parts(self, request: Request) -> tuple[dict[int, Request], Request]:
-        """What each worker is asked, and what none of them is."""
-        home_of, parts = self.homes.get, dict[int | None, dict[int, Told]]()
-        for env, told in request.asked.items():
-            worker = home_of(env)
-            if worker in parts:
-                parts[worker][env] = told
-            else:
-                parts[worker] = {env: told}
-        elsewhere = request.only(parts.pop(None, {}))
-        return {worker: request.only(part) for worker, part in parts.items() if worker is not None}, elsewhere
+    def _parts(self, request: Request) -> dict[int, Request]:
+        """What each worker is asked."""
+        asked, parts = request.asked, dict[int, Request]()
+        for worker, held in self._held.items():
+            if part := {env: asked[env] for env in held if env in asked}:
+                parts[worker] = request.only(part)
+        return parts
+
+    def _elsewhere(self, request: Request) -> Request:
+        """What none of the workers is asked."""
+        homes = self.homes
+        return request.only({env: told for env, told in request.asked.items() if env not in homes})
 
     def end(self, asked: Asked, read: Read | None = None) -> tuple[Answers, list[Loss | Garbled]]:
         """Wait for the answers. Workers that were lost have been replaced; their environments have not answered."""

@@ -12,6 +12,7 @@ from typing import Any, get_args
 import numpy as np
 
 from parallel_envs.groups.failures import EnvFailure
+from parallel_envs.groups.inputs import Said
 from parallel_envs.groups.jobs import Played, Restore, Standing
 from parallel_envs.groups.metrics import FAILED
 from parallel_envs.groups.roster import Seat
@@ -21,9 +22,18 @@ IMAGE = "<images>"
 
 _PLAYED = len(get_args(Played))
 
-Note = tuple[Played, Any, dict[str, Any], dict[str, Any], int, float, dict[str, Any] | None]
-"""What comes of a turn: what was told of it; the state; the item of the history that it completes, and the next one;
-actions that are left; the penalty; and the entry that is told of it, unless the episode is over."""
+Entry = dict[str, Any]
+"""`{env_id, group_id, tag, history, penalty}`, and `failure` if the environment broke."""
+
+Stand = tuple[int, int, float, Any, dict[str, Any], int, Mapping[str, float] | None]
+"""Where an episode stands: `(allowance, left, penalty, state, seen, turns, metrics)`.
+
+`allowance`: the actions that may still be done, 0 if it is over; `left`: those that have not been used; `penalty`: the
+sum of what was added for turns without meaning; `state`, and the history's item `seen` which shows it; `turns`: how
+many have been played; `metrics`: the environment's own, told at the end of its last turn or when it was asked.
+"""
+Note = tuple[Stand, Entry | None]
+"""What comes of a turn: where the episode stands then, and what is told of it, unless it is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,81 +65,77 @@ class EnvStatus:
 
 
 class Episode:
-    """One environment's episode, from its first state on.
+    """One environment's episode, from its first state on: where it stands, and a record of how it came there.
 
     What is told of turns is kept as it was told, and everything else that is known of the episode follows from that
     when it is asked for: most of it never is, and there are many turns. It is one long list, with as many items a turn
     as `Played` has: each container that lives on is one more that Python's collector looks at, time and again.
 
     Attributes:
-        left: Actions that may still be done.
-        penalty: The sum of what was added for turns without meaning.
-        done: Whether it is over, for whatever reason.
+        stand: Where it stands. What the record holds beyond its turns did not happen.
         failure: How it broke, if it did.
-        own_metrics: The environment's own, told at the end of its last turn or when it was asked.
     """
 
-    __slots__ = (
-        "_history", "_mode", "_seed", "_state", "_told", "done", "failure", "left", "own_metrics", "penalty", "seat"
-    )  # fmt: skip
+    __slots__ = "_mode", "_past", "_seed", "_told", "failure", "seat", "stand"
 
     def __init__(self, seat: Seat, seed: int, mode: str, first: Any) -> None:
         self.seat, self._seed, self._mode = seat, seed, mode
-        self.left, self.penalty = seat.max_actions_per_traj, 0.0
-        self.own_metrics: Mapping[str, float] | None = None
         self.failure: EnvFailure | None = first if isinstance(first, EnvFailure) else None
-        self.done = self.failure is not None
+        self._past: list[dict[str, Any]] = []  # the history's items, up to that which shows the state
         self._told: list[Any] = []
-        self._state: Any = None
-        self._history: list[dict[str, Any]] = []
-        if self.failure is None:
-            self._state, seen = _seen(first, self.left)
-            self._history.append(seen)
+        most = seat.max_actions_per_traj
+        state, seen = (None, {}) if self.failure is not None else _seen(first, most)
+        self.stand: Stand = (most if seen else 0, most, 0.0, state, seen, 0, None)
 
     # ---- turns ------------------------------------------------------------------------------------------------------
 
-    def noted(self, told: Played, said: tuple[Any, Any], penalty: float) -> Note:
-        """What comes of a turn: `played` makes it so. Nothing changes yet.
+    def noted(self, told: Played, said: Said, penalty: float) -> Note:
+        """What comes of a turn. It is recorded, and has happened when the episode's `stand` is the one that is noted.
 
-        `said` is what was given for it, with what the language model said. `penalty` is added where not all actions had
-        a meaning.
+        `said` is what was given for it. `penalty` is added where not all actions had a meaning.
         """
-        state, reward, terminated, truncated, info, executed, all_valid, _ = told
-        left = self.left - len(executed)
+        state, reward, terminated, truncated, info, executed, all_valid, own = told
+        _, left, total, _, last, turns, _ = self.stand
+        past = self._past
+        if len(past) > turns:
+            del past[turns:], self._told[turns * _PLAYED :]  # nobody took note of what came of them
+        left -= len(executed)
         kept, seen = (state, {"state": state, "actions_left": left}) if type(state) is str else _seen(state, left)
-        item = self._history[-1].copy()  # the one that was told of before stays as it is
+        item = last.copy()  # the one that was told of before stays as it is
         item["actions"], item["reward"], item["info"] = [*executed], reward, info.copy()
-        item["llm_response"], item["llm_raw_response"] = said
-        total = self.penalty if all_valid else self.penalty + penalty
-        if terminated or truncated or left <= 0:
-            return told, kept, item, seen, left, total, None
-        history = self._history.copy()
-        history[-1] = item
-        history.append(seen)
-        return told, kept, item, seen, left, total, _entry(self.seat, history, total)
-
-    def played(self, note: Note) -> dict[str, Any] | None:
-        """A turn has been played. The entry that is told of it, unless the episode is over."""
-        told, self._state, item, seen, self.left, self.penalty, entry = note
-        self._history[-1] = item
-        self._history.append(seen)
+        _, item["llm_response"], item["llm_raw_response"], _ = said
+        past.append(item)
         self._told += told
-        self.own_metrics, self.done = told[-1], entry is None
-        return entry
+        if not all_valid:
+            total += penalty
+        if terminated or truncated or left <= 0:
+            return (0, left, total, kept, seen, turns + 1, own), None
+        return (left, left, total, kept, seen, turns + 1, None), _entry(self.seat, [*past, seen], total)
 
-    def broke(self, failure: EnvFailure, said: tuple[Any, Any] | None = None) -> dict[str, Any]:
+    def broke(self, failure: EnvFailure, said: Said | None = None) -> Entry:
         """It broke, in a turn or elsewhere. There is no reward and no next state. The entry that is told of it."""
-        self.failure, self.done = failure, True
+        _, *stand, seen, turns, own = self.stand
         if said is not None:
-            responses = {"llm_response": said[0], "llm_raw_response": said[1]}
-            self._history[-1] = {**self._history[-1], **responses, "failure": failure}
+            seen = {**seen, "llm_response": said[1], "llm_raw_response": said[2], "failure": failure}
+        self.failure, self.stand = failure, (0, *stand, seen, turns, own)
         return self.entry()
+
+    def measured(self, own: Mapping[str, float]) -> None:
+        """The environment told metrics of its own."""
+        *stand, _ = self.stand
+        self.stand = (*stand, own)
 
     # ---- what is known of it ----------------------------------------------------------------------------------------
 
-    def entry(self) -> dict[str, Any]:
+    @property
+    def done(self) -> bool:
+        """Whether it is over, for whatever reason."""
+        return not self.stand[0]
+
+    def entry(self) -> Entry:
         """What is told of it. The items of its history stay as they are: later turns put others in their place."""
-        entry = _entry(self.seat, self._history.copy(), self.penalty)
+        _, _, penalty, _, seen, turns, _ = self.stand
+        entry = _entry(self.seat, [*self._past[:turns], *([seen] if seen else [])], penalty)
         return entry if self.failure is None else {**entry, "failure": self.failure}
 
     @property
@@ -149,15 +155,15 @@ class Episode:
     def standing(self) -> Standing:
         """How to come here, and what is met here."""
         executed = tuple(filter(None, self._every(5)))
-        return Standing(Restore(self._seed, self._mode, executed), self._state)
+        return Standing(Restore(self._seed, self._mode, executed), self.stand[3])
 
     def _every(self, place: int) -> list[Any]:
         """What stands there in `Played`, turn by turn."""
-        return self._told[place::_PLAYED]
+        return self._told[place : self.stand[5] * _PLAYED : _PLAYED]
 
     @property
     def _num_actions(self) -> int:
-        return self.seat.max_actions_per_traj - self.left
+        return self.seat.max_actions_per_traj - self.stand[1]
 
     @property
     def _told_of_success(self) -> list[Any]:
@@ -175,7 +181,7 @@ class Episode:
     @property
     def told_in_turns(self) -> Set[str] | None:
         """The numbers that turns told; None before the first."""
-        return _means(self._every(4)).keys() if self._told else None
+        return _means(self._every(4)).keys() if self.stand[5] else None
 
     # ---- metrics ----------------------------------------------------------------------------------------------------
 
@@ -188,10 +194,10 @@ class Episode:
             return {FAILED: 1.0}
         known = {"success": float(self._success)} if self._told_of_success else {}
         known["num_actions"] = float(self._num_actions)
-        return {**_means(self._every(4)), **known, **(self.own_metrics or {})}
+        return {**_means(self._every(4)), **known, **(self.stand[6] or {})}
 
 
-def _entry(seat: Seat, history: list[dict[str, Any]], penalty: float) -> dict[str, Any]:
+def _entry(seat: Seat, history: list[dict[str, Any]], penalty: float) -> Entry:
     return {
         "env_id": seat.env_id,
         "group_id": seat.group_id,

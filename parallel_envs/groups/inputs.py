@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from parallel_envs.groups.failures import BadTurn
@@ -11,37 +12,51 @@ from parallel_envs.spelling import nearest
 if TYPE_CHECKING:
     from parallel_envs.groups.episodes import Episode
 
-_STRINGS = frozenset({str})
 _FIELDS = ("env_id", "llm_response", "llm_raw_response", "actions")
+_fields_of = itemgetter(*_FIELDS)
 
 Turns = dict[int, tuple[Sequence[str], int]]
 """By environment, its actions, and how many of them it may do: what is asked of it."""
-Said = dict[int, tuple[Any, Any]]
-"""By environment, what the language model said for its turn, and its raw answer, for the histories."""
+Said = tuple[Any, Any, Any, Any]
+"""What was given for a turn: the environment, what the language model said for it, its raw answer, and the actions."""
 
 
-def read_turns(given: Any, episodes: Sequence[Episode]) -> tuple[Turns, Said]:
-    """The turns to be played, in order. Raises `BadTurn`: then none has been."""
+def read_turns(given: Any, episodes: Sequence[Episode]) -> tuple[Turns, dict[int, Said]]:
+    """The turns to be played, in order, and what was given for each. Raises `BadTurn`: then none has been.
+
+    No worker has anything to do while this goes on.
+    """
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
         raise BadTurn(f"step() was given a {type(given).__name__}. Give a list of dicts with {_listed(_FIELDS)}.")
-    turns, said, num_envs, strings = Turns(), Said(), len(episodes), _STRINGS.issuperset
-    for position, one in enumerate(given):
-        try:
-            env, actions = one["env_id"], one["actions"]
-            responses = one["llm_response"], one["llm_raw_response"]
-        except (KeyError, TypeError, IndexError):
-            raise _not_a_turn(position, one) from None
+    rows, turns, said, num_envs = _read_rows(given), Turns(), dict[int, Said](), len(episodes)
+    for position, row in enumerate(rows):
+        env, _, _, actions = row
         if type(env) is not int or not 0 <= env < num_envs:
             env = _read_env_id(position, env, num_envs)
-        episode = episodes[env]
-        if episode.done:
-            raise BadTurn(_over(position, episode), position=position)
-        if type(actions) is not list or not strings(map(type, actions)):
+        allowance = episodes[env].stand[0]
+        if not allowance:
+            raise BadTurn(_over(position, episodes[env]), position=position)
+        if type(actions) is not list:
             actions = _read_actions(position, env, actions)
-        turns[env], said[env] = (actions, episode.left), responses
-    if len(turns) < len(given):
-        _complain_of_twins([int(one["env_id"]) for one in given])
+        for action in actions:
+            if type(action) is not str:
+                actions = _read_actions(position, env, actions)
+                break
+        turns[env], said[env] = (actions, allowance), row
+    if len(turns) < len(rows):
+        _complain_of_twins([int(env) for env, *_ in rows])
     return turns, said
+
+
+def _read_rows(given: Sequence[Any]) -> list[Said]:
+    """The fields of each input, read once and in order: a table may be gone when it has been read."""
+    rows = list[Said]()
+    try:
+        rows.extend(map(_fields_of, given))
+    except (KeyError, TypeError, IndexError):
+        position = len(rows)
+        raise _not_a_turn(position, given[position]) from None
+    return rows
 
 
 def _complain_of_twins(envs: Sequence[int]) -> None:

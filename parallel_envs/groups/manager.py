@@ -22,7 +22,7 @@ from parallel_envs.engine import cores_here
 from parallel_envs.engine.completions import undisturbed
 from parallel_envs.errors import ClosedError
 from parallel_envs.groups.clock import Limits
-from parallel_envs.groups.episodes import EnvStatus, Episode, Note
+from parallel_envs.groups.episodes import Entry, EnvStatus, Episode, Note
 from parallel_envs.groups.failures import BadTurn, EnvFailure
 from parallel_envs.groups.homes import Homes, Results
 from parallel_envs.groups.inputs import Said, read_turns
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from parallel_envs.groups.settings import GroupsSettings
 
 _MOST_WORKERS = 8
-
-Entry = dict[str, Any]
-"""`{env_id, group_id, tag, history, penalty}`, and `failure` if the environment broke."""
 
 
 class EnvStateManager(ClosedAtExit):
@@ -177,15 +174,14 @@ class EnvStateManager(ClosedAtExit):
         self._raise_if_wanted(results)
         return entries
 
-    def _kept(self, said: Said, results: Results) -> list[Entry]:
+    def _kept(self, said: Mapping[int, Said], results: Results) -> list[Entry]:
         """Keep what came of turns. The entries of those that are not over, or broke, in the order of the inputs."""
         episodes, told, failures, entries = self._episodes, results.told, results.failures, list[Entry]()
         for env in said:
-            entry: Entry | None
             if env in failures:
-                entry = episodes[env].broke(failures[env], said[env])
-            else:
-                entry = episodes[env].played(told[env])
+                entries.append(episodes[env].broke(failures[env], said[env]))
+                continue
+            episodes[env].stand, entry = told[env]
             if entry is not None:
                 entries.append(entry)
         return entries
@@ -218,7 +214,7 @@ class EnvStateManager(ClosedAtExit):
         going = [env for env, episode in enumerate(self._episodes) if not episode.done]
         results = self._asked(homes, Job.MEASURE, dict.fromkeys(going, ()))
         for env, own in results.told.items():
-            self._episodes[env].own_metrics = own
+            self._episodes[env].measured(own)
         self._raise_if_wanted(results)
         figures = []
         for env, episode in enumerate(self._episodes):

@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 from parallel_envs.bench import cli, groups
 from parallel_envs.bench.experiments import GroupFigures
+from parallel_envs.bench.group_players import Ours, Player
 from parallel_envs.bench.group_scheme import PlainLoop, ShippedPool
 from parallel_envs.bench.group_works import GROUP_WORKS, GroupWork, Waiting, answers, sokoban_turn
-from parallel_envs.bench.groups import CALLER, OURS, GroupPlan, Ours, Player, measure_groups, shipped
+from parallel_envs.bench.groups import CALLER, OURS, GroupPlan, measure_groups, shipped
 from parallel_envs.bench.promises import BARS
 from parallel_envs.bench.turns import Pace
 from parallel_envs.groups import registry

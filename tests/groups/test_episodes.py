@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from parallel_envs.groups.episodes import Episode
+from parallel_envs.groups.jobs import Played
 from parallel_envs.groups.roster import Seat
 
 SEAT = Seat(
@@ -21,7 +22,7 @@ SEAT = Seat(
     max_tokens=None,
 )
 
-SAID = "I go.", "<think>...</think> I go."
+SAID = 0, "I go.", "<think>...</think> I go.", ["go"]
 
 
 def episode(first: Any = "start") -> Episode:
@@ -30,8 +31,25 @@ def episode(first: Any = "start") -> Episode:
 
 def after(info: dict[str, Any], *, terminated: bool = False, truncated: bool = False) -> Episode:
     one = episode()
-    one.played(one.noted(("state", 1.0, terminated, truncated, info, ("go",), True, None), SAID, -0.1))
+    one.stand, _ = one.noted(turn(info, terminated=terminated, truncated=truncated), SAID, -0.1)
     return one
+
+
+def turn(info: dict[str, Any], *, terminated: bool = False, truncated: bool = False) -> Played:
+    return "state", 1.0, terminated, truncated, info, ("go",), True, None
+
+
+def test_a_turn_that_was_noted_in_vain_did_not_happen() -> None:
+    one, plain = episode(), episode()
+    for info in ({"n": 1}, {"n": 3}):
+        one.noted(turn({"n": 70, "success": True}), SAID, -0.1)
+        found = one.entry(), one.status, one.standing
+        assert found == (plain.entry(), plain.status, plain.standing)
+        for each in (one, plain):
+            each.stand, entry = each.noted(turn(info), SAID, -0.1)
+            assert entry == each.entry()
+    assert one.entry() == plain.entry()
+    assert one.metrics() == plain.metrics() == {"n": 2.0, "num_actions": 2.0}
 
 
 @pytest.mark.parametrize(("terminated", "truncated"), [(True, True), (True, False), (False, True), (False, False)])

@@ -504,14 +504,14 @@ def test_a_state_that_cannot_be_kept_is_the_failure_of_one_environment() -> None
 def test_a_ctrl_c_waits_until_a_turn_has_been_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     with EnvStateManager(configured({"Walk": 1}, max_workers=1)) as manager:
         manager.reset(seed=1)
-        played = Episode.played
 
-        def struck(*what: Any) -> None:
-            signal.raise_signal(signal.SIGINT)
-            played(*what)
+        def struck(episode: Episode, name: str, value: Any) -> None:
+            if name == "stand":
+                signal.raise_signal(signal.SIGINT)
+            object.__setattr__(episode, name, value)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Episode, "played", struck)
+            patch.setattr(Episode, "__setattr__", struck)
             with pytest.raises(KeyboardInterrupt):
                 manager.step(inputs({0: ["left"], 1: ["right"]}))
         assert [status.num_actions for status in manager.statuses] == [1, 1]
