@@ -15,6 +15,7 @@ from parallel_envs.groups.placement import kept_on
 
 _SHORT_SECONDS = 0.01
 _SHORT_TURNS = 3
+_AWAKE_SECONDS = 1.5e-4
 
 
 class Cores:
@@ -25,6 +26,14 @@ class Cores:
         self._num_short = 0
         self._cores: Sequence[int] = ()
         self._callers = -1
+
+    @property
+    def seconds_awake(self) -> float:
+        """How long the caller looks for answers before it goes to sleep, from which it takes long to wake up.
+
+        It does so only where it works as well, as all are then about to be done, and has a core that no worker needs.
+        """
+        return _AWAKE_SECONDS if self._caller_works and self._cores else 0.0
 
     def note_turn(self, seconds: float) -> None:
         """A turn of all took so long. After a few short ones, each worker is kept on one core."""

@@ -173,6 +173,9 @@ class Crew:
         while asked.tickets:
             self._read_early(asked, read)
             worker, ticket = next(iter(asked.tickets.items()))
+            until = time.monotonic() + self._cores.seconds_awake
+            while ticket.waiting and time.monotonic() < until and not self.pool.wait(ticket, 0.0):
+                self._read_early(asked, read)
             while ticket.waiting and not self.pool.wait(ticket, self._deadlines.patience(asked)):
                 self._deadlines.end_late(asked, late)
             yield worker, ticket.replies.get(worker)

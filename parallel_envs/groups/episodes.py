@@ -7,7 +7,7 @@ import copy
 import numbers
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +20,17 @@ from parallel_envs.groups.roster import Seat
 IMAGE = "<images>"
 """What stands for each image in a state that says nothing else."""
 
-_PLAYED = len(get_args(Played))
-
 Entry = dict[str, Any]
 """`{env_id, group_id, tag, history, penalty}`, and `failure` if the environment broke."""
 
-Stand = tuple[int, int, float, Any, dict[str, Any], int, Mapping[str, float] | None]
-"""Where an episode stands: `(allowance, left, penalty, state, seen, turns, metrics)`.
+_A_TURN = 3
+"""So much is kept of each."""
+
+Ends = tuple[bool, bool]
+"""Whether the environment has terminated, and whether it was truncated, as the last turn told it."""
+_GOING: Ends = (False, False)
+Stand = tuple[int, int, float, Any, dict[str, Any], int, Ends, Mapping[str, float] | None]
+"""Where an episode stands: `(allowance, left, penalty, state, seen, turns, ends, metrics)`.
 
 `allowance`: the actions that may still be done, 0 if it is over; `left`: those that have not been used; `penalty`: the
 sum of what was added for turns without meaning; `state`, and the history's item `seen` which shows it; `turns`: how
@@ -67,25 +71,26 @@ class EnvStatus:
 class Episode:
     """One environment's episode, from its first state on: where it stands, and a record of how it came there.
 
-    What is told of turns is kept as it was told, and everything else that is known of the episode follows from that
-    when it is asked for: most of it never is, and there are many turns. It is one long list, with as many items a turn
-    as `Played` has: each container that lives on is one more that Python's collector looks at, time and again.
+    Of each turn its reward, what was done, and its info are kept as they were told, and everything else that is known
+    of the episode follows from these when it is asked for: most of it never is, and there are many turns. They are kept
+    in one long list: whatever lives on is what Python's collector looks at, time and again.
 
     Attributes:
         stand: Where it stands. What the record holds beyond its turns did not happen.
         failure: How it broke, if it did.
     """
 
-    __slots__ = "_mode", "_past", "_seed", "_told", "failure", "seat", "stand"
+    __slots__ = "_head", "_mode", "_past", "_seed", "_told", "failure", "seat", "stand"
 
     def __init__(self, seat: Seat, seed: int, mode: str, first: Any) -> None:
         self.seat, self._seed, self._mode = seat, seed, mode
+        self._head = {"env_id": seat.env_id, "group_id": seat.group_id, "tag": seat.tag}  # of every entry
         self.failure: EnvFailure | None = first if isinstance(first, EnvFailure) else None
         self._past: list[dict[str, Any]] = []  # the history's items, up to that which shows the state
         self._told: list[Any] = []
         most = seat.max_actions_per_traj
         state, seen = (None, {}) if self.failure is not None else _seen(first, most)
-        self.stand: Stand = (most if seen else 0, most, 0.0, state, seen, 0, None)
+        self.stand: Stand = (most if seen else 0, most, 0.0, state, seen, 0, _GOING, None)
 
     # ---- turns ------------------------------------------------------------------------------------------------------
 
@@ -95,29 +100,35 @@ class Episode:
         `said` is what was given for it. `penalty` is added where not all actions had a meaning.
         """
         state, reward, terminated, truncated, info, executed, all_valid, own = told
-        _, left, total, _, last, turns, _ = self.stand
+        _, left, total, _, last, turns, _, _ = self.stand
         past = self._past
         if len(past) > turns:
-            del past[turns:], self._told[turns * _PLAYED :]  # nobody took note of what came of them
+            del past[turns:], self._told[turns * _A_TURN :]  # nobody took note of what came of them
         left -= len(executed)
-        kept, seen = (state, {"state": state, "actions_left": left}) if type(state) is str else _seen(state, left)
+        if type(state) is str:
+            kept, seen = state, {"state": state, "actions_left": left}
+        else:
+            kept, seen = _seen(state, left)
         item = last.copy()  # the one that was told of before stays as it is
         item["actions"], item["reward"], item["info"] = [*executed], reward, info.copy()
         _, item["llm_response"], item["llm_raw_response"], _ = said
         past.append(item)
-        self._told += told
+        self._told += reward, executed, info
+        turns += 1
         if not all_valid:
             total += penalty
         if terminated or truncated or left <= 0:
-            return (0, left, total, kept, seen, turns + 1, own), None
-        return (left, left, total, kept, seen, turns + 1, None), _entry(self.seat, [*past, seen], total)
+            return (0, left, total, kept, seen, turns, (terminated, truncated), own), None
+        entry = self._head.copy()
+        entry["history"], entry["penalty"] = [*past, seen], total
+        return (left, left, total, kept, seen, turns, _GOING, None), entry
 
     def broke(self, failure: EnvFailure, said: Said | None = None) -> Entry:
         """It broke, in a turn or elsewhere. There is no reward and no next state. The entry that is told of it."""
-        _, *stand, seen, turns, own = self.stand
+        _, left, penalty, state, seen, *others = self.stand
         if said is not None:
             seen = {**seen, "llm_response": said[1], "llm_raw_response": said[2], "failure": failure}
-        self.failure, self.stand = failure, (0, *stand, seen, turns, own)
+        self.failure, self.stand = failure, (0, left, penalty, state, seen, *others)
         return self.entry()
 
     def measured(self, own: Mapping[str, float]) -> None:
@@ -134,17 +145,18 @@ class Episode:
 
     def entry(self) -> Entry:
         """What is told of it. The items of its history stay as they are: later turns put others in their place."""
-        _, _, penalty, _, seen, turns, _ = self.stand
-        entry = _entry(self.seat, [*self._past[:turns], *([seen] if seen else [])], penalty)
+        _, _, penalty, _, seen, turns, _, _ = self.stand
+        history = [*self._past[:turns], *([seen] if seen else [])]
+        entry = {**self._head, "history": history, "penalty": penalty}
         return entry if self.failure is None else {**entry, "failure": self.failure}
 
     @property
     def status(self) -> EnvStatus:
-        terminated, truncated = self._every(2)[-1:] == [True], self._every(3)[-1:] == [True]
+        terminated, truncated = self.stand[6]
         return EnvStatus(
             seed=self._seed,
             num_actions=self._num_actions,
-            rewards=tuple(self._every(1)),
+            rewards=tuple(self._every(0)),
             terminated=terminated,
             truncated=truncated or (self.done and not terminated) or self.failure is not None,
             success=self._success,
@@ -154,12 +166,12 @@ class Episode:
     @property
     def standing(self) -> Standing:
         """How to come here, and what is met here."""
-        executed = tuple(filter(None, self._every(5)))
+        executed = tuple(filter(None, self._every(1)))
         return Standing(Restore(self._seed, self._mode, executed), self.stand[3])
 
     def _every(self, place: int) -> list[Any]:
-        """What stands there in `Played`, turn by turn."""
-        return self._told[place : self.stand[5] * _PLAYED : _PLAYED]
+        """What stands there in what is kept of a turn, turn by turn."""
+        return self._told[place : self.stand[5] * _A_TURN : _A_TURN]
 
     @property
     def _num_actions(self) -> int:
@@ -168,7 +180,7 @@ class Episode:
     @property
     def _told_of_success(self) -> list[Any]:
         """What was said of it, turn by turn. Many environments never say anything."""
-        return [info["success"] for info in self._every(4) if "success" in info]
+        return [info["success"] for info in self._every(2) if "success" in info]
 
     @property
     def _success(self) -> bool:
@@ -181,7 +193,7 @@ class Episode:
     @property
     def told_in_turns(self) -> Set[str] | None:
         """The numbers that turns told; None before the first."""
-        return _means(self._every(4)).keys() if self.stand[5] else None
+        return _means(self._every(2)).keys() if self.stand[5] else None
 
     # ---- metrics ----------------------------------------------------------------------------------------------------
 
@@ -194,17 +206,7 @@ class Episode:
             return {FAILED: 1.0}
         known = {"success": float(self._success)} if self._told_of_success else {}
         known["num_actions"] = float(self._num_actions)
-        return {**_means(self._every(4)), **known, **(self.stand[6] or {})}
-
-
-def _entry(seat: Seat, history: list[dict[str, Any]], penalty: float) -> Entry:
-    return {
-        "env_id": seat.env_id,
-        "group_id": seat.group_id,
-        "tag": seat.tag,
-        "history": history,
-        "penalty": penalty,
-    }
+        return {**_means(self._every(2)), **known, **(self.stand[7] or {})}
 
 
 def _seen(state: Any, left: int) -> tuple[Any, dict[str, Any]]:

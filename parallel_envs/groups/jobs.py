@@ -39,8 +39,9 @@ _SMALLEST_PART = 8
 Told = tuple[Any, ...]
 Pairs = Iterator[tuple[int, Told]]
 """Environments, and what each is told."""
-Read = Callable[[int, Any], Any]
-"""What an asker makes of an environment's answer, while others are still at work. It changes nothing elsewhere."""
+Read = Callable[[dict[int, Any]], dict[int, Any]]
+"""What an asker makes of environments' answers, while others are still at work. It changes nothing elsewhere, as it may
+be asked for the same once more: where it raises, it is asked for each environment by itself."""
 
 Played = tuple[Any, float, bool, bool, dict[str, Any], tuple[Any, ...], bool, dict[str, float] | None]
 """What came of a turn: `(state, reward, terminated, truncated, info, executed, all_valid, metrics)`.
@@ -88,13 +89,13 @@ class Request:
 
     def parts(self) -> Iterator[Request]:
         """The same in parts, the later the smaller: whoever reads what came of one while the next is done has little
-        to read at the end.
+        to read at the end. The first is large, since whoever reads has its own to do before.
         """
         envs = list(self.asked)
         while len(envs) > 2 * _SMALLEST_PART:
-            half = len(envs) // 2
-            yield self.of(envs[:half])
-            envs = envs[half:]
+            most = 3 * len(envs) // 4
+            yield self.of(envs[:most])
+            envs = envs[most:]
         yield self.of(envs) if len(envs) < len(self.asked) else self
 
     def pairs(self, envs: Collection[int]) -> Pairs:
@@ -140,13 +141,19 @@ class Answers:
     def read(self, read: Read | None) -> Answers:
         """Make of each what its asker makes of it. Who answers what cannot be read has broken."""
         if read is not None:
-            for env, told in [*self.told.items()]:
-                try:
-                    self.told[env] = read(env, told)
-                except Exception as error:  # noqa: BLE001  # user code: a state that cannot be copied, say
-                    del self.told[env]
-                    self.broken[env] = Broken(SENDING, Failure.of(error))
+            try:
+                self.told.update(read(self.told))
+            except Exception:  # noqa: BLE001  # user code: a state that cannot be copied, say
+                self._read_each(read)
         return self
+
+    def _read_each(self, read: Read) -> None:
+        for env, told in [*self.told.items()]:
+            try:
+                self.told.update(read({env: told}))
+            except Exception as error:  # noqa: BLE001  # the same
+                del self.told[env]
+                self.broken[env] = Broken(SENDING, Failure.of(error))
 
     def add(self, others: Answers) -> None:
         """Those of others too."""

@@ -130,7 +130,7 @@ class EnvStateManager(ClosedAtExit):
             begun = partial(self._begun, seeds)
             results = homes.do(Job.RESET, {seat.env_id: (seeds[seat.group_id], self.mode) for seat in self.envs}, begun)
             self._raise_unmade(results)
-            firsts = {**results.told, **{env: begun(env, failure) for env, failure in results.failures.items()}}
+            firsts = {**results.told, **begun(results.failures)}
             with undisturbed():  # a Ctrl-C comes before all of it, or after
                 self._episodes, self._seeds = [firsts[env] for env in range(self.num_envs)], following
         except BaseException:
@@ -139,10 +139,10 @@ class EnvStateManager(ClosedAtExit):
         self._raise_if_wanted(results)
         return [episode.entry() for episode in self._episodes]
 
-    def _begun(self, seeds: Sequence[int], env: int, first: Any) -> Episode:
-        """An environment's episode, from what its reset told."""
-        seat = self.envs[env]
-        return Episode(seat, seeds[seat.group_id], self.mode, first)
+    def _begun(self, seeds: Sequence[int], firsts: Mapping[int, Any]) -> dict[int, Episode]:
+        """Environments' episodes, from what their resets told."""
+        seats = {env: self.envs[env] for env in firsts}
+        return {env: Episode(seat, seeds[seat.group_id], self.mode, firsts[env]) for env, seat in seats.items()}
 
     def step(self, all_env_inputs: Sequence[Mapping[str, Any]]) -> list[Entry]:
         """Let environments play a turn each: those that are given an input, as many or as few as you like.
@@ -161,8 +161,8 @@ class EnvStateManager(ClosedAtExit):
         turns, said = read_turns(all_env_inputs, self._episodes)
         episodes, penalty = self._episodes, self.settings.es_manager.format_penalty
 
-        def noted(env: int, told: Played) -> Note:
-            return episodes[env].noted(told, said[env], penalty)
+        def noted(told: Mapping[int, Played]) -> dict[int, Note]:
+            return {env: episodes[env].noted(one, said[env], penalty) for env, one in told.items()}
 
         try:
             results = homes.do(Job.PLAY, turns, noted)

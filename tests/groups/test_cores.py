@@ -87,3 +87,18 @@ def test_a_lone_core_is_nobodys_own(caller: list[int], monkeypatch: pytest.Monke
     pool = NoPool(1)
     after_short_turns(pool, caller_works=False)
     assert not pool.kept
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "caller_works", "awake"), [(3, True, True), (4, False, False), (4, True, False)]
+)
+def test_only_a_caller_that_works_on_a_core_of_its_own_stays_awake_and_not_for_long(
+    num_workers: int, caller_works: bool, awake: bool, caller: list[int]
+) -> None:
+    pool = NoPool(num_workers)
+    kept = Cores(cast(WorkerPool, pool), caller_works=caller_works)
+    assert kept.seconds_awake == 0.0
+    for _ in range(cores._SHORT_TURNS):
+        kept.note_turn(SHORT)
+    assert (kept.seconds_awake > 0.0) == awake
+    assert kept.seconds_awake < 1e-3
