@@ -177,11 +177,12 @@ class EnvStateManager(ClosedAtExit):
     def _kept(self, said: Mapping[int, Said], results: Results) -> list[Entry]:
         """Keep what came of turns. The entries of those that are not over, or broke, in the order of the inputs."""
         episodes, told, failures, entries = self._episodes, results.told, results.failures, list[Entry]()
-        for env in said:
-            if env in failures:
-                entries.append(episodes[env].broke(failures[env], said[env]))
-                continue
-            episodes[env].stand, entry = told[env]
+        for env, row in said.items():
+            entry: Entry | None
+            if (note := told.get(env)) is None:
+                entry = episodes[env].broke(failures[env], row)
+            else:
+                episodes[env].stand, entry = note
             if entry is not None:
                 entries.append(entry)
         return entries
