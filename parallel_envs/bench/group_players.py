@@ -21,12 +21,14 @@ _EPISODE = 40
 _ROLLOUT = 10
 """Turns of a rollout, which begins with a reset."""
 _EARLY, _LATE = 2, 50
+_MOST_EPISODES = 1_000_000
+"""Of a stretch: so far apart are the seeds that two of them begin with."""
 
 
 class Groups(Protocol):
     """Who steps groups."""
 
-    def reset(self) -> Any:
+    def reset(self, seed: int) -> Any:
         """Begin an episode in every environment."""
 
     def step(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -45,8 +47,8 @@ class Ours:
         self.manager = EnvStateManager(work.config(num_workers))
         self.manager.use_multiprocessing = not in_caller
 
-    def reset(self) -> Any:
-        return self.manager.reset()
+    def reset(self, seed: int) -> Any:
+        return self.manager.reset(seed)
 
     def step(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return self.manager.step(inputs)
@@ -60,7 +62,7 @@ class Player:
 
     def __init__(self, groups: Groups, work: GroupWork) -> None:
         self.groups, self._work = groups, work
-        self._turns, self._generator = 0, np.random.default_rng(0)
+        self._turns, self._seed, self._generator = 0, 0, np.random.default_rng(0)
         self._going: list[int] = []
 
     def turn(self) -> Slice:
@@ -79,9 +81,11 @@ class Player:
         self._turns += 1
         return slice_
 
-    def begin(self) -> None:
-        """All begin anew."""
-        self.groups.reset()
+    def begin(self, seed: int | None = None) -> None:
+        """All begin anew: with the next seed, if none is told."""
+        self._seed = self._seed + 1 if seed is None else seed
+        self.groups.reset(self._seed)
+        self._generator = np.random.default_rng(self._seed)
         self._going, self._turns = list(range(self._work.num_envs)), 0
 
     def _inputs(self) -> list[dict[str, Any]]:
@@ -101,11 +105,16 @@ class Player:
 
 @dataclass
 class GroupContestant:
-    """One way of stepping the groups of a work. What `open` makes is kept in a field that is no argument."""
+    """One way of stepping the groups of a work. What `open` makes is kept in a field that is no argument.
+
+    The n-th stretch of everybody begins with the same seed, and has the same actions: some episodes take twice as long
+    as others.
+    """
 
     work: GroupWork
     make: Callable[[], Groups]
     _player: Player | None = field(default=None, init=False)
+    _num_stretches: int = field(default=0, init=False)
 
     def load(self) -> None:
         """All is imported when this class is."""
@@ -119,14 +128,19 @@ class GroupContestant:
         assert self._player is not None, "open() comes first"
         return self._player
 
+    def _begin(self) -> None:
+        self._num_stretches += 1
+        self.player.begin(seed=_MOST_EPISODES * self._num_stretches)
+
     def run(self, seconds: float) -> Slice:
+        self._begin()
         self.player.run(seconds * WARM_UP_SHARE)
         return self.player.run(seconds)
 
     def rollout(self) -> tuple[float, float]:
         """The seconds of a reset, and of a rollout as a whole."""
         began = time.perf_counter()
-        self.player.begin()
+        self._begin()
         reset = time.perf_counter() - began
         return reset, reset + sum(self.player.turn().seconds for _ in range(_ROLLOUT))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from parallel_envs.bench.group_works import GroupWork
 from parallel_envs.groups.registry import env_type_named, register
-from parallel_envs.seeding import SeedTree
+from parallel_envs.groups.seeds import GroupSeeds
 
 Entry = dict[str, Any]
 
@@ -27,9 +27,9 @@ def made_envs(work: GroupWork) -> list[Any]:
     return [kind.factory(config) for _ in range(work.num_envs)]
 
 
-def seeds_of(work: GroupWork, episode: int) -> list[int]:
-    """The seed of each environment: that of its group."""
-    seeds = SeedTree(episode).seeds(work.num_groups)
+def seeds_of(work: GroupWork, seed: int) -> list[int]:
+    """The seed of each environment: that of its group, as ours has it."""
+    _, seeds = GroupSeeds("train", None).drawn(seed, work.num_groups)
     return [seeds[env // work.group_size] for env in range(work.num_envs)]
 
 
@@ -66,12 +66,12 @@ class PlainLoop:
 
     def __init__(self, work: GroupWork) -> None:
         self._envs = made_envs(work)
-        self._work, self._episode = work, 0
+        self._work = work
         self.entries: list[Entry] = []
 
-    def reset(self) -> None:
+    def reset(self, seed: int) -> None:
         """Begin an episode in each."""
-        seeds, self._episode = seeds_of(self._work, self._episode), self._episode + 1
+        seeds = seeds_of(self._work, seed)
         states = [env.reset(seed, "train") for env, seed in zip(self._envs, seeds, strict=True)]
         self.entries = [
             {"env_id": env, "state": state, "done": False, "history": [{"state": state}]}
@@ -95,13 +95,12 @@ class ShippedPool(PlainLoop):
         self._num_workers, self._context = num_workers, get_context(context)
         self._executor: ProcessPoolExecutor | None = None
 
-    def reset(self) -> None:
+    def reset(self, seed: int) -> None:
         """Begin anew here, and with other workers. It is over when one of them answers."""
-        episode = self._episode
-        super().reset()
+        super().reset(seed)
         self.close()
         self._executor = ProcessPoolExecutor(
-            self._num_workers, self._context, initializer=_fill, initargs=(self._work, episode)
+            self._num_workers, self._context, initializer=_fill, initargs=(self._work, seed)
         )
         self._executor.submit(int).result()
 
@@ -124,10 +123,10 @@ _replicas: list[Any] = []
 """In a worker of such a pool: all environments."""
 
 
-def _fill(work: GroupWork, episode: int) -> None:
+def _fill(work: GroupWork, seed: int) -> None:
     _replicas[:] = made_envs(work)
-    for env, seed in zip(_replicas, seeds_of(work, episode), strict=True):
-        env.reset(seed, "train")
+    for env, own in zip(_replicas, seeds_of(work, seed), strict=True):
+        env.reset(own, "train")
 
 
 def _play_anywhere(entry: Entry, given: Entry) -> Entry:

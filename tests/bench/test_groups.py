@@ -59,9 +59,11 @@ def test_works_of_no_such_name_are_told() -> None:
 def test_ours_and_the_loop_see_the_same_on_the_same_seed(name: str) -> None:
     work = GROUP_WORKS[name]
     ours, loop = Ours(work, 1, in_caller=True), PlainLoop(work)
-    entries = ours.reset()
-    for entry, env in zip(entries[:2], loop._envs, strict=False):
-        state = env.reset(ours.manager.statuses[entry["env_id"]].seed, "train")
+    entries = ours.reset(7)
+    loop.reset(7)
+    assert len(entries) == len(loop.entries)
+    for entry, plain in zip(entries, loop.entries, strict=True):
+        state = plain["state"]
         text = (state["text"] or IMAGE) if isinstance(state, dict) else state
         assert text == entry["history"][0]["state"]
     ours.close()
