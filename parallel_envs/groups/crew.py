@@ -105,8 +105,8 @@ class Crew:
 
     # ---- asking -----------------------------------------------------------------------------------------------------
 
-    def begin(self, request: Request) -> tuple[Asked, Request]:
-        """Ask, and nobody is waited for. The second is what concerns environments that live elsewhere."""
+    def begin(self, request: Request) -> Asked:
+        """Ask, and nobody is waited for. Environments that live elsewhere are not asked."""
         if os.getpid() != self._owner:  # its mailboxes are those of the process that it was forked from
             raise ClosedError(
                 f"These environments live in workers of process {self._owner}, and process {os.getpid()} was forked "
@@ -124,7 +124,7 @@ class Crew:
             for worker in self._cores.in_order(parts):
                 data = as_bytes((asked.number, *parts[worker].plain()))
                 asked.tickets[worker] = self._post.send(worker, asked, data)
-        return asked, self._elsewhere(request)  # while they are at it
+        return asked
 
     def _parts(self, request: Request) -> dict[int, Request]:
         """What each worker is asked."""
@@ -134,8 +134,8 @@ class Crew:
                 parts[worker] = request.only(part)
         return parts
 
-    def _elsewhere(self, request: Request) -> Request:
-        """What none of the workers is asked."""
+    def elsewhere(self, request: Request) -> Request:
+        """What concerns environments that live in no worker."""
         homes = self.homes
         return request.only({env: told for env, told in request.asked.items() if env not in homes})
 
@@ -230,7 +230,7 @@ class Crew:
                 failed |= guilty
                 queues[loss.worker] = [batch for batch in batches if batch] + queues.get(loss.worker, [])
             envs = [env for batches in queues.values() if batches for env in batches.pop(0)]
-            asked = self.begin(again(envs))[0] if envs and not record.is_in_vain(failed) else None
+            asked = self.begin(again(envs)) if envs and not record.is_in_vain(failed) else None
         return told, failed
 
     def num_bytes(self) -> int:

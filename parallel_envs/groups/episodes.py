@@ -7,24 +7,23 @@ import copy
 import numbers
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from parallel_envs.groups.failures import EnvFailure
-from parallel_envs.groups.inputs import Said
 from parallel_envs.groups.jobs import Played, Restore, Standing
 from parallel_envs.groups.metrics import FAILED
 from parallel_envs.groups.roster import Seat
+
+if TYPE_CHECKING:
+    from parallel_envs.groups.inputs import Said
 
 IMAGE = "<images>"
 """What stands for each image in a state that says nothing else."""
 
 Entry = dict[str, Any]
 """`{env_id, group_id, tag, history, penalty}`, and `failure` if the environment broke."""
-
-_A_TURN = 3
-"""So much is kept of each."""
 
 Ends = tuple[bool, bool]
 """Whether the environment has terminated, and whether it was truncated, as the last turn told it."""
@@ -36,8 +35,19 @@ Stand = tuple[int, int, float, Any, dict[str, Any], int, Ends, Mapping[str, floa
 sum of what was added for turns without meaning; `state`, and the history's item `seen` which shows it; `turns`: how
 many have been played; `metrics`: the environment's own, told at the end of its last turn or when it was asked.
 """
+ALLOWANCE: Final = 0
+LEFT: Final = 1
+STATE: Final = 3
+TURNS: Final = 5
+ENDS: Final = 6
+METRICS: Final = 7
+
 Note = tuple[Stand, Entry | None]
 """What comes of a turn: where the episode stands then, and what is told of it, unless it is over."""
+
+_REWARD, _EXECUTED, _INFO = range(3)
+_A_TURN = 3
+"""What is kept of each turn, and how much that is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +83,7 @@ class Episode:
 
     Of each turn its reward, what was done, and its info are kept as they were told, and everything else that is known
     of the episode follows from these when it is asked for: most of it never is, and there are many turns. They are kept
-    in one long list: whatever lives on is what Python's collector looks at, time and again.
+    in one long list, three of each: whatever lives on is what Python's collector looks at, time and again.
 
     Attributes:
         stand: Where it stands. What the record holds beyond its turns did not happen.
@@ -113,7 +123,7 @@ class Episode:
         item["actions"], item["reward"], item["info"] = [*executed], reward, info.copy()
         _, item["llm_response"], item["llm_raw_response"], _ = said
         past.append(item)
-        self._told += reward, executed, info
+        self._told += reward, executed, info  # in the places that are named above
         turns += 1
         if not all_valid:
             total += penalty
@@ -141,7 +151,7 @@ class Episode:
     @property
     def done(self) -> bool:
         """Whether it is over, for whatever reason."""
-        return not self.stand[0]
+        return not self.stand[ALLOWANCE]
 
     def entry(self) -> Entry:
         """What is told of it. The items of its history stay as they are: later turns put others in their place."""
@@ -152,11 +162,11 @@ class Episode:
 
     @property
     def status(self) -> EnvStatus:
-        terminated, truncated = self.stand[6]
+        terminated, truncated = self.stand[ENDS]
         return EnvStatus(
             seed=self._seed,
             num_actions=self._num_actions,
-            rewards=tuple(self._every(0)),
+            rewards=tuple(self._every(_REWARD)),
             terminated=terminated,
             truncated=truncated or (self.done and not terminated) or self.failure is not None,
             success=self._success,
@@ -166,21 +176,21 @@ class Episode:
     @property
     def standing(self) -> Standing:
         """How to come here, and what is met here."""
-        executed = tuple(filter(None, self._every(1)))
-        return Standing(Restore(self._seed, self._mode, executed), self.stand[3])
+        executed = tuple(filter(None, self._every(_EXECUTED)))
+        return Standing(Restore(self._seed, self._mode, executed), self.stand[STATE])
 
     def _every(self, place: int) -> list[Any]:
-        """What stands there in what is kept of a turn, turn by turn."""
-        return self._told[place : self.stand[5] * _A_TURN : _A_TURN]
+        """What is kept there of each turn."""
+        return self._told[place : self.stand[TURNS] * _A_TURN : _A_TURN]
 
     @property
     def _num_actions(self) -> int:
-        return self.seat.max_actions_per_traj - self.stand[1]
+        return self.seat.max_actions_per_traj - self.stand[LEFT]
 
     @property
     def _told_of_success(self) -> list[Any]:
         """What was said of it, turn by turn. Many environments never say anything."""
-        return [info["success"] for info in self._every(2) if "success" in info]
+        return [info["success"] for info in self._every(_INFO) if "success" in info]
 
     @property
     def _success(self) -> bool:
@@ -193,7 +203,7 @@ class Episode:
     @property
     def told_in_turns(self) -> Set[str] | None:
         """The numbers that turns told; None before the first."""
-        return _means(self._every(2)).keys() if self.stand[5] else None
+        return _means(self._every(_INFO)).keys() if self.stand[TURNS] else None
 
     # ---- metrics ----------------------------------------------------------------------------------------------------
 
@@ -206,7 +216,7 @@ class Episode:
             return {FAILED: 1.0}
         known = {"success": float(self._success)} if self._told_of_success else {}
         known["num_actions"] = float(self._num_actions)
-        return {**_means(self._every(2)), **known, **(self.stand[7] or {})}
+        return {**_means(self._every(_INFO)), **known, **(self.stand[METRICS] or {})}
 
 
 def _seen(state: Any, left: int) -> tuple[Any, dict[str, Any]]:

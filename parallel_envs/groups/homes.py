@@ -124,8 +124,9 @@ class Homes:
 
     def _do_everywhere(self, crew: Crew, sent: Request, read: Read | None) -> tuple[Answers, dict[int, EnvFailure]]:
         """Ask the workers, do what is to be done here meanwhile, and wait for them."""
-        asked, here = crew.begin(sent)
+        asked = crew.begin(sent)
         try:
+            here = crew.elsewhere(sent)  # now that they have something to do
             answers_here = self._do_here(here, read) if here.asked else Answers()
         except BaseException:
             crew.forget(asked)

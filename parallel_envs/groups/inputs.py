@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from parallel_envs.groups.episodes import ALLOWANCE
 from parallel_envs.groups.failures import BadTurn
 from parallel_envs.spelling import nearest
 
@@ -33,7 +34,7 @@ def read_turns(given: Any, episodes: Sequence[Episode]) -> tuple[Turns, dict[int
         env, _, _, actions = row
         if type(env) is not int or not 0 <= env < num_envs:
             env = _read_env_id(position, env, num_envs)
-        allowance = episodes[env].stand[0]
+        allowance = episodes[env].stand[ALLOWANCE]
         if not allowance:
             raise BadTurn(_over(position, episodes[env]), position=position)
         if type(actions) is not list:
