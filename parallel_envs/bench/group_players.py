@@ -107,8 +107,8 @@ class Player:
 class GroupContestant:
     """One way of stepping the groups of a work. What `open` makes is kept in a field that is no argument.
 
-    The n-th stretch of everybody begins with the same seed, and has the same actions: some episodes take twice as long
-    as others.
+    The n-th stretch of everybody begins with the same seed, and each episode has the actions of its seed: some take
+    twice as long as others.
     """
 
     work: GroupWork

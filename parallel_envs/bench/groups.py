@@ -1,9 +1,9 @@
 """`bench groups`: what a turn of many small environments takes, ours beside the plain loop and a pool that ships.
 
-All contestants of a work are open at once, each in a process of its own, and take turns in short slices; they play the
-same actions on environments that were reset with the same seeds. An episode's end and the resets between are
-not part of a turn. Resets are measured with rollouts as a whole; and what travels to our workers, in an early turn and
-in the fiftieth.
+All contestants of a work are open at once, each in a process of its own, and take turns in short slices. In each slice
+they begin with the same episodes, and the same actions, and come as far as they come. An episode's end and the resets
+between are not part of a turn. Resets are measured with rollouts as a whole; and what travels to our workers, in an
+early turn and in the fiftieth.
 """
 
 from __future__ import annotations

@@ -169,7 +169,10 @@ class Crew:
     def _replies(
         self, asked: Asked, late: dict[int, dict[int, EnvFailure]], read: Read | None
     ) -> Iterator[tuple[int, Reply | None]]:
-        """What each worker has answered, or its death. Who is late goes into `late`, and its worker is ended."""
+        """What each worker has answered, or its death. Who is late goes into `late`, and its worker is ended.
+
+        A caller with a core of its own looks for answers for a moment before it goes to sleep.
+        """
         while asked.tickets:
             self._read_early(asked, read)
             worker, ticket = next(iter(asked.tickets.items()))

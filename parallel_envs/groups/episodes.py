@@ -113,7 +113,7 @@ class Episode:
         _, left, total, _, last, turns, _, _ = self.stand
         past = self._past
         if len(past) > turns:
-            del past[turns:], self._told[turns * _A_TURN :]  # nobody took note of what came of them
+            del self._told[turns * _A_TURN :], past[turns:]  # nobody took note of what came of them
         left -= len(executed)
         if type(state) is str:
             kept, seen = state, {"state": state, "actions_left": left}
@@ -156,7 +156,7 @@ class Episode:
     def entry(self) -> Entry:
         """What is told of it. The items of its history stay as they are: later turns put others in their place."""
         _, _, penalty, _, seen, turns, _, _ = self.stand
-        history = [*self._past[:turns], *([seen] if seen else [])]
+        history = [*self._past[:turns], *([seen] if seen or self.failure is None else [])]  # [] if its reset failed
         entry = {**self._head, "history": history, "penalty": penalty}
         return entry if self.failure is None else {**entry, "failure": self.failure}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -25,11 +27,12 @@ Said = tuple[Any, Any, Any, Any]
 def read_turns(given: Any, episodes: Sequence[Episode]) -> tuple[Turns, dict[int, Said]]:
     """The turns to be played, in order, and what was given for each. Raises `BadTurn`: then none has been.
 
-    No worker has anything to do while this goes on.
+    All workers wait for this, so it is to cost little.
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
         raise BadTurn(f"step() was given a {type(given).__name__}. Give a list of dicts with {_listed(_FIELDS)}.")
-    rows, turns, said, num_envs = _read_rows(given), Turns(), dict[int, Said](), len(episodes)
+    turns, said, num_envs = Turns(), dict[int, Said](), len(episodes)
+    rows, mistake = _read_rows(given)
     for position, row in enumerate(rows):
         env, _, _, actions = row
         if type(env) is not int or not 0 <= env < num_envs:
@@ -44,20 +47,28 @@ def read_turns(given: Any, episodes: Sequence[Episode]) -> tuple[Turns, dict[int
                 actions = _read_actions(position, env, actions)
                 break
         turns[env], said[env] = (actions, allowance), row
+    if mistake is not None:
+        raise mistake
     if len(turns) < len(rows):
         _complain_of_twins([int(env) for env, *_ in rows])
     return turns, said
 
 
-def _read_rows(given: Sequence[Any]) -> list[Said]:
-    """The fields of each input, read once and in order: a table may be gone when it has been read."""
+def _read_rows(given: Sequence[Any]) -> tuple[list[Said], BadTurn | None]:
+    """The fields of each input up to the first that is none, and what is wrong with that.
+
+    They are read once and in order: there are tables of which a row is gone when it has been read.
+    """
     rows = list[Said]()
-    try:
-        rows.extend(map(_fields_of, given))
-    except (KeyError, TypeError, IndexError):
-        position = len(rows)
-        raise _not_a_turn(position, given[position]) from None
-    return rows
+    if type(given) is list:  # nearly always, and quickly done
+        with contextlib.suppress(KeyError, TypeError, IndexError):
+            rows.extend(map(_fields_of, given))
+    for one in itertools.islice(given, len(rows), None):
+        try:
+            rows.append(_fields_of(one))
+        except (KeyError, TypeError, IndexError):
+            return rows, _not_a_turn(len(rows), one)
+    return rows, None
 
 
 def _complain_of_twins(envs: Sequence[int]) -> None:

@@ -40,8 +40,8 @@ Told = tuple[Any, ...]
 Pairs = Iterator[tuple[int, Told]]
 """Environments, and what each is told."""
 Read = Callable[[dict[int, Any]], dict[int, Any]]
-"""What an asker makes of environments' answers, while others are still at work. It changes nothing elsewhere, as it may
-be asked for the same once more: where it raises, it is asked for each environment by itself."""
+"""What an asker makes of environments' answers, while others are still at work. It may be asked for the same once
+more, and the last time counts: where it raises, for each environment by itself, and after the loss of a worker."""
 
 Played = tuple[Any, float, bool, bool, dict[str, Any], tuple[Any, ...], bool, dict[str, float] | None]
 """What came of a turn: `(state, reward, terminated, truncated, info, executed, all_valid, metrics)`.

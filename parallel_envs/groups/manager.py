@@ -167,16 +167,18 @@ class EnvStateManager(ClosedAtExit):
         try:
             results = homes.do(Job.PLAY, turns, noted)
             with undisturbed():  # a Ctrl-C comes before all of it, or after
-                entries = self._kept(said, results)
+                entries = self._kept(episodes, said, results)
         except BaseException:
             homes.all_astray(turns)  # the episodes stand where they stood, or where the turn has brought all
             raise
         self._raise_if_wanted(results)
         return entries
 
-    def _kept(self, said: Mapping[int, Said], results: Results) -> list[Entry]:
+    def _kept(self, episodes: Sequence[Episode], said: Mapping[int, Said], results: Results) -> list[Entry]:
         """Keep what came of turns. The entries of those that are not over, or broke, in the order of the inputs."""
-        episodes, told, failures, entries = self._episodes, results.told, results.failures, list[Entry]()
+        if episodes is not self._episodes:
+            raise BadTurn("reset() was called in the midst of step(), by an environment, say. The turn is not kept.")
+        told, failures, entries = results.told, results.failures, list[Entry]()
         for env, row in said.items():
             entry: Entry | None
             if (note := told.get(env)) is None:

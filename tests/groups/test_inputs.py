@@ -106,3 +106,35 @@ def test_there_must_be_an_episode() -> None:
         for call in (lambda: manager.step([]), manager.render, manager.metrics):
             with pytest.raises(BadTurn, match="Call reset"):
                 call()
+
+
+class Once(Sequence[dict[str, Any]]):
+    """Its rows are there until they have been read."""
+
+    def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
+        self._rows = list(rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while self._rows:
+            yield self._rows.pop(0)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._rows[index]
+
+
+@pytest.mark.parametrize("kind", [list, Once])
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([{**GOOD, "env_id": 99}, {"env_id": 0}], "Input 0 is for env 99"),
+        ([GOOD, {"env_id": 3}, GOOD], "Input 1 has no `llm_response`"),
+        ([GOOD, GOOD, {"env_id": 3}], "Input 2 has no `llm_response`"),
+    ],
+)
+def test_of_several_mistakes_the_first_is_told(manager: EnvStateManager, given: Any, text: str, kind: Any) -> None:
+    with pytest.raises(BadTurn) as caught:
+        manager.step(kind(given))
+    assert text in str(caught.value)

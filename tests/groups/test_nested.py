@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from parallel_envs.errors import ParallelEnvsError
-from parallel_envs.groups import EnvStateManager, register
+from parallel_envs.groups import BadTurn, EnvStateManager, register
 from parallel_envs.testing.equality import assert_same_batch
 from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs
 
@@ -113,3 +113,15 @@ def test_a_handler_that_lets_its_refusal_through_ends_the_turn_and_nobody_has_pl
         with pytest.raises(ParallelEnvsError, match="Let the handler take a note, and ask when"):
             manager.step(turn)
         assert_same_batch([*(manager.step(turn) for _ in range(3)), manager.get_rollout_states()], expected)
+
+
+def test_a_reset_from_within_a_turn_is_told_and_its_episodes_go_on(turn: list[dict[str, Any]]) -> None:
+    config = config_of(Nosy, "caller")
+    with EnvStateManager(config) as manager:
+        manager.reset(seed=2)
+        Nosy.look = staticmethod(lambda: manager.reset(seed=1))
+        with pytest.raises(BadTurn, match=r"reset\(\) was called in the midst of step\(\)"):
+            manager.step(turn)
+        Nosy.look = staticmethod(lambda: None)
+        found = [*(manager.step(turn) for _ in range(3)), manager.get_rollout_states()]
+    assert_same_batch(found, unseen(config, turn))
