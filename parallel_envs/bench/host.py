@@ -1,6 +1,7 @@
 """The process that one contestant lives in: `python -m parallel_envs.bench.host FD`, started by `driver`.
 
-It imports little, because start methods that begin with a fresh interpreter import the main module again.
+It imports little, because start methods that begin with a fresh interpreter import the main module again, and because
+a contestant shall find what its users' programs load, and no more.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
-from parallel_envs.bench.contestants import Hosted
 from parallel_envs.bench.protocol import Ask, Close, Failure, Load, Open, Reply, Request, Run, Told, Took
+
+if TYPE_CHECKING:
+    from parallel_envs.bench.contestants import Hosted
 
 
 class Host:

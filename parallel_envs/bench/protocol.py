@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from parallel_envs.bench.contestants import Hosted
 from parallel_envs.bench.measure import Slice
+
+if TYPE_CHECKING:
+    from parallel_envs.bench.contestants import Hosted
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,8 @@ class Host:
         self.objects: dict[int, Any] = {HOST: self}
         self.seconds = [0.0, 0.0, time.perf_counter()]
         """The meters' columns."""
+        self.awake_seconds = 0.0
+        """For how long its worker looks for the next bell before it goes to sleep (see `WorkerPool.keep_awake`)."""
         self._meters: mmap.mmap | bytearray = bytearray(METERS * 8)
         self._offset = 0
 
@@ -77,6 +79,10 @@ class Host:
         self._meters, self._offset = block.buffer, offset * 8
         bells, messages, since = _METERS.unpack_from(block.buffer, offset * 8)
         self.seconds = [bells, messages, since or self.seconds[METERED_SINCE]]
+
+    def stay_awake(self, seconds: float) -> None:
+        """From now on look for bells for so long before sleeping."""
+        self.awake_seconds = seconds
 
     def worked(self, column: int, began: float) -> None:
         """Work on bells or on messages, which began at `began`, has ended."""

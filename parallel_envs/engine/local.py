@@ -87,6 +87,9 @@ class _LocalPool(WorkerPool):
     def keep_on(self, worker: int, cores: Sequence[int]) -> None:
         return
 
+    def keep_awake(self, worker: int, seconds: float) -> None:
+        return
+
     def meters(self, worker: int) -> Meters:
         return Meters.of(self._counts[worker], self._waited[worker], self._num_asked(worker), num_bytes=0)
 

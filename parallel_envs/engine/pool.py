@@ -194,6 +194,12 @@ class WorkerPool(ABC):
         """Let the worker run on these cores only, where it is a process: others run where their process does."""
 
     @abstractmethod
+    def keep_awake(self, worker: int, seconds: float) -> None:
+        """Where the worker is a process, let it look for its next bell for so long before it goes to sleep, as long as
+        bells come that soon. For a worker that has a core to itself: others of its core would have to wait.
+        """
+
+    @abstractmethod
     def close(self, timeout: float = 5.0) -> None:
         """End all workers within `timeout` seconds, whatever state they are in. May be called again."""
 

@@ -75,6 +75,7 @@ class ProcessPool(WorkerPool):
         self._bells = [line.process.bell for line in self._lines]
         self._places: dict[int, tuple[int, ...]] = {}
         self._orders: dict[int, tuple[int, ...]] = {}
+        self._awake_seconds: dict[int, float] = {}
         self._yields = False
         self._pumping: int | None = None
         """The thread that waits for answers just now."""
@@ -237,9 +238,10 @@ class ProcessPool(WorkerPool):
             if self._completions.cut_short:
                 self._completions.take_in(finished, began)
                 return finished
-            if self._yields and timeout != 0.0 and began - self._slept_at < _LONGEST_GLANCING:
-                os.sched_yield()  # `placement` says why
-                if self._completions.take_in(finished, began):
+            if (self._yields or timeout == 0.0) and began - self._slept_at < _LONGEST_GLANCING:
+                if timeout != 0.0:
+                    os.sched_yield()  # `placement` says why
+                if self._completions.take_in(finished, began):  # one system call in the place of two
                     return finished
             self._slept_at = began
             for fd, _ in self._poller.wait(timeout):
@@ -346,6 +348,8 @@ class ProcessPool(WorkerPool):
             self._lines[worker] = line = self._new_line(worker)
             self._bells[worker] = line.process.bell
             self._place(worker)
+            if worker in self._awake_seconds:
+                self.keep_awake(worker, self._awake_seconds[worker])
 
     def stack(self, worker: int, timeout: float = 0.5) -> str:
         process, pipe = self._lines[worker].process, self._ends.common.stacks_read
@@ -374,6 +378,10 @@ class ProcessPool(WorkerPool):
         if worker in self._places:
             with contextlib.suppress(OSError):  # a wish, not a need
                 os.sched_setaffinity(self.pid(worker), self._places[worker])
+
+    def keep_awake(self, worker: int, seconds: float) -> None:
+        self._awake_seconds[worker] = seconds
+        self.forget(self.call(worker, HOST, "stay_awake", seconds))
 
     def meters(self, worker: int) -> Meters:
         counts, line = self._counts[worker], self._lines[worker]

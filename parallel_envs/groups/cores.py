@@ -16,6 +16,9 @@ from parallel_envs.groups.placement import kept_on
 _SHORT_SECONDS = 0.01
 _SHORT_TURNS = 3
 _AWAKE_SECONDS = 1.5e-4
+_WORKER_AWAKE_SECONDS = 5e-4
+"""More than a program that does little between turns takes for it. One that asks a language model takes longer, and the
+worker sleeps as if it had not been told."""
 
 
 class Cores:
@@ -47,6 +50,9 @@ class Cores:
                 self._cores = kept_on(self._pool.num_workers, [core for core in cores if core != self._callers])
             for worker, core in enumerate(self._cores):
                 self._pool.keep_on(worker, (core,))
+            if self._caller_works and len(set(self._cores)) == self._pool.num_workers:  # nobody is in anybody's way
+                for worker in self._pool.all_workers:
+                    self._pool.keep_awake(worker, _WORKER_AWAKE_SECONDS)
 
     def in_order(self, workers: Collection[int]) -> Collection[int]:
         """In which order to wake workers that have a core each, seen from where the caller is now.

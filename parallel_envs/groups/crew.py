@@ -123,6 +123,7 @@ class Crew:
         with undisturbed():  # a message that a Ctrl-C cuts in two would spoil all that follow it
             for worker in self._cores.in_order(parts):
                 data = as_bytes((asked.number, *parts[worker].plain()))
+                asked.owed[worker] = len(parts[worker].asked)
                 asked.tickets[worker] = self._post.send(worker, asked, data)
         return asked
 
@@ -148,10 +149,13 @@ class Crew:
                 losses.append(Loss(worker, reply.death, self._deadlines.at_work(worker, asked), late.get(worker, {})))
                 continue
             try:
-                answers.add(self._post.read(worker, asked, reply).read(read))
-                answers.add(asked.early.get(worker) or _NOTHING)
+                rest = self._post.read(worker, asked, reply)
             except Unreadable as error:
                 garbled.append(Garbled(worker, error.failure))
+                continue
+            answers.add(asked.early.pop(worker, _NOTHING))
+            if not rest.is_empty:
+                answers.add(rest.read(read))
         self._answered(asked.request.job, answers)
         if asked.request.job is Job.PLAY:
             self._cores.note_turn(time.monotonic() - asked.sent_at)
@@ -177,8 +181,11 @@ class Crew:
             self._read_early(asked, read)
             worker, ticket = next(iter(asked.tickets.items()))
             until = time.monotonic() + self._cores.seconds_awake
-            while ticket.waiting and time.monotonic() < until and not self.pool.wait(ticket, 0.0):
-                self._read_early(asked, read)
+            while ticket.waiting and time.monotonic() < until:
+                if asked.has_all_early(worker):  # so it is about to say that it is done
+                    self.pool.wait(ticket, 0.0)
+                else:
+                    self._read_early(asked, read)
             while ticket.waiting and not self.pool.wait(ticket, self._deadlines.patience(asked)):
                 self._deadlines.end_late(asked, late)
             yield worker, ticket.replies.get(worker)
@@ -225,7 +232,7 @@ class Crew:
             except BaseException:
                 self.forget(asked)
                 raise
-            told.add(answers)
+            told = answers if told.is_empty else told.add(answers)
             for loss in losses:
                 unanswered = [env for env in asked.request.asked if self.homes.get(env) == loss.worker]
                 self._lost(unanswered)  # also those whose answers nobody could read: they have done what was asked

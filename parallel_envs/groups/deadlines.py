@@ -22,7 +22,7 @@ class Asked:
     """A request on its way: the tickets of the workers whose answers have not been read. `number` is its own.
 
     Before `first_due` nobody can be late. `early` holds the parts of answers that have been read while their workers
-    were at the others. They do not count before these are done.
+    were at the others. They do not count before these are done. `owed`: how many answers each worker is to give.
     """
 
     request: Request
@@ -31,7 +31,13 @@ class Asked:
     first_due: float
     tickets: dict[int, Ticket] = field(default_factory=dict)
     early: dict[int, Answers] = field(default_factory=dict)
+    owed: dict[int, int] = field(default_factory=dict)
     given_up: bool = False
+
+    def has_all_early(self, worker: int) -> bool:
+        """Whether every answer of a worker's has been read, though it has not said yet that it is done."""
+        early = self.early.get(worker)
+        return early is not None and len(early.told) + len(early.broken) == self.owed[worker]
 
 
 class Deadlines:

@@ -132,6 +132,11 @@ class Answers:
     broken: dict[int, Broken] = field(default_factory=dict)
     met: dict[int, Any] = field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody has answered."""
+        return not (self.told or self.broken)
+
     def standing(self, job: Job) -> Iterator[int]:
         """Those that are where they were to come by `job`. Who could not be made, or was dropped, is nowhere."""
         yield from self.told
@@ -155,8 +160,9 @@ class Answers:
                 del self.told[env]
                 self.broken[env] = Broken(SENDING, Failure.of(error))
 
-    def add(self, others: Answers) -> None:
+    def add(self, others: Answers) -> Answers:
         """Those of others too."""
         self.told.update(others.told)
         self.broken.update(others.broken)
         self.met.update(others.met)
+        return self

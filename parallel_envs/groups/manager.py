@@ -179,12 +179,12 @@ class EnvStateManager(ClosedAtExit):
         if episodes is not self._episodes:
             raise BadTurn("reset() was called in the midst of step(), by an environment, say. The turn is not kept.")
         told, failures, entries = results.told, results.failures, list[Entry]()
-        for env, row in said.items():
+        for env in said:
             entry: Entry | None
-            if (note := told.get(env)) is None:
-                entry = episodes[env].broke(failures[env], row)
+            if env in failures:
+                entry = episodes[env].broke(failures[env], said[env])
             else:
-                episodes[env].stand, entry = note
+                episodes[env].stand, entry = told[env]
             if entry is not None:
                 entries.append(entry)
         return entries

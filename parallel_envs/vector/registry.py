@@ -6,11 +6,12 @@ import copy
 import importlib
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
-import gymnasium
-from gymnasium.envs.registration import EnvSpec
+
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,9 @@ class Registrations:
 
     @classmethod
     def here(cls) -> Registrations:
-        """The registrations of this process."""
+        """The registrations of this process: none, where nobody has imported Gymnasium."""
+        if (gymnasium := sys.modules.get("gymnasium")) is None:
+            return cls((), b"")
         foreign = {
             name: spec for name, spec in gymnasium.registry.items() if not _module(spec).startswith("gymnasium.")
         }
@@ -41,6 +44,8 @@ class Registrations:
             except ImportError:  # the spec may never be made here; if it is, the error says what is missing
                 continue
         if self.specs:
+            import gymnasium
+
             for name, spec in cloudpickle.loads(self.specs).items():
                 gymnasium.registry.setdefault(name, spec)
 

@@ -19,7 +19,12 @@ class NoPool:
 
     def __init__(self, num_workers: int) -> None:
         self.num_workers = num_workers
+        self.all_workers = tuple(range(num_workers))
         self.kept: dict[int, Sequence[int]] = {}
+        self.awake: dict[int, float] = {}
+
+    def keep_awake(self, worker: int, seconds: float) -> None:
+        self.awake[worker] = seconds
 
     def keep_on(self, worker: int, cores: Sequence[int]) -> None:
         self.kept[worker] = cores
@@ -90,10 +95,11 @@ def test_a_lone_core_is_nobodys_own(caller: list[int], monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "caller_works", "awake"), [(3, True, True), (4, False, False), (4, True, False)]
+    ("num_workers", "caller_works", "awake", "workers_awake"),
+    [(3, True, True, True), (6, True, True, False), (4, False, False, False), (4, True, False, False)],
 )
-def test_only_a_caller_that_works_on_a_core_of_its_own_stays_awake_and_not_for_long(
-    num_workers: int, caller_works: bool, awake: bool, caller: list[int]
+def test_only_who_works_on_a_core_of_its_own_beside_a_caller_that_works_stays_awake_and_not_for_long(
+    num_workers: int, caller_works: bool, awake: bool, workers_awake: bool, caller: list[int]
 ) -> None:
     pool = NoPool(num_workers)
     kept = Cores(cast(WorkerPool, pool), caller_works=caller_works)
@@ -102,3 +108,5 @@ def test_only_a_caller_that_works_on_a_core_of_its_own_stays_awake_and_not_for_l
         kept.note_turn(SHORT)
     assert (kept.seconds_awake > 0.0) == awake
     assert kept.seconds_awake < 1e-3
+    assert pool.awake.keys() == (set(pool.all_workers) if workers_awake else set())
+    assert all(0.0 < seconds < 1e-3 for seconds in pool.awake.values())
