@@ -94,13 +94,11 @@ class Player:
             {"env_id": env, "llm_response": "", "llm_raw_response": "", "actions": actions[env]} for env in self._going
         ]
 
-    def run(self, seconds: float) -> Slice:
-        """Turns until they have taken so long."""
-        steps, taken, cpu = 0, 0.0, 0.0
-        while taken < seconds:
-            one = self.turn()
-            steps, taken, cpu = steps + one.steps, taken + one.seconds, cpu + one.cpu_seconds
-        return Slice(steps, taken, cpu)
+    def play(self, num_turns: int) -> Slice:
+        """So many turns, all in one."""
+        turns = [self.turn() for _ in range(num_turns)]
+        steps, seconds = sum(one.steps for one in turns), sum(one.seconds for one in turns)
+        return Slice(steps, seconds, sum(one.cpu_seconds for one in turns))
 
 
 @dataclass
@@ -108,7 +106,8 @@ class GroupContestant:
     """One way of stepping the groups of a work. What `open` makes is kept in a field that is no argument.
 
     The n-th stretch of everybody begins with the same seed, and each episode has the actions of its seed: some take
-    twice as long as others.
+    twice as long as others. And everybody plays as many turns of it: early turns take longer than later ones, and
+    whoever came farther in its time would also have more of the collector's rounds, of which there is one in a hundred.
     """
 
     work: GroupWork
@@ -134,8 +133,8 @@ class GroupContestant:
 
     def run(self, seconds: float) -> Slice:
         self._begin()
-        self.player.run(seconds * WARM_UP_SHARE)
-        return self.player.run(seconds)
+        self.player.play(self.work.turns_in(seconds * WARM_UP_SHARE))
+        return self.player.play(self.work.turns_in(seconds))
 
     def rollout(self) -> tuple[float, float]:
         """The seconds of a reset, and of a rollout as a whole."""

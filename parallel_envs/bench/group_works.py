@@ -42,9 +42,9 @@ def answers(generator: np.random.Generator, num_envs: int) -> list[list[str]]:
 class GroupWork:
     """So many groups of environments of one kind.
 
-    `factory` is registered for a type of that name that does not come with the package. `slices` is how many slices a
-    usual one is cut into: short turns are compared in more and shorter ones. `contexts` are the start methods of the
-    process pools that it is compared with.
+    `factory` is registered for a type of that name that does not come with the package. `turn_seconds` is about what a
+    turn takes the plain loop. `slices` is how many slices a usual one is cut into: short turns are compared in more and
+    shorter ones. `contexts` are the start methods of the process pools that it is compared with.
     """
 
     what: str
@@ -55,12 +55,17 @@ class GroupWork:
     group_size: int = 16
     parallel_friendly: bool = False
     factory: Callable[[Any], Any] | None = None
+    turn_seconds: float = 1.5e-3
     slices: int = 1
     contexts: tuple[str, ...] = ("fork",)
 
     @property
     def num_envs(self) -> int:
         return self.num_groups * self.group_size
+
+    def turns_in(self, seconds: float) -> int:
+        """How many turns a slice of so long has, for everybody: about as many as the plain loop makes in it."""
+        return max(round(seconds / self.turn_seconds), 1)
 
     def config(self, num_workers: int) -> dict[str, Any]:
         """For `EnvStateManager`."""
@@ -78,15 +83,22 @@ class GroupWork:
         return {"es_manager": {"max_workers": num_workers, "train": block}, "custom_envs": {"work": tag}}
 
 
-def _sokoban(what: str, slices: int = 1, **said: Any) -> GroupWork:
+def _sokoban(what: str, turn_seconds: float, slices: int = 1, **said: Any) -> GroupWork:
     config = {"dim_room": [6, 6], "max_steps": None, **said}
-    return GroupWork(what=what, env_type="sokoban", env_config=config, actions=sokoban_turn, slices=slices)
+    return GroupWork(
+        what=what,
+        env_type="sokoban",
+        env_config=config,
+        actions=sokoban_turn,
+        turn_seconds=turn_seconds,
+        slices=slices,
+    )
 
 
 GROUP_WORKS: dict[str, GroupWork] = {
-    "sokoban": _sokoban("128 Sokoban 6x6, 5 actions", slices=4),
-    "sokoban-coords": _sokoban("the same with coordinates", observation_format="grid_coord"),
-    "sokoban-pictures": _sokoban("the same in pictures", render_mode="rgb_array"),
+    "sokoban": _sokoban("128 Sokoban 6x6, 5 actions", 2e-3, slices=4),
+    "sokoban-coords": _sokoban("the same with coordinates", 8e-3, observation_format="grid_coord"),
+    "sokoban-pictures": _sokoban("the same in pictures", 6e-2, render_mode="rgb_array"),
     "countdown": GroupWork(
         what="128 Countdown", env_type="countdown", env_config={"max_attempts": _MANY}, actions=answers, slices=4
     ),
@@ -98,6 +110,7 @@ GROUP_WORKS: dict[str, GroupWork] = {
         env_type="waiting",
         factory=Waiting,
         env_config={"seconds": IO_SECONDS},
+        turn_seconds=32 * IO_SECONDS,
         num_groups=4,
         group_size=8,
         parallel_friendly=True,

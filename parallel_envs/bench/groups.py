@@ -1,9 +1,9 @@
 """`bench groups`: what a turn of many small environments takes, ours beside the plain loop and a pool that ships.
 
 All contestants of a work are open at once, each in a process of its own, and take turns in short slices. In each slice
-they begin with the same episodes, and the same actions, and come as far as they come. An episode's end and the resets
-between are not part of a turn. Resets are measured with rollouts as a whole; and what travels to our workers, in an
-early turn and in the fiftieth.
+they play the same: as many turns of the same episodes, with the same actions. An episode's end and the resets between
+are not part of a turn. Resets are measured with rollouts as a whole; and what travels to our workers, in an early turn
+and in the fiftieth.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ _COLUMNS = (
 
 def groups_report(rows: tuple[GroupRow, ...], plan: GroupPlan) -> Report:
     """As a table and as JSON."""
-    title = f"a turn of all environments, {plan.workers} workers; {plan.pace.rounds} slices of {plan.pace.seconds:g} s"
+    slices = f"{plan.pace.rounds} slices of what takes the plain loop about {plan.pace.seconds:g} s"
+    title = f"a turn of all environments, {plan.workers} workers; {slices}"
     table = Table(title=title, title_justify="left", title_style="bold")
     for number, column in enumerate(_COLUMNS):
         table.add_column(column, justify="left" if number < 2 else "right", no_wrap=number < 2)

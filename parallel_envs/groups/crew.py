@@ -183,7 +183,7 @@ class Crew:
             until = time.monotonic() + self._cores.seconds_awake
             while ticket.waiting and time.monotonic() < until:
                 if asked.has_all_early(worker):  # so it is about to say that it is done
-                    self.pool.wait(ticket, 0.0)
+                    self.pool.pump(0.0)
                 else:
                     self._read_early(asked, read)
             while ticket.waiting and not self.pool.wait(ticket, self._deadlines.patience(asked)):
