@@ -36,7 +36,7 @@ class Limits:
         """What it may take to come to where an episode stood."""
         if self.step is None or self.reset is None:
             return math.inf
-        return self.reset + len(restore.turns) * self.step
+        return self.reset + restore.num_turns * self.step
 
     def of_making(self) -> float:
         """What it may take to make an environment."""

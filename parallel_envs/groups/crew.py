@@ -153,9 +153,7 @@ class Crew:
             except Unreadable as error:
                 garbled.append(Garbled(worker, error.failure))
                 continue
-            answers.add(asked.early.pop(worker, _NOTHING))
-            if not rest.is_empty:
-                answers.add(rest.read(read))
+            answers = answers.joined(asked.early.pop(worker, Answers())).joined(rest.read(read))
         self._answered(asked.request.job, answers)
         if asked.request.job is Job.PLAY:
             self._cores.note_turn(time.monotonic() - asked.sent_at)
@@ -200,7 +198,7 @@ class Crew:
                 if part is None:
                     has_more.remove(worker)
                 else:
-                    asked.early.setdefault(worker, Answers()).add(part.read(read))
+                    asked.early[worker] = part.read(read).joined(asked.early.get(worker, Answers()))
 
     # ---- losses -----------------------------------------------------------------------------------------------------
 
@@ -232,7 +230,7 @@ class Crew:
             except BaseException:
                 self.forget(asked)
                 raise
-            told = answers if told.is_empty else told.add(answers)
+            told = told.joined(answers)
             for loss in losses:
                 unanswered = [env for env in asked.request.asked if self.homes.get(env) == loss.worker]
                 self._lost(unanswered)  # also those whose answers nobody could read: they have done what was asked
@@ -251,9 +249,6 @@ class Crew:
         _close_pool(self.pool)
         _close_all(self._blocks)
         self._answered, self._lost = _unheard, _unheard  # else memory stays until the collector finds the circle
-
-
-_NOTHING = Answers()
 
 
 def _unheard(*what: object) -> None:

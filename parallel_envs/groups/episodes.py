@@ -45,9 +45,9 @@ METRICS: Final = 7
 Note = tuple[Stand, Entry | None]
 """What comes of a turn: where the episode stands then, and what is told of it, unless it is over."""
 
-_REWARD, _EXECUTED, _INFO = range(3)
-_A_TURN = 3
-"""What is kept of each turn, and how much that is."""
+_REWARD, _INFO = range(2)
+_A_TURN = 2
+"""What is kept of each turn, beside its actions, and how much that is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,23 +81,24 @@ class EnvStatus:
 class Episode:
     """One environment's episode, from its first state on: where it stands, and a record of how it came there.
 
-    Of each turn its reward, what was done, and its info are kept as they were told, and everything else that is known
-    of the episode follows from these when it is asked for: most of it never is, and there are many turns. They are kept
-    in one long list, three of each: whatever lives on is what Python's collector looks at, time and again.
+    Of each turn its reward, its actions and its info are kept as they were told, and everything else that is known of
+    the episode follows from these when it is asked for: most of it never is, and there are many turns. They are kept in
+    two long lists, the actions of all turns in one: whatever lives on is what Python's collector looks at, time and
+    again.
 
     Attributes:
         stand: Where it stands. What the record holds beyond its turns did not happen.
         failure: How it broke, if it did.
     """
 
-    __slots__ = "_head", "_mode", "_past", "_seed", "_told", "failure", "seat", "stand"
+    __slots__ = "_done", "_head", "_mode", "_past", "_seed", "_told", "failure", "seat", "stand"
 
     def __init__(self, seat: Seat, seed: int, mode: str, first: Any) -> None:
         self.seat, self._seed, self._mode = seat, seed, mode
         self._head = {"env_id": seat.env_id, "group_id": seat.group_id, "tag": seat.tag}  # of every entry
         self.failure: EnvFailure | None = first if isinstance(first, EnvFailure) else None
         self._past: list[dict[str, Any]] = []  # the history's items, up to that which shows the state
-        self._told: list[Any] = []
+        self._told, self._done = list[Any](), list[Any]()
         most = seat.max_actions_per_traj
         state, seen = (None, {}) if self.failure is not None else _seen(first, most)
         self.stand: Stand = (most if seen else 0, most, 0.0, state, seen, 0, _GOING, None)
@@ -113,17 +114,18 @@ class Episode:
         _, left, total, _, last, turns, _, _ = self.stand
         past = self._past
         if len(past) > turns:
-            del self._told[turns * _A_TURN :], past[turns:]  # nobody took note of what came of them
+            self._unnote()
         left -= len(executed)
         if type(state) is str:
             kept, seen = state, {"state": state, "actions_left": left}
         else:
             kept, seen = _seen(state, left)
         item = last.copy()  # the one that was told of before stays as it is
-        item["actions"], item["reward"], item["info"] = [*executed], reward, info.copy()
+        item["actions"], item["reward"], item["info"] = executed, reward, info.copy()
         _, item["llm_response"], item["llm_raw_response"], _ = said
-        past.append(item)
-        self._told += reward, executed, info  # in the places that are named above
+        past.append(item)  # before the rest: what is longer than it should be is cut off, and this tells
+        self._done += executed
+        self._told += reward, info  # in the places that are named above
         turns += 1
         if not all_valid:
             total += penalty
@@ -132,6 +134,12 @@ class Episode:
         entry = self._head.copy()
         entry["history"], entry["penalty"] = [*past, seen], total
         return (left, left, total, kept, seen, turns, _GOING, None), entry
+
+    def _unnote(self) -> None:
+        """What was noted beyond the turns that have happened is gone."""
+        turns = self.stand[TURNS]
+        del self._done[self._num_actions :], self._told[turns * _A_TURN :]
+        del self._past[turns:]  # after the rest: it tells that there is something to cut off
 
     def broke(self, failure: EnvFailure, said: Said | None = None) -> Entry:
         """It broke, in a turn or elsewhere. There is no reward and no next state. The entry that is told of it."""
@@ -176,8 +184,8 @@ class Episode:
     @property
     def standing(self) -> Standing:
         """How to come here, and what is met here."""
-        executed = tuple(filter(None, self._every(_EXECUTED)))
-        return Standing(Restore(self._seed, self._mode, executed), self.stand[STATE])
+        done = tuple(self._done[: self._num_actions])
+        return Standing(Restore(self._seed, self._mode, done, self.stand[TURNS]), self.stand[STATE])
 
     def _every(self, place: int) -> list[Any]:
         """What is kept there of each turn."""

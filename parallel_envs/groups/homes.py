@@ -21,7 +21,7 @@ from parallel_envs.errors import WorkerStartError
 from parallel_envs.groups.clock import Limits
 from parallel_envs.groups.crew import Crew
 from parallel_envs.groups.failures import EnvFailure, of_divergence, of_error
-from parallel_envs.groups.jobs import Answers, Job, Read, Request, Standing, Told
+from parallel_envs.groups.jobs import Answers, Job, Read, Request, Standing
 from parallel_envs.groups.placement import placed, placed_beside_caller
 from parallel_envs.groups.player import Recipe
 from parallel_envs.groups.shelf import Shelf
@@ -101,7 +101,7 @@ class Homes:
         """They are not where their episodes stand."""
         self._astray.update(envs)
 
-    def do(self, job: Job, asked: Mapping[int, Told], read: Read | None = None) -> Results:
+    def do(self, job: Job, asked: Mapping[int, Any], read: Read | None = None) -> Results:
         """Have a job done, by all at once. Whatever breaks is a result. `told` is what `read` makes of the answers."""
         try:
             return self._do(Request(job, asked), read)
@@ -132,8 +132,7 @@ class Homes:
             crew.forget(asked)
             raise
         answers, failed = crew.do(asked, lambda envs: self._with_restores(sent.of(envs)), read)
-        answers.add(answers_here)
-        return answers, failed
+        return answers.joined(answers_here), failed
 
     def _with_restores(self, request: Request) -> Request:
         """The same, beginning from where episodes stand."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _FIELDS = ("env_id", "llm_response", "llm_raw_response", "actions")
 _fields_of = itemgetter(*_FIELDS)
 
-Turns = dict[int, tuple[Sequence[str], int]]
-"""By environment, its actions, and how many of them it may do: what is asked of it."""
+Turns = dict[int, Sequence[str]]
+"""The actions of each environment: what is asked of it."""
 Said = tuple[Any, Any, Any, Any]
 """What was given for a turn: the environment, what the language model said for it, its raw answer, and the actions."""
 
@@ -31,14 +31,13 @@ def read_turns(given: Any, episodes: Sequence[Episode]) -> tuple[Turns, dict[int
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
         raise BadTurn(f"step() was given a {type(given).__name__}. Give a list of dicts with {_listed(_FIELDS)}.")
-    turns, said, num_envs = Turns(), dict[int, Said](), len(episodes)
+    turns, num_envs = Turns(), len(episodes)
     rows, mistake = _read_rows(given)
     for position, row in enumerate(rows):
         env, _, _, actions = row
         if type(env) is not int or not 0 <= env < num_envs:
             env = _read_env_id(position, env, num_envs)
-        allowance = episodes[env].stand[ALLOWANCE]
-        if not allowance:
+        if not episodes[env].stand[ALLOWANCE]:
             raise BadTurn(_over(position, episodes[env]), position=position)
         if type(actions) is not list:
             actions = _read_actions(position, env, actions)
@@ -46,12 +45,12 @@ def read_turns(given: Any, episodes: Sequence[Episode]) -> tuple[Turns, dict[int
             if type(action) is not str:
                 actions = _read_actions(position, env, actions)
                 break
-        turns[env], said[env] = (actions, allowance), row
+        turns[env] = actions
     if mistake is not None:
         raise mistake
     if len(turns) < len(rows):
         _complain_of_twins([int(env) for env, *_ in rows])
-    return turns, said
+    return turns, dict(zip(turns, rows, strict=True))
 
 
 def _read_rows(given: Sequence[Any]) -> tuple[list[Said], BadTurn | None]:

@@ -16,16 +16,16 @@ from parallel_envs.engine import Failure
 
 
 class Job(Enum):
-    """What an environment can be asked for, and what errors call it. The comments say what is told to it.
+    """What an environment can be asked for, and what errors call it. The comments say what it is told for that.
 
     Answers: to RESET its first state; to PLAY what came of it (`Played`); to RENDER what there is to see; to MEASURE
     metrics of its own.
     """
 
     RESET = "its reset"  # (seed, mode)
-    PLAY = "its turn"  # (actions, allowance): it is to do at most `allowance` of these actions
-    RENDER = "render"  # (mode,): `text` or `rgb_array`
-    MEASURE = "metrics"  # ()
+    PLAY = "its turn"  # actions: it does as many of them as it has left
+    RENDER = "render"  # mode: `text` or `rgb_array`
+    MEASURE = "metrics"  # None
 
 
 MAKING, REPLAYING, SENDING = "its construction", "its replay", "sending its answer"
@@ -36,27 +36,27 @@ HARMLESS = (Job.RENDER, Job.MEASURE)
 
 _SMALLEST_PART = 8
 
-Told = tuple[Any, ...]
-Pairs = Iterator[tuple[int, Told]]
+Pairs = Iterator[tuple[int, Any]]
 """Environments, and what each is told."""
 Read = Callable[[dict[int, Any]], dict[int, Any]]
 """What an asker makes of environments' answers, while others are still at work. It may be asked for the same once
 more, and the last time counts: where it raises, for each environment by itself, and after the loss of a worker."""
 
-Played = tuple[Any, float, bool, bool, dict[str, Any], tuple[Any, ...], bool, dict[str, float] | None]
+Played = tuple[Any, float, bool, bool, dict[str, Any], list[Any], bool, dict[str, float] | None]
 """What came of a turn: `(state, reward, terminated, truncated, info, executed, all_valid, metrics)`.
 
-`executed` are the actions that were done, as values; `all_valid`: there were actions, and each had a meaning;
-`metrics`: the environment's own, if the turn ended its episode, else None.
+`executed` are the actions that were done, as values, in a list that is the asker's own; `all_valid`: there were
+actions, and each had a meaning; `metrics`: the environment's own, if the turn ended its episode, else None.
 """
 
 
 class Restore(NamedTuple):
-    """How to come to where an episode stood: begin it anew and do what was done."""
+    """How to come to where an episode stood: begin it anew and do what was done, in so many turns."""
 
     seed: int
     mode: str
-    turns: tuple[tuple[Any, ...], ...]
+    actions: tuple[Any, ...]
+    num_turns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,14 @@ class Request:
     """
 
     job: Job
-    asked: Mapping[int, Told]
+    asked: Mapping[int, Any]
     restores: Mapping[int, Restore] = field(default_factory=dict)
 
     def of(self, envs: Collection[int]) -> Request:
         """The part of it that concerns these."""
         return self.only({env: self.asked[env] for env in envs})
 
-    def only(self, asked: Mapping[int, Told]) -> Request:
+    def only(self, asked: Mapping[int, Any]) -> Request:
         """The same, for a part of those that are asked."""
         restores = {env: one for env, one in self.restores.items() if env in asked} if self.restores else {}
         return Request(self.job, asked, restores)
@@ -102,12 +102,12 @@ class Request:
         """What each of these is told."""
         return iter([(env, self.asked[env]) for env in envs])
 
-    def plain(self) -> Told:
+    def plain(self) -> tuple[Any, ...]:
         """The same as values that any process can read."""
         return self.job.value, self.asked, {env: tuple(restore) for env, restore in self.restores.items()}
 
     @classmethod
-    def from_plain(cls, told: Told) -> Request:
+    def from_plain(cls, told: tuple[Any, ...]) -> Request:
         """From what `plain` made."""
         job, asked, restores = told
         return cls(Job(job), asked, {env: Restore(*restore) for env, restore in restores.items()})
@@ -121,7 +121,7 @@ class Broken:
     failure: Failure
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answers:
     """What came of a request, by environment: each is in either `told` or `broken`.
 
@@ -131,11 +131,6 @@ class Answers:
     told: dict[int, Any] = field(default_factory=dict)
     broken: dict[int, Broken] = field(default_factory=dict)
     met: dict[int, Any] = field(default_factory=dict)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody has answered."""
-        return not (self.told or self.broken)
 
     def standing(self, job: Job) -> Iterator[int]:
         """Those that are where they were to come by `job`. Who could not be made, or was dropped, is nowhere."""
@@ -147,7 +142,7 @@ class Answers:
         """Make of each what its asker makes of it. Who answers what cannot be read has broken."""
         if read is not None:
             try:
-                self.told.update(read(self.told))
+                self.told = read(self.told)
             except Exception:  # noqa: BLE001  # user code: a state that cannot be copied, say
                 self._read_each(read)
         return self
@@ -160,9 +155,10 @@ class Answers:
                 del self.told[env]
                 self.broken[env] = Broken(SENDING, Failure.of(error))
 
-    def add(self, others: Answers) -> Answers:
-        """Those of others too."""
-        self.told.update(others.told)
-        self.broken.update(others.broken)
-        self.met.update(others.met)
-        return self
+    def joined(self, others: Answers) -> Answers:
+        """These, and those that others gave: one of the two is both from now on, whichever has less to take in."""
+        whole, rest = (self, others) if len(self.told) >= len(others.told) else (others, self)
+        whole.told.update(rest.told)
+        whole.broken.update(rest.broken)
+        whole.met.update(rest.met)
+        return whole

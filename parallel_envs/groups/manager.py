@@ -26,7 +26,7 @@ from parallel_envs.groups.episodes import Entry, EnvStatus, Episode, Note
 from parallel_envs.groups.failures import BadTurn, EnvFailure
 from parallel_envs.groups.homes import Homes, Results
 from parallel_envs.groups.inputs import Said, read_turns
-from parallel_envs.groups.jobs import MAKING, REPLAYING, Job, Played, Told
+from parallel_envs.groups.jobs import MAKING, REPLAYING, Job, Played
 from parallel_envs.groups.metrics import FAILED, Figures, by_tag, with_passes
 from parallel_envs.groups.roster import Seat, read_roster
 from parallel_envs.groups.seeds import GroupSeeds
@@ -215,7 +215,7 @@ class EnvStateManager(ClosedAtExit):
         homes = self._at_home()
         self._check_begun(asking)
         going = [env for env, episode in enumerate(self._episodes) if not episode.done]
-        results = self._asked(homes, Job.MEASURE, dict.fromkeys(going, ()))
+        results = self._asked(homes, Job.MEASURE, dict.fromkeys(going))
         for env, own in results.told.items():
             self._episodes[env].measured(own)
         self._raise_if_wanted(results)
@@ -234,7 +234,7 @@ class EnvStateManager(ClosedAtExit):
         self._check_begun("render")
         chosen = range(self.num_envs) if env_ids is None else [self._checked(env) for env in env_ids]
         well = [env for env in chosen if self._episodes[env].failure is None]
-        results = self._asked(homes, Job.RENDER, dict.fromkeys(well, (mode,)))
+        results = self._asked(homes, Job.RENDER, dict.fromkeys(well, mode))
         for _, failure in sorted(results.failures.items()):
             raise failure.exception()
         return [results.told.get(env) for env in chosen]
@@ -244,7 +244,7 @@ class EnvStateManager(ClosedAtExit):
             raise BadTurn(f"render() was asked for env {env!r}, and there are envs 0 to {self.num_envs - 1}.")
         return int(env)
 
-    def _asked(self, homes: Homes, job: Job, asked: Mapping[int, Told]) -> Results:
+    def _asked(self, homes: Homes, job: Job, asked: Mapping[int, Any]) -> Results:
         """What came of a mere question. Who only could not answer it goes on, and an episode that is over stays so."""
         results = homes.do(job, asked)
         for env, failure in results.failures.items():

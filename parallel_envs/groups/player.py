@@ -22,13 +22,14 @@ _PLAIN = frozenset({str, float, int, bool, type(None)})
 class Recipe:
     """How the environments of a tag are made and used.
 
-    `threads`: how many of them may be stepped at once within a worker.
+    `threads`: how many of them may be stepped at once within a worker. `most_actions`: how many an episode has.
     """
 
     tag: str
     factory: Callable[[Any], Any]
     config: Any
     threads: int = 1
+    most_actions: int = sys.maxsize
 
 
 class Player:
@@ -42,6 +43,7 @@ class Player:
         self._recipe, self._copies = recipe, copies
         self._env: Any = None
         self._state: Any = None
+        self._left = 0  # of the episode's actions
         self._names: dict[str, Any] | None = None
         self._has_meaning: Callable[[str], bool] | None = None
 
@@ -73,11 +75,11 @@ class Player:
         check_pictures(self._state)
         return self._told(self._state)
 
-    def play(self, actions: Sequence[str], allowance: int) -> Played:
-        """A turn: at most `allowance` of these actions, until the episode is over."""
-        wanted = self._meant(actions)
-        doable = wanted if len(wanted) <= allowance else wanted[:allowance]
-        executed, following, step = tuple(doable), iter(doable), self._env.step
+    def play(self, actions: Sequence[str]) -> Played:
+        """A turn: as many of these actions as are left, until the episode is over."""
+        wanted, left = self._meant(actions), self._left
+        doable = wanted if len(wanted) <= left else wanted[:left]
+        executed, following, step = [*doable], iter(doable), self._env.step
         state, reward, terminated, truncated = self._state, 0.0, False, False
         info: dict[str, Any] = {}
         note = info.update
@@ -93,9 +95,9 @@ class Player:
             reward += one
             note(facts)
             if terminated or truncated:
-                executed = executed[: len(executed) - len(list(following))]
+                del executed[len(executed) - len(list(following)) :]
                 break
-        self._state = state
+        self._state, self._left = state, left - len(executed)
         if type(state) is not str:
             check_pictures(state)
         if "success" in info:
@@ -104,7 +106,7 @@ class Player:
             state, info = self._told(state), self._told_of(info)
         if not (terminated is truncated is False):  # over, or not told as Gymnasium tells it
             terminated, truncated = read_flag(terminated), read_flag(truncated)
-        over = terminated or truncated or len(executed) >= allowance
+        over = terminated or truncated or self._left <= 0
         own, all_valid = self.measure() if over else None, 0 < len(wanted) == len(actions)
         return state, reward, terminated, truncated, info, executed, all_valid, own
 
@@ -132,15 +134,15 @@ class Player:
     def restore(self, restore: Restore) -> Any:
         """Come to where an episode stood; the state there, which the environment may write into no more."""
         self._begin(restore.seed, restore.mode)
-        for turn in restore.turns:
-            for action in turn:
-                self._state = read_outcome(self._env.step(action), self._recipe.tag)[0]
+        for action in restore.actions:
+            self._state = read_outcome(self._env.step(action), self._recipe.tag)[0]
+        self._left -= len(restore.actions)
         return _copied(self._state)
 
     # ---- what they are made of ---------------------------------------------------------------------------------------
 
     def _begin(self, seed: int, mode: str) -> None:
-        self._state = self._env.reset(seed, mode)
+        self._state, self._left = self._env.reset(seed, mode), self._recipe.most_actions
         self._names = meanings_of(getattr(self._env, "action_lookup", None))
         self._has_meaning = getattr(self._env, "has_meaning", None)
 
@@ -172,10 +174,10 @@ class Player:
 
 
 WORK: Mapping[Job, Callable[..., Any]] = {
-    Job.RESET: Player.reset,
+    Job.RESET: lambda player, told: player.reset(*told),
     Job.PLAY: Player.play,
     Job.RENDER: Player.render,
-    Job.MEASURE: Player.measure,
+    Job.MEASURE: lambda player, _: player.measure(),
 }
 """How each job is done: called with the player and what was told for it."""
 

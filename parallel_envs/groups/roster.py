@@ -85,7 +85,8 @@ def _recipe(settings: GroupsSettings, tag: str, num_envs: int) -> tuple[Recipe, 
     block = settings.custom_envs[tag]
     kind, config = read_env_config(tag, block)
     threads = (block.max_workers or num_envs) if block.parallel_friendly else 1
-    return Recipe(tag, kind.factory, config, threads), _where(settings, tag, block, kind)
+    recipe = Recipe(tag, kind.factory, config, threads, block.max_actions_per_traj)
+    return recipe, _where(settings, tag, block, kind)
 
 
 def _where(settings: GroupsSettings, tag: str, block: TagBlock, kind: EnvType) -> str:

@@ -136,7 +136,7 @@ class Shelf:
             if due is not None:
                 due[env] = now() + seconds
             try:
-                told[env] = work(player, *what)
+                told[env] = work(player, what)
                 if forked:
                     leave_if_forked()  # before it writes where the worker will
             except BaseException as error:  # noqa: BLE001  # SystemExit too: it may not end its worker by raising

@@ -77,7 +77,7 @@ def test_whose_answers_are_being_sent() -> None:
 
 
 def test_how_long_anything_may_take() -> None:
-    limits, replay = Limits(step=2.0, reset=5.0, start=9.0), Restore(0, "train", (("a",), ("b", "c")))
+    limits, replay = Limits(step=2.0, reset=5.0, start=9.0), Restore(0, "train", ("a", "b", "c"), 2)
     assert [limits.of(job) for job in Job] == [5.0, 2.0, 2.0, 2.0]
     assert (limits.of_replay(replay), limits.of_making(), limits.shortest()) == (9.0, 9.0, 2.0)
     assert (limits.of_sending(), Limits(step=90.0).of_sending()) == (60.0, 90.0)

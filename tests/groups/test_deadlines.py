@@ -14,7 +14,7 @@ from parallel_envs.groups.failures import EnvFailure
 from parallel_envs.groups.jobs import MAKING, REPLAYING, SENDING, Job, Request, Restore
 
 LIMITS = Limits(step=2.0, reset=5.0, start=9.0)
-REPLAY = Restore(0, "train", (("left",), ("left",), ("left",)))
+REPLAY = Restore(0, "train", ("left", "left", "left"), 3)
 
 
 class NoPool:

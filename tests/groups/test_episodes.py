@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -35,14 +37,14 @@ def after(info: dict[str, Any], *, terminated: bool = False, truncated: bool = F
     return one
 
 
-def turn(info: dict[str, Any], *, terminated: bool = False, truncated: bool = False) -> Played:
-    return "state", 1.0, terminated, truncated, info, ("go",), True, None
+def turn(info: dict[str, Any], *, terminated: bool = False, truncated: bool = False, action: str = "go") -> Played:
+    return "state", 1.0, terminated, truncated, info, [action], True, None
 
 
 def test_a_turn_that_was_noted_in_vain_did_not_happen() -> None:
     one, plain = episode(), episode()
     for info in ({"n": 1}, {"n": 3}):
-        one.noted(turn({"n": 70, "success": True}), SAID, -0.1)
+        one.noted(turn({"n": 70, "success": True}, action="away"), SAID, -0.1)
         found = one.entry(), one.status, one.standing
         assert found == (plain.entry(), plain.status, plain.standing)
         for each in (one, plain):
@@ -50,6 +52,45 @@ def test_a_turn_that_was_noted_in_vain_did_not_happen() -> None:
             assert entry == each.entry()
     assert one.entry() == plain.entry()
     assert one.metrics() == plain.metrics() == {"n": 2.0, "num_actions": 2.0}
+
+
+def noted_but_struck(one: Episode, line: int) -> bool:
+    """Note a turn, and be struck before so many lines have been done. False: there are not so many."""
+    left = line
+
+    def trace(frame: FrameType, event: str, what: object) -> Any:
+        nonlocal left
+        if event == "line" and frame.f_code in {Episode.noted.__code__, Episode._unnote.__code__}:
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        one.noted(turn({"n": 70}, action="away"), SAID, -0.1)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+@pytest.mark.parametrize("cuts_off", [False, True])
+def test_a_turn_whose_noting_is_cut_short_at_any_line_did_not_happen(cuts_off: bool) -> None:
+    one, plain, num_lines = after({"n": 3}), after({"n": 3}), 0
+    plain.stand, _ = plain.noted(turn({"n": 5}), SAID, -0.1)
+    while noted_but_struck(one, num_lines):
+        again = after({"n": 3})
+        if cuts_off:
+            again.noted(turn({"n": 70}, action="away"), SAID, -0.1)
+        noted_but_struck(again, num_lines)
+        assert (again.entry(), again.status, again.standing) == (after({"n": 3}).entry(), one.status, one.standing)
+        again.stand, _ = again.noted(turn({"n": 5}), SAID, -0.1)
+        assert (again.entry(), again.status, again.standing) == (plain.entry(), plain.status, plain.standing)
+        assert again.metrics() == plain.metrics()
+        num_lines += 1
+    assert num_lines > 10
 
 
 @pytest.mark.parametrize(("terminated", "truncated"), [(True, True), (True, False), (False, True), (False, False)])

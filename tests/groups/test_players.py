@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,12 +12,13 @@ import pytest
 
 from parallel_envs.groups import EnvStateManager, register
 from parallel_envs.groups.guarded import Guarded
+from parallel_envs.groups.jobs import Restore
 from parallel_envs.groups.player import Player, Recipe
 from tests.groups.walks import Dice, configured, inputs
 
 
-def player(factory: Any, config: Any = None) -> Player:
-    one = Player(Recipe("Tag", factory, config))
+def player(factory: Any, config: Any = None, most_actions: int = 100) -> Player:
+    one = Player(Recipe("Tag", factory, config, most_actions=most_actions))
     one.make()
     return one
 
@@ -40,7 +42,7 @@ PICTURE = np.zeros((4, 5, 3), np.uint8)
 @pytest.mark.parametrize("images", [None, [], [PICTURE], (PICTURE, PICTURE), np.stack([PICTURE, PICTURE])])
 def test_what_pictures_are(images: Any) -> None:
     one = player(Shows, ({"text": "t", "images": images}, dict))
-    assert one.reset(0, "train")["text"] == one.play(["look"], 1)[0]["text"] == "t"
+    assert one.reset(0, "train")["text"] == one.play(["look"])[0]["text"] == "t"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_what_pictures_are(images: Any) -> None:
 )
 def test_what_pictures_are_not(images: Any, told: str) -> None:
     one = player(Shows, ({"text": "t", "images": images}, dict))
-    for ask in (lambda: one.reset(0, "train"), lambda: one.play(["look"], 1)):
+    for ask in (lambda: one.reset(0, "train"), lambda: one.play(["look"])):
         with pytest.raises(TypeError, match=told):
             ask()
 
@@ -65,14 +67,14 @@ def test_metrics_that_are_no_numbers_are_told_with_where_they_come_from(given: A
     one = player(Shows, ("s", lambda: given))
     one.reset(0, "train")
     with pytest.raises(TypeError, match=r"metrics\(\) of .*Shows returned .*Give a dict of numbers by name"):
-        one.play(["look"], 1)
+        one.play(["look"])
 
 
 def test_what_metrics_raise_is_told_with_where_it_comes_from() -> None:
     one = player(Shows, ("s", [].pop))
     one.reset(0, "train")
     with pytest.raises(IndexError) as raised:
-        one.play(["look"], 1)
+        one.play(["look"])
     assert "metrics()" in raised.value.__notes__[0]
 
 
@@ -81,7 +83,7 @@ def test_a_word_is_no_success(success: Any) -> None:
     one = player(Steps, ("s", 0.0, True, False, {"success": success}))
     one.reset(0, "train")
     with pytest.raises(TypeError, match=r"for success in its info. Give True or False"):
-        one.play(["look"], 1)
+        one.play(["look"])
 
 
 class Steps:
@@ -108,7 +110,7 @@ class Steps:
 def test_what_a_step_may_return(told: Any, reward: float, ends: tuple[bool, bool]) -> None:
     one = player(Steps, told)
     one.reset(0, "train")
-    _, given, terminated, truncated, *_ = one.play(["go"], 3)
+    _, given, terminated, truncated, *_ = one.play(["go"])
     assert (given, type(given), (terminated, truncated)) == (reward, float, ends)
 
 
@@ -119,12 +121,12 @@ def test_names_are_found_however_they_are_spelt() -> None:
         def step(self, action: Any) -> Any:
             return "s", float(action), False, False, {}
 
-    one = player(Spelt)
+    one = player(Spelt, most_actions=7)
     one.reset(0, "train")
-    for spelt, executed in {"Up": (2,), "up ": (2,), " Go Left ": (1,), "go left": (1,), "left": ()}.items():
-        assert one.play([spelt], 3)[5] == executed
-    _, reward, *_, executed, all_valid, own = one.play(["up", "nowhere", "UP", "go left", "Up"], 3)
-    assert (reward, executed, all_valid, own) == (5.0, (2, 2, 1), False, {})
+    for spelt, executed in {"Up": [2], "up ": [2], " Go Left ": [1], "go left": [1], "left": []}.items():
+        assert one.play([spelt])[5] == executed
+    _, reward, *_, executed, all_valid, own = one.play(["up", "nowhere", "UP", "go left", "Up"])
+    assert (reward, executed, all_valid, own) == (5.0, [2, 2, 1], False, {})
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,7 @@ def test_what_a_step_may_not_return(told: Any) -> None:
     one = player(Steps, told)
     one.reset(0, "train")
     with pytest.raises(TypeError, match=r"Return \(state, reward|Give a number|Give True or False"):
-        one.play(["go"], 3)
+        one.play(["go"])
 
 
 def test_free_text_without_a_meaning_is_dropped_where_the_env_says_which_has_one() -> None:
@@ -156,11 +158,29 @@ def test_free_text_without_a_meaning_is_dropped_where_the_env_says_which_has_one
             return "s", float(action), False, False, {}
 
     for kind in (Choosy, lambda config: Guarded(Choosy(config))):
-        one = player(kind)
+        one = player(kind, most_actions=2)
         one.reset(0, "train")
-        _, reward, *_, executed, all_valid, own = one.play(["1", "two", "3", "4"], 2)
-        assert (reward, executed, all_valid, own) == (4.0, ("1", "3"), False, {})
-        assert one.play(["5"], 2)[5:7] == (("5",), True)
+        _, reward, *_, executed, all_valid, own = one.play(["1", "two", "3", "4"])
+        assert (reward, executed, all_valid, own) == (4.0, ["1", "3"], False, {})
+        one.reset(0, "train")
+        assert one.play(["5"])[5:7] == (["5"], True)
+
+
+def test_actions_are_counted_over_all_turns_of_an_episode_and_what_is_replayed_counts() -> None:
+    one = player(Steps, ("s", 1.0, False, False, {}), most_actions=5)
+    restored = Restore(0, "train", ("a", "b", "c"), 2)
+    begins: list[tuple[Callable[[], Any], int]] = [
+        (lambda: one.reset(0, "train"), 5),
+        (lambda: one.restore(restored), 2),
+    ]
+    for begin, left in begins:
+        begin()
+        told = [one.play(["go"]) for _ in range(left)]
+        assert [own is None for *_, own in told] == [True] * (left - 1) + [False]
+        assert one.play(["go"])[5] == []
+        begin()
+        *_, executed, all_valid, own = one.play(["go"] * 6)
+        assert (executed, all_valid, own) == (["go"] * left, True, {})
 
 
 def test_an_env_with_two_actions_of_one_name_cannot_begin() -> None:

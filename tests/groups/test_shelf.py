@@ -138,7 +138,7 @@ def test_no_time_runs_while_another_has_the_generators(kind: type[Watched], monk
     tags, recipes = dict.fromkeys(range(8), "Walk"), {"Walk": Recipe("Walk", kind, WalkConfig(), threads=8)}
     shelf = Shelf.in_worker(tags, recipes, Limits(), clock, 8, box, None)
     began = shelf.do(Request(Job.RESET, {env: (env, "train") for env in tags}))
-    played = shelf.do(Request(Job.PLAY, {env: (["left"], 1) for env in tags}))
+    played = shelf.do(Request(Job.PLAY, {env: ["left"] for env in tags}))
     assert began.told.keys() == played.told.keys() == tags.keys()
     assert Watched.counts == [1] * (8 if kind is Watched else 16)
     shelf.close()
