@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from parallel_envs.engine import SharedBlock
-from parallel_envs.groups.jobs import MAKING, REPLAYING, SENDING, Job, Restore
+from parallel_envs.groups.jobs import MAKING, REPLAYING, Job, Restore
 
 _SENDING_SECONDS = 60.0  # what a worker does with its answers takes as long as these are large, however short turns are
-_DOINGS = ("", MAKING, REPLAYING, SENDING)  # by the number that stands for each in memory; "" is the job itself
+_DOINGS = ("", MAKING, REPLAYING)  # by the number that stands for each in memory; "" is the job itself
+_OF_WORKER = 3
+_REQUEST, _SENT_FROM, _SENT_TO = range(_OF_WORKER)
+"""What a worker says of itself: the request it is at, and the places in it of those whose answers it is sending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +59,37 @@ def _or_ever(seconds: float | None) -> float:
 
 
 class Clock:
-    """When each of `num_envs` environments is late, by the clock that all processes share. 0: it is doing nothing.
+    """When each of a worker's environments is late, by the clock that all processes share. 0: it is doing nothing.
 
-    `request` is the number of the one that is being worked on: who is still busy with an earlier one, which was
-    interrupted, is not to blame for this one.
+    The worker says which request it is at. `request` is the number of the one that its asker waits for: who is still
+    busy with an earlier one, which was interrupted, is not to blame for this one.
+
+    Args:
+        block: The memory, in which each worker has a part.
+        num_envs: How many environments there are, in whatever worker.
+        worker: Whose clock it is.
     """
 
-    def __init__(self, block: SharedBlock, num_envs: int) -> None:
+    def __init__(self, block: SharedBlock, num_envs: int, worker: int) -> None:
         self.request = 0
-        self._due, self._ended, self._requests, self._doing = block.array(np.float64, (4, num_envs))
-        # The same memory: single numbers are written into these in half the time.
-        whole: Any = memoryview(block.buffer).cast("d")
-        self.due, self.ended = whole[:num_envs], whole[num_envs : 2 * num_envs]
-        """For workers, which write these for every job of every turn: `begin` and `end` without the calls."""
+        begin = worker * _num_cells(num_envs)
+        # Single numbers are written into these in half the time that arrays take.
+        cells: Any = memoryview(block.buffer).cast("d")[begin : begin + _num_cells(num_envs)]
+        self._cells, envs = cells[:_OF_WORKER], cells[_OF_WORKER:]
+        self._due, self._ended, self._doing = np.frombuffer(envs, np.float64).reshape(3, num_envs)
+        self.due, self.ended = envs[:num_envs], envs[num_envs : 2 * num_envs]
+        """For the worker, which writes these for every job of every turn: `begin` and `end` without the calls."""
 
     @staticmethod
-    def room(num_envs: int) -> SharedBlock:
-        """Memory for so many."""
-        return SharedBlock.create(4 * num_envs * 8)
+    def room(num_envs: int, num_workers: int) -> SharedBlock:
+        """Memory for the clocks of all workers."""
+        return SharedBlock.create(num_workers * _num_cells(num_envs) * 8)
 
-    def start(self, request: int, envs: Sequence[int]) -> None:
-        """These are going to work on a request of this number."""
-        self.request = request
-        self._requests[envs], self._doing[envs] = request, 0
+    # ---- the worker's side ------------------------------------------------------------------------------------------
+
+    def start(self, request: int) -> None:
+        """It is going to work on the request of this number."""
+        self._cells[_SENT_TO], self._cells[_REQUEST] = 0, request
 
     def begin(self, env: int, seconds: float, doing: str = "") -> None:
         """It begins something that may take so long: its job, or what comes before that."""
@@ -91,45 +102,55 @@ class Clock:
         self.due[env] = 0.0
         self._doing[env] = 0
 
-    def send(self, envs: Sequence[int]) -> None:
-        """They are done, and their answers are being made into bytes, sent, and thrown away."""
-        self._doing[envs] = _DOINGS.index(SENDING)
+    def send(self, begin: int, end: int) -> None:
+        """Those in these places of the request are done. Their answers are made into bytes, sent, and thrown away."""
+        self._cells[_SENT_FROM], self._cells[_SENT_TO] = begin, end
 
-    def sent(self, envs: Sequence[int]) -> None:
+    def sent(self) -> None:
         """That is over."""
-        self._doing[envs] = 0
+        self._cells[_SENT_TO] = 0
 
-    def clear(self, envs: Iterable[int]) -> None:
-        """They are doing nothing: their worker is gone."""
-        for env in envs:
-            self._due[env] = self._doing[env] = 0.0
+    # ---- the asker's side -------------------------------------------------------------------------------------------
 
-    def is_any_at_work(self, envs: Sequence[int]) -> bool:
-        """Whether one of `envs` is doing something, for whatever request."""
-        return bool((self._due[list(envs)] > 0.0).any())
+    def clear(self) -> None:
+        """Nobody is doing anything: the worker is gone."""
+        self._due[:] = self._doing[:] = 0.0
+        self.start(0)
 
-    def at_work(self, envs: Sequence[int]) -> list[int]:
-        """Those of `envs` that are doing something for this request."""
-        return [env for env in envs if self._due[env] > 0.0 and self._requests[env] == self.request]
+    @property
+    def _is_at_it(self) -> bool:
+        """Whether the worker has begun with what is waited for."""
+        return int(self._cells[_REQUEST]) == self.request
+
+    def is_any_at_work(self) -> bool:
+        """Whether one of them is doing something, for whatever request."""
+        return bool((self._due > 0.0).any())
+
+    def at_work(self) -> list[int]:
+        """Those that are doing something for this request."""
+        return np.flatnonzero(self._due > 0.0).tolist() if self._is_at_it else []
 
     def doing(self, env: int, job: Job) -> str:
         """What one that is at work for a request for `job` is at, in words."""
         return _DOINGS[int(self._doing[env])] or job.value
 
-    def sending(self, envs: Sequence[int]) -> list[int]:
-        """Those of `envs` whose answers to this request are being sent."""
-        now = _DOINGS.index(SENDING)
-        return [env for env in envs if self._doing[env] == now and self._requests[env] == self.request]
+    def sending(self, asked: Sequence[int]) -> list[int]:
+        """Those whose answers to this request, in which they come in the order of `asked`, are being sent."""
+        begin, end = int(self._cells[_SENT_FROM]), int(self._cells[_SENT_TO])
+        return list(asked[begin:end]) if self._is_at_it else []
 
-    def next_due(self, envs: Sequence[int]) -> float:
-        """When the first of `envs` is late; infinity if none can be."""
-        due = self._due[list(envs)]
-        return float(due[due > 0.0].min(initial=math.inf))
+    def next_due(self) -> float:
+        """When the first of them is late; infinity if none can be."""
+        return float(self._due[self._due > 0.0].min(initial=math.inf))
 
-    def late(self, envs: Sequence[int], now: float) -> list[int]:
-        """Those of `envs` whose time for this request is up."""
-        return [env for env in self.at_work(envs) if self._due[env] <= now]
+    def late(self, now: float) -> list[int]:
+        """Those whose time for this request is up."""
+        return [env for env in self.at_work() if self._due[env] <= now]
 
-    def last_end(self, envs: Sequence[int]) -> float:
-        """When one of `envs` was last done with something."""
-        return float(self._ended[list(envs)].max(initial=0.0))
+    def last_end(self) -> float:
+        """When one of them was last done with something."""
+        return float(self._ended.max(initial=0.0))
+
+
+def _num_cells(num_envs: int) -> int:
+    return _OF_WORKER + 3 * num_envs

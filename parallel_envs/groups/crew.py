@@ -61,7 +61,7 @@ class Crew:
         self._held = {worker: [env for env in homes if homes[env] == worker] for worker in sorted(set(homes.values()))}
         self._num_envs = max(homes) + 1
         self._empty: set[int] = set()  # who holds no environments yet, since a Ctrl-C came between
-        self._blocks = list[SharedBlock]()  # the clock, and a mailbox for each worker
+        self._blocks = list[SharedBlock]()  # that of the clocks, and a mailbox for each worker
         weakref.finalize(self, _close_all, self._blocks)  # the pool has one of its own
         self._owner, self.restarts, self._numbers = os.getpid(), 0, itertools.count(1)
         with contextlib.ExitStack() as undo:
@@ -74,15 +74,16 @@ class Crew:
         settings = PoolSettings(context=context, preload=("parallel_envs.groups.shelf",), name="group worker")
         undo.callback(_close_all, self._blocks)
         with undisturbed():  # short beside what follows; a worker that nobody knows of yet would be left over
-            self._blocks.append(Clock.room(self._num_envs))
+            self._blocks.append(Clock.room(self._num_envs, len(self._held)))
             for _ in self._held:
                 self._blocks.append(Mailbox.room())
             self.pool: WorkerPool = open_pool(len(self._held), settings)
             undo.callback(_close_pool, self.pool)
-        self._clock, boxes = Clock(self._blocks[0], self._num_envs), map(Mailbox, self._blocks[1:])
+        self._clocks = [Clock(self._blocks[0], self._num_envs, worker) for worker in self._held]
+        boxes = map(Mailbox, self._blocks[1:])
         self._key, self._cores = self.pool.new_key(), Cores(self.pool, caller_works=self._caller_works)
         self._post = Post(self.pool, self._key, dict(zip(self._held, boxes, strict=True)))
-        self._deadlines = Deadlines(self.pool, self._clock, self._limits, self._held, self._tags)
+        self._deadlines = Deadlines(self.pool, self._clocks, self._limits, self._held, self._tags)
 
     def _settle_in(self, workers: Sequence[int]) -> None:
         """Give workers their environments, which are made when they are first asked for something.
@@ -99,8 +100,8 @@ class Crew:
     def _shelf_call(self, worker: int, registrations: Registrations) -> Call:
         tags = {env: self._tags[env] for env in self._held[worker]}
         recipes = {tag: self._recipes[tag] for tag in set(tags.values())}
-        clock, box = self._blocks[0], self._blocks[1 + list(self._held).index(worker)]
-        what = (tags, recipes, self._limits, clock, self._num_envs, box, registrations)
+        clocks, box = self._blocks[0], self._blocks[1 + worker]
+        what = (tags, recipes, self._limits, clocks, self._num_envs, worker, box, registrations)
         return Call(HOST, "build", (self._key, Shelf.in_worker, *what))
 
     # ---- asking -----------------------------------------------------------------------------------------------------
@@ -115,7 +116,9 @@ class Crew:
         parts = self._parts(request)
         for worker in self._empty.intersection(parts):
             self._replace(worker)
-        self._clock.request = number = next(self._numbers)
+        number = next(self._numbers)
+        for clock in self._clocks:
+            clock.request = number
         now = first_due = time.monotonic()
         if not self._post.is_any_busy:  # who is busy with an earlier request, which was interrupted, is late sooner
             first_due += self._limits.shortest()
@@ -203,9 +206,8 @@ class Crew:
     # ---- losses -----------------------------------------------------------------------------------------------------
 
     def _replace(self, worker: int) -> None:
-        held = self._held[worker]
-        self._clock.clear(held)
-        self._lost(held)
+        self._clocks[worker].clear()
+        self._lost(self._held[worker])
         self._empty.add(worker)
         self._post.forget(worker)
         self.restarts += 1

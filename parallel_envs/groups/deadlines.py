@@ -41,12 +41,17 @@ class Asked:
 
 
 class Deadlines:
-    """By when the workers of a pool are to have answered. `held`: the environments of each."""
+    """By when the workers of a pool are to have answered. `held`: the environments of each, `clocks`: its clock."""
 
     def __init__(
-        self, pool: WorkerPool, clock: Clock, limits: Limits, held: Mapping[int, Sequence[int]], tags: Mapping[int, str]
+        self,
+        pool: WorkerPool,
+        clocks: Sequence[Clock],
+        limits: Limits,
+        held: Mapping[int, Sequence[int]],
+        tags: Mapping[int, str],
     ) -> None:
-        self._pool, self._clock, self._limits, self._held, self._tags = pool, clock, limits, held, tags
+        self._pool, self._clocks, self._limits, self._held, self._tags = pool, clocks, limits, held, tags
 
     def patience(self, asked: Asked) -> float | None:
         """Seconds until somebody can be late at the earliest."""
@@ -67,29 +72,30 @@ class Deadlines:
         """Those of a worker's environments that are at something for this request, and at what."""
         if sending := self._sending(worker, asked):
             return dict.fromkeys(sending, SENDING)
-        return {env: self._clock.doing(env, asked.request.job) for env in self._clock.at_work(self._held[worker])}
+        clock = self._clocks[worker]
+        return {env: clock.doing(env, asked.request.job) for env in clock.at_work()}
 
     def _lost_at(self, worker: int, asked: Asked) -> float:
         """When a worker is to be given up: its environment is late, or it works for none and must be stuck."""
-        held = self._held[worker]
-        if self._clock.is_any_at_work(held):
-            return self._clock.next_due(held)
+        clock = self._clocks[worker]
+        if clock.is_any_at_work():
+            return clock.next_due()
         seconds = self._limits.of_sending() if self._sending(worker, asked) else self._limits.of(Job.PLAY)
-        return max(asked.sent_at, self._clock.last_end(held)) + seconds
+        return max(asked.sent_at, clock.last_end()) + seconds
 
     def _sending(self, worker: int, asked: Asked) -> list[int]:
         """Whose answers a worker makes bytes of, or sends."""
-        held = self._held[worker]
-        if self._clock.is_any_at_work(held):
+        clock = self._clocks[worker]
+        if clock.is_any_at_work():
             return []
-        return self._clock.sending([env for env in held if env in asked.request.asked])
+        return clock.sending([env for env in self._held[worker] if env in asked.request.asked])
 
     def _late(self, worker: int, asked: Asked, now: float) -> dict[int, str]:
         """Whose time is up, and for what. Nobody's if several send at once: each is asked by itself then."""
         doing = self.at_work(worker, asked)
         if SENDING in doing.values():  # since just now, perhaps
             return doing if len(doing) == 1 and now >= self._lost_at(worker, asked) else {}
-        return {env: doing[env] for env in self._clock.late(list(doing), now)}
+        return {env: doing[env] for env in self._clocks[worker].late(now) if env in doing}
 
     def _failures(self, worker: int, late: Mapping[int, str], request: Request) -> dict[int, EnvFailure]:
         stack = self._pool.stack(worker)

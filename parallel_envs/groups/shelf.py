@@ -40,14 +40,15 @@ class Shelf:
         tags: Mapping[int, str],
         recipes: Mapping[str, Recipe],
         limits: Limits,
-        clock: SharedBlock,
+        clocks: SharedBlock,
         num_envs: int,
+        worker: int,
         box: SharedBlock,
         registrations: Registrations | None,
     ) -> Shelf:
-        """The environments of a worker: their times are kept in `clock`, and `box` is the worker's mailbox."""
+        """The environments of a worker: their times are kept in `clocks`, and `box` is the worker's mailbox."""
         shelf = cls(tags, recipes, copies=False)
-        shelf._limits, shelf._clock, shelf._box = limits, Clock(clock, num_envs), Mailbox(box)
+        shelf._limits, shelf._clock, shelf._box = limits, Clock(clocks, num_envs, worker), Mailbox(box)
         if any(recipe.threads > 1 for recipe in recipes.values()):  # in the caller, one after the other
             from parallel_envs.groups.waiting import Waiting
 
@@ -62,11 +63,12 @@ class Shelf:
         """Do what is asked for in the mailbox, and answer there, part by part. Parts that do not fit are returned."""
         box = self._box
         assert box is not None
-        request, sent, unsent = self._read(box.asked()), None, list[bytes]()
+        request, begin, unsent = self._read(box.asked()), 0, list[bytes]()
         for part in (request,) if self._waiting is not None else request.parts():
-            if sent is not None and self._clock is not None:  # not before: who is not needed any more may do harm, too
-                self._clock.sent(list(sent.asked))
-            data, sent = self._answered(part), part
+            if begin and self._clock is not None:  # not before: who is not needed any more may do harm, too
+                self._clock.sent()
+            data = self._answered(part, begin)
+            begin += len(part.asked)
             if unsent or not box.answer(data):
                 unsent.append(data)
         return unsent or None
@@ -79,13 +81,14 @@ class Shelf:
         number, *plain = pickle.loads(orders)
         request = Request.from_plain(tuple(plain))
         if self._clock is not None:
-            self._clock.start(number, list(request.asked))
+            self._clock.start(number)
         return request
 
-    def _answered(self, request: Request) -> bytes:
+    def _answered(self, request: Request, begin: int = 0) -> bytes:
+        """What comes of a request, or of the part of one that begins in this place of it."""
         answers = self.do(request)
         if self._clock is not None:
-            self._clock.send([*answers.told, *answers.broken])
+            self._clock.send(begin, begin + len(request.asked))
         try:
             return pickle.dumps((answers.told, answers.broken, answers.met), pickle.HIGHEST_PROTOCOL)
         except BaseException:  # noqa: BLE001  # whatever user code raises when it is pickled

@@ -5,74 +5,97 @@ from __future__ import annotations
 import math
 import time
 
+import pytest
+
 from parallel_envs.groups.clock import Clock, Limits
 from parallel_envs.groups.jobs import MAKING, REPLAYING, Job, Restore
 
 
-def test_what_one_side_writes_the_other_reads() -> None:
-    block = Clock.room(3)
-    here, there = Clock(block, 3), Clock(block, 3)
+def both_sides(num_envs: int, worker: int = 0) -> tuple[Clock, Clock]:
+    """The clock of a worker out of two, as its asker has it, and as it does itself."""
+    block = Clock.room(num_envs, 2)
+    here, there = Clock(block, num_envs, worker), Clock(block, num_envs, worker)
     block.close()
+    return here, there
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_what_one_side_writes_the_other_reads(worker: int) -> None:
+    here, there = both_sides(3, worker)
     here.request = 7
-    there.start(7, [0, 1, 2])
+    there.start(7)
     began = time.monotonic()
     there.begin(1, 10.0)
     there.begin(2, math.inf)
-    assert here.at_work([0, 1, 2]) == [1, 2]
-    assert (here.is_any_at_work([0, 1]), here.is_any_at_work([0])) == (True, False)
-    assert here.late([0, 1, 2], began + 9.0) == []
-    assert here.late([0, 1, 2], began + 1e6) == [1]
-    assert began + 10.0 <= here.next_due([0, 1, 2]) <= time.monotonic() + 10.0
-    assert here.next_due([0]) == math.inf
+    assert here.at_work() == [1, 2]
+    assert here.is_any_at_work()
+    assert here.late(began + 9.0) == []
+    assert here.late(began + 1e6) == [1]
+    assert began + 10.0 <= here.next_due() <= time.monotonic() + 10.0
     there.end(1)
-    assert began <= here.last_end([0, 1]) <= time.monotonic()
-    assert (here.at_work([0, 1]), here.last_end([0])) == ([], 0.0)
-    here.clear([2])
-    assert there.at_work([2]) == []
+    assert began <= here.last_end() <= time.monotonic()
+    assert (here.at_work(), here.next_due()) == ([2], math.inf)
+    here.clear()
+    assert (there.at_work(), there.is_any_at_work()) == ([], False)
+
+
+def test_workers_do_not_write_into_each_others_parts() -> None:
+    block = Clock.room(2, 3)
+    clocks = [Clock(block, 2, worker) for worker in range(3)]
+    block.close()
+    for clock in clocks:
+        clock.request = 1
+    clocks[1].start(1)
+    clocks[1].begin(0, -1.0, MAKING)
+    clocks[1].begin(1, -1.0, REPLAYING)
+    clocks[1].send(0, 2)
+    for other in (clocks[0], clocks[2]):
+        assert (other.is_any_at_work(), other.last_end(), other.sending([0, 1])) == (False, 0.0, [])
+        assert [other.doing(env, Job.PLAY) for env in (0, 1)] == ["its turn"] * 2
+    for other in (clocks[0], clocks[2]):
+        other.clear()
+    assert (clocks[1].at_work(), clocks[1].sending([0, 1])) == ([0, 1], [0, 1])
 
 
 def test_who_is_busy_with_an_earlier_request_is_not_to_blame() -> None:
-    block = Clock.room(2)
-    here, there = Clock(block, 2), Clock(block, 2)
-    block.close()
-    there.start(here.request, [0, 1])
+    here, there = both_sides(2)
+    there.start(here.request)
     there.begin(0, -1.0)
     here.request += 1
-    assert (here.late([0, 1], time.monotonic()), here.at_work([0, 1])) == ([], [])
-    assert here.is_any_at_work([0, 1])
-    assert here.next_due([0, 1]) < time.monotonic()
+    assert (here.late(time.monotonic()), here.at_work()) == ([], [])
+    assert here.is_any_at_work()
+    assert here.next_due() < time.monotonic()
 
 
 def test_what_an_environment_is_at_is_told() -> None:
-    block = Clock.room(2)
-    here, there = Clock(block, 2), Clock(block, 2)
-    block.close()
+    here, there = both_sides(2)
     told = [here.doing(1, Job.RESET)]
     for doing in (MAKING, REPLAYING):
         there.begin(1, 10.0, doing)
         told += [here.doing(1, Job.RESET), here.doing(0, Job.PLAY)]
         there.end(1)
     there.begin(1, 10.0, MAKING)
-    here.clear([1])
+    here.clear()
     told.append(there.doing(1, Job.PLAY))
     assert told == ["its reset", "its construction", "its turn", "its replay", "its turn", "its turn"]
 
 
 def test_whose_answers_are_being_sent() -> None:
-    block = Clock.room(3)
-    here, there = Clock(block, 3), Clock(block, 3)
-    block.close()
-    here.request, told = 7, []
-    there.start(7, [0, 1])
-    there.send([0, 1])
-    told.append(here.sending([0, 1, 2]))
-    there.sent([0])
-    told.append(here.sending([0, 1, 2]))
+    here, there = both_sides(9)
+    here.request, asked, told = 7, [8, 2, 5, 1], []
+    there.start(7)
+    told.append(here.sending(asked))
+    there.send(0, 3)
+    told.append(here.sending(asked))
+    there.sent()
+    told.append(here.sending(asked))
+    there.send(3, 4)
+    told.append(here.sending(asked))
     here.request = 8  # which the worker has not begun with
-    told.append(here.sending([0, 1, 2]))
-    there.start(8, [1])
-    told.append(here.sending([0, 1, 2]))
-    assert told == [[0, 1], [1], [], []]
+    told.append(here.sending(asked))
+    there.start(8)
+    told.append(here.sending(asked))
+    assert told == [[], [8, 2, 5], [], [1], [], []]
     assert here.doing(1, Job.PLAY) == "its turn"
 
 

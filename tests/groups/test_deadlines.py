@@ -34,16 +34,16 @@ class Bench:
     """One worker with three environments, and its deadlines."""
 
     def __init__(self) -> None:
-        block = Clock.room(3)
-        self.pool, self.clock = NoPool(), Clock(block, 3)
+        block = Clock.room(3, 1)
+        self.pool, self.clock = NoPool(), Clock(block, 3, 0)
         block.close()
         pool, tags = cast(WorkerPool, self.pool), dict.fromkeys(range(3), "Tag")
-        self.deadlines = Deadlines(pool, self.clock, LIMITS, {0: [0, 1, 2]}, tags)
+        self.deadlines = Deadlines(pool, [self.clock], LIMITS, {0: [0, 1, 2]}, tags)
 
     def asked(self, *envs: int, ago: float = 0.0, job: Job = Job.PLAY) -> Asked:
         """A request of so long ago, that the worker has begun with."""
         request = Request(job, dict.fromkeys(envs, ()), dict.fromkeys(envs, REPLAY))
-        self.clock.start(0, list(envs))
+        self.clock.start(0)
         return Asked(request, 0, time.monotonic() - ago, 0.0, {0: Ticket(1, [0])})
 
     def given_up(self, asked: Asked) -> dict[int, EnvFailure] | None:
@@ -80,7 +80,7 @@ def test_sending_may_take_longer_than_a_step() -> None:
     bench = Bench()
     asked = bench.asked(0, 1, ago=10.0)
     bench.clock.ended[1] = time.monotonic() - 8.0
-    bench.clock.send([0, 1])
+    bench.clock.send(0, 2)
     assert bench.given_up(asked) is None
     assert bench.deadlines.at_work(0, asked) == {0: SENDING, 1: SENDING}
     assert 50.0 < (bench.deadlines.patience(asked) or 0.0) < 60.0
@@ -90,7 +90,7 @@ def test_of_several_who_send_too_long_nobody_is_blamed_yet() -> None:
     bench = Bench()
     asked = bench.asked(0, 1, ago=100.0)
     bench.clock.ended[0] = bench.clock.ended[1] = time.monotonic() - 61.0
-    bench.clock.send([0, 1])
+    bench.clock.send(0, 2)
     assert bench.given_up(asked) == {}
 
 
@@ -98,7 +98,7 @@ def test_one_who_sends_too_long_by_itself_is_late() -> None:
     bench = Bench()
     asked = bench.asked(1, ago=100.0)
     bench.clock.ended[1] = time.monotonic() - 61.0
-    bench.clock.send([1])
+    bench.clock.send(0, 1)
     late: Any = bench.given_up(asked)
     assert (late[1].kind, late[1].doing) == ("timeout", SENDING)
     assert "did not answer within 60.0 seconds during sending its answer" in str(late[1])
@@ -108,10 +108,11 @@ def test_one_who_sends_too_long_by_itself_is_late() -> None:
 def test_those_whose_answers_have_been_sent_are_not_blamed_for_the_others() -> None:
     bench = Bench()
     asked = bench.asked(0, 1, ago=10.0)
-    bench.clock.send([0, 1])
-    bench.clock.sent([0])
+    bench.clock.send(0, 1)
+    bench.clock.sent()
+    bench.clock.send(1, 2)
     assert bench.deadlines.at_work(0, asked) == {1: SENDING}
-    bench.clock.sent([1])
+    bench.clock.sent()
     assert bench.deadlines.at_work(0, asked) == {}
 
 

@@ -116,7 +116,7 @@ class Watched(Walk):
 
     def note(self) -> None:
         threading.Event().wait(0.01)  # whoever may work at the same time is there by then
-        self.counts.append(len(self.clock.at_work(range(8))))
+        self.counts.append(len(self.clock.at_work()))
 
 
 class WatchedDice(Watched):
@@ -132,29 +132,30 @@ class WatchedDice(Watched):
 @pytest.mark.parametrize("kind", [Watched, WatchedDice])
 def test_no_time_runs_while_another_has_the_generators(kind: type[Watched], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "_PATIENCE_SECONDS", 0.0)
-    clock, box = Clock.room(8), Mailbox.room()
-    monkeypatch.setattr(Watched, "clock", Clock(clock, 8), raising=False)
+    clocks, box = Clock.room(8, 1), Mailbox.room()
+    monkeypatch.setattr(Watched, "clock", Clock(clocks, 8, 0), raising=False)
     monkeypatch.setattr(Watched, "counts", [], raising=False)
     tags, recipes = dict.fromkeys(range(8), "Walk"), {"Walk": Recipe("Walk", kind, WalkConfig(), threads=8)}
-    shelf = Shelf.in_worker(tags, recipes, Limits(), clock, 8, box, None)
+    shelf = Shelf.in_worker(tags, recipes, Limits(), clocks, 8, 0, box, None)
     began = shelf.do(Request(Job.RESET, {env: (env, "train") for env in tags}))
     played = shelf.do(Request(Job.PLAY, {env: ["left"] for env in tags}))
     assert began.told.keys() == played.told.keys() == tags.keys()
     assert Watched.counts == [1] * (8 if kind is Watched else 16)
     shelf.close()
-    for block in (clock, box):
+    for block in (clocks, box):
         block.close()
 
 
 def test_of_those_that_may_be_done_at_once_who_cannot_be_made_is_told() -> None:
     bad, good = Recipe("Bad", Unmakeable, None, threads=2), Recipe("Good", Walk, WalkConfig(), threads=2)
-    clock, box = Clock.room(4), Mailbox.room()
-    shelf = Shelf.in_worker({0: "Bad", 1: "Good", 2: "Good"}, {"Bad": bad, "Good": good}, Limits(), clock, 4, box, None)
+    clocks, box = Clock.room(4, 1), Mailbox.room()
+    tags, recipes = {0: "Bad", 1: "Good", 2: "Good"}, {"Bad": bad, "Good": good}
+    shelf = Shelf.in_worker(tags, recipes, Limits(), clocks, 4, 0, box, None)
     answers = shelf.do(Request(Job.RESET, {env: (env, "train") for env in range(3)}))
     assert answers.told.keys() == {1, 2}
     assert {env: broken.doing for env, broken in answers.broken.items()} == {0: "its construction"}
     shelf.close()
-    for block in (clock, box):
+    for block in (clocks, box):
         block.close()
 
 
