@@ -10,6 +10,8 @@ from typing import Any, TypeVar, cast
 __all__ = ["advice", "hint", "is_one_of", "nearest", "nearest_few", "suggests_keywords", "unknown_keyword"]
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
+_LONG = 5
+"""What is shorter begins too many words to be the beginning of one."""
 
 
 def nearest(word: object, known: Iterable[object], cutoff: float = 0.6) -> str | None:
@@ -21,8 +23,10 @@ def nearest_few(word: object, known: Iterable[object], *, most: int, cutoff: flo
     """The known words that are most like this one, the nearest first."""
     import difflib  # only where something is wrong already
 
-    by_lower = {str(one).lower(): str(one) for one in known}
-    return [by_lower[one] for one in difflib.get_close_matches(str(word).lower(), by_lower, n=most, cutoff=cutoff)]
+    by_lower, said = {str(one).lower(): str(one) for one in known}, str(word).lower()
+    longer = [one for one in by_lower if len(said) >= _LONG and one.startswith(said)]  # who writes less means this
+    close = difflib.get_close_matches(said, by_lower, n=most, cutoff=cutoff)
+    return [by_lower[one] for one in dict.fromkeys([*sorted(longer, key=len), *close])][:most]
 
 
 def is_one_of(value: object, words: Collection[str]) -> bool:

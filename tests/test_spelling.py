@@ -62,6 +62,11 @@ def test_advice_is_the_nearest_word_or_all() -> None:
     assert advice(3, ["walk", "run"]) == "Known are `run`, `walk`."
 
 
+def test_a_word_that_was_not_written_to_its_end_comes_before_one_that_looks_like_it() -> None:
+    assert nearest("max_actions", ["max_tokens", "max_actions_per_traj"]) == "max_actions_per_traj"
+    assert nearest("max", ["max_tokens", "maximum"], cutoff=0.9) is None
+
+
 def misspelt(name: str) -> str:
     """The last two letters change places, or the last one stands twice."""
     turned = name[:-2] + name[-1] + name[-2]

@@ -39,7 +39,13 @@ class GymnasiumConfig:
 
 def make(config: GymnasiumConfig) -> GymnasiumEnv:
     """The environment that a configuration names."""
-    return GymnasiumEnv(gymnasium.make(config.id, **config.kwargs), config.actions, config.success_reward)
+    try:
+        env = gymnasium.make(config.id, **config.kwargs)
+    except gymnasium.error.UnregisteredEnv as error:
+        if ":" not in config.id:
+            error.add_note(f"If importing a package registers it, name that too: id: package:{config.id}.")
+        raise
+    return GymnasiumEnv(env, config.actions, config.success_reward)
 
 
 def adapted(env: Any) -> Any:

@@ -126,7 +126,7 @@ def _read_actions(position: int, env: int, actions: Any) -> tuple[str, ...]:
 def _read_action(position: int, env: int, action: Any) -> str:
     if not isinstance(action, str):
         raise BadTurn(
-            f"Input {position} (env {env}) has the action {action!r}, a {type(action).__name__}. Actions are "
+            f"Input {position} (env {env}) has the action {action!r}, of type {type(action).__name__}. Actions are "
             "strings: the names in action_lookup, or free text.",
             position=position,
         )

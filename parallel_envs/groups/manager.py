@@ -67,7 +67,7 @@ class EnvStateManager(ClosedAtExit):
         self._closed = False
         self._homes: Homes | None = None
         self.settings = read_settings(config)
-        self.mode = mode
+        self._mode = mode
         self._roster = read_roster(self.settings, mode)
         self._use_multiprocessing = self.settings.es_manager.use_multiprocessing
         self._seeds = GroupSeeds(mode, self.settings.root_seed(mode))
@@ -79,6 +79,11 @@ class EnvStateManager(ClosedAtExit):
     def envs(self) -> tuple[Seat, ...]:
         """Who takes part, by `env_id`."""
         return self._roster.seats
+
+    @property
+    def mode(self) -> str:
+        """`train` or `val`, as it was made for."""
+        return self._mode
 
     @property
     def num_envs(self) -> int:

@@ -8,7 +8,15 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from parallel_envs.groups.blocks import SEED_FORMS, EnvConfigs, ManagerBlock, ModeBlock, SeedBlock, TagBlock
+from parallel_envs.groups.blocks import (
+    SEED_FORMS,
+    EnvConfigs,
+    GroupsSettings,
+    ManagerBlock,
+    ModeBlock,
+    SeedBlock,
+    TagBlock,
+)
 from parallel_envs.spelling import advice
 
 
@@ -26,13 +34,37 @@ def _told(mistake: Mapping[str, Any]) -> str:
     path = [part for part in mistake["loc"] if part not in SEED_FORMS]
     name = ".".join(map(str, path))
     if mistake["type"] == "extra_forbidden":
-        return f"`{name}` is unknown. {advice(str(path[-1]), _fields_beside(path))}"
+        if (place := _right_place(str(path[-1]), "val" if "val" in path[1:2] else "train")) is not None:
+            return f"`{name}` is unknown. {place}"
+        return f"`{name}` is unknown. {advice(str(path[-1]), _fields_beside(path))}{_for_env(path)}"
     if mistake["type"] == "missing":
         return f"`{name}` is missing."
     if mistake["type"] == "literal_error":
         known = re.findall("'(.*?)'", mistake["ctx"]["expected"])
         return f"`{name}: {mistake['input']!r}` is unknown. {advice(str(mistake['input']), known)}"
     return f"`{name}: {mistake['input']!r}`: {_sentence(mistake['msg'])}"
+
+
+def _right_place(word: str, mode: str) -> str | None:
+    """Where a word stands that is one of the configuration's, and was found in some other block."""
+    places: list[tuple[type[BaseModel], str]] = [
+        (ManagerBlock, "es_manager."),
+        (ModeBlock, f"es_manager.{mode}."),
+        (EnvConfigs, f"es_manager.{mode}.env_configs."),
+        (TagBlock, "custom_envs.TAG."),
+        (GroupsSettings, ""),
+    ]
+    if word == "mode":
+        return "It is an argument: EnvStateManager(config, mode='val')."
+    found = [f"`{place}{word}`" for block, place in places if word in block.model_fields]
+    return f"It stands elsewhere: write it as {' or '.join(found)}." if found else None
+
+
+def _for_env(path: Sequence[Any]) -> str:
+    """Where words stand that an environment's type has, in the place of which the last one of `path` may be."""
+    if path[0] != "custom_envs":
+        return ""
+    return f" What the environment is made with stands in `{'.'.join(map(str, path[:-1]))}.env_config`."
 
 
 def _sentence(message: str) -> str:

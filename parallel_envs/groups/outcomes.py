@@ -19,10 +19,16 @@ def read_outcome(told: Any, whose: str) -> Outcome:
     if isinstance(told, tuple | list) and len(told) in (4, 5) and isinstance(told[-1], Mapping):
         state, reward, terminated, *truncated, info = told
         return state, _number(reward), read_flag(terminated), read_flag(truncated[0] if truncated else False), info
-    what = f"{len(told)} values" if isinstance(told, tuple | list) else f"a {type(told).__name__}"
+    what = _counted(told) if isinstance(told, tuple | list) else f"a {type(told).__name__}"
     raise TypeError(
         f"step() of {whose!r} returned {what}. Return (state, reward, terminated, truncated, info), info being a dict."
     )
+
+
+def _counted(told: tuple[Any, ...] | list[Any]) -> str:
+    if len(told) not in (4, 5):
+        return f"{len(told)} values"
+    return f"{len(told)} values, of which the last is a {type(told[-1]).__name__}"
 
 
 def read_flag(told: Any) -> bool:

@@ -18,6 +18,10 @@ _PLAIN = frozenset({str, float, int, bool, type(None)})
 """What nobody can write into."""
 
 
+_MADE = "A factory, or an environment's class, is called with the config: def __init__(self, config)."
+_RESET = "An episode is begun with a seed and the mode, `train` or `val`: def reset(self, seed, mode)."
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """How the environments of a tag are made and used.
@@ -58,8 +62,9 @@ class Player:
 
     def make(self) -> None:
         """Make the environment. What its constructor draws at random is the same everywhere."""
+        recipe = self._recipe
         with seeded(0):
-            self._env = _suited(self._recipe.factory(self._recipe.config))
+            self._env = _suited(_called(lambda: recipe.factory(recipe.config), _MADE))
 
     def drop(self) -> None:
         """Be without an environment: the next job has another one made."""
@@ -142,7 +147,8 @@ class Player:
     # ---- what they are made of ---------------------------------------------------------------------------------------
 
     def _begin(self, seed: int, mode: str) -> None:
-        self._state, self._left = self._env.reset(seed, mode), self._recipe.most_actions
+        env = self._env
+        self._state, self._left = _called(lambda: env.reset(seed, mode), _RESET), self._recipe.most_actions
         self._names = meanings_of(getattr(self._env, "action_lookup", None))
         self._has_meaning = getattr(self._env, "has_meaning", None)
 
@@ -188,6 +194,19 @@ def drop_quietly(player: Player) -> None:
         player.drop()
     except BaseException as error:  # noqa: BLE001  # SystemExit too
         let_ctrl_c_through(error)
+
+
+def _called(call: Callable[[], Any], advice: str) -> Any:
+    """What a call of an environment's returns. If it does not take what it is given, the error has a word of advice."""
+    try:
+        return call()
+    except TypeError as error:
+        place = error.__traceback__
+        while place is not None and place.tb_frame.f_code is not call.__code__:
+            place = place.tb_next
+        if place is not None and place.tb_next is None:  # raised by the call, and not by what was called
+            error.add_note(advice)
+        raise
 
 
 def _suited(env: Any) -> Any:

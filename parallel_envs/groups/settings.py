@@ -13,7 +13,7 @@ custom_envs:
   Shop: {env_type: webshop, env_instruction: "You are shopping.", env_config: null}
 
 Other names at the top belong to other parts of a larger file, and are left alone, unless they are words of these
-blocks in the wrong place. All of `custom_envs` is
+blocks in the wrong place, and such as nobody else has: `tags` and `mode` are everybody's. All of `custom_envs` is
 checked, whichever mode is asked for. Only a tag that neither mode names may have an `env_type` that nobody knows, and
 that is like none that is known: a file for many experiments may have types that another script registers.
 """

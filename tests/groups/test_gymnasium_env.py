@@ -164,6 +164,14 @@ def test_names_of_actions_that_there_are_not(env: str, actions: dict[int, str]) 
         make(GymnasiumConfig(id=env, actions=actions))
 
 
+@pytest.mark.parametrize(("name", "told"), [("Nowhere-v0", True), ("math:Nowhere-v0", False)])
+def test_an_id_that_no_package_has_registered_yet(name: str, told: bool) -> None:
+    with pytest.raises(gymnasium.error.UnregisteredEnv) as raised:
+        make(GymnasiumConfig(id=name))
+    notes = ["If importing a package registers it, name that too: id: package:Nowhere-v0."] if told else []
+    assert getattr(raised.value, "__notes__", []) == notes
+
+
 def test_two_names_that_are_the_same() -> None:
     with pytest.raises(ValueError, match="0 is 'left', and 2 is 'Left'"):
         make(GymnasiumConfig(id="FrozenLake-v1", actions={0: "left", 2: "Left"}))

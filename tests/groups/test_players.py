@@ -196,6 +196,37 @@ def test_what_is_no_environment() -> None:
         player(lambda config: {})
 
 
+def test_who_does_not_take_what_it_is_given_is_told_what_that_is() -> None:
+    class NoConfig(Steps):
+        def __init__(self) -> None:
+            """It takes nothing."""
+
+    class NoMode(Steps):
+        def reset(self, seed: int) -> Any:  # type: ignore[override]
+            return "s"
+
+    class Mistaken(Steps):
+        def reset(self, seed: int, mode: str) -> Any:
+            return len(seed)  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError) as raised:
+        player(NoConfig)
+    assert "def __init__(self, config)" in raised.value.__notes__[0]
+    with pytest.raises(TypeError) as raised:
+        player(NoMode).reset(0, "train")
+    assert "def reset(self, seed, mode)" in raised.value.__notes__[0]
+    with pytest.raises(TypeError) as raised:
+        player(Mistaken).reset(0, "train")
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_five_values_without_an_info_are_told_as_such() -> None:
+    one = player(Steps, ("s", 1.0, False, False, None))
+    one.reset(0, "train")
+    with pytest.raises(TypeError, match=r"returned 5 values, of which the last is a NoneType. Return .* a dict"):
+        one.play(["go"])
+
+
 def test_without_render_there_is_the_state_as_text_only() -> None:
     one = player(Steps)
     one.reset(0, "train")

@@ -211,6 +211,34 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
             "In the configuration:\n  `seed.trian` is unknown. Did you mean `train`?",
         ),
         (
+            lambda c: c["es_manager"].update(seed=3),
+            "`es_manager.seed` is unknown. It stands elsewhere: write it as `seed`.",
+        ),
+        (
+            lambda c: c["es_manager"]["train"].update(n_groups=[3]),
+            "n_groups` is unknown. It stands elsewhere: write it as `es_manager.train.env_configs.n_groups`.",
+        ),
+        (
+            lambda c: c["es_manager"]["train"]["env_configs"].update(group_size=3),
+            "group_size` is unknown. It stands elsewhere: write it as `es_manager.train.group_size`.",
+        ),
+        (
+            lambda c: c["es_manager"].update(mode="val"),
+            "`es_manager.mode` is unknown. It is an argument: EnvStateManager(config, mode='val').",
+        ),
+        (
+            lambda c: c["custom_envs"]["Walk"].update(step_timeout=1.0),
+            "`custom_envs.Walk.step_timeout` is unknown. It stands elsewhere: write it as `es_manager.step_timeout`.",
+        ),
+        (
+            lambda c: c["custom_envs"]["Walk"].update(goal=3),
+            "What the environment is made with stands in `custom_envs.Walk.env_config`.",
+        ),
+        (
+            lambda c: c["custom_envs"]["Walk"].update(max_actions=3),
+            "`custom_envs.Walk.max_actions` is unknown. Did you mean `max_actions_per_traj`?",
+        ),
+        (
             lambda c: c.update(seed=-1),
             "In the configuration:\n  `seed: -1`: Input should be greater than or equal to 0.",
         ),

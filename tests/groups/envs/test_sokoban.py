@@ -234,6 +234,7 @@ def test_signs_and_names_can_be_others() -> None:
     [
         ({"dim_room": (2, 6)}, r"dim_room\[0\]=2 is out of range. Give a whole number from 3 to 50"),
         ({"dim_room": 6}, "dim_room=6 is not a pair"),
+        ({"dim_room": (7, 7), "dim_y": 9}, r"dim_y=9 and dim_room=\[7, 7\] contradict each other. Give one"),
         ({"dim_x": 4, "dim_y": 4, "num_boxes": 1}, r"dim_room=\(4, 4\) leaves no row or column of three tiles"),
         ({"dim_x": 5, "dim_y": 3, "num_boxes": 2}, "num_boxes=2: in a room of 5 by 3 there is space for 1 at most"),
         ({"dim_room": (3, 30), "num_boxes": 3}, "num_boxes=3: in a room of 3 by 30 there is space for 2 at most"),
@@ -272,3 +273,4 @@ def test_lists_as_yaml_has_them_do_for_pairs() -> None:
     given: Any = [5, 7]
     assert SokobanConfig(dim_room=given) == SokobanConfig(dim_room=(5, 7))
     assert SokobanConfig(dim_x=5, dim_y=7).dim_room == (5, 7)
+    assert SokobanConfig(dim_room=(5, 7), dim_y=7).dim_room == (5, 7)

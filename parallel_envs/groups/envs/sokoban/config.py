@@ -23,6 +23,7 @@ KINDS = ("wall", "empty", "target", "box on target", "box", "player", "player on
 """What may be on a tile, by its number in `grid_lookup`."""
 
 GRID_LOOKUP = {0: " # ", 1: " _ ", 2: " O ", 3: " √ ", 4: " X ", 5: " P ", 6: " S "}
+DIM_ROOM = (6, 6)
 ACTIONS = {1: "Up", 2: "Down", 3: "Left", 4: "Right"}
 
 
@@ -30,7 +31,7 @@ ACTIONS = {1: "Up", 2: "Down", 3: "Left", 4: "Right"}
 class SokobanConfig:
     """How rooms are made, and what is paid for what."""
 
-    dim_room: Span = (6, 6)
+    dim_room: Span = DIM_ROOM
     """Rows and columns, the outer walls included."""
     dim_x: int | None = None
     """Rows, another way of saying it; `dim_room` becomes what it says."""
@@ -82,6 +83,10 @@ class SokobanConfig:
 
     def _room(self) -> Span:
         rows, columns = pair("dim_room", self.dim_room)
+        if (rows, columns) != DIM_ROOM:
+            for name, said, size in (("dim_x", self.dim_x, rows), ("dim_y", self.dim_y, columns)):
+                if said not in (None, size):
+                    raise ValueError(f"{name}={said} and dim_room={[rows, columns]} contradict each other. Give one.")
         rows = rows if self.dim_x is None else self.dim_x
         columns = columns if self.dim_y is None else self.dim_y
         return count("dim_room[0]", rows, least=3, most=50), count("dim_room[1]", columns, least=3, most=50)
