@@ -71,7 +71,7 @@ GOOD = inputs({0: ["a"]})[0]
         (GOOD, "Input 1 is a second one for env 0."),
         ({**GOOD, "env_id": 3, "actions": "right"}, "Input 1 (env 3) has actions='right'. Give a list of strings"),
         ({**GOOD, "env_id": 3, "actions": None}, "Input 1 (env 3) has actions=None."),
-        ({**GOOD, "env_id": 3, "actions": ["a", 1]}, "Input 1 (env 3) has the action 1, a int."),
+        ({**GOOD, "env_id": 3, "actions": ["a", 1]}, "Input 1 (env 3) has the action 1, of type int."),
         ("right", "Input 1 is 'right'. Give a dict"),
         ({key: GOOD[key] for key in GOOD if key != "actions"}, "Input 1 has no `actions`."),
         ({key: GOOD[key] for key in GOOD if key != "env_id"}, "Input 1 has no `env_id`."),
