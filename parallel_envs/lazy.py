@@ -19,6 +19,8 @@ def on_first_use(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str]
     """What a package's `__getattr__` and `__dir__` are to be. `homes`: each name's module, seen from the package."""
 
     def find(name: str) -> Any:
+        if name in homes.values():  # the module itself
+            return importlib.import_module(f"{package}.{name}")
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)

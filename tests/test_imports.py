@@ -292,6 +292,11 @@ def test_the_top_level_names_are_these() -> None:
     assert set(dir(package)) >= PUBLIC_NAMES
 
 
+def test_a_lazy_package_has_its_modules_too() -> None:
+    program = "import parallel_envs.vector as v\nanswer = v.manager.ParallelEnvManager is v.ParallelEnvManager"
+    assert in_fresh_interpreter(program)
+
+
 def test_an_unknown_top_level_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = importlib.import_module(PACKAGE).no_such_name

@@ -2,7 +2,7 @@
 
     pool = open_pool(2)                                   # or backend="thread", "serial"
     key = pool.new_key()
-    pool.wait(pool.call_all(key=HOST, method="build", args=(key, Counter)))     # an object in each worker
+    pool.wait(pool.call_all(HOST, "build", key, Counter))  # an object in each worker
     ticket = pool.ring(key, argument=7)                   # ask all of them at once ...
     pool.wait(ticket, timeout=1.0)                        # ... and wait until the last has answered
 

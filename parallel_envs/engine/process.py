@@ -241,8 +241,8 @@ class ProcessPool(WorkerPool):
             if (self._yields or timeout == 0.0) and began - self._slept_at < _LONGEST_GLANCING:
                 if timeout != 0.0:
                     os.sched_yield()  # `placement` says why
-                if self._completions.take_in(finished, began):  # one system call in the place of two
-                    return finished
+                if self._completions.take_in(finished, began) and timeout != 0.0:  # who looks but once is told of all
+                    return finished  # one system call in the place of two
             self._slept_at = began
             for fd, _ in self._poller.wait(timeout):
                 if self.closed:

@@ -125,7 +125,7 @@ class Crew:
         asked = Asked(request, number, now, first_due)
         with undisturbed():  # a message that a Ctrl-C cuts in two would spoil all that follow it
             for worker in self._cores.in_order(parts):
-                data = as_bytes((asked.number, *parts[worker].plain()))
+                data = as_bytes((asked.number, *parts[worker].plain()), has_values=bool(parts[worker].restores))
                 asked.owed[worker] = len(parts[worker].asked)
                 asked.tickets[worker] = self._post.send(worker, asked, data)
         return asked

@@ -130,7 +130,7 @@ def _read_action(position: int, env: int, action: Any) -> str:
             "strings: the names in action_lookup, or free text.",
             position=position,
         )
-    return str(action)  # NumPy's strings are strings too, and slow on their way to a worker
+    return str.__str__(action)  # NumPy's strings are strings too, and slow on their way to a worker
 
 
 def _listed(names: Sequence[str]) -> str:

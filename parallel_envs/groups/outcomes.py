@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from parallel_envs.groups.interface import Outcome
 
+_MOST_VALUES = 5
 _NO_NUMBERS = frozenset("USMm")
 """NumPy's kinds of text and of time, which it would turn into numbers."""
 
 
 def read_outcome(told: Any, whose: str) -> Outcome:
     """What `step` of `whose` returned, with a float for the reward and True or False for both ends."""
+    if isinstance(told, Iterable) and not isinstance(told, tuple | list | str | bytes | Mapping | np.ndarray):
+        told = tuple(itertools.islice(told, _MOST_VALUES + 1))
     if isinstance(told, tuple | list) and len(told) in (4, 5) and isinstance(told[-1], Mapping):
         state, reward, terminated, *truncated, info = told
         return state, _number(reward), read_flag(terminated), read_flag(truncated[0] if truncated else False), info
@@ -38,10 +42,11 @@ def read_flag(told: Any) -> bool:
     return bool(told)
 
 
-def check_success(told: Any) -> None:
-    """Raise for a word in the place of `success`: "no" would be a success."""
-    if isinstance(told, str | bytes):
+def read_success(told: Any) -> Any:
+    """`success` as an info is to have it: arrays of one are True or False, into which nobody can write."""
+    if isinstance(told, str | bytes):  # "no" would be a success
         raise TypeError(f"step() returned {told!r} for success in its info. Give True or False.")
+    return bool(told) if isinstance(told, np.ndarray) and told.size == 1 else told
 
 
 def check_pictures(state: Any) -> None:

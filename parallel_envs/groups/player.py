@@ -12,7 +12,7 @@ from parallel_envs.engine import let_ctrl_c_through
 from parallel_envs.groups.guarded import Guarded, seeded
 from parallel_envs.groups.jobs import Job, Played, Restore
 from parallel_envs.groups.meanings import folded, meanings_of
-from parallel_envs.groups.outcomes import check_pictures, check_success, read_flag, read_outcome
+from parallel_envs.groups.outcomes import check_pictures, read_flag, read_outcome, read_success
 
 _PLAIN = frozenset({str, float, int, bool, type(None)})
 """What nobody can write into."""
@@ -105,8 +105,8 @@ class Player:
         self._state, self._left = state, left - len(executed)
         if type(state) is not str:
             check_pictures(state)
-        if "success" in info:
-            check_success(info["success"])
+        if "success" in info and type(info["success"]) is not bool:
+            info["success"] = read_success(info["success"])
         if self._copies:
             state, info = self._told(state), self._told_of(info)
         if not (terminated is truncated is False):  # over, or not told as Gymnasium tells it

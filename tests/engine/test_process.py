@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from parallel_envs.engine import HOST, Call, SharedBlock, Unpicklable
+from parallel_envs.engine import HOST, Call, SharedBlock, Unpicklable, process
 from parallel_envs.engine.messages import BELL
 from tests.engine.asking import (
     failure_of,
@@ -77,6 +77,21 @@ def test_bells_rung_together_to_a_worker_that_has_died_are_answered_by_its_death
     tickets = pool.ring_each(key, [(0, 3, None), (1, 4, None), (0, 5, None)])
     replies = [reply_to(pool, ticket, worker) for worker, ticket in zip((0, 1, 0), tickets, strict=True)]
     assert [reply.value if reply and reply.death is None else "died" for reply in replies] == ["died", 4, "died"]
+
+
+def test_who_looks_but_once_is_told_of_a_death_beside_an_answer(
+    open_processes: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_LONGEST_GLANCING", 60.0)
+    pool = open_processes(2)
+    key = host(pool, Echo)
+    settled(pool, pool.ring(key))
+    tickets = [pool.ring(key, 1, (0,)), pool.ring(key, 1, (1,))]
+    os.kill(pool.pid(1), signal.SIGKILL)
+    threading.Event().wait(0.3)  # both have happened by then
+    pool.pump(0.0)
+    assert [ticket.done for ticket in tickets] == [True, True]
+    assert pool.death(1) is not None
 
 
 def test_bells_that_wait_keep_their_order_with_messages(open_processes: Open, gate: Gate) -> None:

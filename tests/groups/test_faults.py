@@ -15,6 +15,7 @@ from parallel_envs.errors import EnvError, WorkerDied
 from parallel_envs.groups import EnvStateManager, crew, homes, register
 from parallel_envs.groups.deadlines import Asked
 from parallel_envs.testing.equality import assert_same_batch
+from tests.engine.scripts import run_script
 from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs, kill_all, register_all, workers
 
 SOON = 1.0
@@ -281,3 +282,47 @@ def test_who_does_not_begin_in_time_is_told_by_reset() -> None:
 )
 def test_whether_states_are_the_same(one: Any, other: Any, same: bool) -> None:
     assert homes._same(one, other) is same
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+def test_actions_of_a_class_of_the_main_script_are_replayed(context: str, tmp_path: Path) -> None:
+    done = run_script(
+        tmp_path,
+        """
+        import enum
+        from parallel_envs.groups import EnvStateManager, register
+
+        class Move(enum.Enum):
+            RIGHT = 1
+
+        class Env:
+            action_lookup = {Move.RIGHT: "Right"}
+
+            def __init__(self, config):
+                self.at = 0
+
+            def reset(self, seed, mode):
+                self.at = 0
+                return "0"
+
+            def step(self, action):
+                self.at += action is Move.RIGHT
+                return str(self.at), 1.0, False, False, {}
+
+        register("env", Env)
+        groups = {"env_groups": 1, "group_size": 4, "env_configs": {"tags": ["T"], "n_groups": [1]}}
+        manager = {"train": groups, "max_workers": 2, "context": sys.argv[1]}
+        rows = [{"env_id": env, "llm_response": "", "llm_raw_response": "", "actions": ["Right"]} for env in range(4)]
+        with EnvStateManager({"es_manager": manager, "custom_envs": {"T": {"env_type": "env"}}}) as manager:
+            manager.reset(1)
+            manager.step(rows)
+            os.kill(manager._homes.crew.pool.pid(0), signal.SIGKILL)
+            manager.step(rows)
+            for wanted in (False, True):
+                manager.use_multiprocessing = wanted
+                entries = manager.step(rows)
+            print([entry["history"][-1]["state"] for entry in entries], manager.metrics()["T/num_actions"])
+        """,
+        context,
+    )
+    assert done.stdout == "['4', '4', '4', '4'] 4.0\n", done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -54,6 +55,18 @@ def test_what_is_given_is_read_once_and_at_once(in_workers: bool, odd: Callable[
             for entry in told[-1]:
                 entry["history"][-1].pop("failure", None)
     assert_same_batch(told[1], told[0])
+
+
+class Name(str, enum.Enum):  # noqa: UP042  # a StrEnum has a `str()` of its own
+    RIGHT = "right"
+
+
+@pytest.mark.parametrize("kind", [np.str_, Name])
+def test_strings_of_other_types_mean_what_they_say(kind: Callable[[str], str]) -> None:
+    with EnvStateManager(configured({"Walk": 1}, use_multiprocessing=False)) as manager:
+        manager.reset(seed=1)
+        (entry, *_) = manager.step(inputs({0: [kind("right")]}))
+        assert (entry["penalty"], len(entry["history"][0]["actions"])) == (0.0, 1)
 
 
 GOOD = inputs({0: ["a"]})[0]

@@ -114,6 +114,25 @@ def test_what_a_step_may_return(told: Any, reward: float, ends: tuple[bool, bool
     assert (given, type(given), (terminated, truncated)) == (reward, float, ends)
 
 
+class Five:
+    """What can be unpacked, and is no tuple."""
+
+    def __iter__(self) -> Any:
+        return iter(("s", 1.0, False, False, {}))
+
+
+def test_what_can_be_played_can_be_replayed() -> None:
+    one = player(Steps, Five())
+    one.reset(0, "train")
+    assert one.play(["go"])[0] == one.restore(Restore(0, "train", ("go",), 1)) == "s"
+
+
+def test_nobody_can_write_into_success() -> None:
+    one = player(Steps, ("s", 1.0, False, False, {"success": np.array([True])}))
+    one.reset(0, "train")
+    assert one.play(["go"])[4]["success"] is True
+
+
 def test_names_are_found_however_they_are_spelt() -> None:
     class Spelt(Steps):
         action_lookup: ClassVar[dict[int, str]] = {2: "Up", 1: " Go Left "}
