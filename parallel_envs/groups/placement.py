@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-_NOTING = 0.09
+_NOTING = 0.11
 """What it takes to read and to note what came of a turn, beside what it takes to play it."""
 
 
