@@ -21,7 +21,7 @@ from parallel_envs.bench.bars import Verdict
 from parallel_envs.bench.measure import Spread
 from parallel_envs.bench.memory import Point
 from parallel_envs.bench.rollouts import RolloutRow
-from parallel_envs.bench.soak_replay import Where
+from parallel_envs.bench.soak_replay import Disturbance, Where
 from parallel_envs.bench.soak_tally import RSS_BYTES_ALLOWED, Tally
 from parallel_envs.bench.startup import StartRow
 from parallel_envs.bench.step import Row
@@ -147,13 +147,14 @@ def verdict_line(verdict: Verdict) -> str:
 def soak_report(tally: Tally, settings: Mapping[str, object]) -> Report:
     """The faults by kind and moment, and what came of them."""
     table = _table("faults injected", "", *(where.value for where in Where), "all")
-    rows = [_fault_record(tally, fault) for fault in Fault if any(tally.injected[where, fault] for where in Where)]
+    kinds: list[Fault | Disturbance] = [*Fault, *Disturbance]
+    rows = [_fault_record(tally, kind) for kind in kinds if any(tally.injected[where, kind] for where in Where)]
     for row in rows:
         table.add_row(*(str(cell or "") for cell in row.values()))
     return Report("soak", {**settings, "outcome": tally.outcome()}, rows, table, _soak_notes(tally))
 
 
-def _fault_record(tally: Tally, fault: Fault) -> dict[str, Any]:
+def _fault_record(tally: Tally, fault: Fault | Disturbance) -> dict[str, Any]:
     """How often a fault was injected at each moment."""
     counts = {where.value: tally.injected[where, fault] for where in Where}
     return {"fault": fault.value, **counts, "all": sum(counts.values())}

@@ -1,4 +1,5 @@
-"""`bench soak`: a manager is stepped while its workers are killed, stopped and hung, and its envs raise; all day long.
+"""`bench soak`: step a manager while its workers are killed, stopped and hung, its envs raise and flood the output, the
+keeper is stopped, the caller forks, and evaluations and other programs run and break beside it.
 
     planner ──due──▶ leg ──calls, signals──▶ manager
                       │ ▲ rows, workers
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import signal
 import threading
 import time
@@ -85,10 +87,27 @@ def _tell(tally: Tally, began: float, progress: Progress) -> None:
 
 
 def _holdings_before(crowd: Crowd) -> Holdings:
-    """What is held once all that lives as long as this process has been started."""
-    ParallelEnvManager([partial(SoakEnv, 0, "array")], context=crowd.context).close()
+    """Start what lives as long as this process, and return what is held then.
+
+    The keeper is started here, with its standard error led to nowhere: floods of output would bury the report.
+    """
+    with _quiet_stderr():
+        ParallelEnvManager([partial(SoakEnv, 0, "array")], context=crowd.context).close()
     gc.collect()
     return Holdings.now()
+
+
+@contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """While the block runs, lead descriptor 2 to nowhere. Processes that are started in it keep that for good."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _run_leg(start: Callable[[], Leg], tally: Tally, until: float, tell: Sequence[Callable[[], None]]) -> None:

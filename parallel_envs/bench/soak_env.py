@@ -8,6 +8,7 @@ that follows depends on, the order says whether and how to break, now or at the 
 from __future__ import annotations
 
 import faulthandler
+import os
 import struct
 import time
 import zlib
@@ -37,7 +38,11 @@ FIRST_FRESH_SEED: Final = 1 << 20
 NUM_VALUES: Final = 1000
 LINGER: Final = 1
 LINGER_SECONDS: Final = 0.02
-_FIRST_FAULT: Final = 2
+FLOOD: Final = 2
+FLOOD_BYTES: Final = 500_000
+"""What an env that is told to flood writes in one step, to its standard output and error in turn."""
+
+_FIRST_FAULT: Final = 3
 _MOMENTS: Final = (Moment.STEP, Moment.RESET)
 _CURSES: Final = (Fault.EXCEPTION, Fault.SIGKILL, Fault.OS_EXIT)
 _ONE_CURSED_IN: Final = 12
@@ -148,6 +153,8 @@ class SoakEnv(gymnasium.Env[Any, Any]):
         _break(self._course.fault_of_step(numbers))
         if numbers[1] == LINGER:
             time.sleep(LINGER_SECONDS)
+        elif numbers[1] == FLOOD:
+            flood(1 + self._course.elapsed % 2, FLOOD_BYTES)
         result = self._course.step(numbers)
         return observation(self._course.numbers(), self._form), *result
 
@@ -156,6 +163,13 @@ def observation(numbers: Numbers, form: Form) -> Any:
     """What an env shows of where it stands."""
     array = np.array(numbers, np.int64)
     return array if form == "array" else {"numbers": array, "text": caption(numbers)}
+
+
+def flood(descriptor: int, num_bytes: int) -> None:
+    """Write so much to a descriptor, in lines."""
+    lines = (b"." * 99 + b"\n") * 10
+    for _ in range(num_bytes // len(lines)):
+        os.write(descriptor, lines)
 
 
 def _break(fault: Fault | None) -> None:

@@ -13,12 +13,20 @@ import numpy as np
 
 from parallel_envs.bench.holdings import parent_of
 from parallel_envs.bench.soak_env import INSIDE
-from parallel_envs.bench.soak_replay import Injection, Where
+from parallel_envs.bench.soak_replay import Disturbance, Injection, Where
 from parallel_envs.engine import keeper_pid
 from parallel_envs.testing.faults import Fault
 
 OUTSIDE: Final = (Fault.SIGKILL, Fault.SIGSEGV, Fault.SIGSTOP)
-_SHARES: Final = {Where.STEP: 0.3, Where.RESET: 0.15, Where.AUTORESET: 0.15, Where.WAITING: 0.25, Where.IDLE: 0.15}
+AROUND: Final = tuple(Disturbance)
+_SHARES: Final = {
+    Where.STEP: 0.25,
+    Where.RESET: 0.13,
+    Where.AUTORESET: 0.12,
+    Where.WAITING: 0.2,
+    Where.IDLE: 0.12,
+    Where.AROUND: 0.18,
+}
 
 
 class Planner:
@@ -50,8 +58,12 @@ class Planner:
     def draw(self) -> Injection:
         """A fault, whether one is due or not."""
         where = tuple(_SHARES)[self._generator.choice(len(_SHARES), p=tuple(_SHARES.values()))]
-        faults = OUTSIDE if where in (Where.WAITING, Where.IDLE) else INSIDE
-        return where, faults[self._generator.integers(len(faults))]
+        faults: Sequence[Fault | Disturbance] = INSIDE
+        if where in (Where.WAITING, Where.IDLE):
+            faults = OUTSIDE
+        elif where is Where.AROUND:
+            faults = AROUND
+        return where, faults[int(self._generator.integers(len(faults)))]
 
 
 class Strike:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from parallel_envs.bench.soak_env import Numbers
 from parallel_envs.bench.soak_faults import Strike
 from parallel_envs.bench.soak_model import Model, WorkerState
-from parallel_envs.bench.soak_replay import RESTARTED, Injection, Row
+from parallel_envs.bench.soak_replay import RESTARTED, Disturbance, Injection, Row, Where
 from parallel_envs.bench.soak_tally import Tally, TimedCall
 from parallel_envs.errors import StepTimeout
 from parallel_envs.vector import ParallelEnvManager
@@ -40,6 +40,7 @@ class Judge:
         self._history: deque[tuple[Any, ...]] = deque(maxlen=_LONGEST_HISTORY)
         self._num_seen = tally.num_injected
         self._late = _LateWorkers()
+        self._excused_until = 0.0
         self.states = self._look()
         model.begin(self.states)
 
@@ -64,6 +65,20 @@ class Judge:
             self.model.struck(strike.worker, strike.pid)
             self._note(strike.injection)
 
+    def disturb(self, disturbance: Disturbance) -> None:
+        """Count a disturbance as a fault."""
+        self._note((Where.AROUND, disturbance))
+
+    def blame(self, wrong: str) -> None:
+        """Complain of what a disturbance has brought to light; nothing, if the text is empty."""
+        if wrong:
+            self._tally.errors += 1
+            self._tally.complain(wrong)
+
+    def excuse(self, seconds: float) -> None:
+        """Allow calls more time for so long, since something that they need is stopped."""
+        self._excused_until = time.monotonic() + seconds
+
     def _note(self, injection: Injection | None) -> None:
         if injection is not None:
             self._tally.injected[injection] += 1
@@ -80,7 +95,9 @@ class Judge:
         self.states = self.states if self._envs.closed else self._look()
         restarts = _restarts(self.states) - before
         self._tally.restarts += restarts
-        self._tally.time(TimedCall(name, seconds, deadline + GRACE_SECONDS + restarts * self._restart_seconds))
+        excused = max(0.0, self._excused_until - began)
+        allowed = deadline + GRACE_SECONDS + restarts * self._restart_seconds + excused
+        self._tally.time(TimedCall(name, seconds, allowed))
         return result
 
     def look_at(self, rows: Mapping[int, Row], *, together: bool) -> None:

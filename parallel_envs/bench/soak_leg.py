@@ -15,15 +15,31 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.bench.soak_env import FIRST_FRESH_SEED, LINGER, LINGER_SECONDS, NUM_VALUES, Form, SoakEnv, order
+from parallel_envs.bench.soak_disturbances import (
+    STOP_SECONDS,
+    FloodingProgram,
+    KeeperStop,
+    evaluate_and_kill,
+    fork_and_try,
+)
+from parallel_envs.bench.soak_env import (
+    FIRST_FRESH_SEED,
+    FLOOD,
+    LINGER,
+    LINGER_SECONDS,
+    NUM_VALUES,
+    Form,
+    SoakEnv,
+    order,
+)
 from parallel_envs.bench.soak_faults import Planner, Strike, landing
 from parallel_envs.bench.soak_judge import Judge
 from parallel_envs.bench.soak_model import Model
-from parallel_envs.bench.soak_replay import Injection, Where
+from parallel_envs.bench.soak_replay import Disturbance, Injection, Where
 from parallel_envs.bench.soak_rows import row_of, rows_of_reset, rows_of_step
 from parallel_envs.bench.soak_tally import Tally
 from parallel_envs.seeding import SeedTree
-from parallel_envs.testing.faults import Moment
+from parallel_envs.testing.faults import Fault, Moment
 from parallel_envs.vector import ParallelEnvManager
 
 T = TypeVar("T")
@@ -79,6 +95,8 @@ class Leg:
         self._num_envs = crowd.num_envs
         self._reset_wanted: set[int] = set()
         self._on_its_way: set[int] = set()
+        self._programs: list[FloodingProgram] = []
+        self._keeper_stop: KeeperStop | None = None
         start_seconds = START_SECONDS[crowd.context]
         self._envs = ParallelEnvManager(
             [partial(SoakEnv, env, flavour.form) for env in range(crowd.num_envs)],
@@ -99,6 +117,7 @@ class Leg:
 
     def abandon(self) -> None:
         """Close whatever is still open. May be called at any time."""
+        self._end_disturbances()
         self._envs.close()
         self._judge.stop()
 
@@ -136,6 +155,7 @@ class Leg:
                 strike.land()
                 self._judge.settle(strike)
         self._judge.call("close", self._envs.close, CLOSE_SECONDS)
+        self._end_disturbances()
         self._tally.survived = self._tally.num_injected
 
     # ---- what is asked ----------------------------------------------------------------------------------------------
@@ -227,6 +247,10 @@ class Leg:
         """
         attack, spared = _Attack(), list(envs)
         for injection in list(due):
+            if isinstance(injection[1], Disturbance) and injection[1] is not Disturbance.FLOOD:
+                self._disturb(injection[1])
+                due.remove(injection)
+                continue
             targets = [env for env in spared if self._model.can_break(env)]
             if not targets or (only_outside and injection[0] not in (Where.WAITING, Where.IDLE)):
                 continue
@@ -238,6 +262,10 @@ class Leg:
 
     def _begin_fault(self, injection: Injection, env: int, attack: _Attack) -> None:
         where, fault = injection
+        if not isinstance(fault, Fault):  # a flood: the one disturbance that comes from inside an env
+            attack.orders[env] = FLOOD
+            self._judge.disturb(fault)
+            return
         match where:
             case Where.STEP:
                 attack.orders[env] = order(fault, Moment.STEP)
@@ -253,6 +281,33 @@ class Leg:
                 strike = self._aim(env, injection)
                 strike.land()
                 self._judge.settle(strike)
+
+    def _disturb(self, disturbance: Disturbance) -> None:
+        """Do something around the workers, and complain of what was wrong with it."""
+        self._judge.disturb(disturbance)
+        match disturbance:
+            case Disturbance.STOPPED_KEEPER:
+                self._end_keeper_stop()
+                self._keeper_stop = KeeperStop()
+                self._judge.excuse(STOP_SECONDS)
+            case Disturbance.FORK:
+                self._judge.blame(fork_and_try(self._envs, np.zeros((self._num_envs, 2), np.int64)))
+            case Disturbance.EVALUATION:
+                self._judge.blame(evaluate_and_kill(float(self._generator.uniform(0.0, 0.2))))
+            case _:
+                is_killed = disturbance is Disturbance.KILLED_PROGRAM
+                self._programs.append(FloodingProgram(is_killed=is_killed))
+
+    def _end_disturbances(self) -> None:
+        """Wait for what still runs beside the manager."""
+        self._end_keeper_stop()
+        while self._programs:
+            self._judge.blame(self._programs.pop().end())
+
+    def _end_keeper_stop(self) -> None:
+        if self._keeper_stop is not None:
+            self._keeper_stop.end()
+            self._keeper_stop = None
 
     def _aim(self, env: int, injection: Injection) -> Strike:
         worker = self._owner[env]

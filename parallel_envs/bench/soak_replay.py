@@ -20,16 +20,28 @@ RESTARTED = "worker_restarted"
 
 
 class Where(Enum):
-    """When a fault happens: inside the env, or from outside, by a signal to its worker."""
+    """When a fault happens: inside the env, from outside by a signal to its worker, or around the workers."""
 
     STEP = "in step"
     RESET = "in reset"
     AUTORESET = "in autoreset"
     WAITING = "signal, waiting"
     IDLE = "signal, idle"
+    AROUND = "around it"
 
 
-Injection = tuple[Where, Fault]
+class Disturbance(Enum):
+    """What is done around the workers. It costs no env its episode."""
+
+    FLOOD = "flood of output"
+    STOPPED_KEEPER = "keeper stopped"
+    FORK = "caller forked"
+    EVALUATION = "evaluation's worker killed"
+    LEFT_READER = "stderr's reader left"
+    KILLED_PROGRAM = "flooding program killed"
+
+
+Injection = tuple[Where, Fault | Disturbance]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ import pytest
 
 from parallel_envs.bench.soak_env import (
     FIRST_FRESH_SEED,
+    FLOOD,
     INSIDE,
     LINGER,
     NUM_ORDERS,
@@ -27,8 +28,8 @@ def test_an_order_means_what_it_was_made_of(fault: Fault, moment: Moment) -> Non
 
 
 def test_every_number_below_the_bound_has_a_meaning_of_its_own() -> None:
-    assert meaning(0) is meaning(LINGER) is None
-    told = [meaning(number) for number in range(2, NUM_ORDERS)]
+    assert meaning(0) is meaning(LINGER) is meaning(FLOOD) is None
+    told = [meaning(number) for number in range(3, NUM_ORDERS)]
     assert len(set(told)) == len(told) == 2 * len(INSIDE)
 
 

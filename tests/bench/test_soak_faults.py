@@ -13,7 +13,7 @@ import pytest
 from parallel_envs.bench.holdings import num_descriptors
 from parallel_envs.bench.soak_env import INSIDE
 from parallel_envs.bench.soak_faults import OUTSIDE, Planner, Strike, landing
-from parallel_envs.bench.soak_replay import Where
+from parallel_envs.bench.soak_replay import Disturbance, Where
 from parallel_envs.testing.faults import Fault
 
 KILL = (Where.IDLE, Fault.SIGKILL)
@@ -48,7 +48,8 @@ def test_signals_come_from_outside_and_every_kind_of_fault_comes_everywhere() ->
     drawn = Counter(plan.draw() for _ in range(5000))
     outside = {(where, fault) for where in (Where.WAITING, Where.IDLE) for fault in OUTSIDE}
     inside = {(where, fault) for where in (Where.STEP, Where.RESET, Where.AUTORESET) for fault in INSIDE}
-    assert set(drawn) == outside | inside
+    around = {(Where.AROUND, disturbance) for disturbance in Disturbance}
+    assert set(drawn) == outside | inside | around
 
 
 @pytest.fixture
