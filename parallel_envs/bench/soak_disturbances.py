@@ -194,7 +194,7 @@ class FloodingProgram:
             if self._is_killed:
                 program.kill()
             os.close(reading)
-            rest = program.stdout.read()
+            rest = "" if self._is_killed else program.stdout.read()
             overdue.cancel()
             overdue.join()
         if not first:
