@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -88,12 +89,16 @@ def evaluate(
     ] = "sequential",
     action_timeout_ms: Annotated[
         float,
-        typer.Option(min=0.0, metavar="MS", help="For an action; one that comes later is dropped. 0: no limit."),
-    ] = 250.0,
+        typer.Option(
+            min=0.0,
+            metavar="MS",
+            help="For an action; one that comes later is dropped, and scores then depend on the machine. 0: no limit.",
+        ),
+    ] = 0.0,
     episode_timeout: Annotated[
         float,
         typer.Option(min=0.0, metavar="SECONDS", help="An episode that takes longer fails. 0: no limit."),
-    ] = 600.0,
+    ] = 0.0,
     steps: Annotated[
         int, typer.Option("--steps", "-s", min=1, metavar="N", help="After so many an episode is over.")
     ] = 1000,
@@ -106,6 +111,9 @@ def evaluate(
         str | None, typer.Option(metavar="N,N", help="How many agents each policy gets, relative to the others.")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first episode that fails.")] = False,
+    allow_late: Annotated[
+        bool, typer.Option("--allow-late", help="Exit with 0 also if actions were late (--action-timeout-ms).")
+    ] = False,
     format: Annotated[  # noqa: A002  # the option's name
         Format, typer.Option(metavar="FORMAT", help="What is printed: table, json, csv or yaml.")
     ] = "table",
@@ -140,9 +148,9 @@ def evaluate(
 ) -> None:
     """Play missions with policies, and say how well they did. The numbers are the same for any number of jobs.
 
-    Progress goes to stderr, results to stdout. Exit codes: 0 done; 1 an episode failed, a threshold was missed, or a
-    file could not be written; 2 it cannot be done as asked, and nothing was played; 130 ended by Ctrl-C, with what was
-    complete.
+    Progress goes to stderr, results to stdout. Exit codes: 0 done; 1 an episode failed, an action was late, a threshold
+    was missed, or a file could not be written; 2 it cannot be done as asked, and nothing was played; 130 ended by
+    Ctrl-C, with what was complete.
 
     Example: parallel-envs eval -m mpe2.simple_spread_v3 -p random --episodes 20 --jobs 4 --output results.json
     """
@@ -180,12 +188,17 @@ def evaluate(
     show(result, format)
     with plain_errors(*mistakes, words=_OPTIONS, exit_code=1):
         deliveries.make(result, missions, policy, shares)
+    from parallel_envs.evaluation.statistics import late_actions_text
+
     missed = [told for threshold in thresholds for told in threshold.missed_by(result)]
     for line in missed:
         typer.echo(line, err=True)
     if result.interrupted and not went_wrong:
         raise typer.Exit(_INTERRUPTED)
-    if went_wrong or missed or result.failures or not deliveries.complete:
+    late = late_actions_text(result)
+    if late is not None:
+        typer.echo(f"{late}{'' if allow_late else ' With --allow-late this is no error.'}", err=True)
+    if went_wrong or missed or result.failures or not deliveries.complete or (late is not None and not allow_late):
         raise typer.Exit(1)
 
 
@@ -216,7 +229,8 @@ def _played(deliveries: Deliveries, asked: dict[str, Any]) -> tuple[EvaluationRe
     from parallel_envs.evaluation import NotSaved
     from parallel_envs.evaluation import evaluate as play
 
-    with shown() as progress:
+    with shown() as progress, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"[\d,]+ actions? (was|were) late", RuntimeWarning)  # said below the result
         try:
             result = play(
                 trajectories=False if deliveries.save_episodes is None else deliveries.keep,

@@ -90,7 +90,8 @@ def record_values(record: EpisodeRecord) -> Values:
     """An episode as plain values, without its trajectory. Agents are text."""
     values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     del values["trajectory"]
-    return {**plain(values), "failure": dataclasses.asdict(record.failure) if record.failure else None}
+    failure = dataclasses.asdict(record.failure) if record.failure else None
+    return {**plain(values), "late": record.late, "failure": failure}
 
 
 def record_of(values: Mapping[str, Any]) -> EpisodeRecord:
@@ -102,6 +103,7 @@ def record_of(values: Mapping[str, Any]) -> EpisodeRecord:
     for name, kind in _NUMBERS.items():
         told[name] = {agent: kind(number) for agent, number in told.get(name, {}).items()}
     failure = told.pop("failure", None)
+    told.pop("late", None)  # for readers: it is the sum of `timeouts`
     return EpisodeRecord(**told, failure=Failure(**failure) if failure else None)
 
 

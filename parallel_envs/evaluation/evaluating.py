@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from parallel_envs.engine import cores_here, picklable, unpicklable_part
+from parallel_envs.engine import cores_here, line_outside, picklable, unpicklable_part
 from parallel_envs.errors import EpisodeFailed
 from parallel_envs.evaluation.candidates import Candidate, candidates_of
 from parallel_envs.evaluation.crew import Crew
@@ -28,6 +29,7 @@ from parallel_envs.evaluation.settings import (
     strategy_of,
     yes_or_no,
 )
+from parallel_envs.evaluation.statistics import late_actions_text
 from parallel_envs.evaluation.threads import one_thread
 from parallel_envs.evaluation.work import Key, Order, work_list
 from parallel_envs.spelling import suggests_keywords
@@ -57,9 +59,9 @@ def evaluate(
     jobs: int | str = 0,
     parallel_policy: bool | str = False,
     proportions: Sequence[float] | Mapping[str, float] | None = None,
-    action_timeout: float | None = 0.25,
+    action_timeout: float | None = None,
     lateness_budget: float | None = 5.0,
-    episode_timeout: float | None = 600.0,
+    episode_timeout: float | None = None,
     max_steps: int = 1000,
     info_keys: Sequence[str] = (),
     trajectories: bool | Keep = False,
@@ -74,8 +76,9 @@ def evaluate(
 
     Episode i of a mission is always the same, whatever else is played, however many workers there are and however they
     are started: its seeds follow from `seed`, the mission's name and i; its environment is made anew; its policies are
-    copies of what was made; numeric libraries have one thread. What a clock decides is the exception: actions that are
-    late, episodes that take too long, and the choice that "auto" makes.
+    copies of what was made; numeric libraries have one thread. The clock decides about nothing, unless you ask for it:
+    with `action_timeout` a late action is dropped, with `episode_timeout` a long episode fails, and with
+    `parallel_policy="auto"` the quickest strategy is chosen.
 
     Before anything is played each mission is made once, and every policy acts once for every agent: what does not fit
     is a BadEvaluation. An episode that fails is tried once more in a fresh worker, and is then a record with a failure.
@@ -93,12 +96,16 @@ def evaluate(
             "process" needs `jobs=0`. Policies that share something, such as a list or Python's, NumPy's or torch's own
             generators, do so in whatever order threads come to it, and not at all in processes.
         proportions: How many agents each policy gets, relative to the others. They are shuffled in each episode.
-        action_timeout: Seconds for an action, from an agent's second one on. One that comes later is dropped and
-            counted, and the agent does nothing. A policy that is asked in its own thread ("thread") is not waited for;
-            one that is asked in turn is found to be late afterwards.
-        lateness_budget: Seconds by which an agent may be late in all, in an episode. Then it is asked no more.
-        episode_timeout: Seconds for an episode, from its first step on. A worker that does not come back within a few
-            more is ended; with `jobs=0` nobody can end a policy that hangs.
+        action_timeout: Seconds for an action, from an agent's second one on; None: no deadline. An action that comes
+            later is dropped and counted, and the agent does nothing in that step. How many are late depends on the
+            machine, its load and `jobs`, so scores do too: the result counts late actions (`EpisodeRecord.late`,
+            `Summary.late`), and a RuntimeWarning tells how many. A policy that is asked in its own thread ("thread") is
+            not waited for; a policy that is asked in turn is found to be late afterwards.
+        lateness_budget: With `action_timeout`: seconds by which an agent may be late in all, in an episode. After that
+            the agent is not asked any more in this episode, and does nothing.
+        episode_timeout: Seconds for an episode, from its first step on; None: no deadline. An episode that takes longer
+            fails. A worker that does not come back within a few more seconds is ended; with `jobs=0` nothing can end a
+            policy that hangs. Without a deadline a warning is logged when a worker plays one episode for ten minutes.
         max_steps: After so many steps an episode is over.
         info_keys: Infos whose last values are kept, by name.
         trajectories: Keep what was seen and done, too. A function is given each record with it instead, as episodes
@@ -246,6 +253,8 @@ class _Evaluation:
             raise
         result = self._result(interrupted=interrupted)
         self._saver.save(result)
+        if (text := late_actions_text(result)) is not None:
+            warnings.warn(text, RuntimeWarning, stacklevel=line_outside())
         return result
 
     def _play(self, orders: Sequence[Order]) -> None:

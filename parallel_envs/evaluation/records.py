@@ -92,9 +92,18 @@ class EpisodeRecord:
         return self.mission, self.episode
 
     @property
+    def late(self) -> int:
+        """How many actions were late, of all agents together. 0 unless there was an `action_timeout`."""
+        return sum(self.timeouts.values())
+
+    @property
     def score(self) -> float | None:
         """The mean of the agents' returns. None: the episode failed."""
         return None if self.failure is not None or not self.returns else _mean(self.returns.values())
+
+    def late_of(self, policy: str) -> int:
+        """How many actions were late, of the agents that had this policy."""
+        return sum(count for agent, count in self.timeouts.items() if self.assignment.get(agent) == policy)
 
     def score_of(self, policy: str) -> float | None:
         """The mean of the returns of the agents that had this policy. None: nobody had it, or the episode failed."""

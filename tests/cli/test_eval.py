@@ -63,14 +63,27 @@ def test_a_file_is_written_as_its_ending_says(name: str, beginning: str, tmp_pat
 
 def test_settings_reach_the_evaluation(tmp_path: Path) -> None:
     pytest.importorskip("mpe2")
-    words = ("-p", "random", "-p", "noop", "--proportions", "2,1", "-s", "7", "--seed", "5", "--action-timeout-ms", "0")
+    words = (
+        "-p",
+        "random",
+        "-p",
+        "noop",
+        "--proportions",
+        "2,1",
+        "-s",
+        "7",
+        "--seed",
+        "5",
+        "--action-timeout-ms",
+        "60000",
+    )
     result = command("eval", *SPREAD, *words, "-e", "3", "--parallel-policy", "thread", "-o", str(tmp_path / "r.json"))
     assert result.exit_code == 0, result.output
     read = EvaluationResult.from_json(tmp_path / "r.json")
     assert {name: read.settings[name] for name in ("seed", "max_steps", "action_timeout", "parallel_policy")} == {
         "seed": 5,
         "max_steps": 7,
-        "action_timeout": None,
+        "action_timeout": 60.0,
         "parallel_policy": "thread",
     }
     assert [sorted(record.assignment.values()) for record in read.episodes] == [["noop", "random", "random"]] * 3
@@ -173,6 +186,33 @@ def test_success_is_judged_where_the_env_tells_it() -> None:
     env = ("-m", "tests.cli.agents:TwoSteps", "-p", "random", "-e", "20")
     assert command("eval", *env, "--fail-below", "success=0.1").exit_code == 0
     assert command("eval", *env, "--fail-below", "success=1").exit_code == 1
+
+
+def test_late_actions_are_shown_and_are_exit_code_1_unless_they_are_allowed(tmp_path: Path) -> None:
+    words = ("eval", *CART, "-p", "tests.cli.agents:Slow", "-e", "2", "--action-timeout-ms", "20")
+    result = command(*words, "-o", str(tmp_path / "r.json"))
+    assert result.exit_code == 1, result.output
+    assert "late" in result.stdout
+    assert "late in 2 of 2 episodes (action_timeout=0.02): the agents did nothing instead." in told(result)
+    assert "With --allow-late this is no error." in told(result)
+    document = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
+    late = [episode["late"] for episode in document["episodes"]]
+    assert min(late) >= 1
+    assert (
+        document["missions"]["CartPole-v1"]["late"]
+        == document["policies"]["tests.cli.agents:Slow"]["late"]
+        == sum(late)
+    )
+    allowed = command(*words, "--allow-late", "--format", "csv")
+    assert allowed.exit_code == 0, allowed.output
+    assert all(int(row["late"]) >= 1 for row in csv.DictReader(io.StringIO(allowed.stdout)))
+    assert "late in 2 of 2 episodes" in told(allowed)
+
+
+def test_without_a_deadline_no_action_is_late() -> None:
+    result = command("eval", *CART, "-p", "tests.cli.agents:Slow", "-e", "1")
+    assert result.exit_code == 0, result.output
+    assert "late" not in result.output
 
 
 def test_a_policy_that_has_not_played_misses_its_threshold() -> None:
