@@ -13,13 +13,14 @@ from typing import Any, Protocol
 from parallel_envs.engine import cores_here, line_outside, picklable, unpicklable_part
 from parallel_envs.errors import EpisodeFailed
 from parallel_envs.evaluation.candidates import Candidate, candidates_of
+from parallel_envs.evaluation.checkpoints import holding
 from parallel_envs.evaluation.crew import Crew
 from parallel_envs.evaluation.mission_names import missions_of
 from parallel_envs.evaluation.missions import Mission
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.evaluation.player import Player
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
-from parallel_envs.evaluation.resuming import Saver, earlier_records
+from parallel_envs.evaluation.resuming import Saver, earlier_records, earlier_result
 from parallel_envs.evaluation.running import Episodes, Rehearsals
 from parallel_envs.evaluation.settings import (
     PlaySettings,
@@ -87,7 +88,9 @@ def evaluate(
         missions: A name, a Mission, a callable that makes an environment, a sequence of these, or a dict by name. See
             `missions_of`.
         policies: One or several, in a sequence or a dict by name: specs ("random", "package.module:Class", a folder),
-            policies, functions of the observation. See `candidates_of`.
+            policies, functions of the observation. See `candidates_of`. A training run's folder stands for the newest
+            checkpoint that it has now: the checkpoint is copied first, so a run that goes on training changes nothing,
+            and the settings of the result name its path and digest.
         episodes: How many of each mission.
         seed: Where all seeds come from.
         jobs: How many worker processes play them; 0: none, all is played here; "auto": one for each core.
@@ -113,7 +116,8 @@ def evaluate(
         strict: Raise EpisodeFailed when an episode has failed for good.
         resume: A result, or the file that holds it, of an evaluation of the same that ended early: only the rest is
             played. A policy is the same if its name, its arguments and its code are, and what lies in its folder; what
-            an object holds, such as a network's weights, is not compared.
+            an object holds, such as a network's weights, is not compared. Of a training run the checkpoint that was
+            evaluated before is taken again; if it is gone or has changed, that is a BadEvaluation.
         save: A file that holds at any moment what is complete, as JSON; it can be resumed.
         context: How workers are started: "forkserver", "spawn" or "fork".
         preload: Modules that all workers need and that take long to import ("torch"): they are imported once for all of
@@ -150,8 +154,11 @@ def evaluate(
     if num_jobs:
         _check_portable(found, candidates)
     keep = trajectories if callable(trajectories) else None
-    plan = _Plan(found, candidates, orders, settings, num_jobs, context, _modules(preload), strict, keep)
-    return _Evaluation(plan, {"episodes": episodes, "seed": seed}, resume, save, progress).run()
+    modules = _modules(preload)
+    earlier = earlier_result(resume)
+    with holding(candidates, None if earlier is None else earlier.settings) as held:
+        plan = _Plan(found, held, orders, settings, num_jobs, context, modules, strict, keep)
+        return _Evaluation(plan, {"episodes": episodes, "seed": seed}, resume, earlier, save, progress).run()
 
 
 def _check_told(progress: Any) -> None:
@@ -232,12 +239,14 @@ class _Evaluation:
         plan: _Plan,
         about: Mapping[str, Any],
         resume: str | Path | EvaluationResult | None,
+        earlier: EvaluationResult | None,
         save: str | Path | None,
         progress: Progress | None,
     ) -> None:
         files = [Path(file) for file in (resume, save) if isinstance(file, str | Path)]
         self._plan, self._settings, self._progress = plan, {**plan.described(files), **about}, progress
-        self._records = earlier_records(resume, self._settings, plan.orders)
+        where = "The result to resume" if isinstance(resume, EvaluationResult) else str(resume)
+        self._records = earlier_records(earlier, where, self._settings, plan.orders)
         self._saver = Saver(save, partial(self._result, interrupted=True))
         self._worker_bytes: tuple[int, ...] = ()
 
