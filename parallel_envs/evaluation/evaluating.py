@@ -20,7 +20,7 @@ from parallel_envs.evaluation.missions import Mission
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.evaluation.player import Player
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
-from parallel_envs.evaluation.resuming import Saver, earlier_records, earlier_result
+from parallel_envs.evaluation.resuming import Saver, check_nothing_is_lost, earlier_records, earlier_result
 from parallel_envs.evaluation.running import Episodes, Rehearsals
 from parallel_envs.evaluation.settings import (
     PlaySettings,
@@ -72,6 +72,7 @@ def evaluate(
     context: str | None = None,
     preload: Sequence[str] = (),
     progress: Progress | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> EvaluationResult:
     """Play `episodes` episodes of each mission and return what came of them, in the order of the missions.
 
@@ -123,6 +124,7 @@ def evaluate(
         preload: Modules that all workers need and that take long to import ("torch"): they are imported once for all of
             them, and stay loaded in every worker that this program starts later.
         progress: Is told what is going on.
+        options: Added to the `options` of the result, and of the file: what `parallel-envs eval --resume` is to know.
 
     Returns:
         The result. After a Ctrl-C it is marked as interrupted and says what is missing.
@@ -158,7 +160,21 @@ def evaluate(
     earlier = earlier_result(resume)
     with holding(candidates, None if earlier is None else earlier.settings) as held:
         plan = _Plan(found, held, orders, settings, num_jobs, context, modules, strict, keep)
-        return _Evaluation(plan, {"episodes": episodes, "seed": seed}, resume, earlier, save, progress).run()
+        about = {"episodes": episodes, "seed": seed}
+        words = {"mission": _words(missions), "policy": _words(policies)}
+        run_by = {"jobs": str(jobs), "strict": strict, **{name: one for name, one in words.items() if one is not None}}
+        return _Evaluation(plan, about, {**run_by, **(options or {})}, resume, earlier, save, progress).run()
+
+
+def _words(given: Any) -> Any:
+    """Return missions or policies as they were given, if that was text, a list of text, or a dict of text by name."""
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, Mapping):
+        is_text = all(isinstance(one, str) for item in given.items() for one in item)
+        return dict(given) if is_text else None
+    is_text = isinstance(given, Sequence) and all(isinstance(one, str) for one in given)
+    return list(given) if is_text else None
 
 
 def _check_told(progress: Any) -> None:
@@ -238,6 +254,7 @@ class _Evaluation:
         self,
         plan: _Plan,
         about: Mapping[str, Any],
+        options: Mapping[str, Any],
         resume: str | Path | EvaluationResult | None,
         earlier: EvaluationResult | None,
         save: str | Path | None,
@@ -245,8 +262,11 @@ class _Evaluation:
     ) -> None:
         files = [Path(file) for file in (resume, save) if isinstance(file, str | Path)]
         self._plan, self._settings, self._progress = plan, {**plan.described(files), **about}, progress
+        self._options = options
         where = "The result to resume" if isinstance(resume, EvaluationResult) else str(resume)
         self._records = earlier_records(earlier, where, self._settings, plan.orders)
+        if earlier is not None and isinstance(resume, str | Path) and save is not None:
+            check_nothing_is_lost(Path(resume), Path(save), earlier, self._records)
         self._saver = Saver(save, partial(self._result, interrupted=True))
         self._worker_bytes: tuple[int, ...] = ()
 
@@ -306,4 +326,5 @@ class _Evaluation:
             interrupted=interrupted,
             missing=tuple(key for key in keys if key not in self._records),
             worker_bytes=self._worker_bytes,
+            options=self._options,
         )

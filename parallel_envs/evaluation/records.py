@@ -126,6 +126,8 @@ class EvaluationResult:
         interrupted: Whether a Ctrl-C ended it.
         missing: The episodes that were not played then, each as mission and number.
         worker_bytes: The most memory that each worker had, as far as it is known; nothing with `jobs=0`.
+        options: How it was run, as values that JSON can hold: what no number depends on, and the words in which
+            missions and policies were given. `parallel-envs eval --resume FILE` goes on with them.
     """
 
     episodes: tuple[EpisodeRecord, ...]
@@ -133,6 +135,7 @@ class EvaluationResult:
     interrupted: bool = False
     missing: tuple[tuple[str, int], ...] = ()
     worker_bytes: tuple[int, ...] = field(default=(), compare=False)
+    options: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def failures(self) -> tuple[EpisodeRecord, ...]:

@@ -45,6 +45,18 @@ def earlier_records(
     return {record.key: record for record in earlier.episodes if wanted.get(record.key) == record.seed}
 
 
+def check_nothing_is_lost(
+    resume: Path, save: Path, earlier: EvaluationResult, kept: Mapping[Key, EpisodeRecord]
+) -> None:
+    """Raise BadEvaluation if the file to resume is written over, and holds episodes that are not asked for."""
+    lost = sum(record.key not in kept for record in earlier.episodes)
+    if lost and save.exists() and resume.samefile(save):
+        raise BadEvaluation(
+            f"{save} holds {lost:,} episodes that are not asked for now, and would not hold them any more. Ask for all "
+            "of its missions and episodes, or save to another file."
+        )
+
+
 def _read(path: str | Path) -> EvaluationResult:
     try:
         return EvaluationResult.from_json(path)
