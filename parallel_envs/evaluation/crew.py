@@ -24,6 +24,7 @@ _LOOK_UP_SECONDS = 0.5  # between looks at deadlines, where nothing happens
 _GRACE_SECONDS, _FRESH_GRACE_SECONDS = 5.0, 30.0
 """By how much a worker may be later than an episode's deadline, which it minds itself as long as it can. It does not
 count what is loaded and compiled before an episode's first step; a fresh worker has most of that to do."""
+_MEMORY_SECONDS = 1.0  # that workers have to tell how much memory they had
 _LONG_SECONDS = 600.0
 """Without an episode timeout: after so many seconds in one task a warning is logged, once for each task."""
 
@@ -194,7 +195,7 @@ class Crew:
         asked = [worker for worker in self._pool.all_workers if worker not in self._stale]
         ticket = self._pool.send({worker: Call(self._key, "most_bytes") for worker in asked})
         with contextlib.suppress(KeyboardInterrupt):
-            self._pool.wait(ticket, timeout=1.0)
+            self._pool.wait(ticket, timeout=_MEMORY_SECONDS)
         return tuple(reply.value for reply in ticket.replies.values() if isinstance(reply.value, int))
 
 
