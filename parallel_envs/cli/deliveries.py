@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from parallel_envs.evaluation import EpisodeRecord, EvaluationResult, Mission
+    from parallel_envs.evaluation import Candidate, EpisodeRecord, EvaluationResult, Mission
     from parallel_envs.evaluation.recording import Video
 
 Format = Literal["table", "json", "csv", "yaml"]
@@ -96,8 +96,7 @@ class Deliveries:
         self,
         result: EvaluationResult,
         missions: Sequence[Mission],
-        policies: Sequence[str],
-        proportions: Sequence[float] | None,
+        policies: Sequence[Candidate],
     ) -> None:
         """Write what is to be written in the end, and film what is to be filmed."""
         if self.output is not None and not self.kept_up_to_date:
@@ -108,7 +107,7 @@ class Deliveries:
         if self.record is not None and not result.interrupted:
             from parallel_envs.evaluation.recording import record_videos
 
-            for video in record_videos(result, missions, policies, self.record, self.videos, proportions=proportions):
+            for video in record_videos(result, missions, policies, self.record, self.videos):
                 self.complete = self.complete and video.path is not None
                 typer.echo(_told(video), err=True)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+import shlex
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 from typer.core import TyperCommand
@@ -34,6 +36,27 @@ _OPTIONS = {
     "turns": "--turns",
 }
 """What the arguments of `evaluate` are called here."""
+_KEPT: dict[str, tuple[type, ...]] = {
+    "jobs": (str,),
+    "turns": (str,),
+    "strict": (bool,),
+    "allow_late": (bool,),
+    "format": (str,),
+    "record": (str,),
+    "videos": (str,),
+    "save_episodes": (str,),
+    "fail_below": (list,),
+}
+"""Options that the file keeps for `--resume` (`EvaluationResult.options`), with the types that they have there."""
+_SETTINGS = {
+    "episodes": "episodes",
+    "seed": "seed",
+    "steps": "max_steps",
+    "parallel_policy": "parallel_policy",
+    "action_timeout_ms": "action_timeout",
+    "episode_timeout": "episode_timeout",
+}
+"""Options that are in the settings of the file, by the names that they have there."""
 
 
 class EvalCommand(TyperCommand):
@@ -50,8 +73,9 @@ class EvalCommand(TyperCommand):
 
 
 def evaluate(
+    context: typer.Context,
     mission: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--mission",
             "-m",
@@ -60,9 +84,9 @@ def evaluate(
             "?key=value if need be; a wildcard (`mpe2.simple_*`); a file missions.yaml, or a set in it "
             "(missions.yaml:easy).",
         ),
-    ],
+    ] = None,
     policy: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--policy",
             "-p",
@@ -70,7 +94,7 @@ def evaluate(
             help="Who plays, again for more, who then share the agents: random, noop, package.module:Class, a folder, "
             "or class=C,data=D.",
         ),
-    ],
+    ] = None,
     episodes: Annotated[
         int, typer.Option("--episodes", "-e", min=1, metavar="N", help="How many of each mission.")
     ] = 10,
@@ -88,12 +112,16 @@ def evaluate(
     ] = "sequential",
     action_timeout_ms: Annotated[
         float,
-        typer.Option(min=0.0, metavar="MS", help="For an action; one that comes later is dropped. 0: no limit."),
-    ] = 250.0,
+        typer.Option(
+            min=0.0,
+            metavar="MS",
+            help="For an action; one that comes later is dropped, and scores then depend on the machine. 0: no limit.",
+        ),
+    ] = 0.0,
     episode_timeout: Annotated[
         float,
         typer.Option(min=0.0, metavar="SECONDS", help="An episode that takes longer fails. 0: no limit."),
-    ] = 600.0,
+    ] = 0.0,
     steps: Annotated[
         int, typer.Option("--steps", "-s", min=1, metavar="N", help="After so many an episode is over.")
     ] = 1000,
@@ -106,6 +134,9 @@ def evaluate(
         str | None, typer.Option(metavar="N,N", help="How many agents each policy gets, relative to the others.")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first episode that fails.")] = False,
+    allow_late: Annotated[
+        bool, typer.Option("--allow-late", help="Exit with 0 also if actions were late (--action-timeout-ms).")
+    ] = False,
     format: Annotated[  # noqa: A002  # the option's name
         Format, typer.Option(metavar="FORMAT", help="What is printed: table, json, csv or yaml.")
     ] = "table",
@@ -119,7 +150,12 @@ def evaluate(
         ),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A .json output that is not complete: play the rest.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A .json output that is not complete: play the rest, as the file says, and write it there. Options "
+            "that are given besides replace those of the file, and are refused where numbers depend on them.",
+        ),
     ] = None,
     record: Annotated[
         Which | None,
@@ -140,52 +176,64 @@ def evaluate(
 ) -> None:
     """Play missions with policies, and say how well they did. The numbers are the same for any number of jobs.
 
-    Progress goes to stderr, results to stdout. Exit codes: 0 done; 1 an episode failed, a threshold was missed, or a
-    file could not be written; 2 it cannot be done as asked, and nothing was played; 130 ended by Ctrl-C, with what was
-    complete.
+    Progress goes to stderr, results to stdout. Exit codes: 0 done; 1 an episode failed, an action was late, a threshold
+    was missed, or a file could not be written; 2 it cannot be done as asked, and nothing was played; 130 ended by
+    Ctrl-C, with what was complete.
 
     Example: parallel-envs eval -m mpe2.simple_spread_v3 -p random --episodes 20 --jobs 4 --output results.json
     """
-    _begin_early(jobs)
+    if resume is None:
+        _begin_early(jobs)
     from parallel_envs.cli.thresholds import BadThreshold, Threshold
     from parallel_envs.errors import ParallelEnvsError
-    from parallel_envs.evaluation import BadEvaluation, candidates_of
+    from parallel_envs.evaluation import BadEvaluation
 
     mistakes = BadEvaluation, BadThreshold, ParallelEnvsError, OSError
-    with plain_errors(*mistakes, words=_OPTIONS):
-        missions, shares = _missions(mission, turns), _numbers(proportions)
-        thresholds = [Threshold.parse(text) for text in fail_below or ()]
-        candidates = candidates_of(policy, shares)
-        names = [one.name for one in missions] + [one.name for one in candidates]
-        for threshold in thresholds:
-            threshold.check_name(names)
-        deliveries = Deliveries(output, save_episodes, record, videos)
-        deliveries.check()
-        asked = {
-            "missions": missions,
-            "policies": policy,
-            "proportions": shares,
-            "episodes": episodes,
-            "seed": seed,
-            "jobs": _jobs(jobs),
-            "parallel_policy": parallel_policy,
-            "action_timeout": _seconds(action_timeout_ms / 1000),
-            "episode_timeout": _seconds(episode_timeout),
-            "max_steps": steps,
-            "strict": strict,
-            "resume": resume,
-            "preload": slow_imports(candidates),
-        }
-        result, went_wrong = _played(deliveries, asked)
-    show(result, format)
-    with plain_errors(*mistakes, words=_OPTIONS, exit_code=1):
-        deliveries.make(result, missions, policy, shares)
+    said = {name: value for name, value in locals().items() if name in context.params}
+    given = {name for name in said if _is_given(context, name)}
+    with contextlib.ExitStack() as stack:
+        with plain_errors(*mistakes, words=_OPTIONS):
+            earlier = None if resume is None else _earlier(resume)
+            if earlier is not None:
+                said |= _kept_options(earlier, given, str(resume))
+                _begin_early(said["jobs"])
+            if not said["mission"] or not said["policy"]:
+                raise typer.BadParameter(_missing(said, earlier is not None))
+            missions = _missions(said["mission"], said["turns"], earlier)
+            candidates = stack.enter_context(_candidates(said["policy"], _numbers(said["proportions"]), earlier))
+            thresholds = [Threshold.parse(text) for text in said["fail_below"] or ()]
+            names = [one.name for one in missions] + [one.name for one in candidates]
+            for threshold in thresholds:
+                threshold.check_name(names)
+            deliveries = Deliveries(output or resume, said["save_episodes"], said["record"], said["videos"])
+            deliveries.check()
+            asked = {
+                "missions": missions,
+                "policies": candidates,
+                "jobs": _jobs(said["jobs"]),
+                "strict": said["strict"],
+                "resume": resume,
+                "preload": slow_imports(candidates),
+                "options": {"mission": said["mission"], "policy": said["policy"], **_to_keep(said)},
+                **_numbers_depend_on(said, given, earlier),
+            }
+            result, went_wrong = _played(deliveries, asked)
+        show(result, said["format"])
+        with plain_errors(*mistakes, words=_OPTIONS, exit_code=1):
+            deliveries.make(result, missions, candidates)
+    from parallel_envs.evaluation.statistics import late_actions_text
+
     missed = [told for threshold in thresholds for told in threshold.missed_by(result)]
     for line in missed:
         typer.echo(line, err=True)
+    late, allowed = late_actions_text(result), said["allow_late"]
+    if late is not None:
+        typer.echo(f"{late}{'' if allowed else ' With --allow-late this is no error.'}", err=True)
+    if result.missing:
+        typer.echo(_how_to_go_on(result, deliveries), err=True)
     if result.interrupted and not went_wrong:
         raise typer.Exit(_INTERRUPTED)
-    if went_wrong or missed or result.failures or not deliveries.complete:
+    if went_wrong or missed or result.failures or not deliveries.complete or (late is not None and not allowed):
         raise typer.Exit(1)
 
 
@@ -216,7 +264,8 @@ def _played(deliveries: Deliveries, asked: dict[str, Any]) -> tuple[EvaluationRe
     from parallel_envs.evaluation import NotSaved
     from parallel_envs.evaluation import evaluate as play
 
-    with shown() as progress:
+    with shown() as progress, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"[\d,]+ actions? (was|were) late", RuntimeWarning)  # said below the result
         try:
             result = play(
                 trajectories=False if deliveries.save_episodes is None else deliveries.keep,
@@ -231,14 +280,118 @@ def _played(deliveries: Deliveries, asked: dict[str, Any]) -> tuple[EvaluationRe
     return result, False
 
 
+# ---- an evaluation that ended early -----------------------------------------------------------------------------
+
+
+def _earlier(path: Path) -> EvaluationResult:
+    from parallel_envs.evaluation.resuming import earlier_result
+
+    found = earlier_result(path)
+    assert found is not None, "there is a path"
+    return found
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Return whether the user has given this option: its value is not the default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _kept_options(earlier: EvaluationResult, given: Collection[str], where: str) -> dict[str, Any]:
+    """Return the options that a file keeps, except those that are given on the command line now."""
+    from parallel_envs.evaluation import BadEvaluation
+
+    kept: dict[str, Any] = {}
+    for name, kinds in {**_KEPT, "mission": (list, dict), "policy": (list, dict)}.items():
+        value = earlier.options.get(name)
+        if name in given or value is None:
+            continue
+        parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [""]
+        is_known = name != "format" or value in get_args(Format)
+        if not isinstance(value, kinds) or not is_known or not all(isinstance(part, str) for part in parts):
+            raise BadEvaluation(f"{where} is damaged: its option {name!r} is {value!r}. Give {_option(name)} besides.")
+        kept[name] = Path(str(value)) if name in ("videos", "save_episodes") else value
+    return kept
+
+
+def _to_keep(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that the file is to keep, as values that JSON can hold."""
+    found = {name: said[name] for name in _KEPT if said[name] is not None}
+    return {name: str(value) if isinstance(value, Path) else value for name, value in found.items()}
+
+
+def _missing(said: Mapping[str, Any], is_resumed: bool) -> str:
+    options = [_option(name) for name in ("mission", "policy") if not said[name]]
+    if is_resumed:
+        return (
+            f"The file {said['resume']} does not say in words what was evaluated: it was written by a program that "
+            f"called `evaluate`. Give {' and '.join(options)} besides, or go on in that program (`resume=`)."
+        )
+    return f"Missing option '{options[0]}'. To go on with an evaluation that ended early, --resume FILE is enough."
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _how_to_go_on(result: EvaluationResult, deliveries: Deliveries) -> str:
+    played = len(result.episodes)
+    told = f"{played} of {played + len(result.missing)} episodes were played"
+    if deliveries.kept_up_to_date is None:
+        return f"{told}, and cannot be gone on with: there is no --output FILE.json."
+    file = shlex.quote(str(deliveries.kept_up_to_date))
+    return f"{told}, which are kept. To play the rest: parallel-envs eval --resume {file}"
+
+
 # ---- what the user said ------------------------------------------------------------------------------------------
 
 
-def _missions(names: Sequence[str], turns: Turns | None) -> list[Mission]:
+def _missions(names: Any, turns: Turns | None, earlier: EvaluationResult | None) -> list[Mission]:
+    """Return the missions; of an evaluation that is resumed with its own words, those that it had."""
     from parallel_envs.evaluation import missions_of
 
     found = missions_of(names)
+    if earlier is not None and names == earlier.options.get("mission"):
+        before = earlier.settings.get("missions")
+        found = [mission for mission in found if not isinstance(before, dict) or mission.name in before]
     return found if turns is None else [dataclasses.replace(mission, turns=turns) for mission in found]
+
+
+@contextlib.contextmanager
+def _candidates(
+    policies: Any, shares: list[float] | None, earlier: EvaluationResult | None
+) -> Iterator[list[Candidate]]:
+    """Give the policies. Checkpoints are held until videos are made, too."""
+    from parallel_envs.evaluation import candidates_of
+    from parallel_envs.evaluation.checkpoints import holding
+
+    found = candidates_of(policies, shares)
+    if earlier is not None and shares is None:
+        told = earlier.settings.get("policies")
+        before = {name: one for name, one in told.items() if "proportion" in one} if isinstance(told, dict) else {}
+        known = [before.get(one.name, {"proportion": one.proportion})["proportion"] for one in found]
+        found = [dataclasses.replace(one, proportion=share) for one, share in zip(found, known, strict=True)]
+    with holding(found, None if earlier is None else earlier.settings) as held:
+        yield held
+
+
+def _numbers_depend_on(
+    said: Mapping[str, Any], given: Collection[str], earlier: EvaluationResult | None
+) -> dict[str, Any]:
+    """Return the arguments of `evaluate` on which numbers depend: of an earlier result what is not given now."""
+    told = {
+        "episodes": said["episodes"],
+        "seed": said["seed"],
+        "parallel_policy": said["parallel_policy"],
+        "action_timeout": _seconds(said["action_timeout_ms"] / 1000),
+        "episode_timeout": _seconds(said["episode_timeout"]),
+        "max_steps": said["steps"],
+    }
+    if earlier is None:
+        return told
+    kept = [setting for option, setting in _SETTINGS.items() if option not in given]
+    settings = earlier.settings
+    return told | {name: settings[name] for name in (*kept, "lateness_budget", "info_keys") if name in settings}
 
 
 def _jobs(text: str) -> int | str:

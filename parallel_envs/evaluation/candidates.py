@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_envs.evaluation.checkpoints import CHECKPOINT, DIGEST, HeldCheckpoint
 from parallel_envs.evaluation.digests import digest_of
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.policies import MultiAgentPolicy, PolicySpec
@@ -18,8 +19,6 @@ from parallel_envs.policies.base import BatchPolicy, is_network
 from parallel_envs.spelling import suggests_keywords
 
 Agent = Any
-DIGEST = "digest"
-"""In what describes a policy: what it is made of, in a few letters."""
 
 
 @suggests_keywords
@@ -32,14 +31,23 @@ class Candidate:
         source: A `PolicySpec`, from which each worker makes the policy; or the policy itself, of which each episode
             plays with copies: an `AgentPolicy`, a `BatchPolicy`, a `MultiAgentPolicy`, a function of the observation.
         proportion: How many agents are to have it, relative to the others.
+        held: The checkpoint that it is made from, set by `evaluate` where `source` names a folder of learners.
     """
 
     name: str
     source: Any
     proportion: float = 1.0
+    held: HeldCheckpoint | None = None
+
+    def spec(self) -> PolicySpec:
+        """Return what workers make the policy from: `source`, with the copy of its checkpoint as data."""
+        spec: PolicySpec = self.source
+        return spec if self.held is None else dataclasses.replace(spec, data_path=self.held.copy)
 
     def described(self, apart_from: Collection[Path] = ()) -> dict[str, Any]:
         """What it is, as JSON can say it, with a digest of what it is made of (see `digest_of`)."""
+        if self.held is not None:
+            return {**self._named(), CHECKPOINT: self.held.path, DIGEST: self.held.digest}
         digest = digest_of(self.source, apart_from)
         return {**self._named(), **({} if digest is None else {DIGEST: digest})}
 

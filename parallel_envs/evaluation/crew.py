@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,10 +18,15 @@ from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.evaluation.player import Player
 from parallel_envs.evaluation.records import Failure as EpisodeFailure
 
+_log = logging.getLogger(__name__)
+
 _LOOK_UP_SECONDS = 0.5  # between looks at deadlines, where nothing happens
 _GRACE_SECONDS, _FRESH_GRACE_SECONDS = 5.0, 30.0
 """By how much a worker may be later than an episode's deadline, which it minds itself as long as it can. It does not
 count what is loaded and compiled before an episode's first step; a fresh worker has most of that to do."""
+_MEMORY_SECONDS = 1.0  # that workers have to tell how much memory they had
+_LONG_SECONDS = 600.0
+"""Without an episode timeout: after so many seconds in one task a warning is logged, once for each task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,7 @@ class Crew:
         context: How they are started.
         preload: Modules that all of them will need.
         make: Makes a player.
-        episode_timeout: After which a worker is ended that does not do it itself.
+        episode_timeout: After which a worker is ended that does not do it itself. None: no worker is ended.
     """
 
     def __init__(
@@ -125,7 +132,7 @@ class Crew:
                 if worker in self._stale:
                     self._replace(worker)
                 ticket = self._pool.send({worker: Call(self._key, task.method, task.args)})
-                self._busy[worker] = task, ticket, time.monotonic() + (self._timeout or 0.0) + grace
+                self._busy[worker] = task, ticket, time.monotonic() + (self._timeout or _LONG_SECONDS) + grace
 
     def _replace(self, worker: int) -> None:
         """A fresh worker. Requests are answered in the order of asking, so nobody need wait for its player."""
@@ -145,12 +152,28 @@ class Crew:
         for worker, (task, ticket, deadline) in list(self._busy.items()):
             if not ticket.waiting:
                 finished.append((worker, self._outcome(worker, task, ticket.replies.get(worker))))
-            elif self._timeout is not None and time.monotonic() > deadline:
+            elif time.monotonic() > deadline and self._timeout is None:
+                self._warn_of_long_task(worker, task)
+                self._busy[worker] = task, ticket, math.inf
+                continue
+            elif time.monotonic() > deadline:
                 finished.append((worker, self._given_up(worker, task)))
             else:
                 continue
             del self._busy[worker]
         return finished
+
+    def _warn_of_long_task(self, worker: int, task: Task) -> None:
+        order = task.args[0]
+        _log.warning(
+            "Episode %d of %r has been in worker %d for %.0f minutes and is not over. It goes on. To have such "
+            "episodes fail, give episode_timeout (--episode-timeout).\n%s",
+            order.episode,
+            order.mission,
+            worker,
+            _LONG_SECONDS / 60,
+            self._pool.stack(worker),
+        )
 
     def _outcome(self, worker: int, task: Task, reply: Reply | None) -> Done:
         failure = None if reply is None else _failure_of(reply)
@@ -172,7 +195,7 @@ class Crew:
         asked = [worker for worker in self._pool.all_workers if worker not in self._stale]
         ticket = self._pool.send({worker: Call(self._key, "most_bytes") for worker in asked})
         with contextlib.suppress(KeyboardInterrupt):
-            self._pool.wait(ticket, timeout=1.0)
+            self._pool.wait(ticket, timeout=_MEMORY_SECONDS)
         return tuple(reply.value for reply in ticket.replies.values() if isinstance(reply.value, int))
 
 

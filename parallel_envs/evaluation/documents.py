@@ -44,6 +44,7 @@ def document_of(result: EvaluationResult) -> Values:
         "kind": KIND,
         "schema": SCHEMA,
         "settings": plain(result.settings),
+        "options": plain(result.options),
         "interrupted": result.interrupted,
         "missing": [list(key) for key in result.missing],
         "worker_bytes": list(result.worker_bytes),
@@ -71,12 +72,14 @@ def result_of(document: Any, where: str = "The document") -> EvaluationResult:
     try:
         _check_kind("episodes", document["episodes"], (list, tuple))
         _check_kind("settings", document["settings"], (Mapping,))
+        _check_kind("options", document.get("options", {}), (Mapping,))
         return EvaluationResult(
             episodes=tuple(map(record_of, document["episodes"])),
             settings=dict(document["settings"]),
             interrupted=bool(document["interrupted"]),
             missing=tuple((str(mission), int(episode)) for mission, episode in document["missing"]),
             worker_bytes=tuple(map(int, document["worker_bytes"])),
+            options=dict(document.get("options", {})),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadDocument(f"{where} is damaged: {type(error).__name__}: {error}. Evaluate anew.") from error
@@ -90,7 +93,8 @@ def record_values(record: EpisodeRecord) -> Values:
     """An episode as plain values, without its trajectory. Agents are text."""
     values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     del values["trajectory"]
-    return {**plain(values), "failure": dataclasses.asdict(record.failure) if record.failure else None}
+    failure = dataclasses.asdict(record.failure) if record.failure else None
+    return {**plain(values), "late": record.late, "failure": failure}
 
 
 def record_of(values: Mapping[str, Any]) -> EpisodeRecord:
@@ -102,6 +106,7 @@ def record_of(values: Mapping[str, Any]) -> EpisodeRecord:
     for name, kind in _NUMBERS.items():
         told[name] = {agent: kind(number) for agent, number in told.get(name, {}).items()}
     failure = told.pop("failure", None)
+    told.pop("late", None)  # for readers: it is the sum of `timeouts`
     return EpisodeRecord(**told, failure=Failure(**failure) if failure else None)
 
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from parallel_envs.engine import cores_here, picklable, unpicklable_part
+from parallel_envs.engine import cores_here, line_outside, picklable, unpicklable_part
 from parallel_envs.errors import EpisodeFailed
 from parallel_envs.evaluation.candidates import Candidate, candidates_of
+from parallel_envs.evaluation.checkpoints import holding
 from parallel_envs.evaluation.crew import Crew
 from parallel_envs.evaluation.mission_names import missions_of
 from parallel_envs.evaluation.missions import Mission
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.evaluation.player import Player
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
-from parallel_envs.evaluation.resuming import Saver, earlier_records
+from parallel_envs.evaluation.resuming import Saver, check_nothing_is_lost, earlier_records, earlier_result
 from parallel_envs.evaluation.running import Episodes, Rehearsals
 from parallel_envs.evaluation.settings import (
     PlaySettings,
@@ -28,6 +30,7 @@ from parallel_envs.evaluation.settings import (
     strategy_of,
     yes_or_no,
 )
+from parallel_envs.evaluation.statistics import late_actions_text
 from parallel_envs.evaluation.threads import one_thread
 from parallel_envs.evaluation.work import Key, Order, work_list
 from parallel_envs.spelling import suggests_keywords
@@ -57,9 +60,9 @@ def evaluate(
     jobs: int | str = 0,
     parallel_policy: bool | str = False,
     proportions: Sequence[float] | Mapping[str, float] | None = None,
-    action_timeout: float | None = 0.25,
+    action_timeout: float | None = None,
     lateness_budget: float | None = 5.0,
-    episode_timeout: float | None = 600.0,
+    episode_timeout: float | None = None,
     max_steps: int = 1000,
     info_keys: Sequence[str] = (),
     trajectories: bool | Keep = False,
@@ -69,13 +72,15 @@ def evaluate(
     context: str | None = None,
     preload: Sequence[str] = (),
     progress: Progress | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> EvaluationResult:
     """Play `episodes` episodes of each mission and return what came of them, in the order of the missions.
 
     Episode i of a mission is always the same, whatever else is played, however many workers there are and however they
     are started: its seeds follow from `seed`, the mission's name and i; its environment is made anew; its policies are
-    copies of what was made; numeric libraries have one thread. What a clock decides is the exception: actions that are
-    late, episodes that take too long, and the choice that "auto" makes.
+    copies of what was made; numeric libraries have one thread. The clock decides about nothing, unless you ask for it:
+    with `action_timeout` a late action is dropped, with `episode_timeout` a long episode fails, and with
+    `parallel_policy="auto"` the quickest strategy is chosen.
 
     Before anything is played each mission is made once, and every policy acts once for every agent: what does not fit
     is a BadEvaluation. An episode that fails is tried once more in a fresh worker, and is then a record with a failure.
@@ -84,7 +89,9 @@ def evaluate(
         missions: A name, a Mission, a callable that makes an environment, a sequence of these, or a dict by name. See
             `missions_of`.
         policies: One or several, in a sequence or a dict by name: specs ("random", "package.module:Class", a folder),
-            policies, functions of the observation. See `candidates_of`.
+            policies, functions of the observation. See `candidates_of`. A training run's folder stands for the newest
+            checkpoint that it has now: the checkpoint is copied first, so a run that goes on training changes nothing,
+            and the settings of the result name its path and digest.
         episodes: How many of each mission.
         seed: Where all seeds come from.
         jobs: How many worker processes play them; 0: none, all is played here; "auto": one for each core.
@@ -93,12 +100,16 @@ def evaluate(
             "process" needs `jobs=0`. Policies that share something, such as a list or Python's, NumPy's or torch's own
             generators, do so in whatever order threads come to it, and not at all in processes.
         proportions: How many agents each policy gets, relative to the others. They are shuffled in each episode.
-        action_timeout: Seconds for an action, from an agent's second one on. One that comes later is dropped and
-            counted, and the agent does nothing. A policy that is asked in its own thread ("thread") is not waited for;
-            one that is asked in turn is found to be late afterwards.
-        lateness_budget: Seconds by which an agent may be late in all, in an episode. Then it is asked no more.
-        episode_timeout: Seconds for an episode, from its first step on. A worker that does not come back within a few
-            more is ended; with `jobs=0` nobody can end a policy that hangs.
+        action_timeout: Seconds for an action, from an agent's second one on; None: no deadline. An action that comes
+            later is dropped and counted, and the agent does nothing in that step. How many are late depends on the
+            machine, its load and `jobs`, so scores do too: the result counts late actions (`EpisodeRecord.late`,
+            `Summary.late`), and a RuntimeWarning tells how many. A policy that is asked in its own thread ("thread") is
+            not waited for; a policy that is asked in turn is found to be late afterwards.
+        lateness_budget: With `action_timeout`: seconds by which an agent may be late in all, in an episode. After that
+            the agent is not asked any more in this episode, and does nothing.
+        episode_timeout: Seconds for an episode, from its first step on; None: no deadline. An episode that takes longer
+            fails. A worker that does not come back within a few more seconds is ended; with `jobs=0` nothing can end a
+            policy that hangs. Without a deadline a warning is logged when a worker plays one episode for ten minutes.
         max_steps: After so many steps an episode is over.
         info_keys: Infos whose last values are kept, by name.
         trajectories: Keep what was seen and done, too. A function is given each record with it instead, as episodes
@@ -106,12 +117,14 @@ def evaluate(
         strict: Raise EpisodeFailed when an episode has failed for good.
         resume: A result, or the file that holds it, of an evaluation of the same that ended early: only the rest is
             played. A policy is the same if its name, its arguments and its code are, and what lies in its folder; what
-            an object holds, such as a network's weights, is not compared.
+            an object holds, such as a network's weights, is not compared. Of a training run the checkpoint that was
+            evaluated before is taken again; if it is gone or has changed, that is a BadEvaluation.
         save: A file that holds at any moment what is complete, as JSON; it can be resumed.
         context: How workers are started: "forkserver", "spawn" or "fork".
         preload: Modules that all workers need and that take long to import ("torch"): they are imported once for all of
             them, and stay loaded in every worker that this program starts later.
         progress: Is told what is going on.
+        options: Added to the `options` of the result, and of the file: what `parallel-envs eval --resume` is to know.
 
     Returns:
         The result. After a Ctrl-C it is marked as interrupted and says what is missing.
@@ -143,8 +156,25 @@ def evaluate(
     if num_jobs:
         _check_portable(found, candidates)
     keep = trajectories if callable(trajectories) else None
-    plan = _Plan(found, candidates, orders, settings, num_jobs, context, _modules(preload), strict, keep)
-    return _Evaluation(plan, {"episodes": episodes, "seed": seed}, resume, save, progress).run()
+    modules = _modules(preload)
+    earlier = earlier_result(resume)
+    with holding(candidates, None if earlier is None else earlier.settings) as held:
+        plan = _Plan(found, held, orders, settings, num_jobs, context, modules, strict, keep)
+        about = {"episodes": episodes, "seed": seed}
+        words = {"mission": _words(missions), "policy": _words(policies)}
+        run_by = {"jobs": str(jobs), "strict": strict, **{name: one for name, one in words.items() if one is not None}}
+        return _Evaluation(plan, about, {**run_by, **(options or {})}, resume, earlier, save, progress).run()
+
+
+def _words(given: Any) -> Any:
+    """Return missions or policies as they were given, if that was text, a list of text, or a dict of text by name."""
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, Mapping):
+        is_text = all(isinstance(one, str) for item in given.items() for one in item)
+        return dict(given) if is_text else None
+    is_text = isinstance(given, Sequence) and all(isinstance(one, str) for one in given)
+    return list(given) if is_text else None
 
 
 def _check_told(progress: Any) -> None:
@@ -224,13 +254,19 @@ class _Evaluation:
         self,
         plan: _Plan,
         about: Mapping[str, Any],
+        options: Mapping[str, Any],
         resume: str | Path | EvaluationResult | None,
+        earlier: EvaluationResult | None,
         save: str | Path | None,
         progress: Progress | None,
     ) -> None:
         files = [Path(file) for file in (resume, save) if isinstance(file, str | Path)]
         self._plan, self._settings, self._progress = plan, {**plan.described(files), **about}, progress
-        self._records = earlier_records(resume, self._settings, plan.orders)
+        self._options = options
+        where = "The result to resume" if isinstance(resume, EvaluationResult) else str(resume)
+        self._records = earlier_records(earlier, where, self._settings, plan.orders)
+        if earlier is not None and isinstance(resume, str | Path) and save is not None:
+            check_nothing_is_lost(Path(resume), Path(save), earlier, self._records)
         self._saver = Saver(save, partial(self._result, interrupted=True))
         self._worker_bytes: tuple[int, ...] = ()
 
@@ -246,6 +282,8 @@ class _Evaluation:
             raise
         result = self._result(interrupted=interrupted)
         self._saver.save(result)
+        if (text := late_actions_text(result)) is not None:
+            warnings.warn(text, RuntimeWarning, stacklevel=line_outside())
         return result
 
     def _play(self, orders: Sequence[Order]) -> None:
@@ -288,4 +326,5 @@ class _Evaluation:
             interrupted=interrupted,
             missing=tuple(key for key in keys if key not in self._records),
             worker_bytes=self._worker_bytes,
+            options=self._options,
         )

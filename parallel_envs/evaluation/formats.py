@@ -14,7 +14,19 @@ from parallel_envs.evaluation.documents import BadDocument, document_of, plain, 
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
 from parallel_envs.rollouts.archives import write_whole
 
-_COLUMNS = ("mission", "episode", "seed", "score", "success", "length", "attempts", "seconds", "failure", "error")
+_COLUMNS = (
+    "mission",
+    "episode",
+    "seed",
+    "score",
+    "success",
+    "length",
+    "late",
+    "attempts",
+    "seconds",
+    "failure",
+    "error",
+)
 
 
 def to_json(result: EvaluationResult) -> str:

@@ -17,8 +17,10 @@ Named = dict[int, Any]
 class Grid:
     """MettaGrid's own PettingZoo environment, one for each episode: agents are numbers, actions are discrete.
 
-    An environment that is reset again plays another map, since its simulator counts maps; and a map that has no seed
-    of its own is drawn anew. Here the map follows from the seed of the reset, as in MettaGrid's evaluations.
+    MettaGrid's simulator counts the maps that it has made and adds their number to the map's seed, and MettaGrid's
+    environment makes one map when it is constructed and another when it is reset. A map without a seed is drawn anew.
+    Here the map follows from the seed of the reset alone, so an episode is the one that MettaGrid's
+    `run_episode_local` plays with this seed.
     """
 
     metadata: Mapping[str, Any] = {"name": "mettagrid"}
@@ -46,11 +48,10 @@ class Grid:
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Named, Named]:
         from mettagrid.envs.pettingzoo_env import MettaGridPettingZooEnv
         from mettagrid.runner.rollout import resolve_env_for_seed
-        from mettagrid.simulator import Simulator
 
         self.close()
         number = 0 if seed is None else seed
-        self._env = MettaGridPettingZooEnv(Simulator(), resolve_env_for_seed(self.config, number))
+        self._env = MettaGridPettingZooEnv(_simulator_of_one_map(), resolve_env_for_seed(self.config, number))
         told: tuple[Named, Named] = self._env.reset(seed=number)
         return told
 
@@ -62,6 +63,17 @@ class Grid:
         env, self._env = self._env, None
         if env is not None:
             env.close()
+
+
+def _simulator_of_one_map() -> Any:
+    """Return a simulator whose maps all have the seed of their configuration, however many it has made."""
+    from mettagrid.simulator import Simulator
+
+    class SimulatorOfOneMap(Simulator):  # type: ignore[misc]  # mettagrid need not be installed
+        def next_map_seed(self, base_seed: int) -> int:
+            return base_seed
+
+    return SimulatorOfOneMap()
 
 
 def is_config(made: Any) -> bool:

@@ -22,6 +22,7 @@ import numpy as np
 
 from parallel_envs.engine import HOST, Call, Failure, PoolSettings, WorkerPool, open_pool
 from parallel_envs.evaluation.candidates import Candidate, candidates_of
+from parallel_envs.evaluation.checkpoints import holding
 from parallel_envs.evaluation.episode import Stage, play
 from parallel_envs.evaluation.mission_names import missions_of
 from parallel_envs.evaluation.missions import EnvMaker, Mission
@@ -97,7 +98,8 @@ def record_videos(
     Args:
         result: The evaluation.
         missions: As `evaluate` was given them.
-        policies: The same.
+        policies: The same. Of a training run the checkpoint that was evaluated is taken: if it is gone or has changed,
+            that is a BadEvaluation.
         which: Which episodes.
         folder: Where the videos go, named by mission and number.
         proportions: As `evaluate` was given them.
@@ -108,15 +110,16 @@ def record_videos(
     candidates = candidates_of(policies, proportions)
     Path(folder).mkdir(parents=True, exist_ok=True)
     seed, max_steps = result.settings.get("seed", 42), result.settings.get("max_steps", 1000)
-    pool = open_pool(1, PoolSettings(backend=backend, name="film"))
-    try:
-        for record in chosen(result, which):
-            path = episode_file(folder, record, ".mp4")
-            order, mission = Order(record.mission, record.episode, seed), by_name[record.mission]
-            script = _Script(order, mission, tuple(candidates), max_steps, Registrations.here())
-            yield _filmed(pool, record, path, script)
-    finally:
-        pool.close()
+    with holding(candidates, result.settings) as held:
+        pool = open_pool(1, PoolSettings(backend=backend, name="film"))
+        try:
+            for record in chosen(result, which):
+                path = episode_file(folder, record, ".mp4")
+                order, mission = Order(record.mission, record.episode, seed), by_name[record.mission]
+                script = _Script(order, mission, tuple(held), max_steps, Registrations.here())
+                yield _filmed(pool, record, path, script)
+        finally:
+            pool.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,9 +92,18 @@ class EpisodeRecord:
         return self.mission, self.episode
 
     @property
+    def late(self) -> int:
+        """How many actions were late, of all agents together. 0 unless there was an `action_timeout`."""
+        return sum(self.timeouts.values())
+
+    @property
     def score(self) -> float | None:
         """The mean of the agents' returns. None: the episode failed."""
         return None if self.failure is not None or not self.returns else _mean(self.returns.values())
+
+    def late_of(self, policy: str) -> int:
+        """How many actions were late, of the agents that had this policy."""
+        return sum(count for agent, count in self.timeouts.items() if self.assignment.get(agent) == policy)
 
     def score_of(self, policy: str) -> float | None:
         """The mean of the returns of the agents that had this policy. None: nobody had it, or the episode failed."""
@@ -117,6 +126,8 @@ class EvaluationResult:
         interrupted: Whether a Ctrl-C ended it.
         missing: The episodes that were not played then, each as mission and number.
         worker_bytes: The most memory that each worker had, as far as it is known; nothing with `jobs=0`.
+        options: How it was run, as values that JSON can hold: what no number depends on, and the words in which
+            missions and policies were given. `parallel-envs eval --resume FILE` goes on with them.
     """
 
     episodes: tuple[EpisodeRecord, ...]
@@ -124,6 +135,7 @@ class EvaluationResult:
     interrupted: bool = False
     missing: tuple[tuple[str, int], ...] = ()
     worker_bytes: tuple[int, ...] = field(default=(), compare=False)
+    options: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def failures(self) -> tuple[EpisodeRecord, ...]:

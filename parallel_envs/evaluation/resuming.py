@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from parallel_envs.evaluation.candidates import DIGEST
+from parallel_envs.evaluation.checkpoints import CHECKPOINT, DIGEST
 from parallel_envs.evaluation.documents import BadDocument, plain
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
@@ -22,17 +22,39 @@ _MAY_DIFFER = ("missions", "episodes")  # more of them leave those that were pla
 _LEAST_SECONDS, _MOST_SHARE = 1.0, 0.05  # between two writings; of the time that may go into them
 
 
+def earlier_result(resume: str | Path | EvaluationResult | None) -> EvaluationResult | None:
+    """Return the result that is to be resumed. Raises BadEvaluation if the file holds none."""
+    return _read(resume) if isinstance(resume, str | Path) else resume
+
+
 def earlier_records(
-    resume: str | Path | EvaluationResult | None, settings: Mapping[str, Any], orders: Iterable[Order]
+    earlier: EvaluationResult | None, where: str, settings: Mapping[str, Any], orders: Iterable[Order]
 ) -> dict[Key, EpisodeRecord]:
-    """The records that need not be played again. Raises BadEvaluation if they come from another evaluation."""
-    if resume is None:
+    """Return the records that need not be played again. Raises BadEvaluation if they come from another evaluation.
+
+    Args:
+        earlier: The result that is to be resumed, if any.
+        where: What errors call it: its file.
+        settings: What is asked for now.
+        orders: The episodes that are asked for.
+    """
+    if earlier is None:
         return {}
-    earlier = resume if isinstance(resume, EvaluationResult) else _read(resume)
-    where = "The result to resume" if isinstance(resume, EvaluationResult) else str(resume)
     _check_same(where, _as_told(earlier.settings), _as_told(settings))
     wanted = {order.key: order.env_seed for order in orders}
     return {record.key: record for record in earlier.episodes if wanted.get(record.key) == record.seed}
+
+
+def check_nothing_is_lost(
+    resume: Path, save: Path, earlier: EvaluationResult, kept: Mapping[Key, EpisodeRecord]
+) -> None:
+    """Raise BadEvaluation if the file to resume is written over, and holds episodes that are not asked for."""
+    lost = sum(record.key not in kept for record in earlier.episodes)
+    if lost and save.exists() and resume.samefile(save):
+        raise BadEvaluation(
+            f"{save} holds {lost:,} episodes that are not asked for now, and would not hold them any more. Ask for all "
+            "of its missions and episodes, or save to another file."
+        )
 
 
 def _read(path: str | Path) -> EvaluationResult:
@@ -62,7 +84,7 @@ def _check_same(where: str, earlier: dict[str, Any], asked: dict[str, Any]) -> N
 
 
 def _check_policies(where: str, earlier: Any, asked: Mapping[str, Any]) -> None:
-    """Their order counts, too: agents are dealt out by it."""
+    """Their order counts, too: agents are dealt out by it. Checkpoints were compared when they were copied."""
     is_told = isinstance(earlier, dict) and all(isinstance(one, dict) for one in earlier.values())
     if not is_told or not _is_same(_but_digests(earlier), _but_digests(asked)):
         raise BadEvaluation(_differing(where, "policies", earlier, asked))
@@ -76,7 +98,8 @@ def _check_policies(where: str, earlier: Any, asked: Mapping[str, Any]) -> None:
 
 
 def _but_digests(policies: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: {key: part for key, part in one.items() if key != DIGEST} for name, one in policies.items()}
+    apart = (DIGEST, CHECKPOINT)
+    return {name: {key: part for key, part in one.items() if key not in apart} for name, one in policies.items()}
 
 
 def _differing(where: str, name: str, earlier: Any, asked: Any) -> str:

@@ -20,9 +20,9 @@ class PlaySettings:
     """See `evaluate`, whose arguments these are."""
 
     strategy: str = "sequential"
-    action_timeout: float | None = 0.25
+    action_timeout: float | None = None
     lateness_budget: float | None = 5.0
-    episode_timeout: float | None = 600.0
+    episode_timeout: float | None = None
     max_steps: int = 1000
     info_keys: tuple[str, ...] = ()
     trajectories: bool = False

@@ -39,6 +39,8 @@ class Summary:
     """Within which the interquartile mean lies with 95 %, by a bootstrap within each stratum."""
     success_rate: float | None
     """None where the environment does not tell."""
+    late: int = 0
+    """Actions that were late and were replaced, in all of these episodes: 0 unless there was an `action_timeout`."""
 
 
 def summarise(
@@ -46,6 +48,7 @@ def summarise(
     *,
     failed: int = 0,
     successes: Iterable[bool | None] = (),
+    late: int = 0,
     seed: int = 0,
 ) -> Summary:
     """The statistics of numbers that come in strata.
@@ -54,6 +57,7 @@ def summarise(
         strata: By mission, a number for each episode that was played to its end.
         failed: How many were not.
         successes: Of those that were, whether they succeeded; None where nobody can say.
+        late: How many actions were late.
         seed: Of the bootstrap.
     """
     pooled = np.concatenate([np.zeros(0), *(np.asarray(values, float) for values in strata.values())])
@@ -65,6 +69,7 @@ def summarise(
         iqm=float(interquartile_mean(pooled)) if len(pooled) else None,
         iqm_interval=bootstrap_interval(list(strata.values()), interquartile_mean, seed=seed),
         success_rate=success_rate(successes, failed),
+        late=late,
     )
 
 
@@ -113,9 +118,10 @@ def success_rate(successes: Iterable[bool | None], failed: int = 0) -> float | N
 
 def per_mission(result: EvaluationResult) -> dict[str, Summary]:
     """Of each mission, its episodes' scores: the mean of the agents' returns."""
+    of_mission = {name: [record for record in result.episodes if record.mission == name] for name in result.missions}
     return {
-        name: _summary([record for record in result.episodes if record.mission == name], _score, _seed_of(result))
-        for name in result.missions
+        name: _summary(records, _score, sum(record.late for record in records), _seed_of(result))
+        for name, records in of_mission.items()
     }
 
 
@@ -141,14 +147,19 @@ def per_mission_and_policy(result: EvaluationResult) -> dict[tuple[str, str], Su
 def _of_policy(result: EvaluationResult, policy: str, records: Sequence[EpisodeRecord]) -> Summary | None:
     """None if the policy took no part."""
     taken = [record for record in records if policy in record.assignment.values() or _failed_early(record)]
-    return _summary(taken, lambda record: record.score_of(policy), _seed_of(result)) if taken else None
+    if not taken:
+        return None
+    late = sum(record.late_of(policy) for record in taken)
+    return _summary(taken, lambda record: record.score_of(policy), late, _seed_of(result))
 
 
 def _failed_early(record: EpisodeRecord) -> bool:
     return record.failure is not None and not record.assignment
 
 
-def _summary(records: Sequence[EpisodeRecord], score: Callable[[EpisodeRecord], float | None], seed: int) -> Summary:
+def _summary(
+    records: Sequence[EpisodeRecord], score: Callable[[EpisodeRecord], float | None], late: int, seed: int
+) -> Summary:
     strata: dict[str, list[float]] = {}
     for record in records:
         if (value := score(record)) is not None:
@@ -157,6 +168,7 @@ def _summary(records: Sequence[EpisodeRecord], score: Callable[[EpisodeRecord], 
         strata,
         failed=sum(record.failure is not None for record in records),
         successes=[record.success for record in records if record.failure is None],
+        late=late,
         seed=seed,
     )
 
@@ -168,3 +180,18 @@ def _score(record: EpisodeRecord) -> float | None:
 def _seed_of(result: EvaluationResult) -> int:
     seed = result.settings.get("seed")
     return seed if isinstance(seed, int) else 0
+
+
+def late_actions_text(result: EvaluationResult) -> str | None:
+    """Return a warning that says how many actions were late, or None if none was."""
+    records = [record for record in result.episodes if record.late]
+    if not records:
+        return None
+    late = sum(record.late for record in records)
+    limit = result.settings.get("action_timeout")
+    return (
+        f"{late:,} action{'s were' if late > 1 else ' was'} late in {len(records):,} of {len(result.episodes):,} "
+        f"episodes (action_timeout={limit}): the agents did nothing instead. How many are late depends on the machine, "
+        "its load and the number of jobs, and so do these scores. Give more time or fewer jobs to have scores that can "
+        "be repeated."
+    )

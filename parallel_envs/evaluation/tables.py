@@ -30,7 +30,7 @@ def tables(result: EvaluationResult) -> Iterator[RenderableType]:
     yield _figures(result)
     if result.failures:
         yield _failures(result)
-    if late := sum(sum(record.timeouts.values()) for record in result.episodes):
+    if late := sum(record.late for record in result.episodes):
         yield Text(f"{late:,} action{'s were' if late > 1 else ' was'} late, and default actions took their place.")
     if result.missing:
         played = len(result.episodes)
@@ -42,10 +42,12 @@ def _figures(result: EvaluationResult) -> Table:
     for name, held in (("mission", result.missions), ("policy", result.policies)):
         longest = max(map(len, [name, *held]))
         table.add_column(name, overflow="fold", min_width=min(longest, _LEAST_WIDTH))
-    for name in _COLUMNS:
+    is_late = any(record.late for record in result.episodes)
+    for name in (*_COLUMNS, "late") if is_late else _COLUMNS:
         table.add_column(name, justify="right", overflow="fold")
     for mission, policy, summary, ends_section in _rows(result):
-        table.add_row(escape(mission), escape(policy), *_cells(summary), end_section=ends_section)
+        late = (str(summary.late),) if is_late else ()
+        table.add_row(escape(mission), escape(policy), *_cells(summary), *late, end_section=ends_section)
     return table
 
 

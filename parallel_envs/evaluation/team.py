@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from parallel_envs.evaluation.candidates import Candidate
+from parallel_envs.evaluation.checkpoints import HeldCheckpoint, named_as_given
 from parallel_envs.evaluation.generators import seeded_globally
 from parallel_envs.evaluation.originals import Original, reseed
 from parallel_envs.evaluation.threads import limit_torch
@@ -48,8 +49,8 @@ class Originals:
     def _make(self, candidate: Candidate, agent: Agent, spaces: tuple[Any, Any], seed: int) -> Original:
         source, (observation_space, action_space) = candidate.source, spaces
         if isinstance(source, PolicySpec):
-            spec = source.for_agent(agent, observation_space=observation_space, action_space=action_space, seed=seed)
-            make = partial(_made, spec, seed)
+            known = {"observation_space": observation_space, "action_space": action_space, "seed": seed}
+            make = partial(_made, candidate.spec().for_agent(agent, **known), seed, candidate.held)
             self._to_close.append(made := make())
             return Original(made, make)
         if isinstance(source, BatchPolicy):
@@ -75,16 +76,16 @@ class Originals:
                 closing.callback(close_policy, policy)
 
 
-def _made(spec: PolicySpec, seed: int) -> Any:
+def _made(spec: PolicySpec, seed: int, held: HeldCheckpoint | None) -> Any:
     """The policy. If it has brought torch along, whose generator had not been seeded then, it is made again."""
     had_torch = "torch" in sys.modules
-    with seeded_globally(seed):
+    with seeded_globally(seed), named_as_given(held):
         policy = spec.make()
     limit_torch()  # whatever the policy thinks of it
     if had_torch or "torch" not in sys.modules:
         return policy
     close_policy(policy)
-    return _made(spec, seed)
+    return _made(spec, seed, held)
 
 
 def _refusal(candidate: Candidate) -> Callable[[], Any]:

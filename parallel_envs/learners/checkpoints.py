@@ -116,11 +116,14 @@ def save_agent(folder: str | Path, agent: Agent, state: State) -> None:
         _write_agent(draft, agent, state)
 
 
-def load_agent(folder: str | Path, agent: Agent | None = None) -> State:
-    """An agent's state, from a folder of its own, whoever it was, or, by name, out of a checkpoint."""
+def load_agent(folder: str | Path, agent: Agent | None = None, *, with_memory: bool = True) -> State:
+    """An agent's state, from a folder of its own, whoever it was, or, by name, out of a checkpoint.
+
+    `with_memory=False` leaves out its replay buffer, whose file need not be there.
+    """
     folder = Path(folder)
     if not is_checkpoint(folder):
-        return _read(folder, agent)[0]
+        return _read(folder, agent, with_memory=with_memory)[0]
     told = _table_of(folder)
     if agent is None and len(told) == 1:
         (agent,) = told
@@ -128,7 +131,7 @@ def load_agent(folder: str | Path, agent: Agent | None = None) -> State:
         raise BadCheckpoint(f"{folder} holds several agents. Name one: {', '.join(map(repr, told))}.")
     if agent not in told:
         raise BadCheckpoint(f"{folder} holds no agent {agent!r}. It holds {', '.join(map(repr, told))}.")
-    return _read_own(told[agent], agent)
+    return _read_own(told[agent], agent, with_memory=with_memory)
 
 
 def replace_agent(checkpoint: str | Path, agent: Agent, state: State) -> None:
@@ -219,9 +222,9 @@ def _table_of(folder: str | Path) -> dict[Agent, Path]:
         raise BadCheckpoint(f"{path} does not say which agents there are, and where: {error}.") from error
 
 
-def _read_own(folder: Path, agent: Agent) -> State:
+def _read_own(folder: Path, agent: Agent, *, with_memory: bool = True) -> State:
     """The state of an agent from its own folder in a checkpoint: another's, put there by hand, is not taken for it."""
-    state, named = _read(folder, agent)
+    state, named = _read(folder, agent, with_memory=with_memory)
     if named != as_json(agent):
         raise BadCheckpoint(
             f"agent {agent!r} cannot be read from {folder}, which holds agent {named!r}. To put one agent in another's "
@@ -230,7 +233,7 @@ def _read_own(folder: Path, agent: Agent) -> State:
     return state
 
 
-def _read(folder: Path, agent: Agent | None) -> tuple[State, Any]:
+def _read(folder: Path, agent: Agent | None, *, with_memory: bool = True) -> tuple[State, Any]:
     """The state in a folder, and whose it is. `agent`: who is wanted, for errors."""
     try:
         told = _read_json(folder / _ONE)
@@ -238,7 +241,7 @@ def _read(folder: Path, agent: Agent | None) -> tuple[State, Any]:
         if told.get("form") is not None:
             state["form"] = told["form"]
         state["arrays"] = _read_arrays(folder / _ARRAYS, told["checksum"])
-        if told["has_memory"]:
+        if told["has_memory"] and with_memory:
             counters, arrays = read_archive(folder / _MEMORY)
             state["memory"] = {"counters": counters, "arrays": arrays}
     except (KeyError, ValueError, TypeError, OSError) as error:

@@ -43,7 +43,7 @@ class TrainedAgent:
     def load(self, folder: str | Path) -> None:
         """Become the agent in this folder. Raises BadCheckpoint, FileNotFoundError."""
         where = newest_checkpoint(folder) or Path(folder)
-        state = load_agent(where, self.agent)
+        state = load_agent(where, self.agent, with_memory=False)
         try:
             config = read_config(state["config"], "config", configs_by_name())
             algorithm = ALGORITHMS[type(config)](config, *self._spaces, agent=self.agent)

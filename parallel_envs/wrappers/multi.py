@@ -54,7 +54,10 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         policy: A policy for each agent in a dict, or a `MultiAgentPolicy`, which is asked for an agent's when it is
             first met. A policy has `step(observation)`, or is a function of the observation; it must not write into
             what it observes.
-        strategy: A name (see `STRATEGIES`), or one for each agent in a dict.
+        strategy: A name (see `STRATEGIES`), or one for each agent in a dict; agents that are not in the dict are asked
+            one after another ("sequential"), as all are by default. "batch" and "gpu" compute networks in one pass,
+            which rounds differently: continuous actions may differ in their last digits. "auto" measures and chooses,
+            so which rounding there is depends on the clock.
         workers: How many threads and processes at most, if no `budget` is given.
         budget: A pool to share with other wrappers. Whoever made it closes it.
         rules: Deadlines and failures.
@@ -64,7 +67,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
     def __init__(
         self,
         policy: MultiAgentPolicy | Mapping[Agent, Any],
-        strategy: str | Mapping[Agent, str] = "auto",
+        strategy: str | Mapping[Agent, str] = "sequential",
         *,
         workers: int | None = None,
         budget: PolicyPool | None = None,
@@ -198,7 +201,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         return self.policy[agent]
 
     def _strategy_of(self, agent: Agent) -> str:
-        return self.strategy if isinstance(self.strategy, str) else self.strategy.get(agent, "auto")
+        return self.strategy if isinstance(self.strategy, str) else self.strategy.get(agent, "sequential")
 
     # ---- agents and state -------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,19 @@ class Fused:
                 fuse.write(b".")
             if Path(name).stat().st_size >= FUSE_LENGTH:
                 os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+
+class Slow:
+    """Pushes the cart to the left, and takes 0.1 s for its third action."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def step(self, observation: Any) -> int:
+        self.steps += 1
+        if self.steps == 3:
+            time.sleep(0.1)
         return 0
 
 

@@ -7,8 +7,11 @@ import errno
 import io
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from typer.testing import Result
 
 from parallel_envs.cli.thresholds import Threshold
 from parallel_envs.evaluation import EvaluationResult
+from parallel_envs.evaluation import evaluate as play
 from parallel_envs.evaluation.trajectories import read_episode
 from tests.cli.agents import FUSE
 from tests.cli.test_tool import command, told
@@ -63,14 +67,27 @@ def test_a_file_is_written_as_its_ending_says(name: str, beginning: str, tmp_pat
 
 def test_settings_reach_the_evaluation(tmp_path: Path) -> None:
     pytest.importorskip("mpe2")
-    words = ("-p", "random", "-p", "noop", "--proportions", "2,1", "-s", "7", "--seed", "5", "--action-timeout-ms", "0")
+    words = (
+        "-p",
+        "random",
+        "-p",
+        "noop",
+        "--proportions",
+        "2,1",
+        "-s",
+        "7",
+        "--seed",
+        "5",
+        "--action-timeout-ms",
+        "60000",
+    )
     result = command("eval", *SPREAD, *words, "-e", "3", "--parallel-policy", "thread", "-o", str(tmp_path / "r.json"))
     assert result.exit_code == 0, result.output
     read = EvaluationResult.from_json(tmp_path / "r.json")
     assert {name: read.settings[name] for name in ("seed", "max_steps", "action_timeout", "parallel_policy")} == {
         "seed": 5,
         "max_steps": 7,
-        "action_timeout": None,
+        "action_timeout": 60.0,
         "parallel_policy": "thread",
     }
     assert [sorted(record.assignment.values()) for record in read.episodes] == [["noop", "random", "random"]] * 3
@@ -175,6 +192,33 @@ def test_success_is_judged_where_the_env_tells_it() -> None:
     assert command("eval", *env, "--fail-below", "success=1").exit_code == 1
 
 
+def test_late_actions_are_shown_and_are_exit_code_1_unless_they_are_allowed(tmp_path: Path) -> None:
+    words = ("eval", *CART, "-p", "tests.cli.agents:Slow", "-e", "2", "--action-timeout-ms", "20")
+    result = command(*words, "-o", str(tmp_path / "r.json"))
+    assert result.exit_code == 1, result.output
+    assert "late" in result.stdout
+    assert "late in 2 of 2 episodes (action_timeout=0.02): the agents did nothing instead." in told(result)
+    assert "With --allow-late this is no error." in told(result)
+    document = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
+    late = [episode["late"] for episode in document["episodes"]]
+    assert min(late) >= 1
+    assert (
+        document["missions"]["CartPole-v1"]["late"]
+        == document["policies"]["tests.cli.agents:Slow"]["late"]
+        == sum(late)
+    )
+    allowed = command(*words, "--allow-late", "--format", "csv")
+    assert allowed.exit_code == 0, allowed.output
+    assert all(int(row["late"]) >= 1 for row in csv.DictReader(io.StringIO(allowed.stdout)))
+    assert "late in 2 of 2 episodes" in told(allowed)
+
+
+def test_without_a_deadline_no_action_is_late() -> None:
+    result = command("eval", *CART, "-p", "tests.cli.agents:Slow", "-e", "1")
+    assert result.exit_code == 0, result.output
+    assert "late" not in result.output
+
+
 def test_a_policy_that_has_not_played_misses_its_threshold() -> None:
     threshold = Threshold.parse("late:mean=3")
     assert threshold.missed_by(EvaluationResult(episodes=())) == ["late: mean is not known, and 3 is wanted."]
@@ -232,6 +276,132 @@ def test_a_killed_evaluation_is_resumed(tmp_path: Path) -> None:
 
 def told_by(result: EvaluationResult) -> list[Any]:
     return [(record.key, record.seed, record.returns, record.length) for record in result.episodes]
+
+
+# ---- going on -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jobs", ["0", "2"])
+def test_ctrl_c_says_how_to_go_on_and_that_is_enough(jobs: str, tmp_path: Path) -> None:
+    file, straight = tmp_path / "it's here.json", tmp_path / "straight.json"
+    words = ["eval", *CART, "-p", "tests.cli.agents:Slow", "-e", "40", "-s", "9", "--seed", "5", "-o"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "parallel_envs", *words, str(file), "--jobs", jobs, "--fail-below", "mean=500"],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not file.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    begun = EvaluationResult.from_json(file)
+    assert begun.interrupted
+    assert 0 < len(begun.episodes) < 40
+    told_at_the_end = (
+        f"{len(begun.episodes)} of 40 episodes were played, which are kept. To play the rest: parallel-envs "
+    )
+    (line,) = [line for line in said.splitlines() if line.startswith(told_at_the_end)]
+    rest = command(*shlex.split(line.removeprefix(told_at_the_end)))
+    assert rest.exit_code == 1, "the threshold too is kept"
+    assert "below 500." in told(rest)
+    assert "were played, which are kept" not in told(rest)
+    assert command(*words, str(straight)).exit_code == 0
+    one, other = EvaluationResult.from_json(file), EvaluationResult.from_json(straight)
+    assert told_by(one) == told_by(other)
+    assert one.settings == other.settings
+    assert one.options["jobs"] == jobs
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    """The file of an evaluation of which one episode of three was played."""
+    file = tmp_path / "begun.json"
+    words = ("-e", "3", "-s", "9", "--seed", "5", "--action-timeout-ms", "60000.7", "--strict")
+    assert command("eval", *CART, *LEFT, *words, "-o", str(file)).exit_code == 0
+    document = json.loads(file.read_text(encoding="utf-8"))
+    document |= {"interrupted": True, "episodes": document["episodes"][:1], "missing": [["CartPole-v1", 1]]}
+    file.write_text(json.dumps(document), encoding="utf-8")
+    return file
+
+
+def test_the_file_is_enough_to_go_on(begun: Path) -> None:
+    result = command("eval", "--resume", str(begun))
+    assert result.exit_code == 0, result.output
+    found = EvaluationResult.from_json(begun)
+    assert (len(found.episodes), found.missing, found.interrupted) == (3, (), False)
+    assert {name: found.settings[name] for name in ("seed", "max_steps", "episodes", "action_timeout")} == {
+        "seed": 5,
+        "max_steps": 9,
+        "episodes": 3,
+        "action_timeout": 60000.7 / 1000,  # a number that does not survive the way to milliseconds and back
+    }
+    assert found.options["strict"] is True
+    again = command("eval", "--resume", str(begun))
+    assert again.exit_code == 0, "there is nothing left to do"
+
+
+def test_what_no_number_depends_on_may_be_given_besides(begun: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    before = begun.read_text(encoding="utf-8")
+    result = command(
+        "eval", "--resume", str(begun), "-o", str(other), "--jobs", "2", "-e", "4", "--format", "csv", *CART
+    )
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("mission,")
+    assert begun.read_text(encoding="utf-8") == before
+    found = EvaluationResult.from_json(other)
+    assert (len(found.episodes), found.options["jobs"]) == (4, "2")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--seed", "6"], "begun.json was made with --seed 5, and 6 is asked for."),
+        (["--steps", "8"], "begun.json was made with --steps 9, and 8 is asked for."),
+        (["--action-timeout-ms", "0"], "begun.json was made with action_timeout=60.0006"),
+        (["-p", "random"], "begun.json was made with policies="),
+        (["-m", "CartPole-v0"], "holds 1 episodes that are not asked for now, and would not hold them any more."),
+        (["--proportions", "2"], "begun.json was made with policies="),
+    ],
+)
+def test_what_contradicts_the_file_is_refused(words: list[str], message: str, begun: Path) -> None:
+    before = begun.read_text(encoding="utf-8")
+    result = command("eval", "--resume", str(begun), *words)
+    assert result.exit_code == 2, result.output
+    assert message in told(result)
+    assert begun.read_text(encoding="utf-8") == before
+
+
+def test_a_file_that_a_program_wrote_is_enough_where_it_gave_names(tmp_path: Path) -> None:
+    named, unnamed = tmp_path / "named.json", tmp_path / "unnamed.json"
+    play("CartPole-v1", {"it": "random"}, 2, save=named)
+    play("CartPole-v1", {"it": lambda seen: 0}, 2, save=unnamed)
+    result = command("eval", "--resume", str(named), "-e", "3")
+    assert result.exit_code == 0, result.output
+    assert len(EvaluationResult.from_json(named).episodes) == 3
+    refused = command("eval", "--resume", str(unnamed))
+    assert refused.exit_code == 2
+    assert "unnamed.json does not say in words what was evaluated" in told(refused)
+    assert "Give --policy besides, or go on in that program" in told(refused)
+
+
+def test_a_damaged_option_is_told(begun: Path) -> None:
+    document = json.loads(begun.read_text(encoding="utf-8"))
+    document["options"]["jobs"] = [3]
+    begun.write_text(json.dumps(document), encoding="utf-8")
+    result = command("eval", "--resume", str(begun))
+    assert result.exit_code == 2
+    assert "begun.json is damaged: its option 'jobs' is [3]. Give --jobs besides." in told(result)
+
+
+def test_where_nothing_is_kept_that_is_told() -> None:
+    result = command("eval", *CART, "-p", "tests.cli.agents:Interrupted", "-e", "3")
+    assert result.exit_code == 130
+    assert "0 of 3 episodes were played, and cannot be gone on with: there is no --output FILE.json." in told(result)
 
 
 # ---- what is refused ----------------------------------------------------------------------------------------------

@@ -44,9 +44,9 @@ def test_settings_tell_what_the_numbers_depend_on() -> None:
             }
         },
         "parallel_policy": "sequential",
-        "action_timeout": 0.25,
+        "action_timeout": None,
         "lateness_budget": 5.0,
-        "episode_timeout": 600.0,
+        "episode_timeout": None,
         "max_steps": 20,
         "info_keys": ["a"],
         "episodes": 2,

@@ -206,3 +206,26 @@ def test_workers_that_cannot_begin_are_told() -> None:
 
     with pytest.raises(BadEvaluation, match=r"Workers cannot begin \(ValueError"):
         evaluate(Course, {"it": Unreadable()}, 2, jobs=1)
+
+
+class Dawdling(AgentPolicy):
+    """Takes 1.5 s for its second action."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def step(self, observation: Any) -> int:
+        self.asked += 1
+        time.sleep(1.5 * (self.asked == 2))
+        return 0
+
+
+def test_a_long_episode_is_warned_of_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("_LONG_SECONDS", "_GRACE_SECONDS", "_FRESH_GRACE_SECONDS"):
+        monkeypatch.setattr(crew, name, 0.25)
+    found = evaluate(Mission(name="m", env=Course, kwargs={"agents": ("one",)}), {"it": Dawdling()}, 1, jobs=1)
+    assert found.failures == ()
+    assert caplog.text.count("Episode 0 of 'm' has been in worker 0") == 1
+    assert "give episode_timeout (--episode-timeout)" in caplog.text

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ OTHERS = [
     Mission(name="spread", env="mpe2.simple_spread_v3", kwargs={"max_cycles": 8}),
     Mission(name="cart", env="CartPole-v1"),
 ]
-SETTINGS: dict[str, Any] = {"action_timeout": 60.0, "seed": 7}
+SETTINGS: dict[str, Any] = {"seed": 7}
 
 
 def nearest_corner(observation: Any) -> int:
@@ -130,3 +133,39 @@ def test_networks_play_the_same() -> None:
     found.append(evaluate(OTHERS[:1], policy, 4, **SETTINGS))
     assert found[0] == found[1] == found[2], "settings too are those of the numbers, not of the workers"
     assert torch.get_num_threads() == threads
+
+
+# ---- on a machine that is slow ------------------------------------------------------------------------------------
+
+
+class SlowElsewhere(Counting):
+    """Acts as `Counting`, but takes 0.3 s for its second action in any process but the one that made it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.home = os.getpid()
+
+    def step(self, observation: Any) -> int:
+        action = super().step(observation)
+        if self.asked == 2 and os.getpid() != self.home:
+            time.sleep(0.3)
+        return action
+
+
+def test_slowness_changes_no_number() -> None:
+    here, slow = (evaluate(COURSES, {"it": SlowElsewhere()}, 2, jobs=jobs, **SETTINGS) for jobs in (0, 2))
+    assert max(record.seconds for record in slow.episodes) > 0.3
+    assert slow == here
+    assert [record.late for record in slow.episodes] == [0, 0, 0, 0]
+
+
+def test_late_actions_are_counted_and_warned_of() -> None:
+    deadline: dict[str, Any] = {"action_timeout": 0.1, "jobs": 1, **SETTINGS}
+    with pytest.warns(RuntimeWarning, match=r"12 actions were late in 4 of 4 episodes \(action_timeout=0\.1\)"):
+        found = evaluate(COURSES, {"it": SlowElsewhere()}, 2, **deadline)
+    assert [record.late for record in found.episodes] == [3, 3, 3, 3]
+    assert {name: summary.late for name, summary in found.per_mission().items()} == {"course": 6, "long course": 6}
+    assert found.per_policy()["it"].late == 12
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert evaluate(COURSES, {"it": Counting()}, 1, **deadline).per_policy()["it"].late == 0

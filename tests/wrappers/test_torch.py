@@ -587,3 +587,17 @@ def test_a_bare_network_is_told_of_torch_policy_which_is_found_beside_the_wrappe
         wrap({"a": nn.Linear(2, 4)}, "batch")
     assert wrappers.TorchPolicy is TorchPolicy
     assert "TorchPolicy" in dir(wrappers)
+
+
+def test_by_default_nothing_is_measured_and_actions_are_those_of_each_policy_alone(wrap: Wrap) -> None:
+    def policies() -> dict[str, Any]:
+        space = spaces.Box(-1.0, 1.0, (4,), np.float32)
+        return {agent: TorchPolicy(networks.mlp(seed), space) for seed, agent in enumerate("abcd")}
+
+    together, alone = wrap(policies()), policies()
+    for number in range(12):
+        seen = {agent: np.random.default_rng(number).standard_normal(6, np.float32) for agent in alone}
+        actions = together.step(seen)
+        for agent, policy in alone.items():
+            np.testing.assert_array_equal(actions[agent], policy.step(seen[agent]))
+    assert together.strategy == "sequential"

@@ -1,0 +1,211 @@
+"""Runs that are evaluated while they are still training: all episodes play with one checkpoint."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Mission, checkpoints, evaluate
+from parallel_envs.evaluation.recording import record_videos
+from parallel_envs.evaluation.work import Key
+from parallel_envs.learners.run_folder import newest_checkpoint
+from parallel_envs.learners.training import begin
+
+SETTINGS = """
+env: CartPole-v1
+num_envs: 2
+backend: serial
+total_steps: 1200
+checkpoint_every: 300
+keep_checkpoints: 9
+update_mode: sequential
+tensorboard: false
+algorithm: {name: ppo, rollout_length: 32, minibatch_size: 32, num_epochs: 8, learning_rate: 0.01}
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with several checkpoints."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "settings.yaml").write_text(SETTINGS)
+    return begin(folder / "settings.yaml", [f"folder={folder / 'run'}"])
+
+
+class Training:
+    """A training run whose checkpoints appear when they are told to."""
+
+    def __init__(self, trained: Path, folder: Path) -> None:
+        self.folder, self._all = folder, sorted((trained / "checkpoints").iterdir())
+        (folder / "checkpoints").mkdir(parents=True)
+        for name in ("run.json", "settings.yaml"):
+            shutil.copy(trained / name, folder)
+        self.first = self.write(self._all[0])
+
+    def write(self, checkpoint: Path) -> Path:
+        draft, place = self.folder / "checkpoints" / ".new", self.folder / "checkpoints" / checkpoint.name
+        shutil.copytree(checkpoint, draft)
+        draft.rename(place)
+        return place
+
+    def go_on(self) -> None:
+        """Write the last checkpoint and remove the first."""
+        self.write(self._all[-1])
+        shutil.rmtree(self.first)
+
+    # ---- as a Progress: training goes on as soon as the evaluation has begun ----
+
+    def begin(self, work: Sequence[Key], done: Sequence[EpisodeRecord]) -> None:
+        self.go_on()
+
+    def note(self, record: EpisodeRecord) -> None: ...
+
+
+@pytest.fixture
+def training(trained: Path, tmp_path: Path) -> Training:
+    return Training(trained, tmp_path / "run")
+
+
+class FlakyCart(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A cart whose process ends in the third episode, unless the file is there, which it makes then."""
+
+    resets = 0
+
+    def __init__(self, once: str) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.once = Path(once)
+
+    def reset(self, **kwargs: Any) -> Any:
+        type(self).resets += 1
+        if self.resets == 4 and not self.once.exists():  # a rehearsal is the first
+            self.once.touch()
+            os._exit(1)
+        return super().reset(**kwargs)
+
+
+def cart(tmp_path: Path, *, is_flaky: bool) -> Mission:
+    once = tmp_path / "once"
+    if not is_flaky:
+        once.touch()
+    return Mission(name="cart", env=FlakyCart, kwargs={"once": str(once)})
+
+
+def played(run: Path, tmp_path: Path, **settings: Any) -> EvaluationResult:
+    return evaluate(cart(tmp_path, is_flaky=False), {"it": str(run)}, 4, seed=3, **settings)
+
+
+def told_of(result: EvaluationResult) -> dict[str, Any]:
+    told: dict[str, Any] = result.settings["policies"]["it"]
+    return told
+
+
+@pytest.mark.parametrize("jobs", [0, 2])
+def test_training_that_goes_on_changes_nothing(training: Training, tmp_path: Path, jobs: int) -> None:
+    before = played(training.folder, tmp_path)
+    meanwhile = played(training.folder, tmp_path, jobs=jobs, progress=training)
+    assert meanwhile == before
+    after = played(training.folder, tmp_path)
+    assert [one.score for one in after.episodes] != [one.score for one in before.episodes]
+    assert told_of(after)["checkpoint"] != told_of(before)["checkpoint"] == str(training.first)
+    assert told_of(after)["digest"] != told_of(before)["digest"]
+
+
+def test_a_second_try_plays_with_the_same_checkpoint(training: Training, tmp_path: Path) -> None:
+    before = played(training.folder, tmp_path)
+    (tmp_path / "once").unlink()
+    found = evaluate(cart(tmp_path, is_flaky=True), {"it": str(training.folder)}, 4, seed=3, jobs=1, progress=training)
+    assert [one.attempts for one in found.episodes] == [1, 1, 2, 1]
+    assert [one.score for one in found.episodes] == [one.score for one in before.episodes]
+
+
+def test_the_newest_checkpoint_is_the_one_that_learners_call_so(trained: Path, tmp_path: Path) -> None:
+    (run := tmp_path / "run").mkdir()
+    assert checkpoints._newest(run) == newest_checkpoint(run) is None
+    shutil.copytree(trained / "checkpoints", run / "checkpoints")
+    for odd in ("99999999", ".100000000.old", "best"):
+        (run / "checkpoints" / odd).mkdir()
+    assert checkpoints._newest(run) == newest_checkpoint(run)
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_copied_gives_way_to_the_newer_one(
+    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, tries = checkpoints._copy, list[Path]()
+
+    def late(folder: Path, to: Path, skipped: Sequence[str]) -> None:
+        tries.append(folder)
+        if len(tries) == 1:
+            training.go_on()
+        copy(folder, to, skipped)
+
+    monkeypatch.setattr(checkpoints, "_copy", late)
+    found = played(training.folder, tmp_path)
+    assert [path.name for path in tries] == [training.first.name, Path(told_of(found)["checkpoint"]).name]
+    assert found == played(training.folder, tmp_path)
+
+
+def test_nothing_stays_behind(training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (temporary := tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    found = played(training.folder, tmp_path)
+    assert list(temporary.iterdir()) == []
+    assert str(temporary) not in found.to_json()
+
+
+def test_a_run_without_a_checkpoint_is_told(training: Training, tmp_path: Path) -> None:
+    shutil.rmtree(training.first)
+    with pytest.raises(BadEvaluation, match=r"The run .*run of the policy 'it' has no checkpoint yet"):
+        played(training.folder, tmp_path)
+
+
+def test_errors_name_the_folder_that_was_given(training: Training) -> None:
+    with pytest.raises(BadEvaluation) as raised:
+        evaluate("MountainCar-v0", {"it": str(training.folder)}, 1)
+    assert str(training.first) in str(raised.value)
+    assert "parallel-envs-" not in str(raised.value)
+
+
+# ---- going on -----------------------------------------------------------------------------------------------------
+
+
+def test_the_rest_is_played_with_the_same_checkpoint(training: Training, tmp_path: Path, trained: Path) -> None:
+    whole = played(training.folder, tmp_path)
+    begun = evaluate(cart(tmp_path, is_flaky=False), {"it": str(training.folder)}, 2, seed=3)
+    training.write(max((trained / "checkpoints").iterdir()))
+    assert played(training.folder, tmp_path, resume=begun, jobs=1) == whole
+
+
+def test_a_checkpoint_that_is_gone_cannot_be_gone_on_with(training: Training, tmp_path: Path) -> None:
+    begun = evaluate(cart(tmp_path, is_flaky=False), {"it": str(training.folder)}, 2, seed=3)
+    training.go_on()
+    with pytest.raises(BadEvaluation, match=rf"of the checkpoint {training.first}, which is gone"):
+        played(training.folder, tmp_path, resume=begun)
+
+
+def test_a_checkpoint_that_has_changed_cannot_be_gone_on_with(
+    training: Training, tmp_path: Path, trained: Path
+) -> None:
+    begun = evaluate(cart(tmp_path, is_flaky=False), {"it": str(training.folder)}, 2, seed=3)
+    shutil.rmtree(training.first)
+    shutil.copytree(max((trained / "checkpoints").iterdir()), training.first)
+    with pytest.raises(BadEvaluation, match=rf"{training.first}, and the checkpoint or the code of the policy has ch"):
+        played(training.folder, tmp_path, resume=begun)
+
+
+def test_what_is_filmed_is_what_was_evaluated(training: Training, tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    found = played(training.folder, tmp_path)
+    training.go_on()
+    videos = record_videos(found, cart(tmp_path, is_flaky=False), {"it": str(training.folder)}, "best", tmp_path / "v")
+    with pytest.raises(BadEvaluation, match="which is gone"):
+        next(videos)
