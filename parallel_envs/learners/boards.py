@@ -48,7 +48,7 @@ class Board:
                     self._writer.add_scalar(name, value, steps)
         except OSError as error:
             self._has_failed = True
-            _log.warning("TensorBoard has a gap from step %d on: %s. %s has all metrics.", steps, error, METRICS)
+            _log.warning("TensorBoard has a gap from step %d on: %s. %s has all metrics.", steps, str(error), METRICS)
             self.close()
 
     def try_again(self) -> None:
@@ -63,7 +63,7 @@ class Board:
                 writer.close()
             except OSError as error:
                 if not self._has_failed:
-                    _log.warning("The last lines for TensorBoard could not be written: %s", error)
+                    _log.warning("The last lines for TensorBoard could not be written: %s", str(error))
 
 
 def _opened(folder: Path, steps: int) -> Any:

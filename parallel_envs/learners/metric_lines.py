@@ -45,7 +45,7 @@ class MetricLines:
         except OSError as error:
             if not self._has_warned:
                 self._has_warned = True
-                _log.warning("Lines of %s wait in memory until they can be written: %s", METRICS, error)
+                _log.warning("Lines of %s wait in memory until they can be written: %s", METRICS, str(error))
 
     def sync(self) -> None:
         """Have the disk hold all of them. Raises OSError if it cannot; the lines then go on waiting."""

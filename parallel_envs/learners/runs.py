@@ -166,7 +166,7 @@ class Run(ClosedAtExit):
             for old in checkpoints_in(self.folder)[: -self._keep]:
                 forget(old)
         except OSError as error:  # they are forgotten when the next one is saved
-            _log.warning("Old checkpoints in %s could not be removed: %s", self.folder, error)
+            _log.warning("Old checkpoints in %s could not be removed: %s", self.folder, str(error))
         return folder
 
     def save_if_possible(

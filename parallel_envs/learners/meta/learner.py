@@ -181,7 +181,7 @@ class Learner(Player):
             except Diverged as error:
                 if self.settings.train.on_divergence == "raise":
                     raise
-                _log.warning("%s", error)
+                _log.warning("%s", str(error))
             stats["skipped"] = float(self.agent.counters["skipped"])
             self.num_iters_done += 1
             self.log_train_stats(run, stats)
