@@ -86,7 +86,7 @@ def full_disk(folder: Path) -> Iterator[FullDisk]:
         return renamed(path, target)
 
     def fsync(descriptor: int) -> None:
-        disk.need_room(os.readlink(f"/proc/self/fd/{descriptor}"))
+        disk.need_room(Path(f"/proc/self/fd/{descriptor}").readlink())
         synced(descriptor)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -48,7 +48,7 @@ class PoisonedAtFirst(Poisoned):
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self.num_episodes += 1
         if self.num_episodes == 4:
-            self.poison = None
+            self.poison = 1.0
         return super().reset(seed, options)
 
 

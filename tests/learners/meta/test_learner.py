@@ -165,7 +165,7 @@ def test_training_in_which_some_updates_were_undone_warns(tmp_path: Path, caplog
     assert own["skipped"] == 1
 
 
-def test_training_goes_on_where_the_disk_was_full_for_a_while(tmp_path: Path) -> None:
+def test_training_goes_on_where_the_disk_was_full_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
     with full_disk(folder) as disk, Learner({**settings(train__num_iters=4), "checkpoint_every": 1}) as learner:
         save, kept = learner.save, []
@@ -176,7 +176,7 @@ def test_training_goes_on_where_the_disk_was_full_for_a_while(tmp_path: Path) ->
             save(where)
             kept.append(learner.num_iters_done)
 
-        learner.save = saved  # type: ignore[method-assign]
+        monkeypatch.setattr(learner, "save", saved)
         learner.train(folder)
         assert kept == [1, 3, 4]
         got = weights(learner)
@@ -188,7 +188,7 @@ def test_training_goes_on_where_the_disk_was_full_for_a_while(tmp_path: Path) ->
             disk.fill()
             save(where)
 
-        learner.save = fails  # type: ignore[method-assign]
+        monkeypatch.setattr(learner, "save", fails)
         with pytest.raises(CheckpointNotSaved, match="No space left on device"):
             learner.train(tmp_path / "full")
         np.testing.assert_array_equal(weights(learner), got)
