@@ -98,11 +98,14 @@ class WorkerTimeout(ParallelEnvsError, TimeoutError, multiprocessing.TimeoutErro
 
 
 class StepTimeout(WorkerTimeout):
-    """Environments did not answer in time. `env_ids` are those that were still silent."""
+    """Environments did not answer in time. `env_ids` are those that were still silent after `seconds`."""
 
-    def __init__(self, text: str, *, workers: Sequence[int] = (), env_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self, text: str, *, workers: Sequence[int] = (), env_ids: Sequence[int] = (), seconds: float | None = None
+    ) -> None:
         super().__init__(text, workers=workers)
         self.env_ids = tuple(env_ids)
+        self.seconds = seconds
 
 
 class RemoteTraceback(Exception):

@@ -13,14 +13,15 @@ import typer
 def plain_errors(
     *kinds: type[BaseException], words: Mapping[str, str] | None = None, exit_code: int = 2
 ) -> Iterator[None]:
-    """Errors of these kinds end the program with their text and this exit code.
+    """Errors of these kinds end the program with their text, their notes and this exit code.
 
     `words`: what arguments in their texts are called on the command line; `jobs=2` becomes `--jobs 2`.
     """
     try:
         yield
     except kinds as error:
-        typer.echo(_in_options(str(error), words or {}), err=True)
+        for told in (str(error), *getattr(error, "__notes__", ())):
+            typer.echo(_in_options(told, words or {}), err=True)
         raise typer.Exit(exit_code) from None
 
 

@@ -25,12 +25,16 @@ def train(
     Example: parallel-envs train examples/simple_spread.yaml seed=1 algorithm.learning_rate=0.001
     """
     config, overrides = _config_and_overrides(words or [])
-    from parallel_envs.learners.brain import Diverged
+    from parallel_envs.learners.brain import Diverged, NothingLearnt
     from parallel_envs.learners.checkpoints import BadCheckpoint
-    from parallel_envs.learners.runs import BadRun
+    from parallel_envs.learners.runs import BadRun, CheckpointNotSaved
     from parallel_envs.learners.settings import BadSettings
 
-    with plain_errors(BadCheckpoint, BadRun, BadSettings, Diverged, OSError), _faults_elsewhere():
+    with (
+        plain_errors(BadCheckpoint, BadRun, BadSettings, Diverged, OSError),
+        plain_errors(NothingLearnt, CheckpointNotSaved, exit_code=1),
+        _faults_elsewhere(),
+    ):
         from parallel_envs.learners.training import begin, go_on
 
         if resume is not None:
@@ -56,7 +60,6 @@ def _faults_elsewhere() -> Iterator[None]:
     except (EnvError, WorkerDied, WorkerTimeout) as error:
         for told in (*_traceback_of(error.__cause__), str(error), *getattr(error, "__notes__", ())):
             typer.echo(told.strip(), err=True)
-        typer.echo("What was learnt up to the last checkpoint is kept: see --resume.", err=True)
         raise typer.Exit(1) from None
 
 

@@ -19,6 +19,9 @@ from parallel_envs.learners.settings import WHY_SIMULTANEOUS, BadSettings, Train
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.multiagent.by_name import env_factory
 
+_FAILURE_OPTIONS = ("on_failure", "step_timeout", "reset_timeout", "start_timeout", "max_restarts", "restart_window")
+"""Settings that are options of the manager, under the same names."""
+
 
 @contextlib.contextmanager
 def learners_of(settings: TrainSettings) -> Iterator[IndependentLearners]:
@@ -67,7 +70,11 @@ def _envs(settings: TrainSettings, shares: Shares | None) -> MultiAgentEnvManage
     workers = min(asked or settings.num_envs, settings.num_envs)
     try:
         return MultiAgentEnvManager(
-            [factory] * settings.num_envs, num_workers=workers, backend=settings.backend, turns=settings.turns
+            [factory] * settings.num_envs,
+            num_workers=workers,
+            backend=settings.backend,
+            turns=settings.turns,
+            **{name: getattr(settings, name) for name in _FAILURE_OPTIONS},
         )
     except EnvError as error:
         told, wanted, _ = str(error).partition("Give turns='sequential'")

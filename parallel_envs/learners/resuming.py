@@ -22,6 +22,12 @@ MAY_CHANGE = frozenset(
         "schedule",
         "update_timeout",
         "on_divergence",
+        "on_failure",
+        "step_timeout",
+        "reset_timeout",
+        "start_timeout",
+        "max_restarts",
+        "restart_window",
     )
 )
 """Settings that may be others when a run is resumed: what is learnt does not depend on them. (Where a run ends there is

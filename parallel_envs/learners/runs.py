@@ -7,6 +7,8 @@ One process at a time is at a run.
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,9 +36,22 @@ from parallel_envs.learners.run_folder import (
 )
 from parallel_envs.learners.surroundings import surroundings
 
-__all__ = ["BadRun", "Run", "newest_checkpoint", "read_metrics", "settings_of"]
+__all__ = ["BadRun", "CheckpointNotSaved", "Run", "newest_checkpoint", "read_metrics", "settings_of"]
 
 Agent = Hashable
+
+_log = logging.getLogger(__name__)
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_MOST_MISSED = 2
+"""Checkpoints in a row that a run does without, as there is no room on the disk. The next one that fails ends it: by
+default that is after three tenths of the run, which would be lost if the machine failed."""
+_TOTALS = ("restarts",)
+"""Counts of a line of metrics that TensorBoard shows as well."""
+
+
+class CheckpointNotSaved(OSError):
+    """A checkpoint could not be written, and the run has ended. The text says why, and which one is kept."""
 
 
 class Run(ClosedAtExit):
@@ -50,6 +65,7 @@ class Run(ClosedAtExit):
     def __init__(self, folder: Path, *, keep_checkpoints: int = 3, tensorboard: bool = True) -> None:
         self.folder = folder
         self._keep = keep_checkpoints
+        self._num_missed = 0  # checkpoints since the last one that was saved
         self._choice, self._board = Choice(folder), Board(folder, wanted=tensorboard)
         self._claim = Claim(folder)
         try:
@@ -127,10 +143,13 @@ class Run(ClosedAtExit):
     def log(self, counts: Mapping[str, Any], agents: Mapping[Agent, Mapping[str, float]]) -> None:
         """One line: `counts` (with `update` and `steps`), and each agent's metrics. What is not finite becomes null."""
         self._metrics.add(counts, agents)
-        self._board.show(int(counts["steps"]), agents)
+        totals = {name: float(counts[name]) for name in _TOTALS if name in counts}
+        self._board.show(int(counts["steps"]), agents, totals)
 
     def save(self, steps: int, save: Callable[[Path], Any], chosen: str | None = None) -> Path:
         """Have a checkpoint written, whole or not at all, and forget those that are too old. Returns where it is.
+
+        Raises OSError if it cannot be written. All that was there before is there still.
 
         Args:
             steps: How far the run is.
@@ -141,6 +160,52 @@ class Run(ClosedAtExit):
         self._choice.note(chosen, steps)  # first: a note without its checkpoint is dropped, and measured again
         folder = place_of_checkpoint(self.folder, steps)
         save(folder)
-        for old in checkpoints_in(self.folder)[: -self._keep]:
-            forget(old)
+        self._num_missed = 0
+        self._board.try_again()
+        try:
+            for old in checkpoints_in(self.folder)[: -self._keep]:
+                forget(old)
+        except OSError as error:  # they are forgotten when the next one is saved
+            _log.warning("Old checkpoints in %s could not be removed: %s", self.folder, str(error))
         return folder
+
+    def save_if_possible(
+        self, steps: int, save: Callable[[Path], Any], chosen: str | None = None, *, is_last: bool = False
+    ) -> Path | None:
+        """Save a checkpoint as `save` does; on a full disk the run may go on without it.
+
+        There may be room again when the next one is due, so a run does without two in a row. A warning tells of each.
+
+        Args:
+            steps: As for `save`.
+            save: As for `save`.
+            chosen: As for `save`.
+            is_last: Whether there will be no next one.
+
+        Returns:
+            Where the checkpoint is. None: there is no room for it.
+
+        Raises:
+            CheckpointNotSaved: There was no room for the last one, or for the third in a row, or the disk reported
+                another error than that it is full.
+        """
+        try:
+            return self.save(steps, save, chosen)
+        except OSError as error:
+            self._num_missed += 1
+            told = f"The checkpoint at step {steps:,} could not be written: {error}. {self.kept()}"
+            if is_last or self._num_missed > _MOST_MISSED or error.errno not in _NO_ROOM:
+                raise CheckpointNotSaved(f"{told} {self.way_on()}") from error
+            _log.warning("%s The run goes on; make room on the disk before the next checkpoint is due.", told)
+            return None
+
+    def kept(self) -> str:
+        """Return a sentence that says which checkpoint is the newest."""
+        newest = newest_checkpoint(self.folder)
+        return f"The newest whole checkpoint is {newest}." if newest else f"{self.folder} holds no checkpoint yet."
+
+    def way_on(self) -> str:
+        """Return a sentence that says how to go on with the run when it has ended too early."""
+        if newest_checkpoint(self.folder):
+            return f"To go on from it: --resume {self.folder}"
+        return "Begin the run anew in another folder."

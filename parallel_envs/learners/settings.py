@@ -22,6 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from parallel_envs.learners.setting_mistakes import told
 from parallel_envs.yaml_files import settings_in, value_of
 
+OnFailure = Literal["restart", "raise"]
 UpdateMode = Literal["sequential", "thread", "process", "fused", "auto"]
 Strategy = Literal["sequential", "thread", "process", "batch", "gpu", "auto"]
 Backend = Literal["process", "thread", "serial", "auto"]
@@ -51,6 +52,10 @@ def _simultaneous(turns: Any) -> Any:
         raise ValueError(WHY_SIMULTANEOUS)
     return turns
 
+
+STEP_TIMEOUT, RESET_TIMEOUT, START_TIMEOUT = 300.0, 600.0, 600.0
+"""Deadlines, in seconds, of environments that are trained in. Even slow simulators take seconds for a step, so five
+minutes are a hang, and all that a night's run loses to one. A reset may load maps, and a start may start servers."""
 
 WHY_SIMULTANEOUS = "learners need all agents' actions at once, so environments that take turns cannot be trained in"
 
@@ -115,6 +120,21 @@ class TrainSettings(_Strict):
     num_envs: PositiveInt = 8
     num_workers: PositiveInt | None = None
     backend: Backend = "process"
+    on_failure: OnFailure = "restart"
+    """What to do when an environment raises or hangs, or its worker dies. "restart": the broken part is replaced, its
+    episode is cut short, nothing is learnt across the gap, and the run goes on. "raise": the run ends with the error.
+    """
+    step_timeout: PositiveFloat | None = STEP_TIMEOUT
+    """Seconds that a step of all environments may take, with the resets of those whose episode had ended; null: as
+    long as it takes. No deadline holds with `backend: serial`, where nothing can be interrupted."""
+    reset_timeout: PositiveFloat | None = RESET_TIMEOUT
+    """The same for the resets at the beginning, and behind each checkpoint."""
+    start_timeout: PositiveFloat | None = START_TIMEOUT
+    """The same for the construction of the environments."""
+    max_restarts: PositiveInt = 10
+    """How often each worker may be restarted within `restart_window` seconds. The next failure ends the run."""
+    restart_window: PositiveFloat = 600.0
+    """Seconds in which a deadline ran out are not counted."""
     total_steps: PositiveInt
     """Steps of environments, all rows together."""
     seed: NotNegative = 0

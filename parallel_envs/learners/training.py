@@ -21,8 +21,10 @@ from typing import Any
 from rich.console import Console
 from rich.logging import RichHandler
 
+from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.learners.averages import Averages
-from parallel_envs.learners.checkpoints import BadCheckpoint
+from parallel_envs.learners.brain import NothingLearnt
+from parallel_envs.learners.checkpoints import BadCheckpoint, load_checkpoint
 from parallel_envs.learners.display import Display, Progress, display
 from parallel_envs.learners.independent import IndependentLearners
 from parallel_envs.learners.loops import Loop, open_loop
@@ -30,13 +32,17 @@ from parallel_envs.learners.loops.loop import Metrics
 from parallel_envs.learners.outfit import learners_of, loop_options
 from parallel_envs.learners.repetitions import Counted, Repetitions
 from parallel_envs.learners.resuming import settings_to_go_on, why_done
-from parallel_envs.learners.runs import BadRun, Run
+from parallel_envs.learners.run_folder import newest_whole
+from parallel_envs.learners.runs import BadRun, CheckpointNotSaved, Run
 from parallel_envs.learners.settings import TrainSettings, load_settings
 from parallel_envs.learners.updates import MODES, AutoUpdates
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.rollouts.trajectories import TrajectoryStore
+from parallel_envs.vector.failures import env_names
 
 Agent = Hashable
+
+_log = logging.getLogger(__name__)
 
 
 def begin(config: str | Path, overrides: Sequence[str] = ()) -> Path:
@@ -57,11 +63,16 @@ def go_on(folder: str | Path, config: str | Path | None = None, overrides: Seque
 
     Other settings (a file, overrides) may be given as far as what is learnt does not depend on them. They are
     remembered in the folder. A run that has made `total_steps` already is told to be done, and left as it is.
+
+    Raises:
+        NothingLearnt: As `train` does, also for a run that was done before.
     """
     settings, stored = settings_to_go_on(folder, config, overrides)
     with _shown() as console:
         if told := why_done(folder, settings.total_steps):
             console.print(told, markup=False, highlight=False, soft_wrap=True)
+            agents = load_checkpoint(newest_whole(Path(folder))).agents
+            _check_learnt({agent: state["counters"] for agent, state in agents.items()})
             return Path(folder)
         with learners_of(settings) as learners:
             run, checkpoint = Run.resume(folder, **_run_options(settings))
@@ -97,13 +108,23 @@ def _chosen(learners: IndependentLearners) -> str | None:
 
 
 def train(learners: IndependentLearners, settings: TrainSettings, run: Run, console: Console | None = None) -> None:
-    """Go on until `total_steps` have been made and learnt from, with metrics and checkpoints in the run's folder."""
+    """Go on until `total_steps` have been made and learnt from, with metrics and checkpoints in the run's folder.
+
+    Whatever ends the run early has a note that says which checkpoint is kept, and how to go on from it.
+
+    Raises:
+        EnvError, WorkerDied, StepTimeout: With `on_failure: raise`, or once an environment fails more often than
+            `max_restarts` allows.
+        NothingLearnt: At the end, when everything has been saved: every update of some agent was undone. Where only
+            some updates were undone a warning says how many.
+        CheckpointNotSaved: See `Run.save_if_possible`.
+    """
     every, console = settings.checkpoint_every or settings.total_steps, console or Console(stderr=True)
     console.print(
         f"Run in {run.folder}; if it is ended: --resume {run.folder}", markup=False, highlight=False, soft_wrap=True
     )
     with (
-        _told_if_ended(learners, run, console),
+        _told_if_ended(learners, settings, run, console),
         display(settings.total_steps, console=console) as shown,
         open_loop(learners, loop_options(settings)) as loop,
     ):
@@ -114,31 +135,42 @@ def train(learners: IndependentLearners, settings: TrainSettings, run: Run, cons
             write = partial(_log_line, learners, loop, run)
             averages = Averages(settings.log_every or every, write, begins=learners.steps)
             keep = partial(_keep, learners, run, averages)
-            with _interruptible(loop, keep) as heed:
+            is_last = mark >= settings.total_steps
+            with _interruptible(loop, partial(keep, is_last=True)) as heed:
                 while not _may_save(learners, mark, every):
                     _take_in(loop.advance(), learners, loop, averages, shown)
                     heed()
                 _take_in(loop.settle(), learners, loop, averages, shown)
-                keep()
+                keep(is_last=is_last)
         shown.show(_progress(learners, loop), last=True)
-    told = f"Updates were run by {learners.mode.why}.{_left_out(learners)} {loop.report()}"
+    told = f"Updates were run by {learners.mode.why}. {loop.report()}{_told_of_restarts(learners)}"
     console.print(told, markup=False, highlight=False, soft_wrap=True)
+    _check_learnt({agent: one.counters for agent, one in learners.agents.items()})
 
 
-def _left_out(learners: IndependentLearners) -> str:
-    """Whose updates were not finite, and how many."""
-    told = [
-        f"{agent} {one.counters['skipped']:,} of {one.version:,}"
-        for agent, one in learners.agents.items()
-        if one.counters["skipped"]
-    ]
-    return f" Updates that were not finite, and undone: {', '.join(told)}." if told else ""
+def _told_of_restarts(learners: IndependentLearners) -> str:
+    """Return how often environments were restarted, and the last reason."""
+    last, number = learners.envs.last_restart, learners.envs.num_restarts
+    if last is None:
+        return ""
+    by_worker = ", ".join(f"worker {one['worker']}: {one['restarts']}" for one in learners.envs.stats())
+    return f"\nRestarts of environments: {number} ({by_worker}). The last was of {env_names(last[0])}: {last[1]}"
 
 
-def _keep(learners: IndependentLearners, run: Run, averages: Averages) -> None:
+def _check_learnt(counters: Mapping[Agent, Mapping[str, Any]]) -> None:
+    """Warn of updates that were undone since the run began, and raise NothingLearnt for agents that have no other."""
+    undone = {agent: own["skipped"] for agent, own in counters.items() if own["skipped"]}
+    if nothing := {agent: number for agent, number in undone.items() if not counters[agent]["updates"]}:
+        raise NothingLearnt.of_counts(nothing)
+    if undone:
+        told = [f"{agent} {number:,} of {number + counters[agent]['updates']:,}" for agent, number in undone.items()]
+        _log.warning("Updates that were not finite, and undone: %s.", ", ".join(told))
+
+
+def _keep(learners: IndependentLearners, run: Run, averages: Averages, *, is_last: bool) -> None:
     """Write a checkpoint, and the metrics up to it."""
     averages.flush(learners.steps)
-    run.save(learners.steps, learners.save, _chosen(learners))
+    run.save_if_possible(learners.steps, learners.save, _chosen(learners), is_last=is_last)
 
 
 class _Heeded(KeyboardInterrupt):
@@ -146,10 +178,19 @@ class _Heeded(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def _told_if_ended(learners: IndependentLearners, run: Run, console: Console) -> Iterator[None]:
-    """Say how to go on after a Ctrl-C. Entered before the display, it says so below the last frame."""
+def _told_if_ended(
+    learners: IndependentLearners, settings: TrainSettings, run: Run, console: Console
+) -> Iterator[None]:
+    """Say how to go on after a Ctrl-C or an error. Entered before the display, it says so below the last frame."""
     try:
         yield
+    except CheckpointNotSaved:  # its text says it
+        raise
+    except Exception as error:
+        error.add_note(f"{run.kept()} {run.way_on()}")
+        if settings.on_failure == "raise" and isinstance(error, EnvError | WorkerDied | StepTimeout):
+            error.add_note("With on_failure=restart a run goes on after such a failure.")
+        raise
     except _Heeded:
         told = f"Ended by Ctrl-C after {learners.steps:,} steps, which are kept: --resume {run.folder}"
         console.print(told, markup=False, highlight=False, soft_wrap=True)
@@ -210,6 +251,7 @@ def _log_line(
     report = loop.report()
     counts = {"update": learners.updates, "steps": steps, "seconds": dict(learners.seconds)}
     counts["loop"] = report.described()
+    counts["restarts"] = learners.envs.num_restarts  # since the run was begun, or resumed last
     skipped = {agent: {"skipped": float(one.counters["skipped"])} for agent, one in learners.agents.items()}
     lags = {agent: {"lag": lag.mean} for agent, lag in report.lags.items()}
     returns = {agent: {"return": value} for agent, value in learners.returns().items()}

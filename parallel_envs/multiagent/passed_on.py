@@ -63,6 +63,16 @@ class PassedOn(ClosedAtExit):
         return self.envs.stats()
 
     @property
+    def num_restarts(self) -> int:
+        """How many times a worker or an environment has been replaced so far."""
+        return self.envs.num_restarts
+
+    @property
+    def last_restart(self) -> tuple[tuple[int, ...], str] | None:
+        """The environments that were replaced last, and why, in one line. None: none was."""
+        return self.envs.last_restart
+
+    @property
     def closed(self) -> bool:
         return self.envs.closed
 

@@ -51,7 +51,7 @@ def step_timeout(
     text = f"{env_names(envs).capitalize()} did not answer within {seconds} seconds during {doing}.{advice}"
     for worker, stack in stacks.items():
         text += f"\nWorker {worker} is here:\n{without_our_own(stack)}"
-    return StepTimeout(text, workers=workers, env_ids=envs)
+    return StepTimeout(text, workers=workers, env_ids=envs, seconds=seconds)
 
 
 def env_names(envs: Sequence[int]) -> str:

@@ -77,7 +77,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         task_setter: A function of an environment and a task, for environments that take tasks in a way of their own.
         max_restarts: With `on_failure="restart"`, how often each worker may be restarted within `restart_window`
             seconds before the failure is raised after all.
-        restart_window: See `max_restarts`.
+        restart_window: See `max_restarts`. The seconds in which a deadline ran out are not counted.
     """
 
     closed = True  # until there is something to close
@@ -582,6 +582,16 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """
         self._pending.check_open("stats")
         return self._fleet.stats(self._recovery.restarts)
+
+    @property
+    def num_restarts(self) -> int:
+        """How many times a worker or an environment has been replaced so far."""
+        return sum(self._recovery.restarts)
+
+    @property
+    def last_restart(self) -> tuple[tuple[int, ...], str] | None:
+        """The environments that were replaced last, and why, in one line. None: none was."""
+        return self._recovery.last
 
     def restart(self, env_ids: int | Iterable[int] | None = None) -> None:
         """Replace environments: all, or those of `env_ids`. Each is made anew and reset with a fresh seed.

@@ -29,15 +29,21 @@ Fault = WorkerDied | EnvError | StepTimeout
 
 
 class Budget:
-    """At most `limit` restarts of each worker within `window` seconds."""
+    """At most `limit` restarts of each worker within `window` seconds.
+
+    The seconds in which a deadline ran out do not count. Otherwise an env that hangs at every step would be restarted
+    for ever where the deadline is longer than `window / limit`.
+    """
 
     def __init__(self, limit: int, window: float) -> None:
         self.limit, self.window = limit, window
         self._times: dict[int, deque[float]] = {}
 
-    def spend(self, worker: int, now: float) -> bool:
-        """Take one. False: none is left."""
+    def spend(self, worker: int, now: float, waited: float = 0.0) -> bool:
+        """Take one restart. Return False if none is left. `waited`: seconds for which the worker had just hung."""
         times = self._times.setdefault(worker, deque())
+        if waited:
+            self._times[worker] = times = deque(one + waited for one in times)
         while times and now - times[0] > self.window:
             times.popleft()
         if len(times) >= self.limit:
@@ -58,6 +64,8 @@ class Recovery:
         self.restarts = [0] * len(crew.slices)
         self.seeds = SeedTree(0)
         """Where fresh seeds come from."""
+        self.last: tuple[tuple[int, ...], str] | None = None
+        """The envs that were restarted last, and the first line of the reason. Text only: an error may hold envs."""
 
     def begin(self, seeds: SeedTree) -> None:
         """A seeded run begins: what happened before it has no say in the seeds that follow."""
@@ -157,7 +165,7 @@ class Recovery:
     def _spend(self, worker: int, envs: Sequence[int], fault: Fault | None) -> None:
         if fault is None:
             _log.info("Worker %d (%s) is restarted on request.", worker, env_names(envs))
-        elif self._budget.spend(worker, time.monotonic()):
+        elif self._budget.spend(worker, time.monotonic(), getattr(fault, "seconds", None) or 0.0):
             _log.warning("%s\nRestarting %s; all others go on as they were.", _told(fault), env_names(envs))
         else:
             fault.add_note(
@@ -166,6 +174,7 @@ class Recovery:
             )
             raise fault
         self.restarts[worker] += 1
+        self.last = tuple(envs), "asked for" if fault is None else str(fault).partition("\n")[0]
 
     def _first_request(self, env: int) -> ResetRequest:
         """How a new env begins: with a fresh seed, and with the task that its predecessor would have played next."""

@@ -56,6 +56,14 @@ def test_each_worker_has_a_budget_of_its_own() -> None:
     assert [budget.spend(worker, 0.0) for worker in (0, 1, 0, 1, 2)] == [True, True, False, False, True]
 
 
+def test_the_time_in_which_a_worker_hung_does_not_count() -> None:
+    """A deadline of 300 seconds leaves room for two hangs in a window of 600, and for any number of them in a row."""
+    budget = Budget(limit=3, window=600.0)
+    assert [budget.spend(0, 301.0 * hang, waited=300.0) for hang in range(1, 5)] == [True, True, True, False]
+    assert budget.spend(0, 301.0 * 4 + 601.0)
+    assert budget.spend(1, 301.0 * 4)
+
+
 def test_an_endless_window_never_forgets() -> None:
     budget = Budget(limit=1, window=math.inf)
     assert [budget.spend(0, now) for now in (0.0, 1e9)] == [True, False]
@@ -108,6 +116,12 @@ def test_an_env_that_hangs_at_every_step_is_given_up(make: Make) -> None:
     assert kind is StepTimeout
     assert "_inflict" in told
     assert SPENT in told
+
+
+def test_an_env_that_hangs_at_every_step_is_given_up_however_long_its_deadline(make: Make) -> None:
+    broken = partial(FaultyEnv, Fault.SLEEP, Moment.STEP, **LONG)
+    kind, _ = told_when_it_gives_up(make, broken, step_timeout=1.0, restart_window=2.0)
+    assert kind is StepTimeout
 
 
 WAYS = {"raise": (EnvError, "LookupError"), "exit": (WorkerDied, "exit code 9")}

@@ -23,7 +23,7 @@ from parallel_envs.learners.settings import BadSettings, TrainSettings, load_set
 from parallel_envs.learners.updates import UPDATE_TIMEOUT
 from parallel_envs.testing import assert_same_batch
 from tests.learners.command_lines import CHECKPOINT_STEPS, DQN, PLAIN, SAC, Train, command, learnt
-from tests.learners.test_independent import Pressing
+from tests.learners.test_independent import Poisoned, Pressing
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "simple_spread.yaml"
 
@@ -38,6 +38,18 @@ class Halved(Pressing):
     """An agent with half a character in its name."""
 
     possible_agents = ["a\ud800"]  # noqa: RUF012  # PettingZoo's form
+
+
+class PoisonedAtFirst(Poisoned):
+    """Red's pay is not finite in its first three episodes."""
+
+    num_episodes = 0
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.num_episodes += 1
+        if self.num_episodes == 4:
+            self.poison = 1.0
+        return super().reset(seed, options)
 
 
 class Failing(Pressing):
@@ -164,19 +176,40 @@ def test_a_folder_that_is_in_use_is_not_begun_in(train: Train, tmp_path: Path) -
 
 
 def test_a_run_that_is_to_end_when_an_agent_diverges_does(train: Train, tmp_path: Path) -> None:
-    poisoned = ["env=tests.learners.test_independent:Poisoned", f"agents={{blue: {json.dumps(SAC)}}}"]
-    done = train(*poisoned, "on_divergence=raise", f"folder={tmp_path / 'ended'}")
+    poisoned = [f"agents={{blue: {json.dumps(SAC)}}}"]
+    always = "env=tests.learners.test_independent:Poisoned"
+    done = train(*poisoned, always, "on_divergence=raise", f"folder={tmp_path / 'ended'}")
     assert done.exit_code == 2
     assert "Agent 'red' has not learnt" in done.output
-    done = train(*poisoned, f"folder={tmp_path / 'on'}")
-    assert done.exit_code == 0
+    done = train(*poisoned, "env=tests.learners.test_cli:PoisonedAtFirst", f"folder={tmp_path / 'on'}")
+    assert done.exit_code == 0, done.output
     states, about = learnt(tmp_path / "on")
     skipped = states["red"]["counters"]["skipped"]
     assert 1 < skipped < 10
     assert done.output.count("Agent 'red' has not learnt") == 1
+    assert states["red"]["counters"]["updates"] > 0
     assert f"Updates that were not finite, and undone: red {skipped} of" in done.output
     assert read_metrics(tmp_path / "on")[-1]["agents"]["red"]["skipped"] == skipped
     assert len(about["returns"]) == 2
+
+
+def test_a_run_in_which_an_agent_has_learnt_nothing_at_all_fails(train: Train, tmp_path: Path) -> None:
+    """Each of red's rollouts holds a reward that is not finite. What blue has learnt is saved all the same."""
+    folder = tmp_path / "run"
+    poisoned = ["env=tests.learners.test_independent:Poisoned", "agents={blue: {learning_rate: 0.01}}"]
+    done = train(*poisoned, f"folder={folder}")
+    assert done.exit_code == 1
+    states, about = learnt(folder)
+    counters = states["red"]["counters"]
+    assert (counters["updates"], counters["skipped"] > 1) == (0, True)
+    assert f"Nothing was learnt by 'red' ({counters['skipped']} of {counters['skipped']})" in done.output
+    assert "Give a lower learning_rate" in done.output
+    assert states["blue"]["counters"]["updates"] > 1
+    assert about["steps"] >= 2 * CHECKPOINT_STEPS
+    done = train(resume=folder)
+    assert done.exit_code == 1
+    assert "nothing is left to do" in done.output
+    assert "Nothing was learnt by 'red'" in done.output
 
 
 def test_environments_that_take_turns_are_refused_with_the_reason(train: Train, tmp_path: Path) -> None:
@@ -189,11 +222,11 @@ def test_environments_that_take_turns_are_refused_with_the_reason(train: Train, 
 
 
 def test_what_an_environment_raises_is_told_with_its_own_traceback(train: Train, tmp_path: Path) -> None:
-    done = train("env=tests.learners.test_cli:Failing", f"folder={tmp_path / 'run'}")
+    done = train("env=tests.learners.test_cli:Failing", "on_failure=raise", f"folder={tmp_path / 'run'}")
     assert done.exit_code == 1
     assert "in step\n    raise LookupError" in done.output
     assert "during step 9: no way" in done.output
-    assert done.output.rstrip().endswith("is kept: see --resume.")
+    assert "Begin the run anew in another folder." in done.output
     assert "learners/training.py" not in done.output
 
 

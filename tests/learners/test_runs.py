@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import shutil
@@ -15,8 +16,9 @@ import pytest
 import yaml
 
 from parallel_envs.learners.checkpoints import load_checkpoint, save_checkpoint
-from parallel_envs.learners.runs import BadRun, Run, newest_checkpoint, read_metrics
+from parallel_envs.learners.runs import BadRun, CheckpointNotSaved, Run, newest_checkpoint, read_metrics
 from parallel_envs.testing import assert_same_batch
+from tests.learners.full_disk import full_disk
 
 pytest.importorskip("safetensors")
 
@@ -188,3 +190,122 @@ def test_a_checkpoint_that_lost_its_table_is_not_passed_over(folder: Path) -> No
     (folder / "checkpoints" / "000000100" / "checkpoint.json").unlink()
     with pytest.raises(BadRun, match="no older one"):
         Run.resume(folder)
+
+
+# ---- a full disk ---------------------------------------------------------------------------------
+
+
+def scene(folder: Path, first: int, times: int | None) -> tuple[int, int, list[int]]:
+    """A run on a disk that is full for some operations between its first checkpoint and its last.
+
+    Returns how many operations there were by then, how many failed, and which checkpoints were saved.
+    """
+    saved = []
+    with full_disk(folder) as disk, a_run(folder) as run:
+        log(run, 1)
+        run.save(100, saving(1))
+        disk.fill(first, times)
+        for update in (2, 3):
+            log(run, update)
+            if run.save_if_possible(update * 100, saving(update)) is not None:
+                saved.append(update * 100)
+        counts = disk.num_operations, disk.num_failed
+        disk.free()
+        log(run, 4)
+        assert run.save_if_possible(400, saving(4), is_last=True) == folder / "checkpoints" / "000000400"
+    return *counts, saved
+
+
+def check_kept(folder: Path, saved: list[int]) -> None:
+    """All checkpoints that are there can be read, all lines of metrics are there, and nothing else is."""
+    whole = sorted((folder / "checkpoints").glob("*"))
+    assert {int(path.name) for path in whole} >= {*saved, 400}
+    for path in whole:
+        number = int(path.name) // 100
+        assert load_checkpoint(path).agents["red"]["counters"] == {"updates": number}
+    assert [line["update"] for line in read_metrics(folder)] == [1, 2, 3, 4]
+
+
+def test_whatever_cannot_be_written_for_lack_of_room_nothing_is_half_there(tmp_path: Path) -> None:
+    """Each write, rename and so on fails in turn, once or from there to the end of the next two checkpoints."""
+    num_operations, _, saved = scene(tmp_path / "clean", 1, 0)
+    assert num_operations > 20
+    assert saved == [200, 300]
+    for first in range(1, num_operations + 1):
+        for times in (1, None):
+            folder = tmp_path / f"{first}-{times}"
+            _, num_failed, saved = scene(folder, first, times)
+            assert num_failed >= 1
+            check_kept(folder, saved)
+            if times == 1:
+                assert len(saved) >= 1
+            run, newest = Run.resume(folder, tensorboard=False)
+            run.close()
+            assert newest.name == "000000400"
+
+
+def test_a_full_disk_ends_a_run_at_its_end_and_after_three_checkpoints(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with full_disk(folder) as disk, a_run(folder) as run:
+        first = run.save(100, saving(1))
+        disk.fill()
+        for steps in (200, 300):
+            assert run.save_if_possible(steps, saving(2)) is None
+        assert caplog.text.count("The run goes on; make room") == 2
+        for is_last in (False, True):
+            with pytest.raises(CheckpointNotSaved, match="No space left on device") as caught:
+                run.save_if_possible(400, saving(4), is_last=is_last)
+            told = f"The newest whole checkpoint is {first}. To go on from it: --resume {folder}"
+            assert str(caught.value).endswith(told)
+        disk.free()
+        assert run.save_if_possible(500, saving(5)) is not None
+        disk.fill()
+        assert run.save_if_possible(600, saving(6)) is None  # counted from the last one that was saved
+
+
+def test_an_error_that_is_no_lack_of_room_ends_a_run_at_once(folder: Path) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    told = r"the disk is broken.*holds no checkpoint yet\. Begin the run anew"
+    with a_run(folder) as run, pytest.raises(CheckpointNotSaved, match=told):
+        run.save_if_possible(100, fail)
+
+
+def test_lines_of_metrics_wait_for_room(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with full_disk(folder) as disk, a_run(folder) as run:
+        log(run, 1)
+        disk.fill()
+        log(run, 2, 3)
+        assert [line["update"] for line in read_metrics(folder)] == [1]
+        assert caplog.text.count("wait in memory") == 1
+        disk.free()
+        log(run, 4)
+        assert [line["update"] for line in read_metrics(folder)] == [1, 2, 3, 4]
+
+
+def test_tensorboard_has_a_gap_while_the_disk_is_full(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter
+    add, is_full = writer.add_scalar, [True]
+
+    def added(*given: Any) -> None:
+        if is_full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        add(*given)
+
+    monkeypatch.setattr(writer, "add_scalar", added)
+    with a_run(folder, tensorboard=True) as run:
+        log(run, 1, 2)
+        assert caplog.text.count("TensorBoard has a gap from step 100 on") == 1
+        is_full[0] = False
+        log(run, 3)
+        run.save(300, saving(3))
+        log(run, 4)
+    board = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    shown = board.EventAccumulator(str(folder / "tensorboard"))
+    shown.Reload()
+    assert [scalar.step for scalar in shown.Scalars("loss/red")] == [400]
+    assert len(read_metrics(folder)) == 4

@@ -60,7 +60,7 @@ class MetaAgent:
         self.brain = Brain(self.algorithm, seed.child("network").seed())
         outlast(self.brain.module, memory_span)
         self.generator = seed.child("draws").generator()
-        self.counters: dict[str, Any] = {"steps": 0, "updates": 0, "frozen": False}
+        self.counters: dict[str, Any] = {"steps": 0, "updates": 0, "skipped": 0, "frozen": False}
         self.memory = None if self.algorithm.on_policy else _new_memory(config, arch, observation_space, action_space)
         self._pending: list[Any] = []
 
@@ -106,6 +106,7 @@ class MetaAgent:
         learning_rate = self.config.learning_rate_after(self.counters["updates"]) * rate
         report = update_one(self.brain, dataclasses.replace(plan, learning_rate=learning_rate))
         if report.diverged is not None:
+            self.counters["skipped"] += 1
             raise Diverged(f"The agent has learnt nothing: {report.diverged}.", [self.algorithm.agent])
         if report.taught is not None and isinstance(self.memory, PrioritizedReplayBuffer):
             self.memory.update_priorities(plan.arrays["indices"], report.taught)

@@ -10,6 +10,7 @@ at a checkpoint goes on as the one that was never ended.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Mapping
@@ -17,23 +18,32 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
+from parallel_envs.learners.brain import Diverged, NothingLearnt
 from parallel_envs.learners.checkpoints import load_checkpoint, save_checkpoint
 from parallel_envs.learners.meta.architectures import AGENT
 from parallel_envs.learners.meta.player import Player
 from parallel_envs.learners.meta.settings import MetaSettings
-from parallel_envs.learners.runs import Run, settings_of
+from parallel_envs.learners.runs import CheckpointNotSaved, Run, settings_of
 from parallel_envs.learners.settings import BadSettings
 from parallel_envs.rollouts.interrupts import Interrupts
 
 _DEFAULT_ITERS = 100
+
+_log = logging.getLogger(__name__)
 
 MAY_CHANGE = frozenset(
     (
         "checkpoint_every",
         "env.backend",
         "env.manager_options",
+        "env.max_restarts",
         "env.num_envs",
         "env.num_parallel_workers",
+        "env.on_failure",
+        "env.reset_timeout",
+        "env.restart_window",
+        "env.start_timeout",
+        "env.step_timeout",
         "eval.interval",
         "eval.num_rollouts_per_task",
         "folder",
@@ -41,6 +51,7 @@ MAY_CHANGE = frozenset(
         "tensorboard",
         "train.n_env_steps_total",
         "train.num_iters",
+        "train.on_divergence",
     )
 )
 """Settings that may be others when a run is resumed."""
@@ -82,6 +93,13 @@ class Learner(Player):
 
         Ctrl-C leaves a checkpoint of the last whole iteration. A learner that was interrupted, or that `resume` has
         made, goes on in its own folder.
+
+        Raises:
+            EnvError, WorkerDied, StepTimeout: With `env.on_failure: raise`, or once an environment fails more often
+                than `env.max_restarts` allows. A note says how to go on, as with any other error.
+            Diverged: An update was not finite, with `train.on_divergence: raise`.
+            NothingLearnt: At the end: every update was undone. Where only some were, a warning says how many.
+            CheckpointNotSaved: See `Run.save_if_possible`.
         """
         run = self._run(folder)
         self._resumed = run.folder
@@ -98,9 +116,26 @@ class Learner(Player):
                     if self._has_news:  # it struck just before they were to be learnt from
                         self._learn(run)
                 finally:  # also if it strikes once more meanwhile
-                    self._keep(run)
+                    self._keep(run, is_last=True)
                 raise
+            except CheckpointNotSaved:  # its text says how to go on
+                raise
+            except Exception as error:
+                error.add_note(f"{run.kept()} Learner.resume({str(run.folder)!r}).train() goes on from a checkpoint.")
+                raise
+            self._tell_of_losses()
         return run.folder
+
+    def _tell_of_losses(self) -> None:
+        """Say what went wrong on the way. Raises NothingLearnt if every update was undone."""
+        number, last = self._stage.restarts
+        if number:
+            _log.warning("Restarts of environments: %d. The last was of %s", number, last)
+        undone, learnt = self.agent.counters["skipped"], self.agent.counters["updates"]
+        if undone and not learnt:
+            raise NothingLearnt.of_counts({AGENT: undone})
+        if undone:
+            _log.warning("Updates that were not finite, and undone: %d of %d.", undone, undone + learnt)
 
     _resumed: Path | None = None
 
@@ -140,18 +175,25 @@ class Learner(Player):
         """Learn from what was collected, and write down what came of it."""
         with Interrupts():  # a Ctrl-C waits until that is done; a second one does not
             self._learnt_from, self._is_whole = self._num_rollouts, False
-            stats = {"return": float(self.last_rollouts.total_rewards.mean()), **self.update()}
+            stats = {"return": float(self.last_rollouts.total_rewards.mean())}
+            try:
+                stats |= self.update()
+            except Diverged as error:
+                if self.settings.train.on_divergence == "raise":
+                    raise
+                _log.warning("%s", str(error))
+            stats["skipped"] = float(self.agent.counters["skipped"])
             self.num_iters_done += 1
             self.log_train_stats(run, stats)
             self._is_whole = True
             if self.finished or self.num_iters_done % self._tenth(self.settings.checkpoint_every) == 0:
-                self._keep(run)
+                self._keep(run, is_last=self.finished)
 
-    def _keep(self, run: Run) -> None:
+    def _keep(self, run: Run, *, is_last: bool) -> None:
         """Save a checkpoint, if there is none of this moment, and nothing is half learnt."""
         if self._is_whole and self._n_env_steps_total != self._kept_at:
-            run.save(self._n_env_steps_total, self.save)
-            self._kept_at = self._n_env_steps_total
+            saved = run.save_if_possible(self._n_env_steps_total, self.save, is_last=is_last)
+            self._kept_at = self._kept_at if saved is None else self._n_env_steps_total
 
     _learnt_from = 0
     """How many rollouts there were when it learnt last."""
@@ -171,6 +213,7 @@ class Learner(Player):
             "update": self.num_iters_done,
             "steps": self._n_env_steps_total,
             "rollouts": self._num_rollouts,
+            "restarts": self._stage.restarts[0],
         }
         if self.finished or self.num_iters_done % self._tenth(self.settings.eval.interval) == 0:
             counts["evaluation"] = self.evaluate().told()

@@ -24,7 +24,7 @@ from parallel_envs.learners.meta.settings import MetaSettings, load_settings
 from parallel_envs.learners.meta.stage import Stage
 from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.runs import newest_checkpoint
-from parallel_envs.learners.settings import BadSettings
+from parallel_envs.learners.settings import RESET_TIMEOUT, START_TIMEOUT, STEP_TIMEOUT, BadSettings
 from parallel_envs.rollouts import Rollouts, collect
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.seeding import SeedTree
@@ -72,6 +72,12 @@ class Player(ClosedAtExit):
         num_envs: int | None = None,
         backend: str = "process",
         share_tasks: bool = False,
+        on_failure: str = "restart",
+        step_timeout: float | None = STEP_TIMEOUT,
+        reset_timeout: float | None = RESET_TIMEOUT,
+        start_timeout: float | None = START_TIMEOUT,
+        max_restarts: int = 10,
+        restart_window: float = 600.0,
         env_kwargs: Mapping[str, Any] | None = None,
         manager_options: Mapping[str, Any] | None = None,
         **kwargs: Any,
@@ -92,7 +98,15 @@ class Player(ClosedAtExit):
             "backend": backend,
             "share_tasks": share_tasks,
             "env_kwargs": {**(env_kwargs or {}), **kwargs},
-            "manager_options": dict(manager_options or {}),
+            "manager_options": {
+                "on_failure": on_failure,
+                "step_timeout": step_timeout,
+                "reset_timeout": reset_timeout,
+                "start_timeout": start_timeout,
+                "max_restarts": max_restarts,
+                "restart_window": restart_window,
+                **(manager_options or {}),
+            },
         }
         self.close()
         self.stage = Stage(words, shown_to(self.agent_arch), self._tree)

@@ -20,7 +20,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from parallel_envs.learners.settings import Backend, BadSettings
+from parallel_envs.learners.settings import (
+    RESET_TIMEOUT,
+    START_TIMEOUT,
+    STEP_TIMEOUT,
+    Backend,
+    BadSettings,
+    OnFailure,
+)
 from parallel_envs.spelling import advice
 from parallel_envs.yaml_files import settings_in
 
@@ -49,8 +56,22 @@ class EnvBlock(_Strict):
     """Evaluate on tasks that are trained on, too. For small families whose published figures are made so."""
     env_kwargs: dict[str, Any] = {}
     """For the family's environments, and for `MultiEpisodeWrapper` (`horizon`, `rescale_actions`, `oracle` ...)."""
+    on_failure: OnFailure = "restart"
+    """What to do when an environment raises or hangs, or its worker dies. "restart": the broken part is replaced, and
+    the rollout is played again from its beginning. "raise": the error ends the training. A single environment
+    (`num_envs: 1`) is played in this process: there errors are raised and no deadline holds."""
+    step_timeout: PositiveFloat | None = STEP_TIMEOUT
+    """Seconds that a step of an environment may take. None: as long as it takes."""
+    reset_timeout: PositiveFloat | None = RESET_TIMEOUT
+    """The same for a reset."""
+    start_timeout: PositiveFloat | None = START_TIMEOUT
+    """The same for the construction of the environments."""
+    max_restarts: PositiveInt = 10
+    """How often each worker may be restarted within `restart_window` seconds. The next failure is raised."""
+    restart_window: PositiveFloat = 600.0
+    """Seconds in which a deadline ran out are not counted."""
     manager_options: dict[str, Any] = {}
-    """For `ParallelEnvManager`: deadlines, restarts, and so on."""
+    """Everything else for `ParallelEnvManager`. Where it says what a word above says, it counts."""
 
 
 class TrainBlock(_Strict):
@@ -71,6 +92,9 @@ class TrainBlock(_Strict):
     """What is left of the learning rate at the end, as a share; it changes in a straight line over the training."""
     end_is_final: bool = True
     """Nothing counts that would come after a rollout's end: it is the end of all that is played on the task."""
+    on_divergence: Literal["skip", "raise"] = "skip"
+    """An update that is not finite is undone. "skip": training goes on, with no more updates in that iteration;
+    "raise": it ends."""
     exact: bool = False
     """Each row's actions are computed by itself: the same numbers to the bit for any number of workers, and slower."""
 

@@ -16,6 +16,7 @@ from parallel_envs.meta import make_env, make_parallel_env
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import advice
 from parallel_envs.vector import ParallelEnvManager
+from parallel_envs.vector.failures import env_names
 
 _SAID_ELSEWHERE = {
     "add_previous_action",
@@ -56,7 +57,7 @@ class Stage:
         self.num_envs: int = env["num_envs"] or env["num_parallel_workers"]
         self._num_workers = min(env["num_parallel_workers"], self.num_envs)
         _check_options(env["manager_options"])
-        self._options = {"backend": env["backend"], "on_failure": "restart", **env["manager_options"]}
+        self._options = {"backend": env["backend"], **env["manager_options"]}
         self._singles: dict[str, Env[Any, Any]] = {}
         self._many: dict[str, ParallelEnvManager] = {}
 
@@ -80,6 +81,16 @@ class Stage:
                 manager_options=self._options,
             )
         return self._many[purpose]
+
+    @property
+    def restarts(self) -> tuple[int, str]:
+        """How often environments were replaced so far, and the last reason, with its environments."""
+        number, told = 0, ""
+        for envs in self._many.values():
+            if envs.last_restart is not None:
+                number += envs.num_restarts
+                told = f"{env_names(envs.last_restart[0])}: {envs.last_restart[1]}"
+        return number, told
 
     @property
     def spaces(self) -> tuple[Space[Any], Space[Any]]:

@@ -30,13 +30,27 @@ class Scripted(ScriptedEnv):
 
 
 class Broken(FaultyEnv):
-    """The same, but its worker is killed once, in the middle of a collection."""
+    """The same, but it breaks once, in the middle of a collection: its worker is killed, unless told otherwise."""
 
     horizon = 8
     sample_tasks = staticmethod(Scripted.sample_tasks)
 
-    def __init__(self, once: str) -> None:
-        super().__init__(Fault.SIGKILL, Moment.STEP, at=9, once=Path(once), episode_lengths=LENGTHS)
+    def __init__(self, once: str | None = None, fault: str = "sigkill") -> None:
+        marker = None if once is None else Path(once)
+        super().__init__(Fault(fault), Moment.STEP, at=9, once=marker, episode_lengths=LENGTHS)
+
+
+class Poisoned(Scripted):
+    """A family whose rewards are not finite, in the first `num_steps` steps of each environment's life."""
+
+    def __init__(self, num_steps: int = 1 << 30) -> None:
+        super().__init__()
+        self.num_poisoned = num_steps
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, *rest = super().step(action)
+        self.num_poisoned -= 1
+        return observation, np.inf if self.num_poisoned >= 0 else reward, *rest
 
 
 class Switch(gym.Env[Any, Any]):

@@ -17,13 +17,14 @@ import yaml
 from gymnasium.spaces import Discrete
 
 import parallel_envs.learners
-from parallel_envs import ClosedError
+from parallel_envs import ClosedError, EnvError
 from parallel_envs.learners.algorithm import Plan
-from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.brain import Brain, Diverged, NothingLearnt, Report
 from parallel_envs.learners.meta import Learner, agent
-from parallel_envs.learners.runs import read_metrics
+from parallel_envs.learners.runs import CheckpointNotSaved, newest_checkpoint, read_metrics
 from parallel_envs.learners.settings import BadSettings
 from parallel_envs.learners.updates.sequential import update_one
+from tests.learners.full_disk import full_disk
 from tests.learners.meta.families import DQN, FAST, PPO, SAC, settings
 
 
@@ -99,6 +100,98 @@ def test_a_worker_killed_in_the_middle_of_a_collection_loses_no_rollout(tmp_path
     assert marker.exists()
     assert got[0] == reference[0]
     np.testing.assert_array_equal(got[1], reference[1])
+
+
+@pytest.mark.parametrize("fault", ["exception", "sleep"])
+def test_training_goes_on_after_a_failure_and_counts_it(
+    fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is learnt is what is learnt without the failure: the rollout is played again from its beginning."""
+    kwargs = {"once": str(tmp_path / "broken"), "fault": fault}
+    given = settings(
+        "Broken", workers=2, backend="process", train__exact=True, env__env_kwargs=kwargs, env__step_timeout=5.0
+    )
+    with Learner(given) as learner, Learner(settings(train__exact=True)) as reference:
+        learner.train(tmp_path / "run")
+        reference.train(tmp_path / "reference")
+        np.testing.assert_array_equal(weights(learner), weights(reference))
+    assert read_metrics(tmp_path / "run")[-1]["restarts"] == 1
+    assert read_metrics(tmp_path / "reference")[-1]["restarts"] == 0
+    assert "Restarts of environments: 1. The last was of env" in caplog.text
+    assert "_inflict" in caplog.text  # where it was
+
+
+def test_a_failure_ends_training_where_that_is_asked_for(tmp_path: Path) -> None:
+    kwargs = {"fault": "exception"}
+    given = settings("Broken", workers=2, backend="process", env__env_kwargs=kwargs, env__on_failure="raise")
+    with Learner(given) as learner, pytest.raises(EnvError) as caught:
+        learner.train(tmp_path / "run")
+    assert any("Learner.resume(" in note for note in caught.value.__notes__)
+
+
+def test_a_family_that_always_fails_ends_training(tmp_path: Path) -> None:
+    given = settings("Broken", workers=2, backend="serial", env__env_kwargs={"fault": "exception"}, env__max_restarts=2)
+    with Learner(given) as learner, pytest.raises(EnvError) as caught:
+        learner.train(tmp_path / "run")
+    assert any("as often as max_restarts allows" in note for note in caught.value.__notes__)
+
+
+def test_options_of_the_manager_count_before_the_words_of_the_block() -> None:
+    with Learner(settings(workers=2, env__step_timeout=7.0, env__manager_options={"reset_timeout": 9.0})) as learner:
+        envs = learner.train_env_parallel
+        assert envs is not None
+        assert (envs.on_failure, envs.step_timeout, envs.reset_timeout) == ("restart", 7.0, 9.0)
+
+
+def test_training_in_which_nothing_was_learnt_fails_at_its_end(tmp_path: Path) -> None:
+    with Learner(settings("Poisoned")) as learner:
+        before = weights(learner)
+        with pytest.raises(NothingLearnt, match=r"every update was undone.*lower learning_rate"):
+            learner.train(tmp_path / "run")
+        assert (learner.num_iters_done, learner.agent.counters["skipped"]) == (2, 2)
+        np.testing.assert_array_equal(weights(learner), before)
+    assert newest_checkpoint(tmp_path / "run") is not None
+    with Learner(settings("Poisoned", train__on_divergence="raise")) as learner:
+        with pytest.raises(Diverged, match="The agent has learnt nothing"):
+            learner.train(tmp_path / "ended")
+        assert learner.num_iters_done == 0
+
+
+def test_training_in_which_some_updates_were_undone_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Learner(settings("Poisoned", env__env_kwargs={"num_steps": 5}, train__num_iters=3)) as learner:
+        learner.train(tmp_path / "run")
+    assert "Updates that were not finite, and undone: 1 of 3." in caplog.text
+    (own,) = read_metrics(tmp_path / "run")[-1]["agents"].values()
+    assert own["skipped"] == 1
+
+
+def test_training_goes_on_where_the_disk_was_full_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    with full_disk(folder) as disk, Learner({**settings(train__num_iters=4), "checkpoint_every": 1}) as learner:
+        save, kept = learner.save, []
+
+        def saved(where: Any) -> None:
+            if learner.num_iters_done == 2:
+                disk.fill(times=2)
+            save(where)
+            kept.append(learner.num_iters_done)
+
+        monkeypatch.setattr(learner, "save", saved)
+        learner.train(folder)
+        assert kept == [1, 3, 4]
+        got = weights(learner)
+    only_at_the_end = {**settings(train__num_iters=4), "checkpoint_every": 4}
+    with full_disk(tmp_path / "full") as disk, Learner(only_at_the_end) as learner:
+        save = learner.save
+
+        def fails(where: Any) -> None:
+            disk.fill()
+            save(where)
+
+        monkeypatch.setattr(learner, "save", fails)
+        with pytest.raises(CheckpointNotSaved, match="No space left on device"):
+            learner.train(tmp_path / "full")
+        np.testing.assert_array_equal(weights(learner), got)
 
 
 def test_training_and_evaluation_have_environments_and_tasks_of_their_own() -> None:

@@ -1,0 +1,97 @@
+"""A disk that is full from some write on, for tests: each operation that needs room fails in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class FullDisk:
+    """Counts the operations that need room below a folder, and fails some.
+
+    A write that fails has written half of what it was given, as on a real disk.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+        self.free()
+
+    def free(self) -> None:
+        """There is room. Counting begins anew."""
+        self.num_operations = self.num_failed = 0
+        self.failing = range(0)
+
+    def fill(self, first: int = 1, times: int | None = None) -> None:
+        """Fail `times` operations (None: all) from the `first` on, counted from now."""
+        self.free()
+        self.failing = range(first, 1 << 62) if times is None else range(first, first + times)
+
+    def need_room(self, path: Any) -> None:
+        """Count an operation on this path, and raise OSError if it is one that fails."""
+        if not str(path).startswith(self.folder):
+            return
+        self.num_operations += 1
+        if self.num_operations in self.failing:
+            self.num_failed += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+class _File:
+    """A file that asks for room."""
+
+    def __init__(self, file: Any, disk: FullDisk) -> None:
+        self._file, self._disk = file, disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def write(self, data: Any) -> int:
+        try:
+            self._disk.need_room(self._file.name)
+        except OSError:
+            self._file.write(bytes(data)[: len(data) // 2])
+            raise
+        return int(self._file.write(data))
+
+
+@contextlib.contextmanager
+def full_disk(folder: Path) -> Iterator[FullDisk]:
+    """Have the disk that holds `folder` be one that can be filled, for files that are opened within the context."""
+    disk = FullDisk(folder)
+    opened, made, renamed, synced = Path.open, Path.mkdir, Path.rename, os.fsync
+
+    def open_(path: Path, mode: str = "r", *how: Any, **more: Any) -> Any:
+        file = opened(path, mode, *how, **more)
+        return file if mode in ("r", "rb") else _File(file, disk)
+
+    def mkdir(path: Path, *how: Any, **more: Any) -> None:
+        if not path.is_dir():
+            disk.need_room(path)
+        made(path, *how, **more)
+
+    def rename(path: Path, target: Any) -> Any:
+        disk.need_room(path)
+        return renamed(path, target)
+
+    def fsync(descriptor: int) -> None:
+        disk.need_room(Path(f"/proc/self/fd/{descriptor}").readlink())
+        synced(descriptor)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "open", open_)
+        patch.setattr(Path, "mkdir", mkdir)
+        patch.setattr(Path, "rename", rename)
+        patch.setattr(os, "fsync", fsync)
+        yield disk

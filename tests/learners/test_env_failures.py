@@ -1,0 +1,209 @@
+"""Environments that raise, hang or kill their worker while they are trained in."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig
+from parallel_envs.learners.runs import read_metrics
+from parallel_envs.learners.settings import TrainSettings
+from parallel_envs.learners.training import begin
+from parallel_envs.multiagent import MultiAgentEnvManager
+from parallel_envs.rollouts.replay import ReplayBuffer
+from parallel_envs.rollouts.trajectories import Trajectory, TrajectoryStore
+from parallel_envs.testing import assert_same_batch
+from tests.learners.command_lines import PLAIN, Train, learnt, newest
+from tests.learners.faulty_walks import LENGTH, Walk
+
+DISCOUNT = 0.5
+ON_POLICY = PPOConfig(rollout_length=8, minibatch_size=8, num_epochs=1, hidden=(8,), network="gru", memory_size=4)
+REPLAY = DQNConfig(
+    batch_size=8, learning_starts=8, train_interval=2, buffer_size=400, hidden=(8,), num_steps=3, discount=DISCOUNT
+)
+
+# ---- what is learnt from -------------------------------------------------------------------------
+
+
+def check_trajectory(lived: Trajectory) -> int:
+    """Assert that a trajectory holds nothing that did not happen. Returns how many steps were lost.
+
+    A lost step is not valid, and truncates. What was seen before it is the old episode's last observation, and its
+    value is what counts ahead.
+    """
+    seen = lived.observations
+    for row in range(lived.num_rows):
+        steps = np.flatnonzero(lived.valid[:, row]).tolist()
+        for step in steps:
+            before, after = seen[step, row], seen[step + 1, row]
+            np.testing.assert_array_equal(
+                after, before + np.array([0, 0, 1])
+            )  # so it is where the next step was lost, too
+            assert lived.rewards[step, row] == 1.0
+            assert not lived.truncated[step, row]
+        for one, other in itertools.pairwise(steps):
+            is_same_episode = (seen[one, row, :2] == seen[other, row, :2]).all()
+            assert bool(lived.begins[one + 1 : other + 1, row].any()) != bool(is_same_episode)
+    return int((~lived.valid & lived.truncated).sum())
+
+
+def check_replay(memory: ReplayBuffer, length: int) -> None:
+    """Assert that sums of rewards stay within one episode of one environment."""
+    drawn = memory.sample(np.random.default_rng(0), 2000)
+    before, after = drawn["observations"], drawn["next_observations"]
+    np.testing.assert_array_equal(after[:, :2], before[:, :2])
+    num_steps = (after - before)[:, 2]
+    assert set(num_steps.tolist()) <= {1.0, 2.0, 3.0}
+    np.testing.assert_allclose(drawn["rewards"], 2 * (1 - DISCOUNT**num_steps))
+    is_over = after[:, 2] == length
+    np.testing.assert_allclose(drawn["discounts"], np.where(is_over, 0.0, DISCOUNT**num_steps))
+
+
+@pytest.mark.parametrize(
+    ("how", "update_mode"),
+    [
+        ({}, "sequential"),
+        ({}, "fused"),
+        ({}, "thread"),
+        ({}, "process"),
+        ({"mode": "overlap", "learn_in": "thread"}, "sequential"),
+        ({"mode": "free", "learn_in": "serial", "queue": 4}, "sequential"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_nothing_is_learnt_across_a_restart(
+    how: Any, update_mode: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if backend == "process" and update_mode in ("fused", "thread"):
+        pytest.skip("rows are the same for each update mode; a sample is enough")
+    lived: list[Trajectory] = []
+    finish = TrajectoryStore.finish
+
+    def noted(store: TrajectoryStore, *memory: Any) -> int:
+        turn = finish(store, *memory)
+        lived.append(store.trajectory(turn).copy())
+        return turn
+
+    monkeypatch.setattr(TrajectoryStore, "finish", noted)
+    in_steps = {"raise": 9, **({"kill": 13} if backend == "process" else {})}
+    make = partial(Walk, str(tmp_path), {**in_steps, "reset": 3})
+    with (
+        MultiAgentEnvManager([make] * 2, backend=backend, on_failure="restart") as envs,
+        IndependentLearners(envs, {"long": ON_POLICY, "short": REPLAY}, update_mode=update_mode, workers=1) as learners,
+    ):
+        learners.train(100, **how)
+        assert envs.num_restarts == len(in_steps) + 1
+        assert sum(map(check_trajectory, lived)) == len(in_steps)
+        memory: Any = learners.agents["short"].model.memory
+        check_replay(memory, LENGTH - 2)
+        assert all(one.counters["updates"] > 3 for one in learners.agents.values())
+        assert not any(one.counters["skipped"] for one in learners.agents.values())
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+WALKS = ["env=tests.learners.faulty_walks:Walk", "num_envs=2", "total_steps=240", "checkpoint_every=60"]
+
+
+def walks(folder: Path, **faults: int) -> list[str]:
+    notes = folder / "faults"
+    notes.mkdir(exist_ok=True)
+    return [*WALKS, f"env_kwargs={json.dumps({'folder': str(notes), 'faults': faults})}"]
+
+
+def test_a_run_goes_on_after_a_kill_an_error_and_a_hang(train: Train, tmp_path: Path) -> None:
+    """The hang is ended by `step_timeout`, which is long enough for a busy machine."""
+    pytest.importorskip("tensorboard")
+    folder = tmp_path / "run"
+    given = [*walks(tmp_path, kill=20, **{"raise": 31}, hang=44), "step_timeout=8", "backend=process"]
+    done = train(*given, f"folder={folder}", "update_mode=sequential", "log_every=10", "tensorboard=true", plain=False)
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.output.split())
+    assert "was killed by signal 9 (SIGKILL) during step" in told
+    assert "LookupError: the walker has lost its way" in told
+    assert "did not answer within 8.0 seconds" in told
+    assert "in wait_for_ever" in told
+    assert "Restarts of environments: 3 (worker 0: " in told
+    assert "The last was of env" in told
+    lines = read_metrics(folder)
+    counts = [line["restarts"] for line in lines]
+    assert (counts[0], counts[-1]) == (0, 3)
+    assert counts == sorted(counts)
+    assert lines[-1]["steps"] >= 240
+    _, about = learnt(folder)
+    assert about["steps"] >= 240
+    assert restarts_on_the_board(folder) == 3.0
+
+
+def restarts_on_the_board(folder: Path) -> float:
+    module = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    board = module.EventAccumulator(str(folder / "tensorboard"))
+    board.Reload()
+    return float(board.Scalars("restarts")[-1].value)
+
+
+def test_with_raise_a_run_ends_and_says_how_to_go_on(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = train(*walks(tmp_path, **{"raise": 50}), "on_failure=raise", f"folder={folder}")
+    assert done.exit_code == 1
+    assert "in inflict\n    raise LookupError" in done.output
+    told = " ".join(done.output.split())
+    assert f"The newest whole checkpoint is {newest(folder)}. To go on from it: --resume {folder}" in told
+    assert "With on_failure=restart a run goes on" in told
+    done = train("on_failure=restart", resume=folder)
+    assert done.exit_code == 0, done.output
+    assert learnt(folder)[1]["steps"] >= 240
+
+
+def test_a_run_without_a_checkpoint_cannot_be_gone_on_with_and_says_so(train: Train, tmp_path: Path) -> None:
+    done = train(*walks(tmp_path, **{"raise": 9}), "on_failure=raise", f"folder={tmp_path / 'run'}")
+    assert done.exit_code == 1
+    assert "holds no checkpoint yet. Begin the run anew" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("when", [1, 4])
+def test_an_environment_that_always_fails_ends_the_run(train: Train, tmp_path: Path, when: int) -> None:
+    kwargs = json.dumps({"faults": {"raise": when}})
+    given = [*WALKS, f"env_kwargs={kwargs}", "max_restarts=4", "restart_window=86400"]
+    done = train(*given, f"folder={tmp_path / 'run'}")
+    assert done.exit_code == 1
+    told = " ".join(done.output.split())
+    assert "was restarted 4 times within 86400 seconds, which is as often as max_restarts allows" in told
+    assert "LookupError: the walker has lost its way" in told
+
+
+def test_faults_leave_no_trace_in_a_run_without_any(train: Train, tmp_path: Path) -> None:
+    """Deadlines and restarts decide nothing that is learnt."""
+    outcomes = []
+    for name, given in {
+        "patient": ["on_failure=raise", "step_timeout=null", "reset_timeout=null", "start_timeout=null"],
+        "default": [],
+    }.items():
+        folder = tmp_path / name
+        done = train(*given, f"folder={folder}", "backend=process", "update_mode=sequential", plain=False)
+        assert done.exit_code == 0, done.output
+        outcomes.append({agent: state["arrays"]["weights"] for agent, state in learnt(folder)[0].items()})
+    assert_same_batch(outcomes[0], outcomes[1])
+
+
+def test_runs_survive_failures_by_default() -> None:
+    fields = TrainSettings.model_fields
+    assert fields["on_failure"].default == "restart"
+    assert all(fields[name].default is not None for name in ("step_timeout", "reset_timeout", "start_timeout"))
+
+
+def test_any_error_has_a_note_that_says_how_to_go_on(config: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(LookupError) as caught:
+        begin(config, [*PLAIN, *walks(tmp_path, **{"raise": 9}), "on_failure=raise", f"folder={folder}"])
+    assert any(str(folder) in note for note in caught.value.__notes__)
