@@ -156,6 +156,10 @@ class EnvFleet:
         """Call a method of some envs. Each worker replies with a dict by env."""
         return self._ask_holders("call", envs, lambda held: ([env for env in envs if env in held], name, args, kwargs))
 
+    def look_up(self, env: int, name: str) -> Ticket:
+        """Read an attribute of one env without calling it. Its worker replies with a dict by env."""
+        return self._ask_holders("look_up", [env], lambda held: (env, name))
+
     def set_attr(self, name: str, values: Mapping[int, Any]) -> Ticket:
         """Set an attribute of some envs. Each worker replies with a dict of failures by env."""
         return self._ask_holders(

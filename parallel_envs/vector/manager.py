@@ -26,8 +26,9 @@ from parallel_envs.vector.fleet import EnvFleet
 from parallel_envs.vector.flights import Flight, Flights
 from parallel_envs.vector.infos import Info
 from parallel_envs.vector.recovery import Recovery
-from parallel_envs.vector.remotes import Remote
+from parallel_envs.vector.remotes import Remote, RemoteMethod
 from parallel_envs.vector.settling import AskAgain, Settler
+from parallel_envs.vector.slice import Method
 from parallel_envs.vector.snapshots import unpacked
 from parallel_envs.vector.states import Pending, State
 from parallel_envs.vector.stepping import ResetRequest, bell_argument
@@ -520,6 +521,11 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def call_async(self, name: str, /, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> None:
         """Begin a call. `call_wait` ends it."""
+        self._begin_call(name, args, kwargs, env_ids)
+
+    def _begin_call(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], env_ids: int | Iterable[int] | None
+    ) -> None:
         self._pending.check_idle("call_async")
         if name in _RESERVED:
             raise ValueError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
@@ -537,8 +543,26 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         return tuple(results[env] for env in self._call_envs)
 
     def get_attr(self, name: str, env_ids: int | Iterable[int] | None = None) -> tuple[Any, ...]:
-        """An attribute of the environments: all, or those of `env_ids`."""
+        """An attribute of the environments: all, or those of `env_ids`. A method is called, as by Gymnasium's own."""
         return self.call(name, env_ids=env_ids)
+
+    def _look_up(self, name: str, env: int) -> Any:
+        """Return an attribute of one environment, or a `RemoteMethod` where it is a method. Only properties run code."""
+        self._pending.check_idle("get_attr")
+        with self._pending.asking(State.CALL):
+            self._pending.ticket = self._fleet.look_up(env, name)
+        doing = f"reading of {name!r}"
+        (ticket,) = self._finish(State.CALL, doing, None)
+        (found,) = [unpacked(value) for reply in ticket.replies.values() for value in reply.value.values()]
+        if isinstance(found, Failure):
+            raise env_error({env: found}, doing)
+        return RemoteMethod(self, env, name) if isinstance(found, Method) else found
+
+    def _call_one(self, env: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a method of one environment. Its keywords may have any names, also those of `call`'s own."""
+        self._begin_call(name, args, kwargs, env)
+        (result,) = self.call_wait()
+        return result
 
     def set_attr(
         self, name: str, values: list[Any] | tuple[Any, ...] | Any, env_ids: int | Iterable[int] | None = None

@@ -34,6 +34,11 @@ class Description:
     """How each env takes a task, or why it cannot."""
 
 
+@dataclass(frozen=True, slots=True)
+class Method:
+    """Stands for a method (any callable but a class) in the answer of `EnvSlice.look_up`."""
+
+
 class EnvSlice:
     """The envs `first, first + 1, ...`, made by `factories`.
 
@@ -206,6 +211,16 @@ class EnvSlice:
                 let_ctrl_c_through(error)
                 results[env] = Failure.of(error)
         return results
+
+    def look_up(self, env: int, name: str) -> dict[int, Any]:
+        """Read an attribute of one env without calling it: its value, a `Method`, or a `Failure` if reading raised."""
+        try:
+            attribute = self._env(env).get_wrapper_attr(name)
+            is_method = callable(attribute) and not isinstance(attribute, type)
+            return {env: Method() if is_method else self._keep(attribute)}
+        except BaseException as error:  # noqa: BLE001  # SystemExit too: a property may not end its worker
+            let_ctrl_c_through(error)
+            return {env: Failure.of(error)}
 
     def set_attr(self, name: str, values: Mapping[int, Any]) -> dict[int, Failure]:
         """Set an attribute of some envs. Those that raised come back."""
