@@ -27,6 +27,7 @@ from parallel_envs.engine import (
 from parallel_envs.errors import StepTimeout, WorkerStartError
 from parallel_envs.vector.buffers import Plan
 from parallel_envs.vector.failures import env_error, step_timeout, worker_died, worker_error
+from parallel_envs.vector.identity import OwnedEnvs
 from parallel_envs.vector.layout import slices
 from parallel_envs.vector.registry import Registrations
 from parallel_envs.vector.slice import Description, EnvSlice
@@ -64,6 +65,7 @@ class Crew:
         self.owner = [worker for worker, held in enumerate(self.slices) for _ in held]
         self.pool = open_pool(num_workers, settings)
         self._in_process = self.pool.backend == "process"
+        self._owned = None if self._in_process else OwnedEnvs()
         self._attachment: Attachment | None = None
         self._unmade: set[int] = set()
         self.key = self.pool.new_key()
@@ -95,7 +97,7 @@ class Crew:
         held = self.slices[worker]
         made = [self._factories[env] for env in held]
         what = (self.key, EnvSlice, held.start, made, self._mode, registrations, self._tasks)
-        return Call(HOST, "build", what, {"copies": not self._in_process})
+        return Call(HOST, "build", what, {"copies": not self._in_process, "owned": self._owned})
 
     def attach(self, attachment: Attachment, workers: Sequence[int]) -> None:
         """Give the workers' slices their arrays."""

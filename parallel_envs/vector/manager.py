@@ -575,7 +575,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         return self.call(name, env_ids=env_ids)
 
     def _look_up(self, name: str, env: int) -> Any:
-        """Return an attribute of one environment, or a `RemoteMethod` where it is a method. Nothing but a property runs."""
+        """Return an attribute of one environment without calling it: a method comes back as a `RemoteMethod`."""
         self._become_idle("get_attr")
         with self._pending.asking(State.CALL):
             self._pending.ticket = self._fleet.look_up(env, name)
