@@ -45,14 +45,18 @@ class Settler:
         if self._restarts and ask_again is not None:
             self._recovery.replace_dead(ticket, doing)
             return
-        worker, death = next(iter(self._new_deaths(ticket).items()))
-        if self._raised[0] != ticket.number:
-            self._raised = (ticket.number, set())
-        self._raised[1].add(worker)
         advice = f"{RESTART_ADVICE} Still at work: {env_names(self._crew.late_envs(ticket))}."
         if ask_again is not None:
             advice += LATE_ROWS_ADVICE
-        raise worker_died(death, self._crew.slices[worker], doing, advice=advice)
+        self._raise_new_death(ticket, doing, advice)
+
+    def _raise_new_death(self, ticket: Ticket, doing: str, advice: str) -> None:
+        """Raise the first death that no exception has named yet, if there is one."""
+        for worker, death in self._new_deaths(ticket).items():
+            if self._raised[0] != ticket.number:
+                self._raised = (ticket.number, set())
+            self._raised[1].add(worker)
+            raise worker_died(death, self._crew.slices[worker], doing, advice=advice)
 
     def _has_new_deaths(self, ticket: Ticket) -> bool:
         return bool(self._new_deaths(ticket))
@@ -80,6 +84,7 @@ class Settler:
             return [ticket]
         if ask_again is not None and (self._restarts or self._replaced(ticket)):
             return self._recovery.mend(ticket, doing, timeout, ask_again)
+        self._raise_new_death(ticket, doing, RESTART_ADVICE)
         self._crew.check(ticket, doing, advice=RESTART_ADVICE)
         return [ticket]
 
