@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from parallel_envs.engine.interrupts import let_ctrl_c_through
+
 BELL = struct.Struct("<IIQ")
 """Hosted object, argument, request number."""
 
@@ -86,5 +88,6 @@ def _type_name(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     try:
         return "\n".join([str(error), *getattr(error, "__notes__", ())])
-    except Exception as unprintable:  # an exception's own __str__ may be what is broken
+    except BaseException as unprintable:  # an exception's own __str__ may be what is broken, or raise SystemExit
+        let_ctrl_c_through(unprintable)
         return f"<message could not be printed: {type(unprintable).__name__}>"

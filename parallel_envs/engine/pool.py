@@ -16,7 +16,7 @@ import itertools
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,14 +136,20 @@ class WorkerPool(ABC):
         It ends also when the pool is closed by a signal handler or another thread, maybe with `ClosedError`.
         """
 
-    def wait(self, ticket: Ticket, timeout: float | None = None) -> bool:
-        """Wait until all have replied. False: the time was up first; the ticket may be waited for again."""
+    def wait(
+        self, ticket: Ticket, timeout: float | None = None, *, stop: Callable[[Ticket], bool] | None = None
+    ) -> bool:
+        """Wait until all have replied. False: the time was up first; the ticket may be waited for again.
+
+        With `stop`, also return False as soon as `stop(ticket)` holds. It is asked once there are replies that say
+        something (see `Ticket`), after each event.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while ticket.waiting:
             self.check_open(f"{ticket} was waited for")
             remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             self.pump(remaining)
-            if remaining == 0.0:
+            if remaining == 0.0 or (ticket.replies and stop is not None and stop(ticket)):
                 break
         return not ticket.waiting
 

@@ -13,6 +13,7 @@ from parallel_envs.groups.guarded import Guarded, seeded
 from parallel_envs.groups.jobs import Job, Played, Restore
 from parallel_envs.groups.meanings import folded, meanings_of
 from parallel_envs.groups.outcomes import check_pictures, read_flag, read_outcome, read_success
+from parallel_envs.vector.identity import OwnedEnvs
 
 _PLAIN = frozenset({str, float, int, bool, type(None)})
 """What nobody can write into."""
@@ -40,11 +41,14 @@ class Player:
     """An environment and where it stands.
 
     With `copies`, what it answers is the asker's: for askers of the same process, who would otherwise see the
-    environment write into it.
+    environment write into it. `owned` says to which environment of this place each object belongs, by `number`.
     """
 
-    def __init__(self, recipe: Recipe, *, copies: bool = False) -> None:
+    def __init__(
+        self, recipe: Recipe, *, copies: bool = False, number: int = 0, owned: OwnedEnvs | None = None
+    ) -> None:
         self._recipe, self._copies = recipe, copies
+        self._number, self._owned = number, owned
         self._env: Any = None
         self._state: Any = None
         self._left = 0  # of the episode's actions
@@ -64,11 +68,16 @@ class Player:
         """Make the environment. What its constructor draws at random is the same everywhere."""
         recipe = self._recipe
         with seeded(0):
-            self._env = _suited(_called(lambda: recipe.factory(recipe.config), _MADE))
+            made = _called(lambda: recipe.factory(recipe.config), _MADE)
+            if self._owned is not None:
+                self._owned.claim(self._number, made)
+            self._env = _suited(made)
 
     def drop(self) -> None:
         """Be without an environment: the next job has another one made."""
         env, self._env = self._env, None
+        if self._owned is not None:
+            self._owned.release(self._number)
         if callable(close := getattr(env, "close", None)):
             close()
 

@@ -17,6 +17,7 @@ from parallel_envs.groups.clock import Clock, Limits
 from parallel_envs.groups.jobs import HARMLESS, MAKING, REPLAYING, SENDING, Answers, Broken, Pairs, Request, Restore
 from parallel_envs.groups.mailbox import Mailbox
 from parallel_envs.groups.player import WORK, Player, Recipe, drop_quietly
+from parallel_envs.vector.identity import OwnedEnvs
 
 if TYPE_CHECKING:
     from parallel_envs.groups.waiting import Waiting
@@ -28,7 +29,10 @@ class Shelf:
 
     def __init__(self, tags: Mapping[int, str], recipes: Mapping[str, Recipe], *, copies: bool) -> None:
         self._recipes = {env: recipes[tag] for env, tag in tags.items()}
-        self._players = {env: Player(recipe, copies=copies) for env, recipe in self._recipes.items()}
+        owned = OwnedEnvs()
+        self._players = {
+            env: Player(recipe, copies=copies, number=env, owned=owned) for env, recipe in self._recipes.items()
+        }
         self._limits = Limits()
         self._clock: Clock | None = None
         self._box: Mailbox | None = None

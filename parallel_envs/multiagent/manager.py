@@ -94,6 +94,8 @@ class MultiAgentEnvManager(PassedOn):
         self._outcomes = Outcomes(self._rows, self._attendance)
         self._resetting: list[int] = []
         self._begun = False
+        self._is_behind = False
+        """Whether an error was raised while environments were at work whose answers have not been noted since."""
         self._batched: dict[tuple[str, Agent], tuple[tuple[Space[Any], ...], Space[Any]]] = {}
 
     # ---- agents and spaces ------------------------------------------------------------------------------------------
@@ -204,6 +206,7 @@ class MultiAgentEnvManager(PassedOn):
     ) -> None:
         """Begin a reset. `reset_wait` ends it."""
         env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is looked at twice
+        self._catch_up()
         self.envs.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
         self._resetting = reset_wish(options, tasks, env_ids, self.num_envs).envs
         self._outcomes.forget(self._resetting)
@@ -214,8 +217,9 @@ class MultiAgentEnvManager(PassedOn):
         try:
             observations, infos = self.envs.reset_wait(timeout)
         except (EnvError, WorkerDied):
-            self._outcomes.of_error(self.envs._observations(), self.num_envs)
+            self._note_error()
             raise
+        self._is_behind = False
         others = set(range(self.num_envs)).difference(self._resetting)
         joint = self._outcomes.of_reset(observations, infos, others, self.num_envs)
         return joint.observations, Infos(joint.infos, joint.common)
@@ -229,6 +233,7 @@ class MultiAgentEnvManager(PassedOn):
 
     def step_async(self, actions: Mapping[Agent, Any]) -> None:
         """Begin a step. `step_wait` ends it."""
+        self._catch_up()
         self._check_actions(actions, None)
         self.envs.step_async(self._rows.join_actions(actions, self.num_envs, self.alive))
 
@@ -237,14 +242,16 @@ class MultiAgentEnvManager(PassedOn):
         try:
             observations, _, terminated, truncated, infos = self.envs.step_wait(timeout)
         except (EnvError, WorkerDied):
-            self._outcomes.of_error(self.envs._observations(), self.num_envs)
+            self._note_error()
             raise
+        self._is_behind = False
         return self._results(None, observations, terminated | truncated, infos)
 
     # ---- each environment at its own pace ---------------------------------------------------------------------------
 
     def send(self, actions: Mapping[Agent, Any], env_ids: int | Iterable[int] | None = None) -> None:
         """Step some environments, each at its own pace. `actions[agent]` has a row for each. `recv` has the results."""
+        self._catch_up()
         envs = some_envs(env_ids, self.num_envs)
         self._check_actions(actions, envs)
         self.envs.send(self._rows.join_actions(actions, len(envs), self._attendance.alive_in(envs)), envs)
@@ -259,6 +266,7 @@ class MultiAgentEnvManager(PassedOn):
     ) -> None:
         """Reset some environments, each at its own pace; arguments as in `reset`. `recv` brings the results."""
         env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is looked at twice
+        self._catch_up()
         self.envs.send_reset(env_ids, seed=seed, options=options, tasks=tasks)
         self._outcomes.forget(reset_wish(options, tasks, env_ids, self.num_envs).envs)
         self._begun = True
@@ -314,6 +322,19 @@ class MultiAgentEnvManager(PassedOn):
         if not self._begun and not self.closed:
             raise ResetNeeded("Actions were given before the first reset: nobody is there to act. Call reset first.")
         self._attendance.check_actors(actions, self._rows.agents, range(self.num_envs) if envs is None else envs)
+
+    def _note_error(self) -> None:
+        """A step or reset has failed: note who is there in the environments that went on, once all have answered."""
+        self._is_behind = self.envs._has_answers_to_come
+        if not self._is_behind:
+            self._outcomes.of_error(self.envs._observations(), self.num_envs)
+
+    def _catch_up(self) -> None:
+        """Before a request: give up a failed one, and note who is there in environments that answered it late."""
+        if self._is_behind and not self.closed:
+            self.envs._become_idle("send")
+            self._is_behind = False
+            self._outcomes.of_error(self.envs._observations(), self.num_envs)
 
     def _results(self, envs: npt.NDArray[np.intp] | None, observations: Any, ended: Flags, infos: Any) -> Step:
         """The five dicts, with what belongs to an episode that has just ended in its place."""

@@ -23,7 +23,8 @@ class SingleEnv(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo
     """Environment `env_id` of a manager as a `ParallelEnv`: it lives in its worker, and each call goes there and back.
 
     It is the manager's environment, not a copy. An episode that has ended stays ended until `reset`. Attributes that
-    are not PettingZoo's are asked of the environment.
+    are not PettingZoo's are asked of the environment: looking at one runs no code but that of a property, and a method
+    comes back as a callable that runs in the worker.
     """
 
     def __init__(self, envs: MultiAgentEnvManager, env_id: int) -> None:
@@ -104,8 +105,7 @@ class SingleEnv(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "possible_agents":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        (value,) = self._envs.get_attr(name, env_ids=self._env)
-        return value
+        return self._envs.envs._look_up(name, self._env)
 
 
 def _alone(leaf: Leaf, value: Any) -> Any:

@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 from parallel_envs.engine import (
     HOST,
     Call,
+    Death,
     Failure,
     PoolSettings,
     SharedBlock,
@@ -25,7 +26,8 @@ from parallel_envs.engine import (
 )
 from parallel_envs.errors import StepTimeout, WorkerStartError
 from parallel_envs.vector.buffers import Plan
-from parallel_envs.vector.failures import env_error, step_timeout, worker_died
+from parallel_envs.vector.failures import env_error, step_timeout, worker_died, worker_error
+from parallel_envs.vector.identity import OwnedEnvs
 from parallel_envs.vector.layout import slices
 from parallel_envs.vector.registry import Registrations
 from parallel_envs.vector.slice import Description, EnvSlice
@@ -63,6 +65,7 @@ class Crew:
         self.owner = [worker for worker, held in enumerate(self.slices) for _ in held]
         self.pool = open_pool(num_workers, settings)
         self._in_process = self.pool.backend == "process"
+        self._owned = None if self._in_process else OwnedEnvs()
         self._attachment: Attachment | None = None
         self._unmade: set[int] = set()
         self.key = self.pool.new_key()
@@ -94,7 +97,7 @@ class Crew:
         held = self.slices[worker]
         made = [self._factories[env] for env in held]
         what = (self.key, EnvSlice, held.start, made, self._mode, registrations, self._tasks)
-        return Call(HOST, "build", what, {"copies": not self._in_process})
+        return Call(HOST, "build", what, {"copies": not self._in_process, "owned": self._owned})
 
     def attach(self, attachment: Attachment, workers: Sequence[int]) -> None:
         """Give the workers' slices their arrays."""
@@ -124,7 +127,7 @@ class Crew:
 
     def rebuild(self, env: int) -> None:
         """Make one env anew, in the worker that holds it."""
-        rebuilt = self.pool.call(self.owner[env], self.key, "rebuild", env)
+        rebuilt = self.pool.send({self.owner[env]: Call(self.key, "rebuild", (env,))}, label=env)
         self._await(rebuilt, _CONSTRUCTION, self._start_timeout)
 
     def revive(self, requests: Sequence[ResetRequest], timeout: float | None) -> dict[int, Failure]:
@@ -138,7 +141,7 @@ class Crew:
         return {env: failure for reply in revived.replies.values() for env, failure in reply.value.items()}
 
     def _await(self, ticket: Ticket, doing: str, timeout: float | None) -> None:
-        if not self.pool.wait(ticket, timeout):
+        if not self.pool.wait(ticket, timeout, stop=_reports_death) and not _reports_death(ticket):
             late = self.timeout(doing, timeout, self.late_envs(ticket))
             for worker in sorted(ticket.waiting):  # it has nothing that anybody could still want
                 with contextlib.suppress(WorkerStartError):
@@ -150,21 +153,57 @@ class Crew:
     # ---- faults ---------------------------------------------------------------------------------------------------
 
     def failures(self, ticket: Ticket) -> dict[int, Failure]:
-        """The envs that raised. A failure of a worker as a whole is laid at the door of its first env."""
+        """The envs that raised. A request to a single env of a worker that failed as a whole is that env's failure."""
         failures: dict[int, Failure] = {}
         for worker, reply in ticket.replies.items():
             if reply.failure is not None:
-                failures[self.slices[worker].start] = reply.failure
+                if len(asked := self._asked(ticket, worker)) == 1:
+                    failures[asked[0]] = reply.failure
             elif isinstance(reply.value, News):
                 failures |= reply.value.failures
         return failures
 
+    def worker_failures(self, ticket: Ticket) -> dict[int, tuple[list[int], Failure]]:
+        """The workers in which a request for several envs failed as a whole, such as one that could not be unpickled.
+
+        No one env can be blamed, and nobody can say which of them have done what was asked: all are in doubt.
+        """
+        return {
+            worker: (asked, reply.failure)
+            for worker, reply in ticket.replies.items()
+            if reply.failure is not None and len(asked := self._asked(ticket, worker)) > 1
+        }
+
+    def _asked(self, ticket: Ticket, worker: int) -> list[int]:
+        """The envs of a worker that a request is for. A ticket's label is None (all), one env, or a list."""
+        held = self.slices[worker]
+        if ticket.label is None:
+            return list(held)
+        labelled = [ticket.label] if isinstance(ticket.label, int) else ticket.label
+        return [env for env in labelled if env in held]
+
+    def unanswered(self, ticket: Ticket) -> list[int]:
+        """The envs that have raised or died instead of answering, as far as is known."""
+        dead = [env for worker, reply in ticket.replies.items() if reply.death for env in self.slices[worker]]
+        in_doubt = [env for asked, _ in self.worker_failures(ticket).values() for env in asked]
+        return sorted({*dead, *in_doubt, *self.failures(ticket)})
+
+    def dead_workers(self, ticket: Ticket) -> dict[int, Death]:
+        """The workers that have died instead of answering, and have not been replaced since."""
+        return {
+            worker: reply.death
+            for worker, reply in ticket.replies.items()
+            if reply.death is not None and self.needs_replacing(worker)
+        }
+
     def check(self, ticket: Ticket, doing: str, *, advice: str = "") -> None:
-        """Raise what the replies report: a worker's death first, then the envs' errors."""
+        """Raise what the replies report: a worker's death first, then a worker's failure, then the envs' errors."""
         deaths = {worker: reply.death for worker, reply in ticket.replies.items() if reply.death is not None}
         for worker, death in deaths.items():
             if self.pool.death(worker) is not None:
                 raise worker_died(death, self.slices[worker], doing, advice=advice)
+        for worker, (asked, failure) in self.worker_failures(ticket).items():
+            raise worker_error(failure, worker, asked, doing)
         if failures := self.failures(ticket):
             raise env_error(failures, doing)
         for worker, death in deaths.items():  # of workers that have been replaced since
@@ -172,8 +211,7 @@ class Crew:
 
     def still_broken(self, ticket: Ticket) -> bool:
         """Whether a ticket reports a fault that nobody has mended since."""
-        dead = [worker for worker, reply in ticket.replies.items() if reply.death is not None]
-        return any(self.needs_replacing(worker) for worker in dead) or bool(self.failures(ticket))
+        return bool(self.dead_workers(ticket) or self.worker_failures(ticket) or self.failures(ticket))
 
     def late_envs(self, ticket: Ticket) -> list[int]:
         """The envs whose workers still owe a reply."""
@@ -184,6 +222,10 @@ class Crew:
         stacks = {worker: self.pool.stack(worker) for worker, _ in self.holders(envs)[:_MOST_STACKS]}
         workers = [worker for worker, _ in self.holders(envs)]
         return step_timeout(doing, seconds, workers, envs, stacks, advice=advice)
+
+
+def _reports_death(ticket: Ticket) -> bool:
+    return any(reply.death is not None for reply in ticket.replies.values())
 
 
 _CONSTRUCTION = "its construction"

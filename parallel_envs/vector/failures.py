@@ -11,6 +11,7 @@ from parallel_envs.errors import EnvError, RemoteTraceback, StepTimeout, WorkerD
 _MOST_LINES = 20
 
 RESTART_ADVICE = " Call restart(env_ids) to replace it; on_failure='restart' does so by itself."
+LATE_ROWS_ADVICE = " After restart(env_ids), step_wait() or reset_wait() waits for them and brings all rows."
 WAIT_ADVICE = (
     " Nothing is lost: wait again (reset_wait, step_wait, call_wait or recv), call restart(env_ids) and then wait, or "
     "close the manager."
@@ -28,6 +29,20 @@ def env_error(failures: Mapping[int, Failure], doing: str) -> EnvError:
     error.__cause__ = failure.cause or RemoteTraceback(failure.traceback)
     for other, told in sorted(failures.items())[1:]:
         error.add_note(f"Env {other} raised {told.type_name}: {told.message}")
+    return error
+
+
+def worker_error(failure: Failure, worker: int, envs: Sequence[int], doing: str) -> EnvError:
+    """The error of a request that failed in a worker as a whole, so that all of `envs` are in doubt."""
+    kind = EnvError.named(failure.type_name)
+    assert issubclass(kind, EnvError)
+    text = (
+        f"Worker {worker} ({env_names(envs)}) raised {failure.type_name} during {doing}, at no single environment: "
+        f"{failure.message}"
+    )
+    error = kind(text, type_name=failure.type_name, remote_message=failure.message)
+    error.env_ids = tuple(envs)
+    error.__cause__ = failure.cause or RemoteTraceback(failure.traceback)
     return error
 
 

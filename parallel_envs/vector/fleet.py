@@ -33,7 +33,7 @@ from parallel_envs.vector.slice import Description
 from parallel_envs.vector.snapshots import snapshot, unpacked
 from parallel_envs.vector.spaces import batched_action_space, batched_observation_space
 from parallel_envs.vector.stepping import AnyEnv, News, ResetRequest, bell_argument
-from parallel_envs.vector.tasking import NO_TASK, TaskSettings
+from parallel_envs.vector.tasking import NO_TASK, UNSAID, TaskSettings
 
 ObservationMode = str | Space[Any] | tuple[Space[Any], Space[Any]]
 Rows = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
@@ -112,26 +112,29 @@ class EnvFleet:
 
     def step(self, argument: int, loose: Mapping[int, list[Any]] | None) -> Ticket:
         """Step all envs."""
-        self._full_steps += 1
         if loose is None:
-            return self.pool.ring(self.crew.key, argument)
-        calls = {
-            worker: Call(self.crew.key, "step_with", (argument, {env: loose[env] for env in held}))
-            for worker, held in enumerate(self.crew.slices)
-        }
-        return self.pool.send(calls)
+            ticket = self.pool.ring(self.crew.key, argument)
+        else:
+            calls = {
+                worker: Call(self.crew.key, "step_with", (argument, {env: loose[env] for env in held}))
+                for worker, held in enumerate(self.crew.slices)
+            }
+            ticket = self.pool.send(calls)
+        self._full_steps += 1
+        return ticket
 
     def step_envs(
         self, envs: Sequence[int], which_set: int, code: int, loose: Mapping[int, list[Any]] | None
     ) -> list[Ticket]:
-        """Step some envs, each by itself: a ticket for each, whose label is its number."""
+        """Step some envs, each by itself: a ticket for each, whose label is its number.
+
+        Call `check_loose` first: a part that cannot travel must be refused before any env is asked.
+        """
         bells = [self._bell_of(env, which_set, code) for env in envs]
         for worker, _, _ in bells:
             self._asked[worker] += 1
         if loose is None:
             return self.pool.ring_each(self.crew.key, bells)
-        if self.pool.backend == "process":
-            dump_request(loose)  # who cannot travel is told before anybody is asked
         return [
             self.pool.send({worker: Call(self.crew.key, "step_with", (argument, {env: loose[env]}))}, label=env)
             for worker, argument, env in bells
@@ -155,6 +158,10 @@ class EnvFleet:
     def call(self, envs: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ticket:
         """Call a method of some envs. Each worker replies with a dict by env."""
         return self._ask_holders("call", envs, lambda held: ([env for env in envs if env in held], name, args, kwargs))
+
+    def look_up(self, env: int, name: str) -> Ticket:
+        """Read an attribute of one env without calling it. Its worker replies with a dict by env."""
+        return self._ask_holders("look_up", [env], lambda held: (env, name))
 
     def set_attr(self, name: str, values: Mapping[int, Any]) -> Ticket:
         """Set an attribute of some envs. Each worker replies with a dict of failures by env."""
@@ -222,9 +229,16 @@ class EnvFleet:
         """Which episode an env is in; -1 before the first."""
         return int(self.buffers.rows["episode_index"][env])
 
+    def check_loose(self, loose: Mapping[int, list[Any]] | None) -> None:
+        """Raise `Unpicklable` if one of these parts of actions could not be sent to a worker."""
+        if loose is not None and self.pool.backend == "process":
+            dump_request(loose)
+
     def check_can_travel(self, requests: Sequence[ResetRequest]) -> None:
         """Raise `Unpicklable` if one of these could not be sent to a worker."""
-        if self.pool.backend == "process" and any(request.options is not None for request in requests):
+        if self.pool.backend == "process" and any(
+            request.options is not None or request.task is not UNSAID for request in requests
+        ):
             dump_request(requests)
 
     def task_infos(self, envs: npt.NDArray[np.intp] | None, of: Sequence[int] | None = None) -> Info:

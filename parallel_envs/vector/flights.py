@@ -107,12 +107,19 @@ class Flights:
             looked = True
         return done
 
-    def wait(self, ready: Callable[[], list[Flight]], timeout: float | None) -> list[Flight]:
-        """Wait until `ready` gives something. Raises `StepTimeout`, for `timeout` or for an env that is late."""
+    def wait(
+        self, ready: Callable[[], list[Flight]], timeout: float | None, only: Flight | None = None
+    ) -> list[Flight]:
+        """Wait until `ready` gives something. Raises `StepTimeout`, for `timeout` or for an env that is late.
+
+        An env (`only`: this one) whose worker has died is dealt with at once, however many are still to land: its
+        error is raised, or its worker is replaced.
+        """
         until = math.inf if timeout is None else time.monotonic() + arguments.seconds("timeout", timeout)
         while not ready() and self._fleet.pool.pump(0.0):
             pass  # what has come in the meantime is not late
         while not (landed := ready()):
+            self._settle_dead([only] if only is not None else list(self))
             self._fleet.pool.check_open("What was sent was waited for")
             if self._stop_or_raise_late():
                 continue
@@ -131,6 +138,12 @@ class Flights:
         for flight in landed:
             del self._flights[flight.env]
         return [ticket for flight in landed for ticket in self._settled.pop(flight.env)]
+
+    def _settle_dead(self, flights: Sequence[Flight]) -> None:
+        for flight in flights:
+            replies = flight.ticket.replies
+            if replies and flight.env not in self._settled and any(reply.death for reply in replies.values()):
+                self._settle(flight)
 
     def _settle(self, flight: Flight) -> None:
         """Mend what a flight reports, once. If it cannot be mended the flight has ended, with its error."""

@@ -2,7 +2,9 @@
 
 An info whose values are all numbers (nested dicts of numbers too) goes through shared memory: its *schema*, the names
 and types of its entries, is announced once by each worker; after that a step writes the schema's number and the
-packed values. An empty info costs one integer. Anything else is pickled, that env's whole info.
+packed values. An empty info costs one integer. Anything else is pickled, that env's whole info. An info with a key
+whose text may differ between processes (an object, a function, a set) is pickled too: where workers are processes such
+a key reaches the caller as a copy, which equals the original only if its class compares by value.
 """
 
 from __future__ import annotations
@@ -49,6 +51,9 @@ _CODES: dict[type, str] = {
 }
 """For each type of number what `struct` calls it. NumPy's dtype is the type itself."""
 
+_PLAIN_KEYS = frozenset({str, bytes, np.str_, np.bytes_, type(None), complex, *_CODES})
+"""Types of keys whose `repr` is the same in every process, and differs wherever the keys do: schemas may hold them."""
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -85,7 +90,12 @@ class Schema:
 
     @property
     def fits(self) -> bool:
-        return all(kind in _CODES for kind in self.types) and self.packer.size <= INFO_BYTES
+        """Whether shared memory can hold such an info, and `number` means the same in every process."""
+        return (
+            all(kind in _CODES for kind in self.types)
+            and self.packer.size <= INFO_BYTES
+            and all(_is_plain(key) for path in self.paths for key in path)
+        )
 
     def unpack(self, row: npt.NDArray[np.uint8]) -> Info:
         """The info as the env gave it."""
@@ -96,6 +106,10 @@ class Schema:
                 inner = inner.setdefault(key, {})
             inner[path[-1]] = kind(value)
         return info
+
+
+def _is_plain(key: Any) -> bool:
+    return type(key) in _PLAIN_KEYS or (type(key) is tuple and all(map(_is_plain, key)))
 
 
 class InfoWriter:
@@ -138,7 +152,7 @@ class InfoWriter:
         paths, values = _flatten(info)
         schema = Schema(tuple(paths), tuple(map(type, values)))
         if not paths or not schema.fits:
-            if dict not in shape[1]:
+            if dict not in shape[1] and all(map(_is_plain, shape[0])):  # others may be new objects at each step
                 self._known[shape] = None
             return None, values
         if dict in shape[1]:  # what lies inside may change: such an info is looked at each time

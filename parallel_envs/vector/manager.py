@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -21,13 +22,14 @@ from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords, unknown_keyword
 from parallel_envs.tasks import KEEP, TaskSource, TaskWay
 from parallel_envs.vector import arguments
-from parallel_envs.vector.failures import env_error, env_names
+from parallel_envs.vector.failures import WAIT_ADVICE, env_error, env_names
 from parallel_envs.vector.fleet import EnvFleet
 from parallel_envs.vector.flights import Flight, Flights
 from parallel_envs.vector.infos import Info
 from parallel_envs.vector.recovery import Recovery
-from parallel_envs.vector.remotes import Remote
+from parallel_envs.vector.remotes import Remote, RemoteMethod
 from parallel_envs.vector.settling import AskAgain, Settler
+from parallel_envs.vector.slice import Method
 from parallel_envs.vector.snapshots import unpacked
 from parallel_envs.vector.states import Pending, State
 from parallel_envs.vector.stepping import ResetRequest, bell_argument
@@ -163,9 +165,12 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self.single_observation_space, self.observation_space = fleet.observation_spaces
         self.single_action_space, self.action_space = fleet.action_spaces
         self._set = 0
+        """The set of observations that was written last; `_next_set`: that which the next step or reset writes."""
+        self._next_set = 0 if copy else 1
         self._all_rows = np.ones(self.num_envs, np.bool_)
         self._told_of_tasks = task_source is not None
         self._requests: list[ResetRequest] = []
+        self._failed_wait: tuple[str, float | None] = ("", None)
         self._call_name = ""
         self._call_envs: list[int] = []
         self._settler = Settler(fleet.crew, self._recovery, restarts=on_failure == "restart")
@@ -216,11 +221,11 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         seeds = arguments.seeds(seed, self.num_envs, None if env_ids is None else wish.envs)
         chosen = self._tasks.choices(wish.tasks, wish.envs)
         requests = [ResetRequest(env, seeds[env], wish.options[env], chosen[env]) for env in wish.envs]
-        self._turn_set(untouched=wish.untouched(self.num_envs))
         with self._pending.asking(State.RESET):
             self._update_source()
+            self._pending.ticket = self._fleet.reset(requests, self._next_set)
             self._requests = requests
-            self._pending.ticket = self._fleet.reset(requests, self._set)
+            self._turn_set(untouched=wish.untouched(self.num_envs))
         self._use_tasks(chosen)
         if isinstance(seed, int | np.integer) and seed >= 0:
             self._recovery.begin(SeedTree(int(seed)))
@@ -230,7 +235,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             self._flights.abandon()
             self._fleet.tell_all("announce_anew")
             return  # the state stays as it is until they have been asked
-        self._pending.check_idle("reset_async")
+        self._become_idle("reset_async")
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """The observations and infos of the reset that was begun. After a `StepTimeout` it may be called again."""
@@ -258,17 +263,19 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """Begin a step. `step_wait` ends it."""
         pending = self._pending
         if pending.state is not State.IDLE or pending.closed:
-            raise pending.error("step_async")
+            self._become_idle("step_async")
         code, loose = self._fleet.actions.write(actions)
-        self._turn_set(untouched=None)
         pending.state = State.ASKING  # as `Pending.asking`, which costs too much here
         try:
             if self._tasks.source is not None:
                 self._update_source()
-            pending.ticket = self._fleet.step(bell_argument(self._set, code), loose)
+            pending.ticket = self._fleet.step(bell_argument(self._next_set, code), loose)
         except Exception:
             pending.state = State.IDLE
             raise
+        self._set = self._next_set
+        if not self.copy:
+            self._next_set = 1 - self._set
         pending.state = State.STEP
 
     def step_wait(self, timeout: float | None = None) -> Batch:
@@ -295,15 +302,24 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         return self._fleet.report_lost(envs, self._set)
 
     def _turn_set(self, untouched: npt.NDArray[np.bool_] | None) -> None:
-        """With zero-copy reads, write to the other set, so that what the caller holds stays as it is for one more step.
+        """Read from the set of observations that a request has been made to write to.
 
-        Rows that will not be written (`untouched`) move over with it.
+        With zero-copy reads that is the other set, so that what the caller holds stays as it is for one more step.
+        Rows that the request does not write (`untouched`) move over. Turn only once the request has been made: one
+        that is refused changes nothing.
         """
         if self.copy:
             return
-        before, self._set = self._set, 1 - self._set
+        before, self._set, self._next_set = self._set, self._next_set, self._set
         if untouched is not None:
             self._fleet.move_rows(before, self._set, untouched)
+
+    def _put_back_unanswered(self, ticket: Ticket) -> None:
+        """With zero-copy reads, give envs that have failed in a step or reset their observations before it."""
+        if not self.copy and (failed := self._fleet.crew.unanswered(ticket)):
+            rows = np.zeros(self.num_envs, np.bool_)
+            rows[failed] = True
+            self._fleet.move_rows(self._next_set, self._set, rows)
 
     def _observations(self) -> Any:
         return self._fleet.observations(self._set, copied=self.copy)
@@ -314,9 +330,11 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """Step some environments, each at its own pace. `actions` has a row for each. `recv` brings the results."""
         envs = self._ready_to_fly("send", env_ids)
         code, loose = self._fleet.actions.write(actions, envs)
-        self._keep_what_was_returned()
+        self._fleet.check_loose(loose)
+        begins = self._pending.state is State.IDLE
         with self._pending.asking(State.SEND):
             self._update_source()
+            self._keep_what_was_returned(begins)
             self._flights.start_steps(envs, self._set, code, loose)
 
     def send_reset(
@@ -334,20 +352,26 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         chosen = self._tasks.choices(wish.tasks, wish.envs)
         requests = [ResetRequest(env, seeds[env], wish.options[env], chosen[env]) for env in wish.envs]
         self._fleet.check_can_travel(requests)
-        self._keep_what_was_returned()
+        begins = self._pending.state is State.IDLE
         with self._pending.asking(State.SEND):
             self._update_source()
+            self._keep_what_was_returned(begins)
             for request in requests:
                 self._flights.start_reset(request, self._set)
         self._use_tasks(chosen)
 
-    def _keep_what_was_returned(self) -> None:
-        """The first of these requests begins a step, as far as the observations go that the caller may still hold."""
-        if self._pending.state is State.IDLE:
+    def _keep_what_was_returned(self, begins: bool) -> None:
+        """The first of these requests begins a step, as far as the observations go that the caller may still hold.
+
+        All rows move over before the request is made, so call this only when nothing can refuse it any more.
+        """
+        if begins:
             self._turn_set(untouched=self._all_rows)
 
     def _ready_to_fly(self, asked: str, env_ids: int | Iterable[int] | None) -> list[int]:
         self._pending.check_open(asked)
+        if self._pending.failed:
+            self._give_up_failed()
         if self._pending.state not in (State.IDLE, State.SEND):
             raise self._pending.error(asked)
         envs = arguments.some_envs(env_ids, self.num_envs)
@@ -399,8 +423,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
                 f"min_envs={min_envs} is more than the {len(self._flights)} environments that are on the way. "
                 "Send to more of them first, or wait for fewer."
             )
-        landed = self._flights.wait(lambda: self._flights.landed(min_envs), timeout)
-        pickled = self._receive(landed)
+        landed, pickled = self._receive(lambda: self._flights.landed(min_envs), timeout)
         return np.array([flight.env for flight in landed], np.intp), pickled
 
     def ready(self, min_envs: int = 1, timeout: float | None = 0.0) -> int:
@@ -429,17 +452,23 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         flight = self._flights.of(env)
         if flight is None:
             raise NoAsyncCallError(f"Calling `recv_env` for env {env}, to which nothing was sent.", "send")
-        self._flights.wait(lambda: [flight] if flight.ticket.done else [], timeout)
-        *results, info = self._fleet.single(env, self._set, self._receive([flight]))
+        _, pickled = self._receive(lambda: [flight] if flight.ticket.done else [], timeout, flight)
+        *results, info = self._fleet.single(env, self._set, pickled)
         if self._tasks.active:
             info = {**self._fleet.task_info(env), **info}
         observation, reward, terminated, truncated = results
         return observation, reward, terminated, truncated, info
 
-    def _receive(self, landed: Sequence[Flight]) -> dict[int, Info]:
-        """Bring flights home; returns the infos that came by pipe. After an error the others stay for the next time."""
+    def _receive(
+        self, ready: Callable[[], list[Flight]], timeout: float | None, only: Flight | None = None
+    ) -> tuple[list[Flight], dict[int, Info]]:
+        """Wait for flights (see `Flights.wait`) and bring them home. Returns them, and the infos that came by pipe.
+
+        After an error the other flights stay for the next time.
+        """
         try:
-            return self._fleet.take_in(self._flights.bring_home(landed), self._set)
+            landed = self._flights.wait(ready, timeout, only)
+            return landed, self._fleet.take_in(self._flights.bring_home(landed), self._set)
         finally:
             if not self._flights:
                 self._pending.end()
@@ -457,7 +486,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def set_tasks(self, tasks: Sequence[Any], env_ids: int | Iterable[int] | None = None) -> None:
         """Give environments tasks, one for each, from their next episodes on. `KEEP` leaves one as it is."""
-        self._pending.check_idle("set_tasks")
+        self._become_idle("set_tasks")
         envs = arguments.some_envs(env_ids, self.num_envs)
         chosen = self._tasks.choices(tasks, envs)
         with self._pending.asking(State.CALL):
@@ -471,7 +500,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """The tasks that environments have: as they tell themselves where they have `get_task` or `get_current_task`,
         else as they were given. None where there is none.
         """
-        self._pending.check_idle("get_tasks")
+        self._become_idle("get_tasks")
         envs = arguments.some_envs(env_ids, self.num_envs)
         with self._pending.asking(State.CALL):
             self._pending.ticket = self._fleet.get_tasks(envs)
@@ -520,7 +549,12 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def call_async(self, name: str, /, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> None:
         """Begin a call. `call_wait` ends it."""
-        self._pending.check_idle("call_async")
+        self._begin_call(name, args, kwargs, env_ids)
+
+    def _begin_call(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], env_ids: int | Iterable[int] | None
+    ) -> None:
+        self._become_idle("call_async")
         if name in _RESERVED:
             raise ValueError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
         self._call_envs = arguments.some_envs(env_ids, self.num_envs)
@@ -537,14 +571,32 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         return tuple(results[env] for env in self._call_envs)
 
     def get_attr(self, name: str, env_ids: int | Iterable[int] | None = None) -> tuple[Any, ...]:
-        """An attribute of the environments: all, or those of `env_ids`."""
+        """An attribute of the environments: all, or those of `env_ids`. A method is called, as by Gymnasium's own."""
         return self.call(name, env_ids=env_ids)
+
+    def _look_up(self, name: str, env: int) -> Any:
+        """Return an attribute of one environment without calling it: a method comes back as a `RemoteMethod`."""
+        self._become_idle("get_attr")
+        with self._pending.asking(State.CALL):
+            self._pending.ticket = self._fleet.look_up(env, name)
+        doing = f"reading of {name!r}"
+        (ticket,) = self._finish(State.CALL, doing, None)
+        (found,) = [unpacked(value) for reply in ticket.replies.values() for value in reply.value.values()]
+        if isinstance(found, Failure):
+            raise env_error({env: found}, doing)
+        return RemoteMethod(self, env, name) if isinstance(found, Method) else found
+
+    def _call_one(self, env: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a method of one environment. Its keywords may have any names, also those of `call`'s own."""
+        self._begin_call(name, args, kwargs, env)
+        (result,) = self.call_wait()
+        return result
 
     def set_attr(
         self, name: str, values: list[Any] | tuple[Any, ...] | Any, env_ids: int | Iterable[int] | None = None
     ) -> None:
         """Set an attribute: a list or tuple holds one value for each environment, anything else goes to all."""
-        self._pending.check_idle("set_attr")
+        self._become_idle("set_attr")
         envs = arguments.some_envs(env_ids, self.num_envs)
         given = values if isinstance(values, list | tuple) else [values] * len(envs)
         if len(given) != len(envs):
@@ -645,18 +697,66 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._pending.check_open(f"{state.value}_wait")
         ticket = self._pending.awaited(state)
         arguments.optional_wait(timeout)
-        self._settler.wait(ticket, doing, timeout, ask_again)
+        until = None if timeout is None else time.monotonic() + timeout
         tickets = [ticket]
-        if ticket.replies:
+        while True:
+            self._settler.wait(ticket, doing, timeout, until, ask_again)
+            if not ticket.replies:
+                break
             try:
+                if ticket.waiting:
+                    self._settler.act_on_deaths(ticket, doing, ask_again)
+                    continue
                 tickets = self._settler.resolve(ticket, doing, timeout, ask_again)
             except Exception:
-                self._fleet.take_in(tickets, self._set)
-                self._pending.end()
+                self._fail(ticket, doing, timeout)
                 raise
             self._fleet.learn(tickets)
+            break
         self._pending.end()  # not before: a Ctrl-C until here leaves something that may be waited for again
         return tickets
+
+    def _fail(self, ticket: Ticket, doing: str, timeout: float | None) -> None:
+        """Note that an error of what was begun is about to be raised.
+
+        If a worker has died, whether or not others are still at work: the request may be waited for again, or given
+        up (`Pending.failed`). If all envs are alive and have answered: it has ended.
+        """
+        self._take_in_failed(ticket)
+        if ticket.waiting or any(reply.death is not None for reply in ticket.replies.values()):
+            self._pending.failed, self._failed_wait = True, (doing, timeout)
+        else:
+            self._pending.end()
+
+    def _take_in_failed(self, ticket: Ticket) -> None:
+        self._fleet.take_in([ticket], self._set)
+        if self._pending.state is not State.CALL:
+            self._put_back_unanswered(ticket)
+
+    def _become_idle(self, asked: str) -> None:
+        """Raise unless a request may be made. One that has failed is given up first."""
+        if self._pending.failed and not self._pending.closed:
+            self._give_up_failed()
+        self._pending.check_idle(asked)
+
+    def _give_up_failed(self) -> None:
+        """Drop a request that has failed, once all envs that are still at work on it have answered.
+
+        Until then they read their actions from shared memory and write what they return, so nothing else can be asked.
+        Raises `StepTimeout` after as many seconds as the request itself was waited for.
+        """
+        ticket, (doing, seconds) = self._pending.ticket, self._failed_wait
+        assert ticket is not None
+        if not self._fleet.pool.wait(ticket, seconds):
+            crew = self._fleet.crew
+            raise crew.timeout(doing, seconds, crew.late_envs(ticket), advice=WAIT_ADVICE)
+        self._take_in_failed(ticket)
+        self._pending.end()
+
+    @property
+    def _has_answers_to_come(self) -> bool:
+        """Whether a request has failed while some envs are still at work on it."""
+        return self._pending.failed and self._pending.ticket is not None and not self._pending.ticket.done
 
 
 def _raise_failures(failures: Mapping[int, Failure], doing: str) -> None:

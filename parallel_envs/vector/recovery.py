@@ -19,7 +19,7 @@ from parallel_envs.engine.completions import undisturbed
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.seeding import SeedTree
 from parallel_envs.vector.crew import Crew
-from parallel_envs.vector.failures import env_error, env_names, worker_died
+from parallel_envs.vector.failures import env_error, env_names, worker_died, worker_error
 from parallel_envs.vector.stepping import ResetRequest
 from parallel_envs.vector.tasking import TaskBook
 
@@ -113,17 +113,27 @@ class Recovery:
 
     def _replace_broken(self, ticket: Ticket, doing: str) -> list[int]:
         """Replace what a ticket reports as broken. Returns the envs that have not answered it."""
-        crew, envs = self._crew, set()
-        for worker, reply in ticket.replies.items():
-            if reply.death is not None:
-                envs |= set(crew.slices[worker])
-                if crew.needs_replacing(worker):
-                    died = worker_died(reply.death, crew.slices[worker], doing)
-                    self.replace_worker(worker, self._late.pop(worker, died))
+        crew = self._crew
+        self.replace_dead(ticket, doing)
+        envs = {env for worker, reply in ticket.replies.items() if reply.death for env in crew.slices[worker]}
+        for worker, (asked, failure) in crew.worker_failures(ticket).items():
+            envs |= set(crew.slices[worker])
+            self.replace_worker(worker, worker_error(failure, worker, asked, doing))
         for env, failure in crew.failures(ticket).items():
-            envs.add(env)
-            self.rebuild_env(env, env_error({env: failure}, doing))
+            fault, worker = env_error({env: failure}, doing), crew.owner[env]
+            if crew.needs_replacing(worker):  # its envs could not be made anew before
+                envs |= set(crew.slices[worker])
+                self.replace_worker(worker, fault)
+            elif env not in envs:
+                envs.add(env)
+                self.rebuild_env(env, fault)
         return sorted(envs)
+
+    def replace_dead(self, ticket: Ticket, doing: str) -> None:
+        """Replace the workers that have died instead of answering, also while others are still at work."""
+        for worker, death in self._crew.dead_workers(ticket).items():
+            died = worker_died(death, self._crew.slices[worker], doing)
+            self.replace_worker(worker, self._late.pop(worker, died))
 
     def replace_worker(self, worker: int, fault: Fault | None) -> None:
         """A fresh worker, whose envs are reset and will tell that an episode was lost.

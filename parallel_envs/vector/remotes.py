@@ -24,6 +24,23 @@ if TYPE_CHECKING:
 _WORDS = ("reset", "step", "get_attr", "seed", "close")
 
 
+class RemoteMethod:
+    """Method `name` of env `env` of a manager. A call runs in the env's worker; an error of the method is raised here.
+
+    It is what an env's proxies return for a method: looking at it runs nothing. The manager must be idle to call it.
+    """
+
+    def __init__(self, manager: ParallelEnvManager, env: int, name: str) -> None:
+        self._manager, self._env = manager, env
+        self.__name__ = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._manager._call_one(self._env, self.__name__, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<method {self.__name__!r} of env {self._env}, in its worker>"
+
+
 class Remote:
     """The env `env` of a manager. Resets and steps of different remotes may be on their way at once; a "get_attr" is
     answered at once, and must wait until none of them is.
@@ -39,7 +56,8 @@ class Remote:
 
     def send(self, request: tuple[str, Any]) -> None:
         """Ask for something: `("reset", {"task": t})`, `("step", {"action": a})`, `("get_attr", {"name": n})`,
-        `("seed", s)` for the next reset, or `("close", None)`, which leaves closing to the manager.
+        `("seed", s)` for the next reset, or `("close", None)`, which leaves closing to the manager. The answer to a
+        "get_attr" that names a method is a `RemoteMethod`: the method runs when that is called.
         """
         word, data = self._checked(request)
         if self._is_waiting():
@@ -54,7 +72,7 @@ class Remote:
             case "step":
                 self._manager.send(self._batch_of(data["action"]), env_ids=[self._env])
             case "get_attr":
-                self._ready = self._manager.get_attr(data["name"], env_ids=[self._env])[0]
+                self._ready = self._manager._look_up(data["name"], self._env)
             case "seed":
                 self._ready = self._seed = int(data)
         self._asked = word

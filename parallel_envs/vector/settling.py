@@ -5,11 +5,12 @@ This is where deadlines and `on_failure` meet: a late or failed request is raise
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
-from parallel_envs.engine import Ticket
+from parallel_envs.engine import Death, Ticket
 from parallel_envs.vector.crew import Crew
-from parallel_envs.vector.failures import RESTART_ADVICE, WAIT_ADVICE
+from parallel_envs.vector.failures import LATE_ROWS_ADVICE, RESTART_ADVICE, WAIT_ADVICE, env_names, worker_died
 from parallel_envs.vector.recovery import Recovery
 
 AskAgain = Callable[[Sequence[int]], Ticket]
@@ -21,11 +22,49 @@ class Settler:
 
     def __init__(self, crew: Crew, recovery: Recovery, *, restarts: bool) -> None:
         self._crew, self._recovery, self._restarts = crew, recovery, restarts
+        self._raised: tuple[int, set[int]] = (0, set())
+        """The number of a ticket, and its dead workers that an exception has named already."""
 
-    def wait(self, ticket: Ticket, doing: str, timeout: float | None, ask_again: AskAgain | None) -> None:
-        """Wait until the ticket is done. Raises `StepTimeout`, after which it may be waited for again."""
-        if not self._crew.pool.wait(ticket, timeout):
+    def wait(
+        self, ticket: Ticket, doing: str, timeout: float | None, until: float | None, ask_again: AskAgain | None
+    ) -> None:
+        """Wait until the ticket is done or one of its workers has died: see `act_on_deaths`.
+
+        Raises `StepTimeout` at `until` (by the monotonic clock; `timeout` is what the caller gave), after which the
+        ticket may be waited for again.
+        """
+        remaining = None if until is None else max(until - time.monotonic(), 0.0)
+        if not self._crew.pool.wait(ticket, remaining, stop=self._has_new_deaths) and not self._has_new_deaths(ticket):
             self.stop_or_raise(ticket, self._crew.late_envs(ticket), doing, timeout, ask_again)
+
+    def act_on_deaths(self, ticket: Ticket, doing: str, ask_again: AskAgain | None) -> None:
+        """Workers have died while others are still at work: raise `WorkerDied` at once, or replace them at once.
+
+        A death is raised once: who waits again waits for the others.
+        """
+        if self._restarts and ask_again is not None:
+            self._recovery.replace_dead(ticket, doing)
+            return
+        advice = f"{RESTART_ADVICE} Still at work: {env_names(self._crew.late_envs(ticket))}."
+        if ask_again is not None:
+            advice += LATE_ROWS_ADVICE
+        self._raise_new_death(ticket, doing, advice)
+
+    def _raise_new_death(self, ticket: Ticket, doing: str, advice: str) -> None:
+        """Raise the first death that no exception has named yet, if there is one."""
+        for worker, death in self._new_deaths(ticket).items():
+            if self._raised[0] != ticket.number:
+                self._raised = (ticket.number, set())
+            self._raised[1].add(worker)
+            raise worker_died(death, self._crew.slices[worker], doing, advice=advice)
+
+    def _has_new_deaths(self, ticket: Ticket) -> bool:
+        return bool(self._new_deaths(ticket))
+
+    def _new_deaths(self, ticket: Ticket) -> dict[int, Death]:
+        number, raised = self._raised
+        known = raised if number == ticket.number else ()
+        return {worker: death for worker, death in self._crew.dead_workers(ticket).items() if worker not in known}
 
     def stop_or_raise(
         self, ticket: Ticket, late: Sequence[int], doing: str, timeout: float | None, ask_again: AskAgain | None
@@ -45,6 +84,7 @@ class Settler:
             return [ticket]
         if ask_again is not None and (self._restarts or self._replaced(ticket)):
             return self._recovery.mend(ticket, doing, timeout, ask_again)
+        self._raise_new_death(ticket, doing, RESTART_ADVICE)
         self._crew.check(ticket, doing, advice=RESTART_ADVICE)
         return [ticket]
 

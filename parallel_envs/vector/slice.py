@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 from parallel_envs.engine import Failure, SharedBlock, let_ctrl_c_through, picklable, unpicklable_part
 from parallel_envs.tasks import TaskSource, TaskWay, offers, part_of
 from parallel_envs.vector.buffers import Buffers, Plan
+from parallel_envs.vector.identity import OwnedEnvs
 from parallel_envs.vector.registry import Registrations
 from parallel_envs.vector.snapshots import Packed, snapshot
 from parallel_envs.vector.stepping import AnyEnv, News, ResetRequest, Stepper
@@ -34,11 +35,16 @@ class Description:
     """How each env takes a task, or why it cannot."""
 
 
+@dataclass(frozen=True, slots=True)
+class Method:
+    """Stands for a method (any callable but a class) in the answer of `EnvSlice.look_up`."""
+
+
 class EnvSlice:
     """The envs `first, first + 1, ...`, made by `factories`.
 
     With `copies`, what travels by reference is copied first, for backends where nothing is pickled on the way;
-    otherwise it is pickled on the spot.
+    otherwise it is pickled on the spot. `owned` is shared by all slices of a process (None: this is the only one).
     """
 
     def __init__(
@@ -50,8 +56,10 @@ class EnvSlice:
         tasks: TaskSettings,
         *,
         copies: bool,
+        owned: OwnedEnvs | None = None,
     ) -> None:
         self._tasks = tasks
+        self._owned = OwnedEnvs() if owned is None else owned
         self._first, self._factories, self._registrations = first, factories, registrations
         self._mode = autoreset_mode
         self._copies = copies
@@ -62,27 +70,57 @@ class EnvSlice:
         self.ring: Callable[[int], News | None] = lambda argument: self._news_instead()
         for env, factory in enumerate(factories, first):
             try:
-                self._envs.append(_make(env, factory, registrations))
+                self._envs.append(self._make(env, factory))
             except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
                 let_ctrl_c_through(error)
                 self._unmade.failures[env] = Failure.of(error)
                 break
 
+    def _make(self, index: int, factory: Callable[[], AnyEnv]) -> AnyEnv:
+        """Make an env. Raise if the factory returned none, or one that is in use already."""
+        try:
+            env = factory()
+        except gymnasium.error.UnregisteredEnv:
+            if self._registrations is None:
+                raise
+            self._registrations.install()
+            env = factory()
+        for attribute in ("reset", "step", "observation_space", "action_space"):
+            if not hasattr(env, attribute):
+                raise TypeError(
+                    f"The factory of env {index} returned {env!r}, which has no {attribute!r}. "
+                    "A factory takes no arguments and returns a gymnasium.Env."
+                )
+        self._owned.claim(index, env)
+        return env
+
     def describe(self) -> Description | News:
         """What the envs are like, or the news that one could not be made: all else is answered by it as well then.
 
-        Raises TypeError where metadata cannot travel.
+        An env that cannot be described (its metadata cannot travel, a property raises) could not be made either.
         """
+        described: list[tuple[Space[Any], Space[Any], TaskWay | str]] = []
+        metadata: dict[str, Any] = {}
+        for index, env in enumerate(self._envs, self._first):
+            if self._unmade:
+                break
+            try:
+                if index == self._first:
+                    metadata = dict(env.metadata) if self._copies else _portable(env.metadata)
+                described.append((env.observation_space, env.action_space, way_of(env, self._tasks.setter)))
+            except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
+                let_ctrl_c_through(error)
+                self._unmade.failures[index] = Failure.of(error)
         if self._unmade:
             self.close()
             return self._unmade
-        first = self._envs[0]
+        observation_spaces, action_spaces, task_ways = zip(*described, strict=True)
         return Description(
-            _shared_where_equal([env.observation_space for env in self._envs]),
-            _shared_where_equal([env.action_space for env in self._envs]),
-            dict(first.metadata) if self._copies else _portable(first.metadata),
-            getattr(first, "render_mode", None),
-            tuple(way_of(env, self._tasks.setter) for env in self._envs),
+            _shared_where_equal(observation_spaces),
+            _shared_where_equal(action_spaces),
+            metadata,
+            getattr(self._envs[0], "render_mode", None),
+            task_ways,
         )
 
     def attach(self, plan: Plan, block: SharedBlock, action_space: Space[Any], worker: int) -> None:
@@ -136,7 +174,8 @@ class EnvSlice:
             let_ctrl_c_through(error)
             _log.info("Env %d raised while it was closed to be replaced.", env, exc_info=True)
         try:
-            self._envs[local] = _make(env, self._factories[local], self._registrations)
+            self._owned.release(env)
+            self._envs[local] = self._make(env, self._factories[local])
         except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
             let_ctrl_c_through(error)
             self._envs[local] = _Missing(error)
@@ -207,6 +246,16 @@ class EnvSlice:
                 results[env] = Failure.of(error)
         return results
 
+    def look_up(self, env: int, name: str) -> dict[int, Any]:
+        """Read an attribute of one env without calling it: its value, a `Method`, or a `Failure` if reading raised."""
+        try:
+            attribute = self._env(env).get_wrapper_attr(name)
+            is_method = callable(attribute) and not isinstance(attribute, type)
+            return {env: Method() if is_method else self._keep(attribute)}
+        except BaseException as error:  # noqa: BLE001  # SystemExit too: a property may not end its worker
+            let_ctrl_c_through(error)
+            return {env: Failure.of(error)}
+
     def set_attr(self, name: str, values: Mapping[int, Any]) -> dict[int, Failure]:
         """Set an attribute of some envs. Those that raised come back."""
         failures: dict[int, Failure] = {}
@@ -232,6 +281,7 @@ class EnvSlice:
                 let_ctrl_c_through(error)
                 error.add_note(f"This is what env {index} raised when it was closed.")
                 errors.append(error)
+            self._owned.release(index)
         self._envs = []
         if errors:
             raise errors[0]
@@ -248,23 +298,6 @@ class _Missing(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         raise self._error
-
-
-def _make(index: int, factory: Callable[[], AnyEnv], registrations: Registrations | None) -> AnyEnv:
-    try:
-        env = factory()
-    except gymnasium.error.UnregisteredEnv:
-        if registrations is None:
-            raise
-        registrations.install()
-        env = factory()
-    for attribute in ("reset", "step", "observation_space", "action_space"):
-        if not hasattr(env, attribute):
-            raise TypeError(
-                f"The factory of env {index} returned {env!r}, which has no {attribute!r}. "
-                "A factory takes no arguments and returns a gymnasium.Env."
-            )
-    return env
 
 
 def _shared_where_equal(spaces: Sequence[Space[Any]]) -> tuple[Space[Any], ...]:

@@ -5,6 +5,9 @@
 
 Closing comes on top of these, at any moment, also amid a call: a signal handler or another thread may do it.
 
+A request in which a worker has died stays in its state as failed: `*_wait` waits for it again (after `restart` it
+brings all rows), and any other request gives it up, as soon as the envs still at work on it have answered.
+
 A request that is cut short while the envs are being asked, by Ctrl-C, stays in ASKING: some of them may have begun and
 others not. Only a reset of all of them leads out of there.
 """
@@ -46,6 +49,8 @@ class Pending:
         self._owner = owner
         self.state = State.IDLE
         self.ticket: Ticket | None = None
+        self.failed = False
+        """Whether an error of the request has been raised after which it may be waited for again, or given up."""
         self.closed = False
 
     def __str__(self) -> str:
@@ -56,6 +61,8 @@ class Pending:
                 return "idle"
             case State.ASKING:
                 return "cut short, needs a reset"
+            case _ if self.failed:
+                return f"{self.state.value} failed"
             case _:
                 return f"waiting for {self.state.value}"
 
@@ -114,7 +121,7 @@ class Pending:
 
     def end(self) -> None:
         """The results are there."""
-        self.state, self.ticket = State.IDLE, None
+        self.state, self.ticket, self.failed = State.IDLE, None, False
 
     def close(self) -> None:
         """Nobody will be asked any more. What is waited for stays to be seen, by the call that waits for it."""

@@ -140,13 +140,13 @@ class Stepper:
                         leave_if_forked()  # before it writes where the worker will
                     if terminated or truncated:
                         observation, info = self._end_episode(local, observation, info)
+                    if type(reward) is not float:
+                        reward = as_float(reward, True)  # before the row is written: one that raises keeps its old row
                     if info or type(observation) is not np.ndarray or observation.shape != shape:
                         number = self._deliver(env, observation, info, which_set)
                     else:
                         observations[env] = observation
                         number = EMPTY
-                    if type(reward) is not float:
-                        reward = as_float(reward, True)
                     pack_row(rows, env * row_bytes, reward, number, terminated, truncated)
                 except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
                     let_ctrl_c_through(error)

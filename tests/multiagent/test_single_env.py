@@ -11,7 +11,7 @@ import pytest
 
 from parallel_envs import MultiAgentEnvManager
 from parallel_envs.errors import EnvError
-from parallel_envs.testing import InfoKind, RewardKind, Stay, assert_same_batch
+from parallel_envs.testing import InfoKind, RewardKind, ScriptedAgentsEnv, Stay, assert_same_batch
 from tests.multiagent.conftest import Make
 from tests.multiagent.plain import PlainEnv, draw, number
 from tests.multiagent.scripts import EARLY_AND_LATE, MODES, OBSERVATIONS, scripted, together
@@ -151,6 +151,55 @@ def test_attributes_are_those_of_the_environment(make: Make) -> None:
     assert not hasattr(env, "_private")
     env.close()
     assert env.elapsed == 0
+
+
+class NotedEnv(ScriptedAgentsEnv):
+    """Counts the calls of its methods."""
+
+    calls = 0
+    kind = complex
+
+    @property
+    def doubled(self) -> int:
+        return 2 * self.calls
+
+    def note(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        return args, kwargs
+
+    def refuse(self, reason: str) -> None:
+        raise LookupError(reason)
+
+
+def test_looking_at_a_method_does_not_run_it(make: Make) -> None:
+    env = make([partial(NotedEnv, EARLY_AND_LATE)] * 2, num_workers=1).single_env(1)
+    assert hasattr(env, "note")
+    assert callable(env.note)
+    assert callable(env.refuse)
+    assert "'note' of env 1" in repr(env.note)
+    assert env.calls == env.doubled == 0
+
+
+def test_methods_take_arguments_of_any_name_and_values_are_values(make: Make) -> None:
+    envs = make([partial(NotedEnv, EARLY_AND_LATE)] * 2, num_workers=1)
+    env = envs.single_env(1)
+    note = env.note
+    assert note() == ((), {})
+    assert note(1, "b", name="c", env_ids=[0], timeout=2) == ((1, "b"), {"name": "c", "env_ids": [0], "timeout": 2})
+    assert (env.calls, env.doubled) == (2, 4)
+    assert env.kind is complex
+    assert envs.get_attr("calls") == (0, 2)
+
+
+def test_the_error_of_a_method_belongs_to_its_call(make: Make) -> None:
+    env = make([partial(NotedEnv, EARLY_AND_LATE)] * 2).single_env(1)
+    refuse = env.refuse
+    with pytest.raises(LookupError, match=r"^Env 1 raised LookupError during call of 'refuse': no more$") as caught:
+        refuse("no more")
+    assert isinstance(caught.value, EnvError)
+    assert caught.value.env_ids == (1,)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'reason'"):
+        refuse()
 
 
 def test_an_open_environment_has_no_possible_agents(make_serial: Make) -> None:

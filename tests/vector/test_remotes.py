@@ -15,6 +15,7 @@ from parallel_envs.errors import ClosedError
 from parallel_envs.testing import ScriptedEnv, assert_same_batch
 from tests.gates import Gate
 from tests.vector.conftest import Make
+from tests.vector.small_envs import CountingEnv
 from tests.vector.task_envs import RAISE, UNSET, ByOptions, ByResetTask, Gated, Playing
 
 STEP: Any = ("step", {"action": 0})
@@ -112,6 +113,15 @@ def test_a_seed_is_for_the_next_reset_alone(make: Make) -> None:
 def test_an_attribute(make: Make) -> None:
     envs = make([partial(ByResetTask, length) for length in (4, 9)])
     assert asked(envs.remotes[1], "get_attr", {"name": "length"}) == ("get_attr", 9)
+
+
+def test_a_method_is_answered_with_a_callable_and_not_run(make: Make) -> None:
+    envs = make([CountingEnv] * 2, num_workers=1)
+    _, add = asked(envs.remotes[1], "get_attr", {"name": "add"})
+    assert add(5, times=2) == 10
+    _, fail = asked(envs.remotes[1], "get_attr", {"name": "fail"})
+    with pytest.raises(ValueError, match=r"^Env 1 raised ValueError during call of 'fail': bad$"):
+        fail("bad")
 
 
 def test_closing_is_left_to_the_manager(make: Make) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+from parallel_envs import ParallelEnvManager
 from parallel_envs.testing import ScriptedEnv, assert_same_batch, check_vector_env
 from tests.vector.conftest import Make, Manager
-from tests.vector.small_envs import CountingEnv
+from tests.vector.small_envs import CountingEnv, FailingEnv
 
 ACTIONS = np.zeros(2, int)
 
@@ -91,3 +97,184 @@ def test_results_outlive_the_manager(make: Make) -> None:
     last = observations(envs, 2)[-1]
     envs.close()
     assert last.tolist() == [[0, 2]] * 2
+
+
+# ---- requests that are refused or fail -----------------------------------------------------------
+
+
+class SpellingEnv(CountingEnv):
+    """Takes words for actions, and tasks of any kind: both may be something that cannot travel."""
+
+    def __init__(self) -> None:
+        super().__init__(100)
+        self.action_space = spaces.Text(5)
+
+    def set_task(self, task: Any) -> None:
+        self.task = task
+
+
+WORDS = ["a", "b"]
+REFUSED: dict[str, Callable[[Manager], Any]] = {
+    "reset": lambda envs: envs.reset(options={"x": threading.Lock()}),
+    "reset of one": lambda envs: envs.reset(env_ids=[0], options={"x": threading.Lock()}),
+    "reset without sense": lambda envs: envs.reset(seed=[1]),
+    "step": lambda envs: envs.step([threading.Lock(), "b"]),
+    "step without sense": lambda envs: envs.step(["a"]),
+    "send": lambda envs: envs.send([threading.Lock(), "b"]),
+    "send_reset": lambda envs: envs.send_reset(options={"x": threading.Lock()}),
+    "send_reset of tasks": lambda envs: envs.send_reset(tasks=["t", threading.Lock()]),
+}
+
+
+@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("refused", REFUSED)
+def test_a_refused_request_leaves_everything_as_it_was(make_process: Make, refused: str, copy: bool) -> None:
+    envs = make_process([SpellingEnv] * 2, num_workers=1, copy=copy)
+    envs.reset(seed=0)
+    before, held = [envs.step(WORDS)[0] for _ in range(5)][-2:]
+    steps = envs.stats()[0]["steps"]
+    with pytest.raises((TypeError, ValueError)):
+        REFUSED[refused](envs)
+    assert before.tolist() == [[0, 4], [0, 4]]
+    assert held.tolist() == [[0, 5], [0, 5]]
+    assert envs.stats()[0]["steps"] == steps
+    latest, _ = envs.reset(env_ids=[0])
+    assert latest.tolist() == [[1, 0], [0, 5]]
+    assert held.tolist() == [[0, 5], [0, 5]]
+    assert envs.step(WORDS)[0].tolist() == [[1, 1], [0, 6]]
+
+
+def test_an_env_that_raises_keeps_its_latest_observation(make: Make) -> None:
+    envs = make([partial(FailingEnv, at_steps=(3,)), partial(CountingEnv, 100)], num_workers=1, copy=False)
+    held = observations(envs, 2)[-1]
+    with pytest.raises(ZeroDivisionError):
+        envs.step(ACTIONS)
+    assert held.tolist() == [[0, 2], [0, 2]]
+    latest, _ = envs.reset(env_ids=[1])
+    assert latest.tolist() == [[0, 2], [1, 0]]
+
+
+class EventfulEnv(gymnasium.Env[Any, Any]):
+    """Observes which env, episode and step it is. Raises at action 7, and returns a word for a reward at action 8."""
+
+    def __init__(self, index: int, worded: bool) -> None:
+        self.index, self.worded = index, worded
+        self.episode = self.elapsed = 0
+        box = spaces.Box(-1e9, 1e9, (3,), np.float64)
+        self.observation_space = spaces.Dict(place=box, text=spaces.Text(30)) if worded else box
+        self.action_space = spaces.Discrete(10)
+
+    def observed(self) -> Any:
+        place = np.array([self.index, self.episode, self.elapsed], float)
+        return {"place": place, "text": f"{self.episode},{self.elapsed}"} if self.worded else place
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if (options or {}).get("raise") == self.index:
+            raise LookupError("in a reset")
+        self.episode, self.elapsed = self.episode + 1, 0
+        return self.observed(), {"episode_of": self.episode}
+
+    def step(self, action: Any) -> Any:
+        self.elapsed += 1
+        if action == 7:
+            raise LookupError("in a step")
+        info = {"t": self.elapsed} | ({"word": "y"} if self.elapsed % 4 == 0 else {})
+        reward: Any = "much" if action == 8 else self.elapsed + self.index / 10
+        return self.observed(), reward, self.elapsed >= 6 + self.index, action == 9, info
+
+
+KINDS: list[dict[str, Any]] = [
+    {"backend": "serial"},  # the first is what the others must equal
+    {"backend": "process", "num_workers": 1, "copy": False},
+    {"backend": "process", "num_workers": 2, "copy": False, "context": "fork"},
+    {"backend": "thread", "copy": False},
+]
+
+
+class SideBySide:
+    """Managers of all `KINDS` that are asked the same, and the observations that the caller holds of each."""
+
+    def __init__(self, managers: list[Manager]) -> None:
+        self.managers = managers
+        self.num_begun = 0
+        self.held: list[list[tuple[int, Any, Any]]] = [[] for _ in managers]
+        """For each manager: when a batch was returned, the batch, and a copy of it."""
+
+    def ask(self, request: Callable[[Manager], Any], *, begins: bool = True, keeps: bool = False) -> None:
+        """Ask all of them. `begins`: it begins a step or reset; `keeps`: its first result is a batch to be held."""
+        outcomes = [self._outcome(envs, request) for envs in self.managers]
+        for outcome in outcomes[1:]:
+            assert_same_batch(outcome, outcomes[0])
+        self.num_begun += begins
+        for held, (outcome, results) in zip(self.held, outcomes, strict=True):
+            held[:] = [one for one in held if self.num_begun - one[0] < 2]  # the others may be written to by now
+            for _, array, as_it_was in held:
+                assert_same_batch(array, as_it_was)
+            if keeps and outcome == "returned":
+                held.append((self.num_begun, results[0], frozen(results[0])))
+
+    def _outcome(self, envs: Manager, request: Callable[[Manager], Any]) -> tuple[str, Any]:
+        try:
+            return "returned", request(envs)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            return "raised", str(error).split("\n")[0]
+
+
+def frozen(observations: Any) -> Any:
+    if isinstance(observations, dict):
+        return {key: frozen(value) for key, value in observations.items()}
+    return observations.copy() if isinstance(observations, np.ndarray) else tuple(observations)
+
+
+def sent_and_received(envs: Manager, actions: Any, ids: list[int]) -> dict[int, Any]:
+    """By env what it answered; an env that raised has its error."""
+    envs.send(actions, ids)
+    answers: dict[int, Any] = {}
+    for env in ids:
+        try:
+            answers[env] = envs.recv_env(env)
+        except (LookupError, TypeError) as error:
+            answers[env] = str(error)
+    return answers
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_requests_give_what_copies_give(seed: int, opened: ExitStack) -> None:
+    """Requests of every kind, refused and failing ones among them, in an order drawn at random."""
+    draw = random.Random(seed)
+    size, mode = draw.choice([2, 3, 5]), draw.choice(["NextStep", "SameStep", "Disabled"])
+    fns = [partial(EventfulEnv, index, worded=seed % 2 == 0) for index in range(size)]
+    managers = [ParallelEnvManager(fns, autoreset_mode=mode, **kind) for kind in KINDS]
+    for envs in managers:
+        opened.callback(envs.close)
+    all_of_them = SideBySide(managers)
+    all_of_them.ask(lambda envs: envs.reset(seed=5), keeps=True)
+    for _ in range(40):
+        ids = sorted(draw.sample(range(size), draw.randint(1, size)))
+        drawn = [draw.choice([0, 1, 2, 9]) if draw.random() < 0.96 else draw.choice([7, 8]) for _ in range(size)]
+        requests: dict[Callable[[Manager], Any], tuple[int, dict[str, bool]]] = {
+            partial(stepped, actions=np.array(drawn)): (50, {"keeps": True}),
+            partial(was_reset, env_ids=ids): (12, {"keeps": True}),
+            partial(was_reset, options={"raise": ids[0]}): (8, {"keeps": True}),
+            partial(sent_and_received, actions=np.array(drawn)[ids], ids=ids): (12, {}),
+            partial(stepped, actions=np.zeros(size + 1)): (5, {"begins": False}),
+            lambda envs: envs.call("observed"): (6, {"begins": False}),
+            lambda envs: envs.call("nothing_like_this"): (5, {"begins": False}),
+            lambda envs: envs.restart([0]): (2, {"begins": False}),
+        }
+        (request,) = draw.choices(list(requests), [weight for weight, _ in requests.values()])
+        all_of_them.ask(request, **requests[request][1])
+
+
+def stepped(envs: Manager, actions: Any) -> Any:
+    return envs.step(actions)
+
+
+def was_reset(envs: Manager, **arguments: Any) -> Any:
+    return envs.reset(**arguments)
