@@ -43,10 +43,11 @@ from parallel_envs.engine.poller import readable
 _REAP_SECONDS = 0.5
 _MOST_WAITING_BYTES = 1 << 20
 _SPAWN_COMMAND = (
-    "import sys; sys.path[:] = {path!r}; import pickle; "
-    "from parallel_envs.engine.child import ChildEnds, leave, run_child; "
-    "leave(run_child(pickle.loads({settings!r}), ChildEnds{ends!r}))"
+    "import pickle, sys; file = open({fd}, 'rb'); sys.path[:] = pickle.load(file); "
+    "from parallel_envs.engine.child import leave, run_child; settings, ends = pickle.load(file); file.close(); "
+    "leave(run_child(settings, ends))"
 )
+"""What a fresh interpreter runs. The path comes first in the file: the rest can be read only with that path set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,12 +324,20 @@ class _Keeper:
 
 
 def _exec(settings: ChildSettings, ends: ChildEnds) -> None:
+    """Become a fresh interpreter that serves as the worker.
+
+    The settings travel in an anonymous file, because `sys.argv` may be longer than a command line can be.
+    """
     kept = ends.fds[:-1]
-    for fd in kept:
-        os.set_inheritable(fd, True)
     slim = ChildSettings(settings.index, settings.name, settings.threads, argv=settings.argv)
-    command = _SPAWN_COMMAND.format(path=list(settings.path), settings=pickle.dumps(slim), ends=(*kept, -1))
-    os.execv(sys.executable, [sys.executable, "-c", command])
+    file = os.memfd_create("parallel_envs")
+    with open(file, "wb", closefd=False) as stream:
+        pickle.dump(list(settings.path), stream)
+        pickle.dump((slim, ChildEnds(*kept, -1)), stream)
+    os.lseek(file, 0, os.SEEK_SET)
+    for fd in (*kept, file):
+        os.set_inheritable(fd, True)
+    os.execv(sys.executable, [sys.executable, "-c", _SPAWN_COMMAND.format(fd=file)])
 
 
 def _fill_standard_places() -> None:

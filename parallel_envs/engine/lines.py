@@ -52,6 +52,7 @@ class CommonLines:
             raise
         os.set_blocking(self.completion_read, False)
         os.set_blocking(self.stacks_read, False)
+        os.set_blocking(self.stacks_write, False)  # a worker that writes its stack must never wait for a reader
         owned.update(self._fds())
 
     def _fds(self) -> tuple[int, ...]:

@@ -42,6 +42,7 @@ _log = logging.getLogger(__name__)
 
 _LONGEST_GLANCING = 0.1  # seconds for which completions alone may be looked at, where nobody has to sleep for them
 _NOTICING_SECONDS = 1e-3
+_MOST_STACK_BYTES = 1 << 18  # a stack is cut after about this size
 _BELLS_AT_ONCE = select.PIPE_BUF // BELL.size  # so many fit into a pipe as a whole, or not at all
 _NOT_NOW = -1  # in the place of a bell's descriptor: writing to it fails, and `_ring_late` sees why
 
@@ -353,14 +354,17 @@ class ProcessPool(WorkerPool):
 
     def stack(self, worker: int, timeout: float = 0.5) -> str:
         process, pipe = self._lines[worker].process, self._ends.common.stacks_read
-        with contextlib.suppress(BlockingIOError):  # what an earlier, slower answer left there
-            os.read(pipe, 65536)
-        process.signal(STACK_SIGNAL)
-        if process.state().startswith(("T", "t")):
-            timeout = 0.0  # stopped: it will not answer
+        with contextlib.suppress(BlockingIOError):  # an earlier answer that came too late
+            while os.read(pipe, _MOST_STACK_BYTES):
+                pass
+        state = process.state()
+        if state.startswith(("T", "t")):
+            timeout = 0.0  # stopped: it answers when it goes on
+        elif not process.is_pending(STACK_SIGNAL):  # real-time signals queue: one at a time is asked for
+            process.signal(STACK_SIGNAL)
         text = b""
-        while readable(pipe, timeout if not text else 0.02):
-            text += os.read(pipe, 65536)
+        while len(text) < _MOST_STACK_BYTES and readable(pipe, timeout if not text else 0.02):
+            text += os.read(pipe, _MOST_STACK_BYTES)
         return text.decode(errors="replace") or f"no stack: process {process.pid} does not respond ({process.state()})"
 
     def pid(self, worker: int) -> int:

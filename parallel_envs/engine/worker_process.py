@@ -54,11 +54,20 @@ class WorkerProcess:
 
     def state(self) -> str:
         """What the system says the process is doing, such as `stopped`."""
+        return self._status("State") or "ended"
+
+    def is_pending(self, number: int) -> bool:
+        """Return whether the process has been sent this signal and has not handled it yet."""
+        return bool(int(self._status("ShdPnd") or "0", 16) >> (number - 1) & 1)
+
+    def _status(self, name: str) -> str | None:
+        """Return a field of the system's report on the process, or None if there is none: the process has ended."""
         try:
-            status = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8", errors="replace")
+            report = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8", errors="replace")
         except OSError:
-            return "ended"
-        return next((line.split(maxsplit=1)[1] for line in status.splitlines() if line.startswith("State:")), "unknown")
+            return None
+        fields = dict(line.partition(":")[::2] for line in report.splitlines())
+        return fields.get(name, "").strip() or None
 
     def signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.engine import cores_here
+from parallel_envs.engine import cores_here, unpicklable_part
 from parallel_envs.spelling import hint, is_one_of
 from parallel_envs.tasks import TaskSource
 from parallel_envs.vector.numbers import check_whole
@@ -65,7 +65,7 @@ def _from_id(
     if num_envs is None:
         raise ValueError(f"num_envs is missing: say how many environments of {env_id!r} to make.")
     check_count("num_envs", num_envs)
-    spec = copy.deepcopy(env_id) if isinstance(env_id, EnvSpec) else find_spec(env_id)
+    spec = _copied(env_id) if isinstance(env_id, EnvSpec) else find_spec(env_id)
     factory = functools.partial(gymnasium.make, env_id if spec is None else portable(spec), **kwargs)
     return [factory] * int(num_envs), spec
 
@@ -73,11 +73,23 @@ def _from_id(
 def find_spec(env_id: str) -> EnvSpec | None:
     """The registered spec, or None where the id names a module that only the workers are to import."""
     try:
-        return copy.deepcopy(gymnasium.spec(env_id))
+        spec = gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
         if ":" in env_id:
             return None
         raise gymnasium.error.NameNotFound(f"{error} {_where_it_may_be(env_id)}") from error
+    return _copied(spec)
+
+
+def _copied(spec: EnvSpec) -> EnvSpec:
+    try:
+        return copy.deepcopy(spec)
+    except Exception as error:
+        part = unpicklable_part(spec, f"gymnasium.spec({spec.id!r})")
+        raise TypeError(
+            f"{part} cannot be copied ({error}), and gymnasium.make copies the keyword arguments of a registration. "
+            "Make it inside the entry point instead."
+        ) from error
 
 
 _PACKAGES = {"ALE/": "ale_py", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "Foraging-": "lbforaging"}

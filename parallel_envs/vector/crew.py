@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
@@ -244,9 +245,12 @@ def _advice(part: str) -> str:
 
 def _unpicklable_factory(factories: Sequence[Any], error: Unpicklable) -> TypeError:
     for index, factory in enumerate(factories):
-        name = f"env_fns[{index}]"
         if not picklable(factory):
-            part = unpicklable_part(factory, name)
+            spec = next((arg for arg in getattr(factory, "args", ()) if isinstance(arg, EnvSpec)), None)
+            if spec is None or picklable(spec):
+                part = unpicklable_part(factory, f"env_fns[{index}]")
+            else:  # of an id: its registration is what the user knows
+                part = unpicklable_part(spec, f"gymnasium.spec({spec.id!r})")
             return Unpicklable(
                 f"{part} cannot be pickled, so it cannot travel to a worker process. {_advice(part)} "
                 f"({error.__cause__!r})"

@@ -72,6 +72,14 @@ def test_a_working_folder_that_is_gone_is_no_obstacle(
     assert run(pool, os.getpid) == pool.pid(0)
 
 
+def test_workers_see_arguments_longer_than_a_command_line_can_be(
+    open_processes: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["train.py", *(f"data/file_{number:080d}.json" for number in range(5000))]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert run(open_processes(), lambda: list(sys.argv)) == arguments
+
+
 def test_the_import_path_is_that_of_the_moment(
     open_processes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from parallel_envs.engine import HOST, Death, WorkerPool, open_pool
+from parallel_envs.engine.child import STACK_SIGNAL
 from parallel_envs.errors import WorkerStartError
 from tests.engine.asking import (
     SOON_SECONDS,
@@ -208,6 +210,46 @@ def test_a_worker_that_cannot_tell_its_stack_is_told_so_in_time(open_processes: 
     os.kill(pool.pid(0), signal.SIGCONT)
     assert run(pool, os.getpid, worker=1) == pool.pid(1)
     assert run(pool, os.getpid) == pool.pid(0)
+
+
+def test_a_stopped_worker_answers_however_often_its_stack_was_asked_for(open_processes: Open) -> None:
+    pool = open_processes()
+    key, pid = host(pool, Runner), pool.pid(0)
+    for _ in range(2):
+        os.kill(pid, signal.SIGSTOP)
+        ticket = pool.call(0, key, "run", os.getpid)
+        for _ in range(300):  # more stacks than a pipe has room for
+            assert "no stack" in pool.stack(0, timeout=0.0)
+        os.kill(pid, signal.SIGCONT)
+        assert value_of(pool, ticket) == pid
+
+
+def test_at_most_one_request_for_a_stack_waits_for_a_worker(open_forkserver: Open) -> None:
+    pool = open_forkserver()  # it has no other thread that could take the signal
+    run(pool, signal.pthread_sigmask, signal.SIG_BLOCK, {STACK_SIGNAL})
+    for _ in range(300):
+        assert "no stack" in pool.stack(0, timeout=0.0)
+    run(pool, signal.pthread_sigmask, signal.SIG_UNBLOCK, {STACK_SIGNAL})
+    assert pool.stack(0, timeout=WAIT_SECONDS).count("Current thread") == 1
+
+
+def test_a_stack_longer_than_a_pipe_holds_up_no_worker(open_processes: Open) -> None:
+    def start_deep_threads() -> None:
+        def sink(depth: int) -> None:
+            if depth:
+                sink(depth - 1)
+            else:
+                threading.Event().wait()
+
+        for _ in range(40):
+            threading.Thread(target=sink, args=(80,), daemon=True).start()
+
+    pool = open_processes()
+    run(pool, start_deep_threads)
+    for _ in range(10):
+        pool.stack(0, timeout=0.0)  # nobody reads what the worker writes now
+        assert run(pool, os.getpid) == pool.pid(0)
+    assert "in sink" in pool.stack(0, timeout=WAIT_SECONDS)
 
 
 def test_a_stack_of_a_worker_that_has_ended_is_told_to_be_none(open_processes: Open) -> None:

@@ -104,6 +104,19 @@ def test_the_deadline_of_a_call_goes_before_that_of_the_manager(make: Make, gate
     envs.step_wait(timeout=20.0)
 
 
+def test_a_stopped_worker_answers_as_soon_as_it_goes_on_after_many_timeouts(make: Make) -> None:
+    envs = make([CountingEnv] * 2)
+    reset(envs)
+    pid = envs.stats()[0]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    envs.step_async(TWO)
+    for _ in range(300):
+        with pytest.raises(StepTimeout, match="stopped"):
+            envs.step_wait(timeout=0.001)
+    os.kill(pid, signal.SIGCONT)
+    assert envs.step_wait(timeout=20.0)[1].tolist() == [1.0, 1.0]
+
+
 def test_a_thread_that_hangs_shows_its_stack(make: Make, gate: Gate) -> None:
     envs = make([partial(GatedEnv, gate.path)], backend="thread")
     reset(envs)

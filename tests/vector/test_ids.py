@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -10,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from parallel_envs import ParallelEnvManager, vector_entry_point
+from parallel_envs import EnvError, ParallelEnvManager, vector_entry_point
 from parallel_envs.testing import assert_same_batch
 from tests.vector.conftest import Make
 from tests.vector.small_envs import CountingEnv
@@ -32,6 +34,28 @@ def registered() -> Iterator[str]:
     )
     yield OURS
     del gym.registry[OURS]
+
+
+@pytest.fixture
+def unpicklable() -> Iterator[dict[str, str]]:
+    """Registrations that cannot go to a worker. For each id, the part that the error is to name."""
+    lock = threading.Lock()
+
+    def make_locked(**arguments: Any) -> CountingEnv:
+        with lock:
+            return CountingEnv(**arguments)
+
+    gym.register("tests/Locked-v0", entry_point=make_locked)
+    gym.register("tests/LockInKwargs-v0", entry_point=make_counting, kwargs={"lock": lock})
+    gym.register("tests/Missing-v0", entry_point="__main__:NoSuchEnv")
+    parts = {
+        "tests/Locked-v0": "entry_point -> variable 'lock'",
+        "tests/LockInKwargs-v0": "kwargs['lock']",
+        "tests/Missing-v0": "NoSuchEnv",
+    }
+    yield parts
+    for name in parts:
+        del gym.registry[name]
 
 
 def test_an_id_makes_envs_with_its_spec(make: Make) -> None:
@@ -81,3 +105,25 @@ def test_make_vec_makes_a_manager(registered: str) -> None:
         envs.reset(seed=0)
         terminations = [envs.step(np.zeros(3, int))[2].tolist() for _ in range(2)]
         assert terminations == [[False] * 3, [True] * 3]
+
+
+def test_unrelated_registrations_that_cannot_be_pickled_do_no_harm(
+    make_process: Make, registered: str, unpicklable: dict[str, str]
+) -> None:
+    assert unpicklable
+    assert make_process("CartPole-v1", num_envs=1).reset()[0].shape == (1, 4)
+    assert make_process([lambda: gym.make(registered)]).reset()[0].shape == (1, 2)
+
+
+def test_an_env_whose_registration_cannot_be_pickled_says_so(make_process: Make, unpicklable: dict[str, str]) -> None:
+    for name, part in unpicklable.items():
+        with pytest.raises(EnvError, match=re.escape(name)) as caught:
+            make_process([partial(gym.make, name)])
+        assert part in str(caught.value)
+
+
+def test_an_id_whose_registration_cannot_be_pickled_says_so(make_process: Make, unpicklable: dict[str, str]) -> None:
+    for name, part in unpicklable.items():
+        with pytest.raises((TypeError, AttributeError), match=re.escape(name)) as caught:
+            make_process(name, num_envs=1)
+        assert part in str(caught.value)
