@@ -34,6 +34,7 @@ CHECKPOINT, DIGEST = "checkpoint", "digest"
 # import: a test compares the two).
 _RUN, _RUN_FILES = "run.json", ("run.json", "settings.yaml", "chosen.json")
 _CHECKPOINTS, _CHECKPOINT, _AGENT = "checkpoints", "checkpoint.json", "agent.json"
+_FORMAT = b'"format": "parallel_envs '
 _MEMORY = "memory.npz"  # a replay buffer: large, and no policy acts by it
 
 _MOST_TRIES = 5  # how often the newest checkpoint may be removed while it is copied
@@ -94,9 +95,27 @@ def named_as_given(held: HeldCheckpoint | None) -> Iterator[None]:
 
 
 def _is_of_learners(source: Any) -> bool:
+    """Return whether a policy is made from a folder of `parallel_envs.learners`, by whatever class."""
     if not isinstance(source, PolicySpec) or source.data_path is None:
         return False
-    return any((Path(source.data_path) / name).is_file() for name in (_RUN, _CHECKPOINT, _AGENT))
+    folder = Path(source.data_path)
+    if (folder / _RUN).is_file():
+        newest = _newest(folder)
+        return _is_by_learners(source) if newest is None else _is_written_by_learners(newest / _CHECKPOINT)
+    return any(_is_written_by_learners(folder / name) for name in (_CHECKPOINT, _AGENT))
+
+
+def _is_by_learners(spec: PolicySpec) -> bool:
+    return spec.class_path.partition(":")[0] == TRAINED.partition(":")[0]
+
+
+def _is_written_by_learners(file: Path) -> bool:
+    """Return whether the file begins as learners write it. Others too call their files agent.json."""
+    try:
+        with file.open("rb") as opened:
+            return _FORMAT in opened.read(100)
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager
@@ -123,7 +142,7 @@ def _hold(name: str, spec: PolicySpec, before: Mapping[str, Any], into: Path) ->
 def _copied(folder: Path, wanted: Path | None, name: str, spec: PolicySpec, into: Path) -> Path:
     """Copy a checkpoint, the newest of a run unless one is wanted. Returns where it was."""
     is_run = (folder / _RUN).is_file()
-    skipped = (_MEMORY,) if spec.class_path.partition(":")[0] == TRAINED.partition(":")[0] else ()
+    skipped = (_MEMORY,) if _is_by_learners(spec) else ()
     for tries in range(1, _MOST_TRIES + 1):
         path = wanted if wanted is not None else _newest(folder) if is_run else folder
         if path is None:

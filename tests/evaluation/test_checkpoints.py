@@ -168,6 +168,24 @@ def test_a_run_without_a_checkpoint_is_told(training: Training, tmp_path: Path) 
         played(training.folder, tmp_path)
 
 
+class Reading:
+    """A policy of somebody else's, whose folders have files of the same names."""
+
+    def load(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    def step(self, observation: Any) -> int:
+        return int((self.folder / "agent.json").read_text())
+
+
+def test_a_folder_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
+    for name in ("run.json", "agent.json"):
+        (tmp_path / name).write_text("1")
+    found = evaluate("CartPole-v1", {"it": f"class={__name__}:Reading,data={tmp_path}"}, 1)
+    assert found.failures == ()
+    assert "checkpoint" not in told_of(found)
+
+
 def test_errors_name_the_folder_that_was_given(training: Training) -> None:
     with pytest.raises(BadEvaluation) as raised:
         evaluate("MountainCar-v0", {"it": str(training.folder)}, 1)

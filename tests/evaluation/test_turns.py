@@ -49,7 +49,7 @@ class Slow:
 
 def one_by_one(policies: dict[Any, Any], **settings: Any) -> Turns:
     env = Course()
-    return OneByOne(policies.__getitem__, env, PlaySettings(**settings), Noops(env, 0))
+    return OneByOne(policies.__getitem__, env, PlaySettings(**{"action_timeout": 0.25, **settings}), Noops(env, 0))
 
 
 def test_a_late_action_is_dropped_and_counted(clock: Clock) -> None:
@@ -76,6 +76,7 @@ def test_who_was_late_for_too_long_is_asked_no_more(clock: Clock) -> None:
 
 
 def test_without_limits_nobody_is_late(clock: Clock) -> None:
+    assert (PlaySettings().action_timeout, PlaySettings().episode_timeout) == (None, None)
     turns = one_by_one({"red": Slow(clock, *[1e6] * 5)}, action_timeout=None)
     assert [turns.act({"red": SEEN["red"]}, step)["red"] for step in range(5)] == [4] * 5
     assert one_by_one({"red": Slow(clock, 0.0, 1e6)}, lateness_budget=None).timeouts == {}
