@@ -104,6 +104,16 @@ def test_the_deadline_of_a_call_goes_before_that_of_the_manager(make: Make, gate
     envs.step_wait(timeout=20.0)
 
 
+def test_a_thread_that_hangs_and_cannot_be_restarted_is_named(make: Make, gate: Gate) -> None:
+    envs = make([partial(GatedEnv, gate.path)], backend="thread", on_failure="restart", step_timeout=0.05)
+    reset(envs)
+    with pytest.raises(StepTimeout, match=r"Env 0 did not answer[^@]*small_envs\.py") as caught:
+        envs.step(np.zeros(1, int))
+    assert any("Use backend='process'" in note for note in caught.value.__notes__)
+    gate.let_through()
+    assert envs.step_wait(timeout=60.0)[1].tolist() == [1.0]
+
+
 def test_a_thread_that_hangs_shows_its_stack(make: Make, gate: Gate) -> None:
     envs = make([partial(GatedEnv, gate.path)], backend="thread")
     reset(envs)
