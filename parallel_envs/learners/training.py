@@ -135,13 +135,12 @@ def train(learners: IndependentLearners, settings: TrainSettings, run: Run, cons
             write = partial(_log_line, learners, loop, run)
             averages = Averages(settings.log_every or every, write, begins=learners.steps)
             keep = partial(_keep, learners, run, averages)
-            is_last = mark >= settings.total_steps
             with _interruptible(loop, partial(keep, is_last=True)) as heed:
                 while not _may_save(learners, mark, every):
                     _take_in(loop.advance(), learners, loop, averages, shown)
                     heed()
                 _take_in(loop.settle(), learners, loop, averages, shown)
-                keep(is_last=is_last)
+                keep(is_last=learners.steps >= settings.total_steps)
         shown.show(_progress(learners, loop), last=True)
     told = f"Updates were run by {learners.mode.why}. {loop.report()}{_told_of_restarts(learners)}"
     console.print(told, markup=False, highlight=False, soft_wrap=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from parallel_envs.engine import Ticket
 from parallel_envs.engine.completions import undisturbed
-from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
+from parallel_envs.errors import EnvError, StepTimeout, WorkerDied, WorkerStartError
 from parallel_envs.seeding import SeedTree
 from parallel_envs.vector.crew import Crew
 from parallel_envs.vector.failures import env_error, env_names, worker_died, worker_error
@@ -106,10 +106,17 @@ class Recovery:
                 tickets.append(ask_again(broken))
 
     def kill_late(self, ticket: Ticket, fault: StepTimeout) -> None:
-        """End the workers that still owe a reply: the ticket then reports their deaths."""
+        """End the workers that still owe a reply: the ticket then reports their deaths.
+
+        Raises `fault` where a worker cannot be ended, since it is a thread.
+        """
         for worker in sorted(ticket.waiting):
+            try:
+                self._crew.pool.kill(worker)
+            except WorkerStartError as error:
+                fault.add_note(str(error))
+                raise fault from None
             self._late[worker] = fault
-            self._crew.pool.kill(worker)
 
     def _replace_broken(self, ticket: Ticket, doing: str) -> list[int]:
         """Replace what a ticket reports as broken. Returns the envs that have not answered it."""

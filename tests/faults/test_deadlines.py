@@ -117,6 +117,16 @@ def test_a_stopped_worker_answers_as_soon_as_it_goes_on_after_many_timeouts(make
     assert envs.step_wait(timeout=20.0)[1].tolist() == [1.0, 1.0]
 
 
+def test_a_thread_that_hangs_and_cannot_be_restarted_is_named(make: Make, gate: Gate) -> None:
+    envs = make([partial(GatedEnv, gate.path)], backend="thread", on_failure="restart", step_timeout=0.05)
+    reset(envs)
+    with pytest.raises(StepTimeout, match=r"Env 0 did not answer[^@]*small_envs\.py") as caught:
+        envs.step(np.zeros(1, int))
+    assert any("Use backend='process'" in note for note in caught.value.__notes__)
+    gate.let_through()
+    assert envs.step_wait(timeout=60.0)[1].tolist() == [1.0]
+
+
 def test_a_thread_that_hangs_shows_its_stack(make: Make, gate: Gate) -> None:
     envs = make([partial(GatedEnv, gate.path)], backend="thread")
     reset(envs)

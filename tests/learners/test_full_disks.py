@@ -82,6 +82,17 @@ def test_whenever_the_disk_is_full_what_was_learnt_is_kept(
         assert share > 0.7
 
 
+def test_the_last_checkpoint_must_be_saved_also_where_a_rollout_passes_its_mark(train: Train, tmp_path: Path) -> None:
+    """The first checkpoint is due at step 40, and is saved at the end of the rollout, where the run is done."""
+    sizes = ["total_steps=50", "checkpoint_every=40", "algorithm.rollout_length=32"]
+    folder = tmp_path / "run"
+    with full_disk(folder / "checkpoints") as disk:
+        disk.fill()
+        done = train(*sizes, f"folder={folder}")
+    assert done.exit_code == 1
+    assert "holds no checkpoint yet. Begin the run anew" in " ".join(done.output.split())
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own with little room."""
