@@ -136,9 +136,7 @@ class WorkerPool(ABC):
         It ends also when the pool is closed by a signal handler or another thread, maybe with `ClosedError`.
         """
 
-    def wait(
-        self, ticket: Ticket, timeout: float | None = None, *, stop: Callable[[Ticket], bool] | None = None
-    ) -> bool:
+    def wait(self, ticket: Ticket, timeout: float | None = None, stop: Callable[[Ticket], bool] | None = None) -> bool:
         """Wait until all have replied. False: the time was up first; the ticket may be waited for again.
 
         With `stop`, also return False as soon as `stop(ticket)` holds. It is asked once there are replies that say

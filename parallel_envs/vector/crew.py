@@ -142,7 +142,7 @@ class Crew:
         return {env: failure for reply in revived.replies.values() for env, failure in reply.value.items()}
 
     def _await(self, ticket: Ticket, doing: str, timeout: float | None) -> None:
-        if not self.pool.wait(ticket, timeout, stop=_reports_death) and not _reports_death(ticket):
+        if not self.pool.wait(ticket, timeout, _reports_death) and not _reports_death(ticket):
             late = self.timeout(doing, timeout, self.late_envs(ticket))
             for worker in sorted(ticket.waiting):  # it has nothing that anybody could still want
                 with contextlib.suppress(WorkerStartError):

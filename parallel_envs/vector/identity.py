@@ -60,8 +60,21 @@ def _layers(env: Any) -> Iterator[Any]:
     while env is not None and id(env) not in seen:
         seen.add(id(env))
         yield env
-        held = getattr(env, "__dict__", {})
-        env = next((held[name] for name in _INSIDE if name in held), None) if _is_wrapper(env) else None
+        env = _inside(env) if _is_wrapper(env) else None
+
+
+def _inside(wrapper: Any) -> Any:
+    """What a wrapper wraps; None if that cannot be told.
+
+    It asks for attributes by name: a look into `__dict__` would make each later step of the env slower, since Python
+    keeps the attributes of objects whose dict nobody has seen in a quicker form.
+    """
+    for name in _INSIDE:
+        try:
+            return getattr(wrapper, name)
+        except Exception:  # noqa: BLE001  # mostly AttributeError; a property of user code may raise anything
+            continue
+    return None
 
 
 def _is_wrapper(env: Any) -> bool:

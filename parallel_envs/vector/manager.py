@@ -174,6 +174,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._call_name = ""
         self._call_envs: list[int] = []
         self._settler = Settler(fleet.crew, self._recovery, restarts=on_failure == "restart")
+        self._stop = self._settler.has_new_deaths  # kept: it is passed on in each step
         self._flights = Flights(fleet, self._settler, self.step_timeout, self.reset_timeout)
         self._num_steps = 0
 
@@ -699,10 +700,19 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         arguments.optional_wait(timeout)
         until = None if timeout is None else time.monotonic() + timeout
         tickets = [ticket]
+        if not self._fleet.pool.wait(ticket, timeout, self._stop) or ticket.replies:
+            tickets = self._settle(ticket, doing, timeout, until, ask_again)
+        self._pending.end()  # not before: a Ctrl-C until here leaves something that may be waited for again
+        return tickets
+
+    def _settle(
+        self, ticket: Ticket, doing: str, timeout: float | None, until: float | None, ask_again: AskAgain | None
+    ) -> list[Ticket]:
+        """Bring a ticket that has more to say than "done", or whose wait has stopped, to its end."""
         while True:
             self._settler.wait(ticket, doing, timeout, until, ask_again)
             if not ticket.replies:
-                break
+                return [ticket]
             try:
                 if ticket.waiting:
                     self._settler.act_on_deaths(ticket, doing, ask_again)
@@ -712,9 +722,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
                 self._fail(ticket, doing, timeout)
                 raise
             self._fleet.learn(tickets)
-            break
-        self._pending.end()  # not before: a Ctrl-C until here leaves something that may be waited for again
-        return tickets
+            return tickets
 
     def _fail(self, ticket: Ticket, doing: str, timeout: float | None) -> None:
         """Note that an error of what was begun is about to be raised.

@@ -34,7 +34,7 @@ class Settler:
         ticket may be waited for again.
         """
         remaining = None if until is None else max(until - time.monotonic(), 0.0)
-        if not self._crew.pool.wait(ticket, remaining, stop=self._has_new_deaths) and not self._has_new_deaths(ticket):
+        if not self._crew.pool.wait(ticket, remaining, self.has_new_deaths) and not self.has_new_deaths(ticket):
             self.stop_or_raise(ticket, self._crew.late_envs(ticket), doing, timeout, ask_again)
 
     def act_on_deaths(self, ticket: Ticket, doing: str, ask_again: AskAgain | None) -> None:
@@ -58,7 +58,8 @@ class Settler:
             self._raised[1].add(worker)
             raise worker_died(death, self._crew.slices[worker], doing, advice=advice)
 
-    def _has_new_deaths(self, ticket: Ticket) -> bool:
+    def has_new_deaths(self, ticket: Ticket) -> bool:
+        """Whether workers have died that have been neither replaced nor named by an exception."""
         return bool(self._new_deaths(ticket))
 
     def _new_deaths(self, ticket: Ticket) -> dict[int, Death]:
