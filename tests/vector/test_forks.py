@@ -58,6 +58,13 @@ def test_what_it_forked_ends_as_it_wished_and_answers_nothing(make_process: Make
 
 
 OTHERS = np.full(2, 9)
+
+
+def close_and_restart(envs: ParallelEnvManager) -> None:
+    envs.close()
+    envs.restart()
+
+
 OPERATIONS: dict[str, Callable[[ParallelEnvManager], object]] = {
     "reset": lambda envs: envs.reset(),
     "reset_async": lambda envs: envs.reset_async(),
@@ -84,7 +91,7 @@ OPERATIONS: dict[str, Callable[[ParallelEnvManager], object]] = {
     "get_tasks": lambda envs: envs.get_tasks(),
     "stats": lambda envs: envs.stats(),
     "restart": lambda envs: envs.restart(),
-    "restart after close": lambda envs: (envs.close(), envs.restart()),
+    "restart after close": close_and_restart,
 }
 
 
@@ -103,12 +110,13 @@ def test_a_forked_process_is_refused_all_that_a_manager_does(make: Make, waits_f
         assert f"belongs to process {os.getpid()}" in told, name
     assert f"belongs to process {os.getpid()}" in in_fork(lambda: repr(envs))
     np.testing.assert_array_equal(envs._fleet.buffers.actions[0][0], before)
-    results = {
+    results: dict[str, Callable[[], tuple[Any, ...]]] = {
         "nothing": lambda: envs.step(np.zeros(2, int)),
         "step_wait": envs.step_wait,
         "recv": lambda: envs.recv(2),
     }
-    assert results[waits_for]()[-4].tolist() == [1.0, 1.0]
+    rewards = results[waits_for]()[-4]
+    assert rewards.tolist() == [1.0, 1.0]
     assert envs.step(np.zeros(2, int))[1].tolist() == [2.0, 2.0]
 
 
