@@ -32,6 +32,7 @@ _ANSWER_SECONDS = 60.0
 
 _lock = threading.RLock()  # a finalizer may need it while the same thread holds it
 _current: _Keeper | None = None
+_forks_are_noticed = False
 _torn: list[_Keeper] = []
 """Keepers that nothing can be asked any more. Their workers go on, and end with them."""
 
@@ -211,7 +212,7 @@ def _ask(request: Any, fds: Sequence[int], *, start: bool = True) -> tuple[Any, 
 
 
 def _keeper(*, start: bool) -> _Keeper:
-    global _current  # noqa: PLW0603  # one keeper a process, behind the lock
+    global _current, _forks_are_noticed  # noqa: PLW0603  # one keeper a process, behind the lock
     if _current is not None and not _current.serves_this_process():
         if _current.is_torn:
             _torn.append(_current)
@@ -219,5 +220,14 @@ def _keeper(*, start: bool) -> _Keeper:
     if _current is None:
         if not start:
             raise WorkerStartError("No process that starts workers is running.")
+        if not _forks_are_noticed:
+            os.register_at_fork(after_in_child=_renew_lock)
+            _forks_are_noticed = True
         _current = _Keeper()
     return _current
+
+
+def _renew_lock() -> None:
+    """In a process that has just been forked: a thread that exists only in the parent may have held the lock."""
+    global _lock  # noqa: PLW0603
+    _lock = threading.RLock()

@@ -74,10 +74,12 @@ class _LocalPool(WorkerPool):
         return None
 
     def restart(self, worker: int) -> None:
+        self.check_open("A worker was to be restarted")
         self.kill(worker)
         _close_hosts([self._hosts[worker]])
 
     def kill(self, worker: int) -> None:
+        self.check_owner()
         if any(worker in ticket.waiting for ticket in self._tickets.values()):
             raise WorkerStartError(
                 f"Worker {worker} is busy, and a worker that is not a process cannot be ended by force. "
@@ -91,6 +93,7 @@ class _LocalPool(WorkerPool):
         return
 
     def meters(self, worker: int) -> Meters:
+        self.check_owner()
         return Meters.of(self._counts[worker], self._waited[worker], self._num_asked(worker), num_bytes=0)
 
 
@@ -107,6 +110,8 @@ class SerialPool(_LocalPool):
         self._queue.append((worker, request))
 
     def pump(self, timeout: float | None) -> list[Ticket]:
+        if self.closed:
+            self.check_owner()
         finished: list[Ticket] = []
         if self._queue:
             worker, request = self._queue.popleft()
@@ -127,6 +132,7 @@ class SerialPool(_LocalPool):
             _log.info("%d workers stopped.", self.num_workers)
 
     def stack(self, worker: int, timeout: float = 0.5) -> str:
+        self.check_owner()
         return "".join(traceback.format_stack())
 
 
@@ -161,6 +167,8 @@ class ThreadPool(_LocalPool):
         self._inboxes[worker].put(request)
 
     def pump(self, timeout: float | None) -> list[Ticket]:
+        if self.closed:
+            self.check_owner()
         finished: list[Ticket] = []
         began = time.perf_counter()
         try:
@@ -178,6 +186,7 @@ class ThreadPool(_LocalPool):
                 return finished
 
     def stack(self, worker: int, timeout: float = 0.5) -> str:
+        self.check_owner()
         frame = sys._current_frames().get(self._threads[worker].ident or 0)
         return "".join(traceback.format_stack(frame)) if frame is not None else "no stack: the thread has ended"
 

@@ -8,6 +8,10 @@
 
 A request has one number, whoever it goes to; each worker's reply repeats it. A `Ticket` knows who still owes a reply.
 Replies that nobody waits for any more are dropped. A pool belongs to one thread at a time.
+
+A pool also belongs to the process that opened it. In a process forked from that one, every request, wait and change
+raises `ClosedError` before it touches a pipe, shared memory or a worker, and `close` does nothing. A hook that runs in
+each forked child sees to this: it marks the pools there as closed.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,6 +96,9 @@ class WorkerPool(ABC):
         self.num_workers = num_workers
         self.all_workers = tuple(range(num_workers))
         self.closed = False
+        """Also True in processes forked from the owner's, and once the owner's exit has ended the workers."""
+        self.forked_from: int | None = None
+        """In a process forked from the owner's: the owner's pid."""
         self._owner = os.getpid()
         self._numbers = itertools.count(1)
         self._keys = itertools.count(1)
@@ -98,6 +106,7 @@ class WorkerPool(ABC):
         self._tickets: dict[int, Ticket] = {}
         self._asked_all = 0
         self._asked = [0] * num_workers
+        _note(self)
 
     # ---- asking ---------------------------------------------------------------------------------------------------
 
@@ -152,9 +161,20 @@ class WorkerPool(ABC):
         return not ticket.waiting
 
     def check_open(self, what: str) -> None:
-        """Raise `ClosedError` if the pool has been closed, also by a signal handler or by another thread."""
+        """Raise `ClosedError` if the pool has been closed, also by a signal handler or by another thread, or if it
+        belongs to another process.
+        """
+        self.check_owner()
         if self.closed:
             raise ClosedError(f"{what} after the pool was closed: nobody is left to answer it.")
+
+    def check_owner(self) -> None:
+        """Raise `ClosedError` if this process was forked from the one that the pool belongs to."""
+        if self.forked_from is not None:
+            raise ClosedError(
+                f"These workers belong to process {self.forked_from}, and process {os.getpid()} was forked from it: "
+                "make others there."
+            )
 
     def forget(self, ticket: Ticket) -> None:
         """Drop whatever still comes in reply to this request."""
@@ -173,7 +193,8 @@ class WorkerPool(ABC):
 
     @abstractmethod
     def kill(self, worker: int) -> None:
-        """End a worker by force, at once. What it still owed is answered by its death.
+        """End a worker by force, at once. What it still owed is answered by its death. In a pool that was closed there
+        is none to end.
 
         Raises `WorkerStartError` where workers are not processes and this one is busy: it cannot be ended.
         """
@@ -209,14 +230,14 @@ class WorkerPool(ABC):
 
     # ---- for the backends -----------------------------------------------------------------------------------------
 
+    def _shut(self) -> None:
+        """Take no more requests. Called where the workers are not this object's to end, or are being ended."""
+        self.closed = True
+
     def _open_ticket(self, workers: Iterable[int], label: Any) -> Ticket:
         if self.closed:
+            self.check_owner()
             raise ClosedError("A request was made to a pool that has been closed. Open a new one.")
-        if os.getpid() != self._owner:
-            raise ClosedError(
-                f"These workers belong to process {self._owner}, and process {os.getpid()} was forked from it: make "
-                "others there."
-            )
         ticket = Ticket(next(self._numbers), workers, label)
         if ticket.waiting:
             self._tickets[ticket.number] = ticket
@@ -245,3 +266,21 @@ class WorkerPool(ABC):
             ticket.done_at = next(self._endings)
             del self._tickets[number]
             finished.append(ticket)
+
+
+_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+_forks_are_noticed: list[bool] = []
+
+
+def _note(pool: WorkerPool) -> None:
+    if not _forks_are_noticed:
+        _forks_are_noticed.append(True)
+        os.register_at_fork(after_in_child=_leave_pools_to_parent)
+    _pools.add(pool)
+
+
+def _leave_pools_to_parent() -> None:
+    """In a process that has just been forked: the pools that exist belong to the process it was forked from."""
+    for pool in list(_pools):
+        pool.forked_from = pool._owner
+        pool._shut()

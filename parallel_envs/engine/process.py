@@ -53,6 +53,7 @@ class ProcessPool(WorkerPool):
     backend = "process"
 
     def __init__(self, num_workers: int, start: Callable[[int, CommonLines], WorkerProcess]) -> None:
+        self._bells: list[int] = []
         super().__init__(num_workers)
         self._start_process = start
         self._handlers: dict[int, Callable[[list[Ticket]], None]] = {}
@@ -68,7 +69,7 @@ class ProcessPool(WorkerPool):
                 with undisturbed():  # a worker that nobody knows of yet would be left over
                     ends.lines.append(self._new_line(worker))
             # Made after the keeper, which the first worker has started: at interpreter exit the later ones run first.
-            self._finalizer = weakref.finalize(self, ends.stop, 2.0)
+            self._finalizer = weakref.finalize(self, _stop, ends, weakref.ref(self))
         except BaseException:
             self.closed = True
             ends.stop(2.0)
@@ -333,6 +334,9 @@ class ProcessPool(WorkerPool):
             self._settle(ticket.number, worker, Reply(worker, death=line.death), finished)
 
     def kill(self, worker: int) -> None:
+        if self.closed:
+            self.check_owner()
+            return
         line = self._lines[worker]
         if line.death is None:
             with undisturbed():
@@ -341,6 +345,7 @@ class ProcessPool(WorkerPool):
                 self._bury(worker, [])
 
     def restart(self, worker: int) -> None:
+        self.check_open("A worker was to be restarted")
         with undisturbed():  # it is short beside what follows: the making of what the worker is to host
             self.kill(worker)
             if self._completions.cut_short:  # others may have answered too
@@ -353,6 +358,7 @@ class ProcessPool(WorkerPool):
                 self.keep_awake(worker, self._awake_seconds[worker])
 
     def stack(self, worker: int, timeout: float = 0.5) -> str:
+        self.check_open("A stack was asked for")
         process, pipe = self._lines[worker].process, self._ends.common.stacks_read
         with contextlib.suppress(BlockingIOError):  # an earlier answer that came too late
             while os.read(pipe, _MOST_STACK_BYTES):
@@ -374,6 +380,7 @@ class ProcessPool(WorkerPool):
         return self._lines[worker].death
 
     def keep_on(self, worker: int, cores: Sequence[int]) -> None:
+        self.check_open("A worker was to be kept on a core")
         self._places[worker] = tuple(cores)
         self._orders, self._yields = far_first(self._places, self.num_workers), crowded(self._places)
         self._place(worker)
@@ -388,6 +395,7 @@ class ProcessPool(WorkerPool):
         self.forget(self.call(worker, HOST, "stay_awake", seconds))
 
     def meters(self, worker: int) -> Meters:
+        self.check_owner()
         counts, line = self._counts[worker], self._lines[worker]
         requests = self._num_asked(worker)
         num_bytes = line.num_bytes + requests * (BELL.size + COMPLETION.size)
@@ -399,12 +407,16 @@ class ProcessPool(WorkerPool):
         try:
             self.closed = True
             self._have_pump_left(timeout)
-            self._bells[:] = [_NOT_NOW] * self.num_workers  # the descriptors will soon be somebody else's
-            self._tickets.clear()
+            self._shut()
         finally:  # a Ctrl-C may cut all of this short, but for the workers' end
             self._ends.stop(timeout)
         self._finalizer.detach()
         _log.info("%d workers stopped.", self.num_workers)
+
+    def _shut(self) -> None:
+        super()._shut()
+        self._bells[:] = [_NOT_NOW] * self.num_workers  # the descriptors are not this pool's, or soon somebody else's
+        self._tickets.clear()
 
     def _have_pump_left(self, timeout: float) -> None:
         """Wait until another thread that waits for answers has noticed that there will be none."""
@@ -423,6 +435,16 @@ class ProcessPool(WorkerPool):
     def _unwatch(self, fd: int) -> None:
         self._poller.forget(fd)
         self._handlers.pop(fd, None)
+
+
+def _stop(ends: Lines, reference: weakref.ref[ProcessPool]) -> None:
+    """End the workers of a pool that nobody uses any more, or of one that is still in use when the interpreter exits.
+
+    Exit handlers that run later may use the latter: it is closed by then, and writes to no descriptor.
+    """
+    if (pool := reference()) is not None:
+        pool._shut()
+    ends.stop(2.0)
 
 
 def _reply(worker: int, status: int, data: bytearray) -> Reply:

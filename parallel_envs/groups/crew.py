@@ -63,7 +63,7 @@ class Crew:
         self._empty: set[int] = set()  # who holds no environments yet, since a Ctrl-C came between
         self._blocks = list[SharedBlock]()  # that of the clocks, and a mailbox for each worker
         weakref.finalize(self, _close_all, self._blocks)  # the pool has one of its own
-        self._owner, self.restarts, self._numbers = os.getpid(), 0, itertools.count(1)
+        self.restarts, self._numbers = 0, itertools.count(1)
         with contextlib.ExitStack() as undo:
             self._start(context, undo)
             self._settle_in(tuple(self._held))
@@ -108,11 +108,12 @@ class Crew:
 
     def begin(self, request: Request) -> Asked:
         """Ask, and nobody is waited for. Environments that live elsewhere are not asked."""
-        if os.getpid() != self._owner:  # its mailboxes are those of the process that it was forked from
+        if (owner := self.pool.forked_from) is not None:  # its mailboxes are those of the process it was forked from
             raise ClosedError(
-                f"These environments live in workers of process {self._owner}, and process {os.getpid()} was forked "
+                f"These environments live in workers of process {owner}, and process {os.getpid()} was forked "
                 "from it. Copy the manager there, by copy.deepcopy: the copy has workers of its own."
             )
+        self.pool.check_open("Environments were asked for something")
         parts = self._parts(request)
         for worker in self._empty.intersection(parts):
             self._replace(worker)

@@ -152,8 +152,13 @@ class Homes:
         return Results(answers.told, failures)
 
     def close(self) -> None:
-        """End the workers, and close the environments in the caller."""
+        """End the workers, and close the environments in the caller.
+
+        In a process forked from the owner's, nothing is closed: the owner goes on with all of it.
+        """
         if self.crew is not None:
+            if self.crew.pool.forked_from is not None:
+                return
             self.crew.close()
         self._shelf.close()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -111,6 +112,7 @@ class IndependentLearners(ClosedAtExit):
         self.seconds = {"collect": 0.0, "act": 0.0, "update": 0.0}
         """What the time went into."""
         self.closed = False
+        self._owner = os.getpid()
         self._observations: Named | None = None
         self._life = Life(list(self.agents), envs.num_envs)
         self.policy = WrappedMultiAgentPolicy({agent: one.policy() for agent, one in self.agents.items()}, strategy)
@@ -144,6 +146,7 @@ class IndependentLearners(ClosedAtExit):
 
     def act(self) -> Named:
         """Actions of those who are alive, for the observations that the environments returned last."""
+        self._check_open()
         if self._observations is None or _LAST_IN[self.envs]() is not self:
             self.begin()
         assert self._observations is not None
@@ -328,10 +331,18 @@ class IndependentLearners(ClosedAtExit):
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedError("Learners were used after they had been closed. Make new ones, and load a checkpoint.")
+        if os.getpid() != self._owner:  # what was lived, workers and environments are shared with the owner
+            raise ClosedError(
+                f"These learners belong to process {self._owner}, and process {os.getpid()} was forked from it: make "
+                "others there, and load a checkpoint."
+            )
 
     def close(self) -> None:
-        """Let go of workers and threads. The environments stay as they are. May be called again."""
-        if self.closed:
+        """Let go of workers and threads. The environments stay as they are. May be called again.
+
+        In a process forked from the one that made the learners it does nothing.
+        """
+        if self.closed or os.getpid() != self._owner:
             return
         self.closed = True
         if self.loop is not None:

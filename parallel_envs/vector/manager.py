@@ -111,7 +111,6 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         task_source: TaskSource | None = None,
         task_setter: TaskSetter | None = None,
     ) -> None:
-        self._pending = Pending(self._known_as or type(self).__name__)
         factories, self.spec = arguments.factories(env_fns, num_envs, env_kwargs)
         self.num_envs = len(factories)
         self.num_workers = self.num_envs if num_workers is None else num_workers
@@ -159,6 +158,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             fleet.close(2.0)
             raise
         self.backend = fleet.pool.backend
+        self._pending = Pending(self._known_as or type(self).__name__, fleet.pool)
         self.closed = False
         self.metadata = {**fleet.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = fleet.render_mode
@@ -263,7 +263,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def step_async(self, actions: Any) -> None:
         """Begin a step. `step_wait` ends it."""
         pending = self._pending
-        if pending.state is not State.IDLE or pending.closed:
+        if pending.state is not State.IDLE or pending.closed or pending.pool.closed:
             self._become_idle("step_async")
         code, loose = self._fleet.actions.write(actions)
         pending.state = State.ASKING  # as `Pending.asking`, which costs too much here

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import os
 from collections.abc import Iterator
 
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 
-from parallel_envs.engine import Ticket
+from parallel_envs.engine import Ticket, WorkerPool
 from parallel_envs.errors import ClosedError
 
 
@@ -39,22 +40,26 @@ _ENDS = {State.RESET: "reset_wait", State.STEP: "step_wait", State.CALL: "call_w
 
 
 class ClosedManager(ClosedError, ClosedEnvironmentError):
-    """Something was asked of a manager that has been closed."""
+    """Something was asked of a manager that has been closed, or that belongs to another process."""
 
 
 class Pending:
     """The state, and the ticket of the request that is waited for. What is sent env by env has tickets of its own."""
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, pool: WorkerPool) -> None:
         self._owner = owner
         self.state = State.IDLE
         self.ticket: Ticket | None = None
         self.failed = False
         """Whether an error of the request has been raised after which it may be waited for again, or given up."""
         self.closed = False
+        """Whether `close` was called. A manager is also closed when its pool is."""
+        self.pool = pool
 
     def __str__(self) -> str:
-        if self.closed:
+        if self.pool.forked_from is not None:
+            return f"belongs to process {self.pool.forked_from}"
+        if self.closed or self.pool.closed:
             return "closed"
         match self.state:
             case State.IDLE:
@@ -79,24 +84,29 @@ class Pending:
 
     def check_open(self, asked: str) -> None:
         """Raise if the manager is closed, or is being closed."""
-        if self.closed:
+        if self.closed or self.pool.closed:
             raise self.error(asked)
 
     def check_idle(self, asked: str) -> None:
         """Raise unless nothing is waited for."""
-        if self.state is not State.IDLE or self.closed:
+        if self.state is not State.IDLE or self.closed or self.pool.closed:
             raise self.error(asked)
 
     def check_sent(self) -> None:
         """Raise unless something has been sent that may be received."""
-        if self.state is State.ASKING or self.closed:
+        if self.state is State.ASKING or self.closed or self.pool.closed:
             raise self.error("recv")
         if self.state is not State.SEND:
             raise NoAsyncCallError("Calling `recv` without any prior call to `send`.", "send")
 
     def error(self, asked: str) -> Exception:
         """What speaks against `asked` in this state."""
-        if self.closed:
+        if self.pool.forked_from is not None:
+            return ClosedManager(
+                f"Trying to operate on `{self._owner}` (`{asked}`), which belongs to process {self.pool.forked_from}: "
+                f"process {os.getpid()} was forked from it. Make another one here."
+            )
+        if self.closed or self.pool.closed:
             return ClosedManager(f"Trying to operate on `{self._owner}` (`{asked}`), after a call to `close()`.")
         if self.state is State.ASKING:
             return ResetNeeded(
@@ -112,7 +122,7 @@ class Pending:
     def awaited(self, state: State) -> Ticket:
         """The ticket of the request that was begun as `state`."""
         ticket = self.ticket
-        if self.state is State.ASKING or self.closed:
+        if self.state is State.ASKING or self.closed or self.pool.closed:
             raise self.error(_ENDS[state])
         if self.state is not state or ticket is None:
             asked = f"{state.value}_wait"

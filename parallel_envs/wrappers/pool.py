@@ -31,8 +31,7 @@ class Threads:
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Run `function(*arguments)` in a thread that is free, or in a new one."""
-        if os.getpid() != self._home:  # nobody would ever answer
-            raise ClosedError("These threads stayed behind when this process was forked: make a new pool in it.")
+        self.check_owner()
         future: Future[Any] = Future()
         with self._lock:
             if self._num_free:
@@ -43,6 +42,11 @@ class Threads:
                 self._num_threads += 1
         self._tasks.put(lambda: self._run(future, function, arguments))
         return future
+
+    def check_owner(self) -> None:
+        """Raise `ClosedError` in a process that was forked from the one that has these threads: none would answer."""
+        if os.getpid() != self._home:
+            raise ClosedError("These threads stayed behind when this process was forked: make a new pool in it.")
 
     def _serve(self) -> None:
         while (task := self._tasks.get()) is not None:
@@ -105,9 +109,17 @@ class PolicyPool(ClosedAtExit):
         return self._processes
 
     def check_open(self) -> None:
-        """Raise `ClosedError` if the pool has been closed."""
+        """Raise `ClosedError` if the pool has been closed, or if its workers belong to another process."""
         if self.closed:
             raise ClosedError("A policy pool was used after it had been closed. Open a new one.")
+        self.check_owner()
+
+    def check_owner(self) -> None:
+        """Raise `ClosedError` if this process was forked from the one that the processes and threads belong to."""
+        if self._processes is not None:
+            self._processes.check_owner()
+        if self._threads is not None:
+            self._threads.check_owner()
 
     def close(self, timeout: float = 5.0) -> None:
         """End all processes within `timeout` seconds. A thread cannot be ended by force: one that hangs is left."""

@@ -142,6 +142,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         return self._workers.call(worker, self._key, "act", sendable)
 
     def _end(self, token: _Asked, deadline: float | None) -> Answers:
+        self._policy_pool.check_owner()
         answers = Answers({}, token.refused)
         for worker, (ticket, agents) in token.tickets.items():
             if self._workers.wait(ticket, None if deadline is None else max(deadline - time.monotonic(), 0.0)):
@@ -169,6 +170,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         return Answers({}, dict.fromkeys(agents, Answer(failure=failure)))
 
     def _back_at(self, agent: Agent) -> float | None:
+        self._policy_pool.check_open()
         self._forget_answered()
         worker = self._home[agent]
         if worker in self._late:
@@ -306,7 +308,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         super().close()
         if self._own_pool:
             self._policy_pool.close()
-        elif not self._policy_pool.closed and hasattr(self, "_held"):
+        elif hasattr(self, "_held") and not self._policy_pool.closed and not self._workers.closed:
             self._leave()
         self._desk.close()
 

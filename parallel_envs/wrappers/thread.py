@@ -89,6 +89,7 @@ class PerAgentThreadWrapper(LocalWrapper):
             self._ended[number] = time.monotonic()
 
     def _end(self, token: _Said, deadline: float | None) -> Answers:
+        self._pool.check_owner()
         wait(token.running.values(), None if deadline is None else max(deadline - time.monotonic(), 0.0))
         answers = Answers(*(told_so_far.copy() for told_so_far in token.answers))  # what comes from now on is late
         for number, future in token.running.items():
@@ -104,6 +105,7 @@ class PerAgentThreadWrapper(LocalWrapper):
     def _ask_seats(
         self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
     ) -> dict[Agent, Answer]:
+        self._pool.check_owner()
         answers: dict[Agent, Answer] = {}
         for number, group in enumerate(self._groups):
             mine = {agent: arguments[agent] for agent in group if agent in arguments}

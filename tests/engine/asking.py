@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
+import signal
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -83,3 +85,37 @@ def kill(pids: Iterable[int]) -> None:
         if not ends_within(pid, 0.0):
             os.kill(pid, 9)
             ends_within(pid, WAIT_SECONDS)
+
+
+def in_fork(function: Callable[[], Any]) -> Any:
+    """Return what `function` returns in a process forked from this one, or the exception that it raises, as text.
+
+    A process that hangs is ended, and is a failure.
+    """
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(WAIT_SECONDS))
+        try:
+            try:
+                told = function()
+            except BaseException as error:  # noqa: BLE001  # whatever it is, the test is to see it
+                told = f"{type(error).__name__}: {error}"
+            os.write(write, pickle.dumps(told))
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        data = pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert data, f"the forked process ended with status {status}"
+    return pickle.loads(data)
+
+
+def refusal(function: Callable[[], Any]) -> str:
+    """Return how a process forked from this one is refused what belongs to this one; fail unless it is."""
+    told = in_fork(function)
+    assert isinstance(told, str), told
+    assert "was forked" in told, told
+    return told

@@ -5,14 +5,30 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 import time
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from parallel_envs.engine import WorkerPool, open_pool
-from parallel_envs.errors import ClosedError
-from tests.engine.asking import SOON_SECONDS, ends_within, host, reply_to, run, settings_of, settled, value_of
+from parallel_envs.engine import HOST, Ticket, WorkerPool, keeper_client, keeper_pid, open_pool
+from tests.engine.asking import (
+    SOON_SECONDS,
+    ends_within,
+    host,
+    in_fork,
+    refusal,
+    reply_to,
+    run,
+    settings_of,
+    settled,
+    value_of,
+)
 from tests.engine.conftest import Open
 from tests.engine.hosted import (
     ENDS,
@@ -24,6 +40,7 @@ from tests.engine.hosted import (
     HangingAtClose,
     Mortal,
 )
+from tests.engine.scripts import run_script
 from tests.gates import Gate
 
 TIMEOUT = 0.2
@@ -180,15 +197,151 @@ def test_what_a_hosted_object_started_ends_with_a_worker_that_dies(open_processe
     assert all(ends_within(pid, SOON_SECONDS) for pid in pids)
 
 
-def test_closing_from_a_forked_process_ends_no_worker(open_forkserver: Open) -> None:
+# ---- in a forked process -------------------------------------------------------------------------
+
+
+OPERATIONS: dict[str, Callable[[WorkerPool, int, Ticket], object]] = {
+    "ring": lambda pool, key, ticket: pool.ring(key),
+    "ring_each": lambda pool, key, ticket: pool.ring_each(key, [(0, 1, None)]),
+    "send": lambda pool, key, ticket: pool.call(0, key, "echo", 1),
+    "wait": lambda pool, key, ticket: pool.wait(ticket),
+    "pump": lambda pool, key, ticket: pool.pump(None),
+    "look": lambda pool, key, ticket: pool.pump(0.0),
+    "kill": lambda pool, key, ticket: pool.kill(0),
+    "restart": lambda pool, key, ticket: pool.restart(0),
+    "stack": lambda pool, key, ticket: pool.stack(0),
+    "meters": lambda pool, key, ticket: pool.meters(0),
+    "restart after close": lambda pool, key, ticket: (pool.close(), pool.restart(0)),
+}
+
+
+def test_a_forked_process_is_refused_everything_and_spoils_nothing(open_any: Open) -> None:
+    pool = open_any(2)
+    key = host(pool, Echo)
+    pids = [pool.pid(worker) for worker in pool.all_workers]
+    ticket = pool.ring(key, 7)
+    for name, operation in OPERATIONS.items():
+        told = refusal(partial(operation, pool, key, ticket))
+        assert told.startswith(f"ClosedError: These workers belong to process {os.getpid()}"), name
+    assert [value_of(pool, ticket, worker) for worker in pool.all_workers] == [7, 7]
+    assert [pool.pid(worker) for worker in pool.all_workers] == pids
+    assert value_of(pool, pool.ring(key, 8)) == 8
+
+
+def test_a_forked_process_may_close_and_drop_a_pool_without_effect(open_any: Open, tmp_path: Path) -> None:
+    pools = [open_any()]
+    key = host(pools[0], Closing, tmp_path / "notes")
+
+    def close_and_drop() -> str:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            pools[0].close()
+            pools.clear()
+            gc.collect()
+        return "fine"
+
+    assert in_fork(close_and_drop) == "fine"
+    assert not (tmp_path / "notes").exists()
+    settled(pools[0], pools[0].call(0, HOST, "drop", key))
+
+
+def test_a_process_forked_from_a_forked_process_is_refused_too(open_forkserver: Open) -> None:
     pool = open_forkserver()
     key = host(pool, Echo)
-    child = os.fork()
-    if child == 0:
-        pool.close()
-        os._exit(0)
-    os.waitpid(child, 0)
+    assert f"belong to process {os.getpid()}" in in_fork(lambda: refusal(lambda: pool.ring(key)))
+
+
+def test_a_forked_process_opens_pools_of_its_own(open_forkserver: Open, method: str) -> None:
+    pool = open_forkserver()
+    key = host(pool, Echo)
+
+    def open_another() -> tuple[Any, int | None]:
+        with closing(open_pool(1, settings_of(method))) as own:
+            return value_of(own, own.ring(host(own, Echo), 5)), keeper_pid()
+
+    told, keeper = in_fork(open_another)
+    assert told == 5
+    assert keeper not in (None, keeper_pid())
     assert value_of(pool, pool.ring(key, 7)) == 7
+
+
+def test_a_forked_process_opens_a_pool_though_a_thread_was_opening_one_as_it_was_forked(open_forkserver: Open) -> None:
+    open_forkserver()
+    held, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with keeper_client._lock:
+            held.set()
+            forked.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        assert in_fork(lambda: open_pool(1, settings_of("forkserver")).close()) is None
+    finally:
+        forked.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("way", ["sys.exit()", "raise KeyError", "pass"])
+def test_a_forked_process_that_exits_as_python_does_spoils_nothing(method: str, tmp_path: Path, way: str) -> None:
+    done = run_script(
+        tmp_path,
+        f"""
+        pool, key = opened(2, list)
+        ticket = pool.call(0, key, "append", 1)
+        child = os.fork()
+        if not child:
+            sys.stderr = open(os.devnull, "w") if "{way}".startswith("raise") else sys.stderr
+            {way}
+        else:
+            assert os.waitpid(child, 0)[0] == child
+            assert pool.wait(ticket, 30)
+            assert pool.wait(pool.call_all(key, "clear"), 30)
+            pool.close()
+            print("fine")
+        """,
+        method,
+    )
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+# ---- at the interpreter's exit -------------------------------------------------------------------
+
+
+def test_an_exit_handler_that_runs_late_finds_the_pool_closed_and_writes_nowhere(method: str, tmp_path: Path) -> None:
+    done = run_script(
+        tmp_path,
+        """
+        import atexit
+        from parallel_envs.errors import ClosedError
+
+        def last_words():  # registered before the pool's own handler, so it runs after that
+            files = [open(f"file_{number}", "w+b") for number in range(50)]
+            for ask in (
+                lambda: pool.ring(key, 1),
+                lambda: pool.call(0, key, "append", 1),
+                lambda: pool.pump(0.0),
+                lambda: pool.restart(0),
+                lambda: pool.stack(0),
+                lambda: pool.keep_on(0, (0,)),
+            ):
+                try:
+                    ask()
+                    print("was not refused")
+                except ClosedError:
+                    pass
+            pool.kill(0)
+            pool.close()
+            print([file.name for file in files if file.seek(0, 2)])
+
+        atexit.register(last_words)
+        pool, key = opened(2, list)
+        """,
+        method,
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 # ---- without a call ------------------------------------------------------------------------------
@@ -226,19 +379,3 @@ def test_a_pool_that_is_let_go_of_leaves_no_memory(method: str) -> None:
 def _memory_descriptors() -> int:
     links = list(Path("/proc/self/fd").iterdir())
     return sum(link.is_symlink() and str(link.readlink()).startswith("/memfd:parallel_envs") for link in links)
-
-
-def test_workers_answer_no_process_that_was_forked_from_theirs(open_parallel: Open) -> None:
-    pool = open_parallel()
-    key = host(pool, Echo)
-    child = os.fork()
-    if not child:
-        told = 1
-        try:
-            pool.ring(key)
-        except ClosedError as error:
-            told = 0 if "forked" in str(error) else 2
-        finally:
-            os._exit(told)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    settled(pool, pool.ring(key))

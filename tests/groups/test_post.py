@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from parallel_envs.engine import Reply
 from parallel_envs.engine.messages import Failure
-from parallel_envs.errors import ClosedError, EnvError
+from parallel_envs.errors import EnvError
 from parallel_envs.groups import EnvStateManager, register
 from parallel_envs.groups.jobs import SENDING
 from parallel_envs.groups.post import check
 from parallel_envs.testing.equality import assert_same_batch
+from tests.engine.asking import in_fork, refusal
 from tests.groups.walks import Walk, WalkConfig, configured, inputs
 
 
@@ -74,18 +76,34 @@ def test_what_concerns_no_environment_in_particular_is_raised() -> None:
         check(Reply(0, failure=Failure("ValueError", "no room", "")))
 
 
-def test_in_a_forked_process_the_mailboxes_are_left_alone(
-    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_forked_process_the_mailboxes_are_left_alone(config: dict[str, Any]) -> None:
     with EnvStateManager(config) as manager:
         manager.reset(seed=1)
         assert manager._homes is not None
         assert manager._homes.crew is not None
         box = manager._homes.crew._post._boxes[0]
         before = bytes(box.asked())
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "getpid", lambda: -1)
-            with pytest.raises(ClosedError, match="process -1 was forked from it"):
-                manager.step(inputs({0: ["left"]}))
+        operations: list[Callable[[], object]] = [
+            lambda: manager.step(inputs({0: ["left"]})),
+            lambda: manager.reset(seed=2),
+            manager.render,
+            manager.stats,
+        ]
+        for operation in operations:
+            assert refusal(operation).startswith("ClosedError")
+        assert in_fork(manager.close) is None
         assert bytes(box.asked()) == before
         assert len(manager.step(inputs({0: ["left"]}))) == 1
+        assert manager.stats().restarts == 0
+
+
+def test_a_copy_in_a_forked_process_has_workers_of_its_own(config: dict[str, Any]) -> None:
+    with EnvStateManager(config) as manager:
+        manager.reset(seed=1)
+
+        def step_a_copy() -> str:
+            with copy.deepcopy(manager) as own:
+                return str(own.step(inputs({0: ["left"]}))[0]["history"][-1]["state"])
+
+        told = in_fork(step_a_copy)
+        assert told == str(manager.step(inputs({0: ["left"]}))[0]["history"][-1]["state"])

@@ -6,6 +6,7 @@ import copy
 import logging
 import pickle
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from parallel_envs.rollouts.trajectories import Trajectory, TrajectoryStore
 from parallel_envs.seeding import SeedTree
 from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
 from parallel_envs.wrappers import WrappedMultiAgentPolicy
+from tests.engine.asking import in_fork, refusal
 from tests.learners import lives
 from tests.learners.lives import SEEN
 
@@ -451,6 +453,37 @@ def test_closed_learners_say_so(tmp_path: Path) -> None:
         for ask in asked:
             with pytest.raises(ClosedError, match=r"^Learners were used after they had been closed"):
                 ask()
+
+
+@pytest.mark.parametrize("mode", ["sequential", "process"])
+def test_a_forked_process_is_refused_learners_and_spoils_nothing(mode: str, tmp_path: Path) -> None:
+    schedule: Any = {agent: Stay(9) for agent in ("a", "b", "c")}
+    found = []
+    for forks in (False, True):
+        with (
+            MultiAgentEnvManager([lambda: ScriptedAgentsEnv([schedule])] * 3, num_workers=1) as envs,
+            IndependentLearners(envs, PPO, update_mode=mode, seed=5, workers=1) as learners,
+        ):
+            learners.train(45)
+            operations: list[Any] = [
+                learners.begin,
+                learners.act,
+                learners.step,
+                learners.update,
+                lambda: learners.train(45),
+                learners.states,
+                partial(learners.load_states, learners.states()),
+                lambda: learners.save(tmp_path),
+                lambda: learners.load(tmp_path),
+            ]
+            for operation in operations if forks else ():
+                assert refusal(operation).startswith("ClosedError: These learners belong to process")
+            if forks:
+                assert in_fork(learners.close) is None
+            learners.train(45)
+            found.append(weights(learners))
+    for agent, one in found[0].items():
+        np.testing.assert_array_equal(found[1][agent], one)
 
 
 def test_a_step_that_nobody_acted_in_is_told() -> None:

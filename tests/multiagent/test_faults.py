@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 from parallel_envs import MultiAgentEnvManager, SeedTree
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.testing import Fault, Moment, Stay, assert_same_batch
+from tests.engine.asking import in_fork, refusal
 from tests.faults.matrix import CLOSE_SECONDS, DEADLINES, SHORT, SLACK, error_of, name, text_of, within
 from tests.multiagent.broken_envs import FaultyAgentsEnv
 from tests.multiagent.conftest import Make
@@ -234,3 +235,27 @@ def test_a_call_may_have_a_deadline_of_its_own(make: Make, tmp_path: Path) -> No
     envs.reset(seed=0)
     with within(SHORT + SLACK), pytest.raises(StepTimeout):
         envs.step(noop(envs), timeout=SHORT)
+
+
+# ---- forked processes ----------------------------------------------------------------------------
+
+
+@of_both_kinds
+def test_a_forked_process_is_refused_what_agents_do(make: Make, possible_agents: Any) -> None:
+    envs = make([scripted(together(20), possible_agents=possible_agents)] * 2)
+    envs.reset(seed=0)
+    operations: list[Callable[[], object]] = [
+        envs.reset,
+        lambda: envs.step(noop(envs)),
+        lambda: envs.step_async(noop(envs)),
+        envs.step_wait,
+        lambda: envs.send(noop(envs)),
+        envs.recv,
+        envs.stats,
+        envs.restart,
+        envs.render,
+    ]
+    for operation in operations:
+        assert refusal(operation).startswith("ClosedManager: Trying to operate on `MultiAgentEnvManager`")
+    assert in_fork(envs.close) is None
+    envs.step(noop(envs))

@@ -1,17 +1,29 @@
-"""An env that forks has one worker still, and the arrays are written by nobody else."""
+"""An env that forks has one worker still, and the arrays are written by nobody else.
+
+A process forked from the caller's is refused all that its managers do, and spoils nothing of it.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+import warnings
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from parallel_envs import ParallelEnvManager
+from parallel_envs.engine import START_METHODS
+from tests.engine.asking import in_fork, refusal
+from tests.engine.scripts import run_script
+from tests.gates import Gate
 from tests.vector.conftest import Make
-from tests.vector.small_envs import CountingEnv
+from tests.vector.small_envs import CountingEnv, GatedEnv
 
 
 class Forking(CountingEnv):
@@ -40,3 +52,142 @@ def test_what_it_forked_ends_as_it_wished_and_answers_nothing(make_process: Make
         assert observations[:, 1].tolist() == [number] * 2
         assert rewards[0] == (1.0 if status is None else float(status))
         assert "astray" not in infos
+
+
+# ---- processes forked from the caller's ----------------------------------------------------------
+
+
+OTHERS = np.full(2, 9)
+
+
+def close_and_restart(envs: ParallelEnvManager) -> None:
+    envs.close()
+    envs.restart()
+
+
+OPERATIONS: dict[str, Callable[[ParallelEnvManager], object]] = {
+    "reset": lambda envs: envs.reset(),
+    "reset_async": lambda envs: envs.reset_async(),
+    "reset_wait": lambda envs: envs.reset_wait(),
+    "step": lambda envs: envs.step(OTHERS),
+    "step_async": lambda envs: envs.step_async(OTHERS),
+    "step_wait": lambda envs: envs.step_wait(),
+    "step_wait with a timeout": lambda envs: envs.step_wait(timeout=0.1),
+    "send": lambda envs: envs.send(OTHERS),
+    "send_reset": lambda envs: envs.send_reset(),
+    "recv": lambda envs: envs.recv(2),
+    "recv_each": lambda envs: envs.recv_each(),
+    "recv_env": lambda envs: envs.recv_env(0),
+    "ready": lambda envs: envs.ready(),
+    "remotes": lambda envs: envs.remotes[0].send(("reset", None)),
+    "call": lambda envs: envs.call("render"),
+    "call_async": lambda envs: envs.call_async("render"),
+    "call_wait": lambda envs: envs.call_wait(),
+    "get_attr": lambda envs: envs.get_attr("spec"),
+    "set_attr": lambda envs: envs.set_attr("spec", None),
+    "render": lambda envs: envs.render(),
+    "np_random": lambda envs: envs.np_random,
+    "set_tasks": lambda envs: envs.set_tasks([1, 2]),
+    "get_tasks": lambda envs: envs.get_tasks(),
+    "stats": lambda envs: envs.stats(),
+    "restart": lambda envs: envs.restart(),
+    "restart after close": close_and_restart,
+}
+
+
+@pytest.mark.parametrize("waits_for", ["nothing", "step_wait", "recv"])
+def test_a_forked_process_is_refused_all_that_a_manager_does(make: Make, waits_for: str) -> None:
+    envs = make([CountingEnv, CountingEnv], copy=False)
+    envs.reset(seed=0)
+    if waits_for == "recv":
+        envs.send(np.zeros(2, int))
+    elif waits_for == "step_wait":
+        envs.step_async(np.zeros(2, int))
+    before = envs._fleet.buffers.actions[0][0].copy()
+    for name, operation in OPERATIONS.items():
+        told = refusal(partial(operation, envs))
+        assert told.startswith("ClosedManager: Trying to operate on `ParallelEnvManager`"), name
+        assert f"belongs to process {os.getpid()}" in told, name
+    assert f"belongs to process {os.getpid()}" in in_fork(lambda: repr(envs))
+    np.testing.assert_array_equal(envs._fleet.buffers.actions[0][0], before)
+    results: dict[str, Callable[[], tuple[Any, ...]]] = {
+        "nothing": lambda: envs.step(np.zeros(2, int)),
+        "step_wait": envs.step_wait,
+        "recv": lambda: envs.recv(2),
+    }
+    rewards = results[waits_for]()[-4]
+    assert rewards.tolist() == [1.0, 1.0]
+    assert envs.step(np.zeros(2, int))[1].tolist() == [2.0, 2.0]
+
+
+def test_answers_that_come_while_a_forked_process_runs_are_the_parents(make_process: Make, gate: Gate) -> None:
+    envs = make_process([partial(GatedEnv, gate.path)] * 2)
+    envs.reset()
+    envs.step_async(np.zeros(2, int))
+
+    def wait() -> object:
+        gate.let_through(2)
+        return envs.step_wait()
+
+    refusal(wait)
+    assert envs.step_wait(timeout=20.0)[1].tolist() == [1.0, 1.0]
+
+
+def test_a_forked_process_may_drop_a_manager_without_effect(make: Make) -> None:
+    held = [make([CountingEnv, CountingEnv])]
+    held[0].reset()
+
+    def close_and_drop() -> str:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            held[0].close()
+            held[0].__del__()
+            held.clear()
+            gc.collect()
+        return "fine"
+
+    assert in_fork(close_and_drop) == "fine"
+    assert held[0].step(np.zeros(2, int))[1].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("context", START_METHODS)
+def test_a_forked_process_makes_managers_of_its_own(make_process: Make, context: str) -> None:
+    envs = make_process([CountingEnv] * 2)
+    envs.reset()
+
+    def rewards_of_another() -> Any:
+        with ParallelEnvManager([CountingEnv] * 2, context=context) as own:
+            own.reset()
+            own.step(np.zeros(2, int))
+            return own.step(np.zeros(2, int))[1].tolist()
+
+    assert in_fork(rewards_of_another) == [2.0, 2.0]
+    assert envs.step(np.zeros(2, int))[1].tolist() == [1.0, 1.0]
+
+
+def test_in_a_late_exit_handler_a_manager_is_closed(tmp_path: Path) -> None:
+    done = run_script(
+        tmp_path,
+        """
+        import atexit
+        import gymnasium
+        from gymnasium.error import ClosedEnvironmentError
+        from parallel_envs import ParallelEnvManager
+
+        def last_words():  # registered before the pool's own handler, so it runs after that
+            files = [open(f"file_{number}", "w+b") for number in range(50)]
+            for ask in (lambda: envs.step([0, 0]), envs.reset, envs.restart, envs.stats):
+                try:
+                    ask()
+                    print("was not refused")
+                except ClosedEnvironmentError:
+                    pass
+            envs.close()
+            print([file.name for file in files if file.seek(0, 2)])
+
+        atexit.register(last_words)
+        envs = ParallelEnvManager("CartPole-v1", num_envs=2)
+        envs.reset()
+        """,
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.wrappers import STRATEGIES, PerAgentProcessWrapper, PolicyPool, WrappedMultiAgentPolicy
 from parallel_envs.wrappers.pool import Threads
+from tests.engine.asking import in_fork, refusal
 from tests.wrappers.agents import Constant, Doing, Drawing, Loaded, OneByOne, killed, pid
 from tests.wrappers.conftest import Seat, Wrap
 
@@ -240,3 +242,38 @@ def test_a_wrapper_shows_what_it_is(wrap: Wrap, seat: Seat) -> None:
     assert repr(wrapper) == "PerAgentThreadWrapper(2 agents)"
     wrapper.close()
     assert repr(wrapper) == "PerAgentThreadWrapper(2 agents, closed)"
+
+
+# ---- forked processes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["thread", "process"])
+def test_a_forked_process_is_refused_policies_in_workers(pool: PolicyPool, strategy: str) -> None:
+    policy = WrappedMultiAgentPolicy({"a": Drawing(), "b": Drawing()}, strategy, budget=pool)
+    seen = {"a": SEEN, "b": SEEN}
+    first = policy.step(seen)
+    policy.send(seen)
+    assert refusal(policy.recv).startswith("ClosedError")
+    second = policy.recv()
+    operations: list[Callable[[], object]] = [lambda: policy.step(seen), lambda: policy.send(seen)]
+    if strategy == "process":
+        operations += [policy.reset, policy.get_state, policy.revive, policy.sync]
+    for operation in operations:
+        assert refusal(operation).startswith("ClosedError")
+    assert in_fork(policy.close) is None
+    assert in_fork(pool.close) is None
+    with WrappedMultiAgentPolicy({"a": Drawing(), "b": Drawing()}, "sequential") as reference:
+        assert [reference.step(seen) for _ in range(3)] == [first, second, policy.step(seen)]
+    policy.close()
+
+
+def test_a_forked_process_has_policies_in_workers_of_its_own(pool: PolicyPool) -> None:
+    with WrappedMultiAgentPolicy({"a": Drawing()}, "process", budget=pool) as policy:
+        policy.step({"a": SEEN})
+
+        def step_another() -> Any:
+            with WrappedMultiAgentPolicy({"a": Drawing()}, "process", workers=1) as own:
+                return own.step({"a": SEEN})
+
+        with WrappedMultiAgentPolicy({"a": Drawing()}, "sequential") as reference:
+            assert in_fork(step_another) == reference.step({"a": SEEN})

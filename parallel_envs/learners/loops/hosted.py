@@ -61,6 +61,7 @@ class HostedUpdates(ProcessUpdates):
 
         Updates may be made again after `resume`.
         """
+        self._pool.check_owner()
         self._abandoned = True
         for worker in [worker for worker in self._pool.all_workers if self._pool.death(worker) is None]:
             with contextlib.suppress(ProcessLookupError):

@@ -132,6 +132,7 @@ class ProcessUpdates(UpdateMode):
     # ---- an update --------------------------------------------------------------------------------------------------
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
+        self._pool.check_open("Updates were to be made")  # before plans are written into shared memory
         reports: dict[Agent, Report] = {}
         for attempt in range(1, _TRIES + 1):
             waiting = {agent: plan for agent, plan in plans.items() if agent not in reports}
