@@ -59,7 +59,7 @@ def collect(
     """Play `num_rollouts` whole episodes and return them in the order of their ids.
 
     Threads: any number may call it at once, each with a manager and a policy of its own. A second call with the same
-    manager raises `ConcurrentCall`. That two calls share a single environment, or a policy with a state, is not noticed.
+    manager raises `ConcurrentCall`. If two calls share one environment, or a policy with a state, nobody notices.
 
     Args:
         envs: A `ParallelEnvManager`, or one environment, which then plays them one after another.
