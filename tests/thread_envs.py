@@ -1,4 +1,4 @@
-"""Environments and a policy for `test_threads` that workers import: a module without torch, which takes long to load."""
+"""What workers import for `test_threads`: a module without torch, which takes long to load."""
 
 from __future__ import annotations
 
