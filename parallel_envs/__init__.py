@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from parallel_envs.errors import (
         ClosedError,
         CollectionInterrupted,
+        ConcurrentCall,
         EnvError,
         EpisodeFailed,
         ParallelEnvsError,
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ClosedError": "errors",
     "CollectionInterrupted": "errors",
+    "ConcurrentCall": "errors",
     "EnvError": "errors",
     "EnvStateManager": "groups",
     "EpisodeFailed": "errors",
@@ -69,6 +71,7 @@ _HOMES = {
 __all__ = [
     "ClosedError",
     "CollectionInterrupted",
+    "ConcurrentCall",
     "EnvError",
     "EnvStateManager",
     "EpisodeFailed",

@@ -2,6 +2,7 @@
 
     ParallelEnvsError
     ├── ClosedError        something was asked of a pool or a manager that has been closed
+    ├── ConcurrentCall     a second thread called an object while a first one was inside it
     ├── EpisodeFailed      an episode of a strict evaluation failed
     ├── WorkerStartError   a worker process could not be started
     ├── WorkerDied         a worker process ended without having been asked to
@@ -32,6 +33,7 @@ from typing import Any
 __all__ = [
     "ClosedError",
     "CollectionInterrupted",
+    "ConcurrentCall",
     "EnvError",
     "EpisodeFailed",
     "ParallelEnvsError",
@@ -51,6 +53,14 @@ class ParallelEnvsError(Exception):
 
 class ClosedError(ParallelEnvsError):
     """Something was asked of a pool or manager after `close()`."""
+
+
+class ConcurrentCall(ParallelEnvsError):
+    """A second thread called an object that one thread at a time may use, while a first one was inside it.
+
+    The second call did nothing, and the first one goes on undisturbed. What each class allows stands in its docstring
+    under "Threads:".
+    """
 
 
 class EpisodeFailed(ParallelEnvsError):

@@ -26,7 +26,10 @@ _SEED_BITS = 31  # what every library takes: some environments store seeds in a 
 
 @dataclass(frozen=True, slots=True)
 class SeedTree:
-    """A node of the tree. `root` is the user's seed, `path` the way from there to this node."""
+    """A node of the tree. `root` is the user's seed, `path` the way from there to this node.
+
+    Threads: a value that never changes; any number of threads may use it.
+    """
 
     root: int
     path: tuple[int, ...] = ()
@@ -64,7 +67,10 @@ def _check_count(name: str, value: Any) -> None:
 
 @suggests_keywords
 def env_seeds(seed: int, num_envs: int) -> list[int]:
-    """Seeds for `envs.reset(seed=...)`: one independent stream for each environment."""
+    """Seeds for `envs.reset(seed=...)`: one independent stream for each environment.
+
+    Threads: any number may call it at once.
+    """
     _check_count("num_envs", num_envs)
     return SeedTree(seed).child("env").seeds(num_envs)
 

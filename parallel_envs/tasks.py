@@ -23,6 +23,7 @@ import numpy as np
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.task_keys import task_key
+from parallel_envs.threads import CallGuard, in_turn
 
 __all__ = [
     "KEEP",
@@ -70,6 +71,9 @@ class TaskSource(ABC):
     """Says which task an environment plays in which episode.
 
     `version` grows whenever the answers may have changed, so that copies in workers can be brought up to date.
+
+    Threads: any thread may ask `task_for`, and of the sources here any thread may change one; changes wait for one
+    another. A source of your own that changes has to see to that itself.
     """
 
     version = 0
@@ -127,14 +131,20 @@ def _check_numbers(tasks: Sequence[Task]) -> None:
 
 
 class FixedTasks(_Pool):
-    """Environment `i` always plays task `i`, counted around if there are fewer tasks."""
+    """Environment `i` always plays task `i`, counted around if there are fewer tasks.
+
+    Threads: any thread may ask; nothing changes.
+    """
 
     def task_for(self, env: int, episode: int) -> Task:
         return self.tasks[env % len(self.tasks)]
 
 
 class UniformTasks(_Pool):
-    """Every episode draws from all tasks with equal chances."""
+    """Every episode draws from all tasks with equal chances.
+
+    Threads: any thread may ask; nothing changes.
+    """
 
     def task_for(self, env: int, episode: int) -> Task:
         return self.tasks[int(self._draw(env, episode).integers(len(self.tasks)))]
@@ -142,7 +152,10 @@ class UniformTasks(_Pool):
 
 @suggests_keywords
 class CycleTasks(_Pool):
-    """No repeats: all environments together play every task once, in an order drawn anew, before any comes again."""
+    """No repeats: all environments together play every task once, in an order drawn anew, before any comes again.
+
+    Threads: any thread may ask.
+    """
 
     def __init__(self, tasks: Sequence[Any], seed: int = 0) -> None:
         super().__init__(tasks, seed)
@@ -157,9 +170,11 @@ class CycleTasks(_Pool):
         return self.tasks[int(self._order(cycle)[place])]
 
     def _order(self, cycle: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        if cycle not in self._orders:
-            self._orders = {cycle: self._tree.child("cycle", cycle).generator().permutation(len(self.tasks))}
-        return self._orders[cycle]
+        order = self._orders.get(cycle)
+        if order is None:
+            order = self._tree.child("cycle", cycle).generator().permutation(len(self.tasks))
+            self._orders = {cycle: order}
+        return order
 
 
 @suggests_keywords
@@ -168,6 +183,8 @@ class CurriculumTasks(TaskSource):
 
     `progress` is the trainer's own measure; setting it takes effect for the episodes that begin afterwards. The number
     of a plain task is its place in the list of that moment; give `Task`s to have numbers of your own.
+
+    Threads: any thread may ask, and set `progress`.
     """
 
     def __init__(self, tasks_at: Callable[[float], Sequence[Any]], seed: int = 0) -> None:
@@ -177,6 +194,7 @@ class CurriculumTasks(TaskSource):
                 "list at all times take UniformTasks."
             )
         self._tasks_at, self._seed = tasks_at, seed
+        self._guard = CallGuard(type(self).__name__)
         self._progress = 0.0
         self._now = UniformTasks(tasks_at(0.0), seed)
 
@@ -185,6 +203,7 @@ class CurriculumTasks(TaskSource):
         return self._progress
 
     @progress.setter
+    @in_turn
     def progress(self, value: float) -> None:
         self._now = UniformTasks(self._tasks_at(float(value)), self._seed)
         self._progress = float(value)
@@ -205,17 +224,21 @@ class ScoredTasks(_Pool):
     """Tasks drawn in proportion to a score that the trainer updates, mixed with a share of uniform draws.
 
     `score(task_id, value)` takes effect for the episodes that begin afterwards. Scores are from 0 up.
+
+    Threads: any thread may ask, and set scores.
     """
 
     def __init__(self, tasks: Sequence[Any], seed: int = 0, uniform_share: float = 0.1) -> None:
         super().__init__(tasks, seed)
         _check_share("uniform_share", uniform_share)
+        self._guard = CallGuard(type(self).__name__)
         self.uniform_share = uniform_share
         self._scores = np.ones(len(self.tasks))
         self._places: dict[int, list[int]] = {}  # a task may come several times
         for place, task in enumerate(self.tasks):
             self._places.setdefault(task.id, []).append(place)
 
+    @in_turn
     def score(self, task_id: int, value: float) -> None:
         """Set the score of a task."""
         if task_id not in self._places:
@@ -229,9 +252,10 @@ class ScoredTasks(_Pool):
     def chances(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """How likely each task is to be drawn next."""
         even = np.full(len(self.tasks), 1.0 / len(self.tasks))
-        if not self._scores.any():
+        given = self._scores.copy()  # another thread may set scores meanwhile
+        if not given.any():
             return even
-        scores = self._scores / self._scores.max()  # first, so that the sum of large ones stays finite
+        scores = given / given.max()  # first, so that the sum of large ones stays finite
         return np.asarray(self.uniform_share * even + (1.0 - self.uniform_share) * scores / scores.sum(), np.float64)
 
     def task_for(self, env: int, episode: int) -> Task:
@@ -246,6 +270,10 @@ class ScoredTasks(_Pool):
             raise ValueError(f"{len(scores)} scores were given for {len(self.tasks)} tasks.")
         if not np.isfinite(scores).all() or (scores < 0.0).any():
             raise ValueError(f"The scores {state['scores']} were given. Scores are numbers from 0 up.")
+        self._take(scores)
+
+    @in_turn
+    def _take(self, scores: np.ndarray[Any, np.dtype[np.float64]]) -> None:
         self._scores = scores
         self.version += 1
 

@@ -40,7 +40,8 @@ LAYERS: list[list[str]] = [
     ["vector", "policies"],
     ["tasks"],
     ["engine"],
-    ["commands", "seeding", "errors", "task_keys", "torch_threads", "lazy", "closing", "yaml_files"],
+    ["commands", "seeding", "threads", "task_keys", "torch_threads", "lazy", "closing", "yaml_files"],
+    ["errors"],
     ["spelling"],
 ]
 
@@ -55,6 +56,7 @@ FOREIGN_TO: dict[str, set[str]] = {
 PUBLIC_NAMES = {
     "ClosedError",
     "CollectionInterrupted",
+    "ConcurrentCall",
     "EnvError",
     "EnvStateManager",
     "EpisodeFailed",

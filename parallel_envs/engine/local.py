@@ -105,6 +105,8 @@ class SerialPool(_LocalPool):
     def __init__(self, num_workers: int) -> None:
         super().__init__(num_workers)
         self._queue: deque[tuple[int, _Request]] = deque()
+        self._at_work = threading.RLock()  # held while hosted objects work
+        self._hosts_are_open = True
 
     def _submit(self, worker: int, request: _Request) -> None:
         self._queue.append((worker, request))
@@ -116,7 +118,10 @@ class SerialPool(_LocalPool):
         if self._queue:
             worker, request = self._queue.popleft()
             began = time.perf_counter()
-            reply = self._answer(worker, request)
+            with self._at_work:
+                reply = self._answer(worker, request)
+            if self.closed:
+                self._close_hosts_once(0.0)  # `close` of another thread may not have waited for this answer
             self._waited[worker] += time.perf_counter() - began
             self._settle(request[0], worker, reply, finished)
             if reply is not None and reply.failure is not None and reply.failure.cause is not None:
@@ -124,12 +129,24 @@ class SerialPool(_LocalPool):
         return finished
 
     def close(self, timeout: float = 5.0) -> None:
+        """Close the hosted objects. While another thread works with one of them they are not touched: if that lasts
+        longer than `timeout`, that thread closes them when it has its answer.
+        """
         if not self.closed:
             self.closed = True
             self._queue.clear()
-            _close_hosts(self._hosts)
+            self._close_hosts_once(timeout)
             self._block.close()
             _log.info("%d workers stopped.", self.num_workers)
+
+    def _close_hosts_once(self, timeout: float) -> None:
+        if self._at_work.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
+            try:
+                is_first, self._hosts_are_open = self._hosts_are_open, False
+                if is_first:
+                    _close_hosts(self._hosts)
+            finally:
+                self._at_work.release()
 
     def stack(self, worker: int, timeout: float = 0.5) -> str:
         self.check_owner()
@@ -200,6 +217,7 @@ class ThreadPool(_LocalPool):
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(deadline - time.monotonic(), 0.0))
+        self._outbox.put((0, 0, None))  # nobody's answer: it wakes another thread that waits for one
         self._block.close()
         _log.info("%d workers stopped.", self.num_workers)
 

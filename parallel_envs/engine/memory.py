@@ -44,9 +44,9 @@ class SharedBlock:
 
     def close(self) -> None:
         """Give up the descriptor. Arrays stay valid; calling it twice does nothing."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        fd, self.fd = self.fd, -1  # first, so that of two threads that close it only one has a number to close
+        if fd >= 0:
+            os.close(fd)
 
 
 def _anonymous_file() -> int:

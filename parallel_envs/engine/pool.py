@@ -85,7 +85,11 @@ class Meters:
 
 
 class WorkerPool(ABC):
-    """Workers `0 .. num_workers - 1`, each hosting objects under the keys that the asker chose."""
+    """Workers `0 .. num_workers - 1`, each hosting objects under the keys that the asker chose.
+
+    Threads: one thread at a time, which is not checked here but by the public objects that own a pool. `close` may be
+    called by any thread: one that waits for answers gets a `ClosedError`.
+    """
 
     backend: str
     """What the workers are: `process`, `thread` or `serial`."""

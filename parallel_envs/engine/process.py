@@ -83,6 +83,8 @@ class ProcessPool(WorkerPool):
         """The thread that waits for answers just now."""
         self._asking_thread: int | None = None
         """The thread that is in the midst of a message."""
+        self._restarting_thread: int | None = None
+        """The thread that is replacing a worker."""
         self._slept_at = 0.0
 
     def _new_line(self, worker: int) -> Line:
@@ -155,9 +157,9 @@ class ProcessPool(WorkerPool):
     def _asking(self) -> Iterator[None]:
         """Within this a worker is asked. A Ctrl-C waits: half a message would spoil all that follow it."""
         try:
-            self.check_open("A request was half made")
             with undisturbed():
                 self._asking_thread = threading.get_ident()
+                self.check_open("A request was half made")  # after the line above, which `close` waits for
                 yield
         except (OSError, ValueError):  # closed by a signal handler in the midst of it: the descriptors are gone
             self.check_open("A request was half made")
@@ -347,13 +349,18 @@ class ProcessPool(WorkerPool):
     def restart(self, worker: int) -> None:
         self.check_open("A worker was to be restarted")
         with undisturbed():  # it is short beside what follows: the making of what the worker is to host
-            self.kill(worker)
-            if self._completions.cut_short:  # others may have answered too
-                self._completions.take_in([], time.perf_counter())
-            self._completions.forget()
-            self._lines[worker] = line = self._new_line(worker)
-            self._bells[worker] = line.process.bell
-            self._place(worker)
+            self._restarting_thread = threading.get_ident()
+            try:
+                self.check_open("A worker was to be restarted")  # after the line above, which `close` waits for
+                self.kill(worker)
+                if self._completions.cut_short:  # others may have answered too
+                    self._completions.take_in([], time.perf_counter())
+                self._completions.forget()
+                self._lines[worker] = line = self._new_line(worker)
+                self._bells[worker] = line.process.bell
+                self._place(worker)
+            finally:
+                self._restarting_thread = None
             if worker in self._awake_seconds:
                 self.keep_awake(worker, self._awake_seconds[worker])
 
@@ -406,7 +413,7 @@ class ProcessPool(WorkerPool):
             return
         try:
             self.closed = True
-            self._have_pump_left(timeout)
+            self._have_others_left(timeout)
             self._shut()
         finally:  # a Ctrl-C may cut all of this short, but for the workers' end
             self._ends.stop(timeout)
@@ -418,10 +425,16 @@ class ProcessPool(WorkerPool):
         self._bells[:] = [_NOT_NOW] * self.num_workers  # the descriptors are not this pool's, or soon somebody else's
         self._tickets.clear()
 
-    def _have_pump_left(self, timeout: float) -> None:
-        """Wait until another thread that waits for answers has noticed that there will be none."""
-        deadline = time.monotonic() + timeout
-        while self._pumping not in (None, threading.get_ident()) and time.monotonic() < deadline:
+    def _have_others_left(self, timeout: float) -> None:
+        """Wait until no other thread asks workers, waits for their answers or replaces one.
+
+        The pool is marked as closed already, so none of these lasts long: a thread that waits for answers is woken.
+        """
+        deadline, me = time.monotonic() + timeout, threading.get_ident()
+        while time.monotonic() < deadline:
+            others = self._pumping, self._asking_thread, self._restarting_thread
+            if all(thread in (None, me) for thread in others):
+                return
             if not readable(self._completions.fd):  # else it is awake
                 os.write(self._ends.common.completion_write, COMPLETION.pack(0, DONE, 0))  # number 0: nobody's
             time.sleep(_NOTICING_SECONDS)

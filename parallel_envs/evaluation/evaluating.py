@@ -34,6 +34,7 @@ from parallel_envs.evaluation.statistics import late_actions_text
 from parallel_envs.evaluation.threads import one_thread
 from parallel_envs.evaluation.work import Key, Order, work_list
 from parallel_envs.spelling import suggests_keywords
+from parallel_envs.threads import CallGuard, in_turn
 from parallel_envs.vector.registry import Registrations
 
 Keep = Callable[[EpisodeRecord], object]
@@ -84,6 +85,9 @@ def evaluate(
 
     Before anything is played each mission is made once, and every policy acts once for every agent: what does not fit
     is a BadEvaluation. An episode that fails is tried once more in a fresh worker, and is then a record with a failure.
+
+    Threads: any number may call it at once, each call by itself. With `jobs=0` calls wait for one another, since
+    episodes that are played here set the global random generators of this process. Calls may not share a `save` file.
 
     Args:
         missions: A name, a Mission, a callable that makes an environment, a sequence of these, or a dict by name. See
@@ -290,8 +294,20 @@ class _Evaluation:
         plan = self._plan
         if self._progress is not None:
             self._progress.begin([order.key for order in plan.orders], list(self._records.values()))
-        if not orders:
-            return
+        if orders and plan.jobs:
+            self._play_all(orders)
+        elif orders:
+            self._play_here(orders)
+
+    @in_turn
+    def _play_here(self, orders: Sequence[Order]) -> None:
+        self._play_all(orders)
+
+    _guard = CallGuard("evaluate")
+    """One for all evaluations: those that play here use what the process has only once."""
+
+    def _play_all(self, orders: Sequence[Order]) -> None:
+        plan = self._plan
         with one_thread(), plan.crew(len(orders)) as crew:
             crew.start()
             rehearsals = Rehearsals(orders, plan.settings.strategy, crew.num_workers)

@@ -248,6 +248,10 @@ class Crew:
         """What has travelled to the workers and back so far."""
         return self._post.num_bytes + sum(self.pool.meters(worker).num_bytes for worker in self._held)
 
+    def end_workers(self) -> None:
+        """End the worker processes, also while another thread waits for them. `close` gives up the rest."""
+        _close_pool(self.pool)
+
     def close(self) -> None:
         _close_pool(self.pool)
         _close_all(self._blocks)

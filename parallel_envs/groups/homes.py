@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from parallel_envs.engine import Unpicklable, dump_reply, picklable, unpicklable_part
+from parallel_envs.engine import Unpicklable, dump_reply, line_outside, picklable, unpicklable_part
 from parallel_envs.errors import WorkerStartError
 from parallel_envs.groups.clock import Limits
 from parallel_envs.groups.crew import Crew
@@ -87,7 +87,7 @@ class Homes:
                 f"Worker processes could not be started ({error}); all environments are stepped in the caller instead. "
                 "Say use_multiprocessing: false if that is what you want.",
                 RuntimeWarning,
-                stacklevel=6,
+                stacklevel=line_outside(),
             )
             return None
 
@@ -150,6 +150,11 @@ class Homes:
                 failures[env] = of_divergence(env, self._tags[env])
                 del answers.told[env]
         return Results(answers.told, failures)
+
+    def end_workers(self) -> None:
+        """End the workers, also while another thread waits for their answers: it gets a `ClosedError`."""
+        if self.crew is not None:
+            self.crew.end_workers()
 
     def close(self) -> None:
         """End the workers, and close the environments in the caller.

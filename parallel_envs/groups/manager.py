@@ -13,9 +13,10 @@ environments ────────────────────── 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import cores_here
@@ -32,6 +33,7 @@ from parallel_envs.groups.roster import Seat, read_roster
 from parallel_envs.groups.seeds import GroupSeeds
 from parallel_envs.groups.stats import GroupStats, stats_of
 from parallel_envs.spelling import suggests_keywords
+from parallel_envs.threads import CallGuard, in_turn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +41,29 @@ if TYPE_CHECKING:
     from parallel_envs.groups.settings import GroupsSettings
 
 _MOST_WORKERS = 8
+_CLOSE_SECONDS = 5.0  # that `close` waits for a call of another thread to end
+_CLOSED = "This EnvStateManager has been closed. Make another one."
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _one_after_another(method: _Method) -> _Method:
+    """Make calls of a method wait for those of other threads. The last to leave a closed manager lets go of all."""
+    waiting = in_turn(method)
+
+    @functools.wraps(method)
+    def call(self: EnvStateManager, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return waiting(self, *args, **kwargs)
+        except ClosedError as error:
+            if error.args == (_CLOSED,) or not self._closed:
+                raise
+            raise ClosedError(f"This EnvStateManager was closed while {method.__name__}() was under way.") from error
+        finally:
+            if self._closed and not self._guard.thread:  # `close` may have given up waiting for this call
+                self._leave_home()
+
+    return cast("_Method", call)
 
 
 class EnvStateManager(ClosedAtExit):
@@ -55,6 +80,10 @@ class EnvStateManager(ClosedAtExit):
     A copy (`copy.deepcopy`, `pickle`) goes on from where the episodes stand, with environments and workers of its own:
     they play what has been played so far when it is first used.
 
+    Threads: any thread may call any method; calls wait for one another, so each is whole and its results are those of
+    the same calls made one after another. `close` may be called meanwhile: it ends the workers at once, and a call that
+    waits for them raises `ClosedError`.
+
     Args:
         config: A dict, the path of a YAML file, or `GroupsSettings`; see `settings` for what is in it.
         mode: `train` or `val`: which groups, and which seeds.
@@ -65,6 +94,7 @@ class EnvStateManager(ClosedAtExit):
         from parallel_envs.groups.settings import read_settings
 
         self._closed = False
+        self._guard = CallGuard("EnvStateManager")
         self._homes: Homes | None = None
         self.settings = read_settings(config)
         self._mode = mode
@@ -94,6 +124,7 @@ class EnvStateManager(ClosedAtExit):
         return self._roster.group_size
 
     @property
+    @_one_after_another
     def statuses(self) -> tuple[EnvStatus, ...]:
         """Where the episodes stand, by `env_id`."""
         return tuple(episode.status for episode in self._episodes)
@@ -104,6 +135,7 @@ class EnvStateManager(ClosedAtExit):
         return self._use_multiprocessing
 
     @use_multiprocessing.setter
+    @_one_after_another
     def use_multiprocessing(self, wanted: bool) -> None:
         if not isinstance(wanted, bool):
             raise TypeError(f"use_multiprocessing={wanted!r} is neither True nor False.")
@@ -111,12 +143,15 @@ class EnvStateManager(ClosedAtExit):
             self._use_multiprocessing = wanted
             self._leave_home()
 
+    @_one_after_another
     def stats(self) -> GroupStats:
         """How it works just now."""
-        return stats_of(self._homes.crew if self._homes else None, self._roster)
+        homes = self._homes
+        return stats_of(homes.crew if homes else None, self._roster)
 
     # ---- episodes ---------------------------------------------------------------------------------------------------
 
+    @_one_after_another
     def reset(self, seed: int | None = None) -> list[Entry]:
         """Begin an episode in every environment.
 
@@ -149,6 +184,7 @@ class EnvStateManager(ClosedAtExit):
         seats = {env: self.envs[env] for env in firsts}
         return {env: Episode(seat, seeds[seat.group_id], self.mode, firsts[env]) for env, seat in seats.items()}
 
+    @_one_after_another
     def step(self, all_env_inputs: Sequence[Mapping[str, Any]]) -> list[Entry]:
         """Let environments play a turn each: those that are given an input, as many or as few as you like.
 
@@ -196,6 +232,7 @@ class EnvStateManager(ClosedAtExit):
 
     # ---- what came of them ------------------------------------------------------------------------------------------
 
+    @_one_after_another
     def get_rollout_states(self) -> list[Entry]:
         """The entries of all environments, each with its `metrics`, as `tag/name`.
 
@@ -210,6 +247,7 @@ class EnvStateManager(ClosedAtExit):
             entries[env]["failure"] = failure
         return entries
 
+    @_one_after_another
     def metrics(self) -> dict[str, float]:
         """The means of all metrics by tag, as `tag/name`; `tag/failed` is the share of environments that broke."""
         figures, _ = self._figures("metrics")
@@ -230,6 +268,7 @@ class EnvStateManager(ClosedAtExit):
             figures.append(Figures(episode.seat.tag, episode.seat.group_id, known, episode.told_in_turns))
         return figures, results.failures
 
+    @_one_after_another
     def render(self, mode: str = "text", env_ids: Iterable[int] | None = None) -> list[Any]:
         """What environments show, as `text` or as `rgb_array`: all, or these; None for those that failed.
 
@@ -262,13 +301,17 @@ class EnvStateManager(ClosedAtExit):
 
     def _at_home(self) -> Homes:
         """The environments in their places, which they are given when first needed."""
-        if self._closed:
-            raise ClosedError("This EnvStateManager has been closed. Make another one.")
-        if self._homes is None:
-            homes = self._new_homes()
+        self._check_open()
+        homes = self._homes
+        if homes is None:
+            homes = self._homes = self._new_homes()
             homes.all_astray(range(len(self._episodes)))
-            self._homes = homes
-        return self._homes
+            self._check_open()  # if it was closed meanwhile, these workers are ended when this call leaves
+        return homes
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(_CLOSED)
 
     def _new_homes(self) -> Homes:
         said, roster = self.settings.es_manager, self._roster
@@ -304,17 +347,27 @@ class EnvStateManager(ClosedAtExit):
             raise error
 
     def close(self) -> None:
-        """End all workers and close all environments. May be called again."""
+        """End all workers and close all environments. May be called again, by any thread and at any time.
+
+        If another thread is inside a call that does not end, because an environment in the caller hangs, `close`
+        returns after a few seconds; what that environment holds is let go of when the call ends.
+        """
         self._closed = True
-        self._leave_home()
+        homes = self._homes
+        if homes is not None and self._guard.is_taken:
+            homes.end_workers()
+        if self._guard.wait_until_free(_CLOSE_SECONDS):
+            self._leave_home()
 
     def _leave_home(self) -> None:
         homes, self._homes = self._homes, None
         if homes is not None:
             homes.close()
 
+    @_one_after_another
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_homes": None, "_episodes": copy.deepcopy(self._episodes)}
+        episodes = copy.deepcopy(self._episodes)
+        return {**self.__dict__, "_guard": CallGuard("EnvStateManager"), "_homes": None, "_episodes": episodes}
 
     def __repr__(self) -> str:
         groups = self.envs[-1].group_id + 1

@@ -38,6 +38,7 @@ from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords
+from parallel_envs.threads import CallGuard, one_thread
 from parallel_envs.vector.arguments import optional_seconds
 from parallel_envs.wrappers import WrappedMultiAgentPolicy
 
@@ -59,6 +60,9 @@ class IndependentLearners(ClosedAtExit):
 
     `agents[agent]` is an `AgentLearner`; `agents[agent].model.memory` is what it has lived. Agents that die, join or
     are absent learn from what they lived and nothing else. Where masks of actions are looked for stands in `masks.py`.
+
+    Threads: one thread at a time. A call from a second thread while a first one is inside a method, such as `train`,
+    raises `ConcurrentCall` and does nothing; so does `close`. `returns` may be called meanwhile.
 
     Args:
         envs: The environments, with `autoreset_mode=NEXT_STEP` and `turns="simultaneous"` (the defaults). Whoever made
@@ -90,6 +94,7 @@ class IndependentLearners(ClosedAtExit):
         update_timeout: float | None = UPDATE_TIMEOUT,
         on_divergence: str = "skip",
     ) -> None:
+        self._guard = CallGuard("IndependentLearners")
         check_options(envs, update_mode, on_divergence, workers)
         self.envs, self.seed, self.on_divergence = envs, seed, on_divergence
         self._tree = SeedTree(seed)
@@ -125,6 +130,7 @@ class IndependentLearners(ClosedAtExit):
 
     # ---- living -----------------------------------------------------------------------------------------------------
 
+    @one_thread
     def begin(self, seed: int | None = None) -> None:
         """Reset all environments. What was lived and not yet learnt from on-policy is dropped.
 
@@ -144,6 +150,7 @@ class IndependentLearners(ClosedAtExit):
         """The next step begins new episodes: what is being lived is of no account any more."""
         self._observations = None
 
+    @one_thread
     def act(self) -> Named:
         """Actions of those who are alive, for the observations that the environments returned last."""
         self._check_open()
@@ -154,6 +161,7 @@ class IndependentLearners(ClosedAtExit):
         asked = {agent: self._observations[agent] for agent, rows in there.items() if rows.any()}
         return self.policy.step(asked, {agent: there[agent] for agent in asked})
 
+    @one_thread
     def observe(
         self,
         actions: Named,
@@ -196,6 +204,7 @@ class IndependentLearners(ClosedAtExit):
         for agent, rows in over.returned.items():
             self.policy.reset(rows, agents=[agent])
 
+    @one_thread
     def step(self) -> None:
         """Act, step the environments, and take in what came of it."""
         began = time.perf_counter()
@@ -208,6 +217,7 @@ class IndependentLearners(ClosedAtExit):
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 
+    @one_thread
     def update(self) -> dict[Agent, dict[str, float]]:
         """Have those learn for whom it is time. Returns their metrics; empty if it is nobody's time.
 
@@ -231,12 +241,14 @@ class IndependentLearners(ClosedAtExit):
         self.act_with({agent: self.agents[agent].acting_weights() for agent in reports})
         self.tell_of(reports)
 
+    @one_thread
     def act_with(self, weights: Mapping[Agent, Any]) -> None:
         """These agents' newest weights act from now on."""
         self.policy.load_state_dict(weights)
         for agent in weights:
             self.agents[agent].acting_version = self.agents[agent].version
 
+    @one_thread
     def tell_of(self, reports: Mapping[Agent, Report]) -> None:
         """A round of updates has been made: count it, and name those who have not learnt.
 
@@ -252,6 +264,7 @@ class IndependentLearners(ClosedAtExit):
         if diverged and self.on_divergence == "raise":
             raise Diverged.of(diverged)
 
+    @one_thread
     def train(self, total_steps: int, on_update: Watcher | None = None, **how: Any) -> LoopReport:
         """Go on for so many steps of environments (all rows together), learning whenever it is time.
 
@@ -277,6 +290,7 @@ class IndependentLearners(ClosedAtExit):
         """How updates are run; `mode.why` says which way was chosen."""
         return self._runner.mode or self.run_by()
 
+    @one_thread
     def run_by(self, key: Any = None, make: Make | None = None) -> UpdateMode:
         """Have updates run in the way that `make` makes, or as was asked for at first, until there is yet another.
 
@@ -290,10 +304,12 @@ class IndependentLearners(ClosedAtExit):
 
     def returns(self) -> dict[Agent, float]:
         """Each agent's mean return in the last 100 episodes that it was in; without those who have finished none."""
-        return {agent: float(np.mean(own)) for agent, own in self._life.returns.items() if own}
+        returns = {agent: list(own) for agent, own in self._life.returns.items()}  # another thread may be training
+        return {agent: float(np.mean(own)) for agent, own in returns.items() if own}
 
     # ---- keeping ----------------------------------------------------------------------------------------------------
 
+    @one_thread
     def states(self) -> dict[Agent, dict[str, Any]]:
         """All that each agent is: see `AgentLearner.state`. Episodes that are being played are not part of it."""
         self._check_open()
@@ -301,6 +317,7 @@ class IndependentLearners(ClosedAtExit):
             self.loop.settle()
         return states_of(self)
 
+    @one_thread
     def load_states(self, states: Mapping[Agent, Mapping[str, Any]]) -> None:
         """Have these agents become what `states` told; others stay. The next step begins new episodes."""
         self._check_open()
@@ -313,11 +330,13 @@ class IndependentLearners(ClosedAtExit):
         if self.loop is not None:
             self.loop.changed(states)
 
+    @one_thread
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint: a folder for each agent, safetensors and JSON. See `checkpoints.py`."""
         self._check_open()
         save_states_to(self, folder, self._life.returns)
 
+    @one_thread
     def load(self, folder: str | Path) -> None:
         """Become what a checkpoint holds, its seed too. Nothing is changed if it does not fit."""
         self._check_open()
@@ -337,6 +356,7 @@ class IndependentLearners(ClosedAtExit):
                 "others there, and load a checkpoint."
             )
 
+    @one_thread
     def close(self) -> None:
         """Let go of workers and threads. The environments stay as they are. May be called again.
 

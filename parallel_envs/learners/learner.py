@@ -50,6 +50,8 @@ class AgentLearner:
     `steps` that the agent has lived, `rounds` in which it was asked, `updates`, and updates that were `skipped`
     because they diverged or raised.
 
+    Threads: one thread at a time, the one that uses the `IndependentLearners` it belongs to. This is not checked here.
+
     Args:
         agent: Its name, for errors.
         config: `PPOConfig`, `DQNConfig` or `SACConfig`.

@@ -33,6 +33,8 @@ def make_env(
 ) -> MultiEpisodeWrapper:
     """An env on which `episodes_per_task` episodes on one task are one.
 
+    Threads: any number may call it at once; for what it makes see `MultiEpisodeWrapper`.
+
     Args:
         env_id: A registered id, a spec, or a callable that returns an env.
         episodes_per_task: See `MultiEpisodeWrapper`, as for `oracle`.
@@ -86,6 +88,8 @@ def make_parallel_env(
     Env `i` has the seed `SeedTree(seed).child("env", i).seed()`: the same for any number of workers, and a stream
     independent of those of `make_env(seed=seed)` and of an evaluation env with `seed + 1` (`seed + i` would be the
     same one). `reset(seed=...)` of the manager takes its place.
+
+    Threads: any number may call it at once; for what it makes see `ParallelEnvManager`.
 
     Args:
         env_id: As for `make_env`; an id that only this process has registered is known to the workers too.

@@ -58,6 +58,8 @@ class MultiEpisodeWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
     wrapper. The oracle shows the task as the env tells it (`get_task` or `get_current_task`), else as it was given.
     What is given behind the wrapper's back, by a function of the unwrapped env, shows only if the env tells it.
 
+    Threads: one thread at a time, as any Gymnasium environment. This is not checked: a step is too short for that.
+
     Args:
         env: The env. It keeps its task through resets; one that takes tasks by `options` is told at each reset.
         episodes_per_task: Inner episodes to an outer one, k.

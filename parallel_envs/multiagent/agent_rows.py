@@ -14,6 +14,7 @@ from gymnasium.vector.utils import batch_space
 from parallel_envs.multiagent.joint import row_of, shown
 from parallel_envs.multiagent.last_words import FINAL_OBS
 from parallel_envs.multiagent.roster import Agent
+from parallel_envs.threads import one_thread
 from parallel_envs.vector.layout import Leaf, assembler, leaves
 from parallel_envs.vector.snapshots import snapshot
 
@@ -33,6 +34,8 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
     `infos["agent"]` (the place in `agents`) name the rows. What counts rows (`RecordEpisodeStatistics`) counts those in
     which an agent waits for the others too: its returns are right, its lengths are not, where agents end early.
 
+    Threads: as its manager, one thread at a time.
+
     Args:
         envs: Its environments have `possible_agents`.
         agents: The order of the agents, by default that of `possible_agents`. All of them must be named, as the others
@@ -42,7 +45,7 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def __init__(self, envs: MultiAgentEnvManager, agents: Sequence[Agent] | None = None) -> None:
         if envs.is_open:
             raise ValueError("Agents of these environments come and go: they cannot be rows. Use the manager itself.")
-        self.envs = envs
+        self.envs, self._guard = envs, envs._guard
         self.agents = _all_of(envs.possible_agents, agents)
         self.single_observation_space = self._common("observation space", envs.single_observation_space)
         self.single_action_space = self._common("action space", envs.single_action_space)
@@ -67,6 +70,7 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 )
         return first
 
+    @one_thread
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         env_ids = None
         if isinstance(options, Mapping) and "reset_mask" in options:
@@ -99,6 +103,7 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
             )
         return [int(env) for env in np.flatnonzero(over)]
 
+    @one_thread
     def step(self, actions: Any) -> Batch:
         count, columns = len(self.agents), [self._column(leaf, actions) for leaf in self._action_leaves]
         batches = {

@@ -24,6 +24,7 @@ from parallel_envs.multiagent.outcomes import Infos, Outcomes
 from parallel_envs.multiagent.passed_on import PassedOn
 from parallel_envs.multiagent.roster import Agent, JointObservations, Kind
 from parallel_envs.spelling import unknown_keyword
+from parallel_envs.threads import one_thread
 from parallel_envs.vector import ParallelEnvManager
 from parallel_envs.vector.arguments import Options, optional_wait, reset_wish, some_envs
 from parallel_envs.vector.failures import env_names
@@ -57,6 +58,10 @@ class MultiAgentEnvManager(PassedOn):
     environments has a list with one item a row in the place of an array: its `observation_space` and `action_space`
     are then `Tuple`s with one space a row, and `single_action_space(agent, env_id)` is that of one environment.
 
+    Threads: one thread at a time, its views (`as_vector_env`, `single_env`) included. A call from a second thread while
+    a first one is inside a method raises `ConcurrentCall` and does nothing. `close` may be called by any thread at any
+    time: a call that waits for environments then raises `ClosedError`.
+
     Args:
         env_fns: Callables that make PettingZoo environments (parallel or AEC), or the path of a module, such as
             `"mpe2.simple_spread_v3"`, with `num_envs` and `env_kwargs`.
@@ -86,6 +91,7 @@ class MultiAgentEnvManager(PassedOn):
             options["task_setter"] = TaskOfJoint(options["task_setter"])
         self.envs = ManagerBeneath(factories, **options)
         """The manager underneath: each environment with all its agents is one of its environments."""
+        self._guard = self.envs._guard
         space = self.envs.single_observation_space
         self._rows = FixedRows(space.roster) if isinstance(space, JointObservations) else OpenRows()
         self.num_envs, self.num_workers = self.envs.num_envs, self.envs.num_workers
@@ -183,6 +189,7 @@ class MultiAgentEnvManager(PassedOn):
 
     # ---- reset and step ---------------------------------------------------------------------------------------------
 
+    @one_thread
     def reset(
         self,
         *,
@@ -197,6 +204,7 @@ class MultiAgentEnvManager(PassedOn):
         self.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
         return self.reset_wait(timeout)
 
+    @one_thread
     def reset_async(
         self,
         seed: int | Sequence[int | None] | None = None,
@@ -212,6 +220,7 @@ class MultiAgentEnvManager(PassedOn):
         self._outcomes.forget(self._resetting)
         self._begun = True
 
+    @one_thread
     def reset_wait(self, timeout: float | None = None) -> tuple[Named, Infos]:
         """The observations and infos of the reset that was begun."""
         try:
@@ -224,6 +233,7 @@ class MultiAgentEnvManager(PassedOn):
         joint = self._outcomes.of_reset(observations, infos, others, self.num_envs)
         return joint.observations, Infos(joint.infos, joint.common)
 
+    @one_thread
     def step(self, actions: Mapping[Agent, Any], timeout: float | None = None) -> Step:
         """Step all environments. `actions[agent]` has a row for each; those where it is not alive are ignored."""
         if timeout is not None:
@@ -231,12 +241,14 @@ class MultiAgentEnvManager(PassedOn):
         self.step_async(actions)
         return self.step_wait(timeout)
 
+    @one_thread
     def step_async(self, actions: Mapping[Agent, Any]) -> None:
         """Begin a step. `step_wait` ends it."""
         self._catch_up()
         self._check_actions(actions, None)
         self.envs.step_async(self._rows.join_actions(actions, self.num_envs, self.alive))
 
+    @one_thread
     def step_wait(self, timeout: float | None = None) -> Step:
         """The results of the step that was begun."""
         try:
@@ -249,6 +261,7 @@ class MultiAgentEnvManager(PassedOn):
 
     # ---- each environment at its own pace ---------------------------------------------------------------------------
 
+    @one_thread
     def send(self, actions: Mapping[Agent, Any], env_ids: int | Iterable[int] | None = None) -> None:
         """Step some environments, each at its own pace. `actions[agent]` has a row for each. `recv` has the results."""
         self._catch_up()
@@ -256,6 +269,7 @@ class MultiAgentEnvManager(PassedOn):
         self._check_actions(actions, envs)
         self.envs.send(self._rows.join_actions(actions, len(envs), self._attendance.alive_in(envs)), envs)
 
+    @one_thread
     def send_reset(
         self,
         env_ids: int | Iterable[int] | None = None,
@@ -271,6 +285,7 @@ class MultiAgentEnvManager(PassedOn):
         self._outcomes.forget(reset_wish(options, tasks, env_ids, self.num_envs).envs)
         self._begun = True
 
+    @one_thread
     def recv(
         self, min_envs: int = 1, timeout: float | None = None
     ) -> tuple[npt.NDArray[np.intp], Named, Named, Named, Named, Infos]:
@@ -278,6 +293,7 @@ class MultiAgentEnvManager(PassedOn):
         envs, observations, _, terminated, truncated, infos = self.envs.recv(min_envs, timeout)
         return envs, *self._results(envs, observations, terminated | truncated, infos)
 
+    @one_thread
     def recv_env(self, env_id: int, timeout: float | None = None) -> Joint:
         """What one environment has answered to `send` or `send_reset`, as a batch of one row, before any autoreset."""
         observation, _, terminated, truncated, info = self.envs.recv_env(env_id, timeout)

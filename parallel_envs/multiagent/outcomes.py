@@ -18,7 +18,10 @@ from parallel_envs.vector.stepping import RESTARTED
 
 
 class Infos(dict[Agent, dict[str, Any]]):
-    """Infos by agent, each in Gymnasium's vector layout. `common` holds what is about environments as a whole."""
+    """Infos by agent, each in Gymnasium's vector layout. `common` holds what is about environments as a whole.
+
+    Threads: a dict of the caller's own, which nothing here changes once it has been returned.
+    """
 
     def __init__(self, infos: Mapping[Agent, dict[str, Any]], common: dict[str, Any]) -> None:
         super().__init__(infos)

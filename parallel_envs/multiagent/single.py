@@ -11,6 +11,7 @@ from pettingzoo import ParallelEnv
 from parallel_envs.multiagent.joint import Joint, row_of
 from parallel_envs.multiagent.last_words import FINAL_INFO, FINAL_OBS, FINAL_REWARD, info_of
 from parallel_envs.multiagent.roster import Agent
+from parallel_envs.threads import one_thread
 from parallel_envs.vector.layout import Leaf, assembler, leaves
 
 if TYPE_CHECKING:
@@ -25,12 +26,14 @@ class SingleEnv(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo
     It is the manager's environment, not a copy. An episode that has ended stays ended until `reset`. Attributes that
     are not PettingZoo's are asked of the environment: looking at one runs no code but that of a property, and a method
     comes back as a callable that runs in the worker.
+
+    Threads: as its manager, one thread at a time, whichever of the environments it plays.
     """
 
     def __init__(self, envs: MultiAgentEnvManager, env_id: int) -> None:
         if not 0 <= env_id < envs.num_envs:
             raise IndexError(f"There is no env {env_id}: the manager has {envs.num_envs}, counted from 0.")
-        self._envs, self._env = envs, env_id
+        self._envs, self._env, self._guard = envs, env_id, envs._guard
         self.metadata, self.render_mode = envs.metadata, envs.render_mode
         self.agents: list[Any] = []
         self._spaces: dict[tuple[str, Any], Space[Any]] = {}
@@ -51,6 +54,7 @@ class SingleEnv(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo
             (self._spaces[which, agent],) = self._envs.call(which, agent, env_ids=self._env)
         return self._spaces[which, agent]
 
+    @one_thread
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Named, Named]:
         seeds: list[int | None] = [None] * self._envs.num_envs
         seeds[self._env] = seed
@@ -60,6 +64,7 @@ class SingleEnv(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo
         observations, _, _, _, infos = self._received()
         return observations, infos
 
+    @one_thread
     def step(self, actions: Named) -> tuple[Named, Named, Named, Named, Named]:
         if not self.agents:
             return {}, {}, {}, {}, {}

@@ -39,6 +39,8 @@ Array = npt.NDArray[Any]
 class Rows:
     """What a policy may know of the rows it acts for, beside their batched observations.
 
+    Threads: one thread at a time; those of one call belong to it.
+
     Args:
         generators: One random generator for each row; `uniform` and `normal` draw from each its own share.
         singles: Gives the observations one by one, as the environments returned them.
@@ -82,6 +84,9 @@ class BatchPolicy(ABC):
 
     Which rows share a call is up to the caller and may change from step to step: what a row's episode needs to remember
     travels in `state`, a tree (dicts, tuples, lists) of arrays with the rows along the first axis.
+
+    Threads: what a row remembers is in `state`, so several threads may call `act` at once, unless a policy of your own
+    keeps something in itself.
     """
 
     def initial_state(self, num_rows: int) -> Any:
@@ -101,7 +106,10 @@ class BatchPolicy(ABC):
 
 
 class AgentPolicy(ABC):
-    """Acts for one agent, one observation at a time, and may remember what it has seen since `reset`."""
+    """Acts for one agent, one observation at a time, and may remember what it has seen since `reset`.
+
+    Threads: one thread at a time, since it remembers. This is not checked.
+    """
 
     @abstractmethod
     def step(self, observation: Any) -> Any:
@@ -112,7 +120,10 @@ class AgentPolicy(ABC):
 
 
 class MultiAgentPolicy(ABC):
-    """A policy for each agent."""
+    """A policy for each agent.
+
+    Threads: one thread at a time, unless a policy says more.
+    """
 
     @abstractmethod
     def agent_policy(self, agent: Hashable) -> AgentPolicy:
@@ -126,7 +137,10 @@ class MultiAgentPolicy(ABC):
 
 
 class RandomPolicy(BatchPolicy):
-    """Samples the action space, each row from its own generator."""
+    """Samples the action space, each row from its own generator.
+
+    Threads: any number may call it at once, with rows of their own.
+    """
 
     def __init__(self, action_space: Space[Any]) -> None:
         self.action_space = action_space
@@ -142,7 +156,10 @@ class RandomPolicy(BatchPolicy):
 
 
 class FunctionPolicy(BatchPolicy):
-    """A function from an observation to an action, for each row by itself."""
+    """A function from an observation to an action, for each row by itself.
+
+    Threads: any number may call it at once, with rows of their own, if they may call the function.
+    """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
@@ -163,7 +180,10 @@ class FunctionPolicy(BatchPolicy):
 
 
 class LiftedPolicy(BatchPolicy):
-    """An `AgentPolicy` for each row: each episode has a copy of its own, so that none learns from another's memory."""
+    """An `AgentPolicy` for each row: each episode has a copy of its own, so that none learns from another's memory.
+
+    Threads: any number may call it at once, with rows of their own.
+    """
 
     def __init__(self, policy: AgentPolicy) -> None:
         self.policy = policy
@@ -194,7 +214,10 @@ class LiftedPolicy(BatchPolicy):
 
 
 class SingleRow(AgentPolicy):
-    """A `BatchPolicy` that acts for one agent. Its random draws start from `seed` and go on from episode to episode."""
+    """A `BatchPolicy` that acts for one agent. Its random draws start from `seed` and go on from episode to episode.
+
+    Threads: one thread at a time, since it remembers. This is not checked.
+    """
 
     def __init__(self, policy: BatchPolicy, observation_space: Space[Any], seed: int = 0) -> None:
         self.policy, self.observation_space = policy, observation_space

@@ -13,7 +13,10 @@ from parallel_envs.policies.base import AgentPolicy, MultiAgentPolicy
 
 
 class RandomAgent(AgentPolicy):
-    """Samples its action space, from a generator of its own, and respects the `action_mask` of observations."""
+    """Samples its action space, from a generator of its own, and respects the `action_mask` of observations.
+
+    Threads: any number may call `step`; the order in which they draw is up to them.
+    """
 
     def __init__(self, action_space: Space[Any], seed: int = 0) -> None:
         _check_space(self, action_space)
@@ -26,7 +29,10 @@ class RandomAgent(AgentPolicy):
 
 
 class NoopAgent(AgentPolicy):
-    """Always does the same: `action`, or else the zero of its action space."""
+    """Always does the same: `action`, or else the zero of its action space.
+
+    Threads: any number may call it at once.
+    """
 
     def __init__(self, action_space: Space[Any] | None = None, action: Any = None) -> None:
         if action is None:
@@ -40,7 +46,10 @@ class NoopAgent(AgentPolicy):
 
 
 class ScriptedAgent(AgentPolicy):
-    """Does what a function of the observation says."""
+    """Does what a function of the observation says.
+
+    Threads: any number may call it at once, if they may call the function.
+    """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         if not callable(function):
@@ -52,7 +61,10 @@ class ScriptedAgent(AgentPolicy):
 
 
 class EachAgent(MultiAgentPolicy):
-    """A policy for each agent, made by a function of the agent when it is first asked for. They share nothing."""
+    """A policy for each agent, made by a function of the agent when it is first asked for. They share nothing.
+
+    Threads: any number may call it at once; each agent has one policy, whoever asks first.
+    """
 
     def __init__(self, make: Callable[[Hashable], Any]) -> None:
         self._make = make
@@ -60,7 +72,7 @@ class EachAgent(MultiAgentPolicy):
 
     def agent_policy(self, agent: Hashable) -> Any:
         if agent not in self._made:
-            self._made[agent] = self._make(agent)
+            return self._made.setdefault(agent, self._make(agent))  # another thread may have been quicker
         return self._made[agent]
 
 

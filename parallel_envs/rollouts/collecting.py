@@ -32,6 +32,7 @@ from parallel_envs.rollouts.rollout import Rollout, Rollouts
 from parallel_envs.rollouts.takes import Take
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.tasks import TaskSource
+from parallel_envs.threads import one_thread
 from parallel_envs.vector import ParallelEnvManager
 from parallel_envs.vector.arguments import check_count, yes_or_no
 
@@ -56,6 +57,9 @@ def collect(
     progress: bool = False,
 ) -> Rollouts:
     """Play `num_rollouts` whole episodes and return them in the order of their ids.
+
+    Threads: any number may call it at once, each with a manager and a policy of its own. A second call with the same
+    manager raises `ConcurrentCall`. If two calls share one environment, or a policy with a state, nobody notices.
 
     Args:
         envs: A `ParallelEnvManager`, or one environment, which then plays them one after another.
@@ -90,7 +94,7 @@ def collect(
         wanted = orders(num_rollouts, manager.task_source if tasks is None else tasks, seed, first_id)
         with bar(num_rollouts, progress) as shown:
             collection = _Collection(manager, acting, wanted, max_steps, exact, tuple(info_keys), shown)
-            return collection.run()
+            return collection.collect()
 
 
 @contextlib.contextmanager
@@ -124,7 +128,7 @@ class _Collection:
         info_keys: tuple[str, ...],
         shown: Bar,
     ) -> None:
-        self._envs = envs
+        self._envs, self._guard = envs, envs._guard
         self._max_steps, self._info_keys, self._shown = max_steps, info_keys, shown
         self._waiting = deque(wanted)
         self._takes: dict[int, Take] = {}
@@ -139,7 +143,9 @@ class _Collection:
         self._free = _in_turns(envs.workers_of)[::-1]
         self._acting = Acting(policy, envs.num_envs, self._columns, self._action_columns, self._interrupts, exact=exact)
 
-    def run(self) -> Rollouts:
+    @one_thread
+    def collect(self) -> Rollouts:
+        """Play all of them. No other thread may use the environments meanwhile."""
         self._check_idle()
         try:
             with self._interrupts:

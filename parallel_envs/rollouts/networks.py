@@ -66,6 +66,8 @@ class NetworkPolicy(BatchPolicy):
     For Discrete actions the actor's outputs are logits; for Box they are the mean of a normal distribution, whose
     `log_std` is a parameter of this policy. Box actions are clipped to their bounds; `raw_action` is what was drawn.
     A network with `initial_state` is taken for recurrent and sees observation, previous action and previous reward.
+
+    Threads: any number may call `act` at once, with rows of their own. Training the networks meanwhile is not noticed.
     """
 
     def __init__(

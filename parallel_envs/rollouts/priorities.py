@@ -26,7 +26,10 @@ _LEAST_PRIORITY = 1e-4  # added to each, so that a step that taught nothing may 
 
 
 class Priorities(ABC):
-    """How important each place of a ring is. A place is drawn in proportion to its `(priority + 1e-4) ** alpha`."""
+    """How important each place of a ring is. A place is drawn in proportion to its `(priority + 1e-4) ** alpha`.
+
+    Threads: one thread at a time; a buffer calls it while it holds its own lock.
+    """
 
     @abstractmethod
     def extend(self, places: Indices, priorities: Array) -> None:
@@ -125,6 +128,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         batch = buffer.sample(generator, 256)
         ...                                                        # count each loss `batch["weights"]` times
         buffer.update_priorities(batch["indices"], abs(errors))
+
+    Threads: as `ReplayBuffer`: any thread may call any method.
 
     Args:
         observation_space, action_space, capacity, num_rows, **options: As for `ReplayBuffer`.

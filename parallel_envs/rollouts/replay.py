@@ -24,6 +24,9 @@ class ReplayBuffer(StepRing):
         buffer.add(observations, actions, rewards, terminated, truncated, next_observations, valid)
         batch = buffer.sample(generator, 256)                      # a dict, see `sample`
 
+    Threads: any thread may call any method; calls wait for one another, so one thread may store while another draws.
+    Copy one by `state()` while others store.
+
     Args:
         observation_space: Of one row. Boxes, discrete and binary spaces, in dicts and tuples at will.
         action_space: The same for actions.

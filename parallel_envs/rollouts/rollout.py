@@ -118,7 +118,10 @@ class Sequences:
 
 
 class Rollouts(Sequence[Rollout]):
-    """Rollouts in the order of their ids."""
+    """Rollouts in the order of their ids.
+
+    Threads: a value; nothing here changes it once it has been returned.
+    """
 
     def __init__(self, rollouts: Iterable[Rollout] = ()) -> None:
         self._rollouts = sorted(rollouts, key=lambda rollout: rollout.id)

@@ -7,6 +7,7 @@ import functools
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import get_ident
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +22,7 @@ from parallel_envs.engine import BACKENDS, START_METHODS, Failure, PoolSettings,
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords, unknown_keyword
 from parallel_envs.tasks import KEEP, TaskSource, TaskWay
+from parallel_envs.threads import CallGuard, one_thread
 from parallel_envs.vector import arguments
 from parallel_envs.vector.failures import WAIT_ADVICE, env_error, env_names
 from parallel_envs.vector.fleet import EnvFleet
@@ -48,6 +50,10 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     It takes the place of `gymnasium.vector.AsyncVectorEnv`: the same arguments, the same results, under the same vector
     wrappers. No environment is built in this process; workers do not import the user's script, so no main guard is
     needed.
+
+    Threads: one thread at a time. A call from a second thread while a first one is inside a method raises
+    `ConcurrentCall` and does nothing. One thread may begin a step and another end it. `close` may be called by any
+    thread at any time: a call that waits for environments then raises `ClosedError`.
 
     Args:
         env_fns: One callable for each environment, or an environment id with `num_envs`.
@@ -111,6 +117,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         task_source: TaskSource | None = None,
         task_setter: TaskSetter | None = None,
     ) -> None:
+        self._guard = CallGuard(self._known_as or type(self).__name__)
         factories, self.spec = arguments.factories(env_fns, num_envs, env_kwargs)
         self.num_envs = len(factories)
         self.num_workers = self.num_envs if num_workers is None else num_workers
@@ -180,6 +187,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     # ---- reset and step -------------------------------------------------------------------------------------------
 
+    @one_thread
     def reset(
         self,
         *,
@@ -208,6 +216,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
         return self.reset_wait(timeout)
 
+    @one_thread
     def reset_async(
         self,
         seed: int | Sequence[int | None] | None = None,
@@ -238,6 +247,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             return  # the state stays as it is until they have been asked
         self._become_idle("reset_async")
 
+    @one_thread
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """The observations and infos of the reset that was begun. After a `StepTimeout` it may be called again."""
         seconds = self.reset_timeout if timeout is None else timeout
@@ -257,11 +267,22 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """Step every environment; those whose episode has ended are reset as `autoreset_mode` says."""
         if timeout is not None:
             arguments.optional_wait(timeout)
-        self.step_async(actions)
-        return self.step_wait(timeout)
+        guard, me = self._guard, get_ident()
+        if guard.thread and guard.thread != me:
+            guard.refuse("step")
+        with guard.lock:  # as `one_thread`, which costs too much here
+            before, guard.thread, guard.method = guard.thread, me, "step"
+            try:
+                self.step_async(actions)
+                return self.step_wait(timeout)
+            finally:
+                guard.thread = before
 
     def step_async(self, actions: Any) -> None:
         """Begin a step. `step_wait` ends it."""
+        if self._guard.thread != get_ident():  # the caller is not `step`
+            self._step_async_alone(actions)
+            return
         pending = self._pending
         if pending.state is not State.IDLE or pending.closed or pending.pool.closed:
             self._become_idle("step_async")
@@ -281,6 +302,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def step_wait(self, timeout: float | None = None) -> Batch:
         """The results of the step that was begun. After a `StepTimeout` it may be called again."""
+        if self._guard.thread != get_ident():  # the caller is not `step`
+            return self._step_wait_alone(timeout)
         seconds = self.step_timeout if timeout is None else timeout
         tickets = self._finish(State.STEP, f"step {self._num_steps + 1}", seconds, self._report_lost)
         self._num_steps += 1
@@ -298,6 +321,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             buffers.truncated.copy(),
             infos,
         )
+
+    _step_async_alone = one_thread(step_async)
+    _step_wait_alone = one_thread(step_wait)
 
     def _report_lost(self, envs: Sequence[int]) -> Ticket:
         return self._fleet.report_lost(envs, self._set)
@@ -327,6 +353,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     # ---- each env at its own pace ---------------------------------------------------------------------------------
 
+    @one_thread
     def send(self, actions: Any, env_ids: int | Iterable[int] | None = None) -> None:
         """Step some environments, each at its own pace. `actions` has a row for each. `recv` brings the results."""
         envs = self._ready_to_fly("send", env_ids)
@@ -338,6 +365,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             self._keep_what_was_returned(begins)
             self._flights.start_steps(envs, self._set, code, loose)
 
+    @one_thread
     def send_reset(
         self,
         env_ids: int | Iterable[int] | None = None,
@@ -384,6 +412,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             )
         return envs
 
+    @one_thread
     def recv(
         self, min_envs: int = 1, timeout: float | None = None
     ) -> tuple[npt.NDArray[np.intp], Any, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], dict[str, Any]]:
@@ -402,6 +431,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             infos = {**self._fleet.task_infos(envs), **infos}
         return envs, *self._fleet.rows(envs, self._set), infos
 
+    @one_thread
     def recv_each(
         self, min_envs: int = 1, timeout: float | None = None
     ) -> tuple[npt.NDArray[np.intp], Any, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], list[dict[str, Any]]]:
@@ -427,6 +457,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         landed, pickled = self._receive(lambda: self._flights.landed(min_envs), timeout)
         return np.array([flight.env for flight in landed], np.intp), pickled
 
+    @one_thread
     def ready(self, min_envs: int = 1, timeout: float | None = 0.0) -> int:
         """How many environments have answered to `send` and are yet to be received.
 
@@ -447,6 +478,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """The worker that holds each environment."""
         return tuple(self._fleet.crew.owner)
 
+    @one_thread
     def recv_env(self, env: int, timeout: float | None = None) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """What one environment has answered to `send` or `send_reset`, as the environment itself would return it."""
         self._pending.check_open("recv_env")
@@ -485,6 +517,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
+    @one_thread
     def set_tasks(self, tasks: Sequence[Any], env_ids: int | Iterable[int] | None = None) -> None:
         """Give environments tasks, one for each, from their next episodes on. `KEEP` leaves one as it is."""
         self._become_idle("set_tasks")
@@ -497,6 +530,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._tasks.note_for_later(chosen)
         self._use_tasks(chosen)
 
+    @one_thread
     def get_tasks(self, env_ids: int | Iterable[int] | None = None) -> list[Any]:
         """The tasks that environments have: as they tell themselves where they have `get_task` or `get_current_task`,
         else as they were given. None where there is none.
@@ -543,11 +577,13 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     # ---- attributes and methods of the envs -----------------------------------------------------------------------
 
+    @one_thread
     def call(self, name: str, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of the environments (or read an attribute): all, or those of `env_ids`. One result for each."""
         self.call_async(name, *args, env_ids=env_ids, **kwargs)
         return self.call_wait()
 
+    @one_thread
     def call_async(self, name: str, /, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> None:
         """Begin a call. `call_wait` ends it."""
         self._begin_call(name, args, kwargs, env_ids)
@@ -563,6 +599,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         with self._pending.asking(State.CALL):
             self._pending.ticket = self._fleet.call(self._call_envs, name, args, kwargs)
 
+    @one_thread
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """The results of the call that was begun. After a `StepTimeout` it may be called again."""
         doing = f"call of {self._call_name!r}"
@@ -575,6 +612,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """An attribute of the environments: all, or those of `env_ids`. A method is called, as by Gymnasium's own."""
         return self.call(name, env_ids=env_ids)
 
+    @one_thread
     def _look_up(self, name: str, env: int) -> Any:
         """Return an attribute of one environment without calling it: a method comes back as a `RemoteMethod`."""
         self._become_idle("get_attr")
@@ -587,12 +625,14 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             raise env_error({env: found}, doing)
         return RemoteMethod(self, env, name) if isinstance(found, Method) else found
 
+    @one_thread
     def _call_one(self, env: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of one environment. Its keywords may have any names, also those of `call`'s own."""
         self._begin_call(name, args, kwargs, env)
         (result,) = self.call_wait()
         return result
 
+    @one_thread
     def set_attr(
         self, name: str, values: list[Any] | tuple[Any, ...] | Any, env_ids: int | Iterable[int] | None = None
     ) -> None:
@@ -627,6 +667,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     # ---- the manager itself ---------------------------------------------------------------------------------------
 
+    @one_thread
     def stats(self) -> list[dict[str, Any]]:
         """For each worker what it has done so far. Durations are in seconds.
 
@@ -646,6 +687,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """The environments that were replaced last, and why, in one line. None: none was."""
         return self._recovery.last
 
+    @one_thread
     def restart(self, env_ids: int | Iterable[int] | None = None) -> None:
         """Replace environments: all, or those of `env_ids`. Each is made anew and reset with a fresh seed.
 
@@ -776,6 +818,8 @@ def vector_entry_point(env_id: str, **settings: Any) -> Callable[..., ParallelEn
     """A `vector_entry_point` for `gymnasium.register`: `gymnasium.make_vec` then makes a `ParallelEnvManager`.
 
     `settings` are keyword arguments of the manager; those of `make_vec` go to the environments.
+
+    Threads: any number may call it at once; for what it makes see `ParallelEnvManager`.
     """
     known = set(inspect.signature(ParallelEnvManager).parameters) - {"env_fns", "num_envs", "env_kwargs"}
     for name, value in settings.items():

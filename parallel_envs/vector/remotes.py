@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
+from parallel_envs.threads import one_thread
 from parallel_envs.vector.layout import assembler, leaves
 
 if TYPE_CHECKING:
@@ -44,16 +45,21 @@ class RemoteMethod:
 class Remote:
     """The env `env` of a manager. Resets and steps of different remotes may be on their way at once; a "get_attr" is
     answered at once, and must wait until none of them is.
+
+    Threads: all remotes of a manager and the manager itself together serve one thread at a time; a second one gets a
+    `ConcurrentCall`.
     """
 
     def __init__(self, manager: ParallelEnvManager, env: int) -> None:
         self._manager, self._env = manager, env
+        self._guard = manager._guard
         space = manager.single_action_space
         self._leaves, self._assemble = leaves(space), assembler(space)
         self._asked: str | None = None
         self._ready: Any = None
         self._seed: int | None = None
 
+    @one_thread
     def send(self, request: tuple[str, Any]) -> None:
         """Ask for something: `("reset", {"task": t})`, `("step", {"action": a})`, `("get_attr", {"name": n})`,
         `("seed", s)` for the next reset, or `("close", None)`, which leaves closing to the manager. The answer to a
@@ -77,6 +83,7 @@ class Remote:
                 self._ready = self._seed = int(data)
         self._asked = word
 
+    @one_thread
     def recv(self, timeout: float | None = None) -> tuple[str, Any]:
         """The answer to the last request, waiting for it if it is a reset or a step."""
         if not self._is_waiting():

@@ -47,6 +47,8 @@ class PerAgentAutoWrapper(LocalWrapper):
     no turn takes longer than that. Then only threads and processes are compared, which can leave a late policy behind:
     workers are started when this is made, the policies act in threads from the first turn on, processes are tried in
     what a turn has left, and taken where they are faster, or where threads were late in most turns.
+
+    Threads: any thread may call any method; calls wait for one another. See `PerAgentWrapper`.
     """
 
     @suggests_keywords
@@ -64,6 +66,7 @@ class PerAgentAutoWrapper(LocalWrapper):
         self._kept_here = {agent for group in sharers(self.policies) for agent in group if self._may_be_trained(group)}
         self._own_pool = pool is None
         self._pool = PolicyPool() if pool is None else pool
+        self._guard = self._pool.guard  # as `PerAgentProcessWrapper`, which is asked through this one
         self._num_turns = num_turns
         self._within = self.rules.action_timeout is not None
         self._first = "thread" if self._within else "sequential"

@@ -22,6 +22,7 @@ from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import Failure
 from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.spelling import suggests_keywords
+from parallel_envs.threads import CallGuard, in_turn
 from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, Turn, policy_error
 from parallel_envs.wrappers.rows import Mask, check_mask, row_numbers
 from parallel_envs.wrappers.rules import Rules, Tally
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _NOT_YET = Answer(late=True)
+CLOSE_SECONDS = 5.0  # that `close` waits for a call of another thread to end
 _TWICE = "send was called twice without recv in between. Call recv first."
 
 
@@ -49,7 +51,11 @@ class _Overdue:
 
 
 class PerAgentWrapper(ClosedAtExit, ABC):
-    """Some agents' policies, asked all at once, in the order in which `policies` names them."""
+    """Some agents' policies, asked all at once, in the order in which `policies` names them.
+
+    Threads: any thread may call any method, and so may handles of single agents (`agent_policy`); calls wait for one
+    another. Use `step`, or have one thread `send` and `recv`: whoever calls `recv` gets the turn that was sent first.
+    """
 
     goes_on = False
     """Whether policies compute by themselves after `send`; else they do in `recv`, in the caller."""
@@ -58,6 +64,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
 
     @suggests_keywords
     def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:
+        self._guard = CallGuard(type(self).__name__)
         self.policies = {agent: as_policy(agent, policy) for agent, policy in policies.items()}
         if not isinstance(rules, Rules | None):
             raise TypeError(f"rules={rules!r} are not Rules. Give parallel_envs.wrappers.Rules(...), or None.")
@@ -76,12 +83,14 @@ class PerAgentWrapper(ClosedAtExit, ABC):
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
+    @in_turn
     def send(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None = None) -> None:
         """Ask these agents. With `wanted`, observations are batches, and it says which rows want an action."""
         if len(self._sent) >= self.most_turns and not self.closed:
             raise RuntimeError(_TWICE)
-        self._sent.append(self.ask(observations, wanted))
+        self._sent.append(self._asked(observations, wanted))
 
+    @in_turn
     def recv(self) -> dict[Agent, Any]:
         """The actions of all who were asked, in the first turn that has not been received yet.
 
@@ -90,16 +99,21 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         """
         if not self._sent:
             raise RuntimeError("recv was called without send. Call send first.")
-        return self.hear(self._sent.popleft())
+        return self._heard(self._sent.popleft())
 
+    @in_turn
     def step(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None = None) -> dict[Agent, Any]:
         """`send` and `recv`."""
         if self._sent:
             raise RuntimeError(_TWICE)
-        return self.hear(self.ask(observations, wanted))
+        return self._heard(self._asked(observations, wanted))
 
+    @in_turn
     def ask(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None = None) -> Turn:
         """`send` for a turn of one's own: it may go on beside others in which other agents are asked."""
+        return self._asked(observations, wanted)
+
+    def _asked(self, observations: Mapping[Agent, Any], wanted: Mapping[Agent, Mask] | None) -> Turn:
         if self.closed:
             raise ClosedError("Policies were asked after their wrapper was closed. Make a new one.")
         check_by_agent("observations", observations)
@@ -129,8 +143,12 @@ class PerAgentWrapper(ClosedAtExit, ABC):
                 raise KeyError(f"Nothing says which rows of {agent!r} are alive. Give a mask for each agent.")
             self.num_rows = max(self.num_rows, check_mask(agent, wanted[agent], batch))
 
+    @in_turn
     def hear(self, turn: Turn) -> dict[Agent, Any]:
         """`recv` for a turn of one's own."""
+        return self._heard(turn)
+
+    def _heard(self, turn: Turn) -> dict[Agent, Any]:
         self._open.remove(turn)
         if self.closed:
             raise ClosedError("Actions were waited for after their wrapper was closed. Make a new one.")
@@ -144,6 +162,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
             self.tallies[agent].turns += 1
         return {agent: actions[agent] for agent in turn.asks}
 
+    @in_turn
     def abandon(self) -> None:
         """Wait no more for those who were asked: there will be no `recv`. Their policies have acted all the same."""
         while self._sent:
@@ -251,6 +270,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
 
     # ---- episodes and state -----------------------------------------------------------------------------------------
 
+    @in_turn
     def reset(self, agents: Sequence[Agent] | None = None, rows: Sequence[int] | Mask | None = None) -> None:
         """Episodes begin: of all agents or some, in all rows or some (their numbers, or a mask)."""
         chosen = list(self.policies if agents is None else agents)
@@ -268,11 +288,13 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         """Put back what `get_state` has told."""
         self.set_states({agent: state})
 
+    @in_turn
     def get_states(self, agents: Sequence[Agent] | None = None) -> dict[Agent, Any]:
         """What the policies of all agents remember, or of some. What they share is shared in the states too."""
         chosen = self.policies if agents is None else agents
         return _copies(self._ask("get_state", dict.fromkeys(chosen, ())))
 
+    @in_turn
     def set_states(self, states: Mapping[Agent, Any]) -> None:
         """Put back what `get_states` has told."""
         self._ask("set_state", {agent: (state,) for agent, state in copy.deepcopy(dict(states)).items()})
@@ -281,6 +303,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         """New weights for an agent's policy, from its next turn on."""
         self.load_state_dicts({agent: weights})
 
+    @in_turn
     def load_state_dicts(self, weights: Mapping[Agent, Any]) -> None:
         """The same for several agents, all at once. Those that take theirs have them, also where others raise."""
         self._check_known(weights)
@@ -296,6 +319,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         for agent in agents:
             self.versions[agent] += 1
 
+    @in_turn
     def check_weights(self, weights: Mapping[Agent, Any]) -> None:
         """Raise if weights do not fit, for those policies that can tell without taking them."""
         self._ask("check_weights", {agent: (own,) for agent, own in weights.items()})
@@ -313,6 +337,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
             raise policy_error(failures, {})
         return {agent: one.action for agent, one in answers.items()}
 
+    @in_turn
     def revive(self, agents: Iterable[Agent] | None = None) -> list[Agent]:
         """Start anew those policies whose worker has died or is late: of all agents, or where some of these live.
 
@@ -339,6 +364,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         """Whether a policy still works on a turn that has ended without it."""
         return False
 
+    @in_turn
     def sync(self) -> None:
         """Bring the policies that were given up to date with those that run, so that they can be saved.
 
@@ -352,6 +378,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
     def close(self) -> None:
         """Let go of what this wrapper has made. A pool that was given to it stays open."""
         self.closed = True
+        self._guard.wait_until_free(CLOSE_SECONDS)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.policies)} agents{', closed' if self.closed else ''})"

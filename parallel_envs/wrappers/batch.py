@@ -23,6 +23,8 @@ class PerAgentBatchWrapper(LocalWrapper):
     networks have one shape are stacked and computed in one pass, each with its own weights, and each draws its action
     from its own generator. All others are asked one by one. A stack sees what an optimiser or `load_state_dict` does to
     a network; what is written to `parameter.data` it cannot see.
+
+    Threads: any thread may call any method; calls wait for one another. See `PerAgentWrapper`.
     """
 
     @suggests_keywords

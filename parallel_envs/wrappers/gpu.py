@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallel_envs.spelling import suggests_keywords
-from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, ask_in_turn
+from parallel_envs.threads import in_turn
+from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, Turn, ask_in_turn
 from parallel_envs.wrappers.batch import PerAgentBatchWrapper
 from parallel_envs.wrappers.rules import Rules
 from parallel_envs.wrappers.successive import apart, as_one
@@ -35,6 +36,9 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
 
     With `gather_seconds`, `recv` waits for others, who send from other threads, until all agents have been asked or the
     oldest of what waits has waited so long. An agent is to be used by one thread at a time.
+
+    Threads: as `PerAgentWrapper`, but calls of `recv` on handles of single agents do not wait for one another: that is
+    how they are computed together.
 
     Memory is bounded: at most `most_turns` observations of each agent wait. Those of a pass are gathered in one pinned
     staging buffer, which grows to the largest pass and stays, and go over in one transfer that does not block.
@@ -103,6 +107,11 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
             self._arrival.notify_all()
         return taken
 
+    def hear(self, turn: Turn) -> dict[Agent, Any]:
+        """`recv` for a turn of one's own. Threads meet here, so no guard: `_end` has its own locks."""
+        return self._heard(turn)
+
+    @in_turn
     def abandon(self) -> None:
         given_up = [turn.token for turn in self._sent]
         super().abandon()

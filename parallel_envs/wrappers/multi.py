@@ -15,9 +15,10 @@ from parallel_envs.engine import Unpicklable, line_outside
 from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import AgentPolicy, MultiAgentPolicy
 from parallel_envs.spelling import hint, is_one_of, suggests_keywords
+from parallel_envs.threads import CallGuard, in_turn
 from parallel_envs.wrappers.answers import Agent
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
-from parallel_envs.wrappers.base import PerAgentWrapper, check_by_agent, check_names
+from parallel_envs.wrappers.base import CLOSE_SECONDS, PerAgentWrapper, check_by_agent, check_names
 from parallel_envs.wrappers.batch import PerAgentBatchWrapper
 from parallel_envs.wrappers.gpu import PerAgentGPUWrapper
 from parallel_envs.wrappers.pool import PolicyPool
@@ -50,6 +51,10 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
     rows where an agent is not alive are not asked. Policies that are to live in processes and cannot be pickled stay
     here, with a warning.
 
+    Threads: any thread may call any method; calls wait for one another, so that each `step` is whole. A second `send`
+    before `recv` is an error, from whichever thread it comes. `close` may be called meanwhile: it waits a few seconds
+    for a call of another thread, which gets a `ClosedError` if it waits for worker processes.
+
     Args:
         policy: A policy for each agent in a dict, or a `MultiAgentPolicy`, which is asked for an agent's when it is
             first met. A policy has `step(observation)`, or is a function of the observation; it must not write into
@@ -76,6 +81,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         if not isinstance(policy, Mapping) and not callable(getattr(policy, "agent_policy", None)):
             raise TypeError(f"policy={policy!r} is neither a dict of policies by agent nor a MultiAgentPolicy.")
         _check_strategy(strategy, policy)
+        self._guard = CallGuard("WrappedMultiAgentPolicy")
         if not isinstance(budget, PolicyPool | None):
             raise TypeError(f"budget={budget!r} is not a PolicyPool. Give one, or say workers={budget!r}.")
         self.policy, self.strategy, self.rules = policy, strategy, rules
@@ -95,8 +101,12 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
+    @in_turn
     def send(self, observations: Mapping[Agent, Any], alive: Mapping[Agent, Mask] | None = None) -> None:
         """Ask all these agents, before anybody is waited for."""
+        self._send(observations, alive)
+
+    def _send(self, observations: Mapping[Agent, Any], alive: Mapping[Agent, Mask] | None) -> None:
         if self.closed:
             raise ClosedError("Policies were asked after their wrapper was closed. Make a new one.")
         if self._sent is not None:
@@ -124,12 +134,16 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
             parts[self._wrapper_of[agent]][agent] = observation
         return [(wrapper, part) for wrapper, part in parts.items() if part]
 
+    @in_turn
     def recv(self) -> dict[Agent, Any]:
         """The actions of all who were asked.
 
         Raises:
             PolicyError: Policies raised. `agents` says whose; `actions` of the error holds those of the others.
         """
+        return self._recv()
+
+    def _recv(self) -> dict[Agent, Any]:
         if self._sent is None:
             raise RuntimeError("recv was called without send. Call send first.")
         actions: dict[Agent, Any] = {}
@@ -153,10 +167,11 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
             wrapper.abandon()
         self._sent = None
 
+    @in_turn
     def step(self, observations: Mapping[Agent, Any], alive: Mapping[Agent, Mask] | None = None) -> dict[Agent, Any]:
         """`send` and `recv`."""
-        self.send(observations, alive)
-        return self.recv()
+        self._send(observations, alive)
+        return self._recv()
 
     def _meet(self, agents: Sequence[Agent]) -> None:
         """Seat agents who have not been met before."""
@@ -205,11 +220,13 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
 
     # ---- agents and state -------------------------------------------------------------------------------------------
 
+    @in_turn
     def agent_policy(self, agent: Agent) -> AgentPolicy:
         """One agent by itself."""
         self._meet([] if agent in self._wrapper_of else [agent])
         return self._wrapper_of[agent].agent_policy(agent)
 
+    @in_turn
     def reset(self, rows: Sequence[int] | Mask | None = None, *, agents: Collection[Agent] | None = None) -> None:
         """Episodes begin: in all rows, or in some (their numbers, or a mask); of all agents, or of these only.
 
@@ -233,17 +250,20 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         elif callable(reset := getattr(self.policy, "reset", None)) and "rows" in inspect.signature(reset).parameters:
             reset(rows=np.asarray(rows, np.intp))
 
+    @in_turn
     def get_state(self) -> dict[Agent, Any]:
         """What each policy remembers."""
         states: dict[Agent, Any] = {}
         self._each(lambda wrapper: states.update(wrapper.get_states()))
         return states
 
+    @in_turn
     def set_state(self, states: Mapping[Agent, Any]) -> None:
         """Put back what `get_state` has told."""
         self._meet([agent for agent in states if agent not in self._wrapper_of])
         self._each(lambda wrapper: wrapper.set_states(_of_these(wrapper, states)))
 
+    @in_turn
     def load_state_dict(self, weights: Mapping[Agent, Any]) -> None:
         """New weights for some agents, from their next turns on.
 
@@ -256,10 +276,12 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
             self._each(lambda wrapper: wrapper.check_weights(_of_these(wrapper, weights)))
         self._each(lambda wrapper: wrapper.load_state_dicts(_of_these(wrapper, weights)))
 
+    @in_turn
     def sync(self) -> None:
         """Bring the policies that were given up to date with those that run."""
         self._each(lambda wrapper: wrapper.sync())
 
+    @in_turn
     def revive(self, agents: Iterable[Agent] | None = None) -> list[Agent]:
         """Start anew the policies whose worker has died or is still late: all of them, or where some `agents` live.
 
@@ -287,7 +309,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
     @property
     def versions(self) -> dict[Agent, int]:
         """Which weights of each agent act: those it was given (0), or those that were loaded first, second, ..."""
-        return {agent: wrapper.versions[agent] for agent, wrapper in self._wrapper_of.items()}
+        return {agent: wrapper.versions[agent] for agent, wrapper in self._wrapper_of.copy().items()}
 
     def _each(self, ask: Callable[[PerAgentWrapper], Any]) -> None:
         """Ask all wrappers, also where one of them fails."""
@@ -305,18 +327,23 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
     @property
     def tallies(self) -> dict[Agent, Tally]:
         """Turns, late answers, failures and default actions of each agent."""
-        return {agent: wrapper.tallies[agent] for agent, wrapper in self._wrapper_of.items()}
+        return {agent: wrapper.tallies[agent] for agent, wrapper in self._wrapper_of.copy().items()}
 
     @property
     def choices(self) -> dict[Agent, str]:
         """The strategy of each agent, and why, where it was measured."""
-        return {agent: getattr(wrapper, "why", type(wrapper).__name__) for agent, wrapper in self._wrapper_of.items()}
+        return {
+            agent: getattr(wrapper, "why", type(wrapper).__name__) for agent, wrapper in self._wrapper_of.copy().items()
+        }
 
     def close(self) -> None:
         """Let go of everything that was made here."""
         if self.closed:
             return
         self.closed = True
+        if self._own_pool and self._guard.is_taken:
+            self._pool.close()  # another thread that waits for its processes is told so
+        self._guard.wait_until_free(CLOSE_SECONDS)
         with contextlib.ExitStack() as closing:
             if self._own_pool:
                 closing.callback(self._pool.close)

@@ -14,6 +14,7 @@ from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import PoolSettings, WorkerPool, open_pool
 from parallel_envs.errors import ClosedError
 from parallel_envs.spelling import suggests_keywords
+from parallel_envs.threads import CallGuard, in_turn
 
 
 class Threads:
@@ -76,6 +77,8 @@ class PolicyPool(ClosedAtExit):
 
     Either are started when first needed. Whoever made the pool closes it.
 
+    Threads: wrappers that share a pool may be used by different threads: what asks its processes waits in turn.
+
     Args:
         workers: How many processes; by default one for each core that this process may use.
         settings: How worker processes are started.
@@ -91,8 +94,15 @@ class PolicyPool(ClosedAtExit):
         )
         self._threads: Threads | None = None
         self._processes: WorkerPool | None = None
+        self._guard = CallGuard(type(self).__name__)
         self.closed = False
 
+    @property
+    def guard(self) -> CallGuard:
+        """What a wrapper has as its own guard that asks the processes of this pool."""
+        return self._guard
+
+    @in_turn
     def threads(self) -> Threads:
         """The threads. Agents that wait for something else need one each; the interpreter's lock bounds the rest."""
         self.check_open()
@@ -101,6 +111,7 @@ class PolicyPool(ClosedAtExit):
             weakref.finalize(self, self._threads.close)
         return self._threads
 
+    @in_turn
     def processes(self) -> WorkerPool:
         """The worker processes."""
         self.check_open()
@@ -130,6 +141,7 @@ class PolicyPool(ClosedAtExit):
             self._threads.close()
         if self._processes is not None:
             self._processes.close(timeout)
+            self._guard.wait_until_free(timeout)
             self._processes = None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from parallel_envs.engine import HOST, Call, Failure, Reply, Ticket, Unpicklable, picklable
 from parallel_envs.spelling import suggests_keywords
+from parallel_envs.threads import in_turn
 from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, policy_error, still_busy, told
 from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.desk import Desk
@@ -36,6 +37,8 @@ class PerAgentProcessWrapper(PerAgentWrapper):
     Agents that share something live in the same worker. Arrays travel through shared memory, anything else by pipe. A
     worker that dies is an error that names its agents; `revive` puts a fresh one in its place, with the policies as
     they were given or last `sync`ed, and with the weights that were loaded last.
+
+    Threads: any thread may call any method; calls wait for one another. See `PerAgentWrapper`.
     """
 
     goes_on = True
@@ -47,6 +50,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         super().__init__(policies, rules)
         self._own_pool = pool is None
         self._policy_pool = PolicyPool() if pool is None else pool
+        self._guard = self._policy_pool.guard  # its processes belong to one thread at a time, whichever wrapper asks
         self._desk = Desk()
         self._last: dict[int, Ticket] = {}  # of each worker, what it was asked last
         self._late: dict[int, Ticket] = {}  # whose turn has ended without them
@@ -56,16 +60,21 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         self._abroad: set[Agent] = set()  # whose weights have not been brought home yet
         try:
             self._workers = self._policy_pool.processes()
-            self._key = self._workers.new_key()
-            self._held = _shared_out(sharers(self.policies), self._workers.num_workers)
-            self._home = {agent: worker for worker, agents in self._held.items() for agent in agents}
-            for worker in self._held:
-                if self._workers.death(worker) is not None:  # it has died on another wrapper
-                    self._workers.restart(worker)
-            self._settle_in(self._held)
+            self._move_in()
         except BaseException:
             self.close()
             raise
+
+    @in_turn
+    def _move_in(self) -> None:
+        """Put the policies into the workers, while no other wrapper of the pool asks these for anything."""
+        self._key = self._workers.new_key()
+        self._held = _shared_out(sharers(self.policies), self._workers.num_workers)
+        self._home = {agent: worker for worker, agents in self._held.items() for agent in agents}
+        for worker in self._held:
+            if self._workers.death(worker) is not None:  # it has died on another wrapper
+                self._workers.restart(worker)
+        self._settle_in(self._held)
 
     def _settle_in(self, workers: Collection[int]) -> None:
         calls = {
@@ -305,13 +314,15 @@ class PerAgentProcessWrapper(PerAgentWrapper):
     def close(self) -> None:
         if self.closed:
             return
-        super().close()
         if self._own_pool:
-            self._policy_pool.close()
-        elif hasattr(self, "_held") and not self._policy_pool.closed and not self._workers.closed:
+            self._policy_pool.close()  # first: another thread that waits for these workers is told so
+        super().close()
+        is_gone = self._policy_pool.closed or not hasattr(self, "_held") or self._workers.closed
+        if not is_gone and not self._guard.is_taken:
             self._leave()
         self._desk.close()
 
+    @in_turn
     def _leave(self) -> None:
         """Leave a pool that goes on. A worker that hangs on a policy of this wrapper is of no use to any other."""
         self._forget_answered()

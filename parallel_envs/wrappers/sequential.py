@@ -9,7 +9,10 @@ from parallel_envs.wrappers.local import LocalWrapper
 
 
 class PerAgentSequentialWrapper(LocalWrapper):
-    """Asks one policy after another."""
+    """Asks one policy after another.
+
+    Threads: any thread may call any method; calls wait for one another. See `PerAgentWrapper`.
+    """
 
     def _begin(self, asks: Mapping[Agent, Ask]) -> Mapping[Agent, Ask]:
         return asks

@@ -31,6 +31,8 @@ class PerAgentThreadWrapper(LocalWrapper):
     """Every policy in a thread of a shared pool. Agents that share something take turns in one thread.
 
     A policy that is late cannot be interrupted: its agent gets default actions until the policy has come back.
+
+    Threads: any thread may call any method; calls wait for one another. See `PerAgentWrapper`.
     """
 
     goes_on = True

@@ -26,6 +26,7 @@ from parallel_envs.learners.meta.settings import MetaSettings
 from parallel_envs.learners.runs import CheckpointNotSaved, Run, settings_of
 from parallel_envs.learners.settings import BadSettings
 from parallel_envs.rollouts.interrupts import Interrupts
+from parallel_envs.threads import one_thread
 
 _DEFAULT_ITERS = 100
 
@@ -62,6 +63,9 @@ class Learner(Player):
 
     A context manager; `close` ends the workers.
 
+    Threads: one thread at a time. A call from a second thread while a first one is inside a method, such as `train`,
+    raises `ConcurrentCall` and does nothing; so does `close`.
+
     Args:
         config: A dict, the path of a YAML file, or `MetaSettings`. See `settings.py` for the words.
         **overrides: Words that are to take the place of others; give those of blocks as a dict:
@@ -77,6 +81,7 @@ class Learner(Player):
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 
+    @one_thread
     def update(self, num_updates: int | None = None) -> dict[str, float]:
         """Have the agent learn from what was collected. Returns its metrics."""
         began = time.perf_counter()
@@ -88,6 +93,7 @@ class Learner(Player):
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
+    @one_thread
     def train(self, folder: str | Path | None = None) -> Path:
         """Collect and learn until the settings' end, with metrics and checkpoints in a run's folder, which is returned.
 
@@ -207,6 +213,7 @@ class Learner(Player):
         """Whether rollouts wait to be learnt from."""
         return self._is_whole and self._num_rollouts > self._learnt_from
 
+    @one_thread
     def log_train_stats(self, run: Run, stats: Mapping[str, float]) -> None:
         """Write a line of metrics, with an evaluation where one is due."""
         counts: dict[str, Any] = {
@@ -231,6 +238,7 @@ class Learner(Player):
 
     # ---- keeping ----------------------------------------------------------------------------------------------------
 
+    @one_thread
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint: the agent, and how far the run is."""
         about = {
@@ -241,6 +249,7 @@ class Learner(Player):
         }
         save_checkpoint(folder, {AGENT: self.agent.state()}, about)
 
+    @one_thread
     def load(self, folder: str | Path) -> None:
         """Become what was saved."""
         stored = load_checkpoint(folder)

@@ -29,6 +29,7 @@ from parallel_envs.rollouts import Rollouts, collect
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.seeding import SeedTree
 from parallel_envs.tasks import Task
+from parallel_envs.threads import CallGuard, one_thread
 from parallel_envs.vector import ParallelEnvManager
 
 
@@ -36,9 +37,13 @@ class Player(ClosedAtExit):
     """Plays with one agent on many tasks, several episodes on each, as settings say. It learns in `Learner`.
 
     A context manager; `close` ends the workers.
+
+    Threads: one thread at a time. A call from a second thread while a first one is inside a method, such as `train`,
+    raises `ConcurrentCall` and does nothing; so does `close`.
     """
 
     def __init__(self, config: Mapping[str, Any] | str | Path | MetaSettings, **overrides: Any) -> None:
+        self._guard = CallGuard(type(self).__name__)
         self.settings = load_settings(config, overrides)
         self.seed = self.settings.seed
         self.agent_arch = AGENT_ARCHS(self.settings.policy.arch)
@@ -60,6 +65,7 @@ class Player(ClosedAtExit):
 
     # ---- what there is ----------------------------------------------------------------------------------------------
 
+    @one_thread
     def init_env(
         self,
         env_type: str,
@@ -159,6 +165,7 @@ class Player(ClosedAtExit):
         """Steps of environments so far that were trained on."""
         return self._n_env_steps_total
 
+    @one_thread
     def init_agent(self) -> None:
         """Make an agent that has learnt nothing, or what one has learnt that it is to begin with."""
         lesson = Lesson(self.settings.train.reward_scale, self.settings.train.end_is_final)
@@ -188,10 +195,12 @@ class Player(ClosedAtExit):
 
     # ---- collecting -------------------------------------------------------------------------------------------------
 
+    @one_thread
     def collect_rollouts(self, num_rollouts: int, random_actions: bool = False) -> int:
         """Play so many rollouts one after another. Returns how many steps of the environment that took."""
         return self._collect(self.train_env, num_rollouts, random_actions)
 
+    @one_thread
     def collect_rollouts_parallel(
         self, num_rollouts: int, random_actions: bool = False, parallel_env: ParallelEnvManager | None = None
     ) -> int:
@@ -220,6 +229,7 @@ class Player(ClosedAtExit):
 
     # ---- measuring --------------------------------------------------------------------------------------------------
 
+    @one_thread
     def evaluate(self, num_rollouts_per_task: int | None = None, deterministic: bool | None = None) -> Adaptation:
         """Play the evaluation tasks, each in rollouts of its own. It draws the same each time it is called.
 
@@ -243,6 +253,7 @@ class Player(ClosedAtExit):
         self.seconds["evaluate"] += time.perf_counter() - began
         return Adaptation.of(rollouts, self.max_rollouts_per_task)
 
+    @one_thread
     def close(self) -> None:
         """End the workers and close the environments. Calling it twice does nothing."""
         if self.stage is not None:
