@@ -3,6 +3,7 @@
     ParallelEnvsError
     ├── ClosedError        something was asked of a pool or a manager that has been closed
     ├── EpisodeFailed      an episode of a strict evaluation failed
+    ├── UntrustedName      a file names code that is neither this package's nor trusted by the user (also a ValueError)
     ├── WorkerStartError   a worker process could not be started
     ├── WorkerDied         a worker process ended without having been asked to
     ├── WorkerTimeout      an answer did not come in time (also the TimeoutError of Python and of multiprocessing)
@@ -39,6 +40,7 @@ __all__ = [
     "RemoteError",
     "RemoteTraceback",
     "StepTimeout",
+    "UntrustedName",
     "WorkerDied",
     "WorkerStartError",
     "WorkerTimeout",
@@ -51,6 +53,10 @@ class ParallelEnvsError(Exception):
 
 class ClosedError(ParallelEnvsError):
     """Something was asked of a pool or manager after `close()`."""
+
+
+class UntrustedName(ParallelEnvsError, ValueError):
+    """A file names code that is neither this package's nor trusted by the user: see `parallel_envs.trust`."""
 
 
 class EpisodeFailed(ParallelEnvsError):

@@ -40,6 +40,7 @@ LAYERS: list[list[str]] = [
     ["vector", "policies"],
     ["tasks"],
     ["engine"],
+    ["trust"],
     ["commands", "seeding", "errors", "task_keys", "torch_threads", "lazy", "closing", "yaml_files"],
     ["spelling"],
 ]
@@ -67,6 +68,7 @@ PUBLIC_NAMES = {
     "RemoteError",
     "SeedTree",
     "StepTimeout",
+    "UntrustedName",
     "VariBadWrapper",
     "WorkerDied",
     "WorkerStartError",

@@ -129,7 +129,7 @@ def test_the_long_form() -> None:
 def test_a_folder(tmp_path: Path) -> None:
     told = {"class": f"{HERE}:Greedy", "kwargs": {"bonus": 5}}
     (tmp_path / "policy.json").write_text(json.dumps(told), encoding="utf-8")
-    policy = load_policy(str(tmp_path), action_space=Discrete(2))
+    policy = load_policy(str(tmp_path), trust=[HERE], action_space=Discrete(2))
     assert (policy.step(1), policy.loaded) == (6, str(tmp_path))
     policy.close()
 

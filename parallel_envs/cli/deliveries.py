@@ -98,6 +98,7 @@ class Deliveries:
         missions: Sequence[Mission],
         policies: Sequence[str],
         proportions: Sequence[float] | None,
+        trust: Sequence[str] = (),
     ) -> None:
         """Write what is to be written in the end, and film what is to be filmed."""
         if self.output is not None and not self.kept_up_to_date:
@@ -108,7 +109,8 @@ class Deliveries:
         if self.record is not None and not result.interrupted:
             from parallel_envs.evaluation.recording import record_videos
 
-            for video in record_videos(result, missions, policies, self.record, self.videos, proportions=proportions):
+            asked = result, missions, policies, self.record, self.videos
+            for video in record_videos(*asked, proportions=proportions, trust=trust):
                 self.complete = self.complete and video.path is not None
                 typer.echo(_told(video), err=True)
 

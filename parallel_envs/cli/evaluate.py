@@ -129,6 +129,15 @@ def evaluate(
     save_episodes: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep all that was seen and done, a .npz file for each episode.")
     ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trust",
+            metavar="MODULE",
+            help="A module whose classes the policy.json of a policy's folder may name, again for more. Without it "
+            "only policies of this package are made from files.",
+        ),
+    ] = None,
     fail_below: Annotated[
         list[str] | None,
         typer.Option(
@@ -155,7 +164,7 @@ def evaluate(
     with plain_errors(*mistakes, words=_OPTIONS):
         missions, shares = _missions(mission, turns), _numbers(proportions)
         thresholds = [Threshold.parse(text) for text in fail_below or ()]
-        candidates = candidates_of(policy, shares)
+        candidates = candidates_of(policy, shares, trust or ())
         names = [one.name for one in missions] + [one.name for one in candidates]
         for threshold in thresholds:
             threshold.check_name(names)
@@ -175,11 +184,12 @@ def evaluate(
             "strict": strict,
             "resume": resume,
             "preload": slow_imports(candidates),
+            "trust": trust or (),
         }
         result, went_wrong = _played(deliveries, asked)
     show(result, format)
     with plain_errors(*mistakes, words=_OPTIONS, exit_code=1):
-        deliveries.make(result, missions, policy, shares)
+        deliveries.make(result, missions, policy, shares, trust or ())
     missed = [told for threshold in thresholds for told in threshold.missed_by(result)]
     for line in missed:
         typer.echo(line, err=True)

@@ -91,6 +91,7 @@ def record_videos(
     *,
     proportions: Sequence[float] | Mapping[str, float] | None = None,
     backend: str = "process",
+    trust: Sequence[str] = (),
 ) -> Iterator[Video]:
     """Film the chosen episodes, one at a time.
 
@@ -102,10 +103,11 @@ def record_videos(
         folder: Where the videos go, named by mission and number.
         proportions: As `evaluate` was given them.
         backend: Where to play: "process", or "serial" for what cannot travel.
+        trust: As `evaluate` was given it.
     """
     check_can_record(which)
     by_name = {mission.name: mission for mission in missions_of(missions)}
-    candidates = candidates_of(policies, proportions)
+    candidates = candidates_of(policies, proportions, trust)
     Path(folder).mkdir(parents=True, exist_ok=True)
     seed, max_steps = result.settings.get("seed", 42), result.settings.get("max_steps", 1000)
     pool = open_pool(1, PoolSettings(backend=backend, name="film"))

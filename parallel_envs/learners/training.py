@@ -52,13 +52,21 @@ def begin(config: str | Path, overrides: Sequence[str] = ()) -> Path:
     return folder
 
 
-def go_on(folder: str | Path, config: str | Path | None = None, overrides: Sequence[str] = ()) -> Path:
+def go_on(
+    folder: str | Path,
+    config: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    trust: Sequence[str] = (),
+) -> Path:
     """Train on from the newest checkpoint in a run's folder. Returns the folder.
 
     Other settings (a file, overrides) may be given as far as what is learnt does not depend on them. They are
     remembered in the folder. A run that has made `total_steps` already is told to be done, and left as it is.
+
+    `trust`: modules whose environments the run's own settings.yaml may name. UntrustedName for others.
     """
-    settings, stored = settings_to_go_on(folder, config, overrides)
+    settings, stored = settings_to_go_on(folder, config, overrides, trust)
     with _shown() as console:
         if told := why_done(folder, settings.total_steps):
             console.print(told, markup=False, highlight=False, soft_wrap=True)
