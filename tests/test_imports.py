@@ -41,7 +41,7 @@ LAYERS: list[list[str]] = [
     ["tasks"],
     ["engine"],
     ["trust"],
-    ["commands", "seeding", "errors", "task_keys", "torch_threads", "lazy", "closing", "yaml_files"],
+    ["commands", "seeding", "errors", "task_keys", "torch_threads", "lazy", "closing", "yaml_files", "files"],
     ["spelling"],
 ]
 

@@ -12,7 +12,7 @@ import yaml
 
 from parallel_envs.evaluation.documents import BadDocument, document_of, plain, result_of
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
-from parallel_envs.rollouts.archives import write_whole
+from parallel_envs.files import write_whole
 
 _COLUMNS = ("mission", "episode", "seed", "score", "success", "length", "attempts", "seconds", "failure", "error")
 

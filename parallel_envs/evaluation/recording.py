@@ -32,6 +32,7 @@ from parallel_envs.evaluation.team import Originals
 from parallel_envs.evaluation.threads import one_thread
 from parallel_envs.evaluation.trajectories import episode_file
 from parallel_envs.evaluation.work import Order
+from parallel_envs.files import private_folder
 from parallel_envs.spelling import hint
 from parallel_envs.vector.registry import Registrations
 
@@ -137,9 +138,13 @@ def _filmed(pool: WorkerPool, record: EpisodeRecord, path: Path, script: _Script
         pool.restart(0)
     key = pool.new_key()
     pool.wait(pool.send({0: Call(HOST, "build", (key, Film, pool.backend == "process"))}))
-    ticket = pool.send({0: Call(key, "shoot", (script, path))})
-    pool.wait(ticket)
-    reply = ticket.replies[0]
+    with private_folder(path) as private:  # ffmpeg opens its file itself, and would follow links
+        draft = private / f"film{path.suffix}"
+        ticket = pool.send({0: Call(key, "shoot", (script, draft))})
+        pool.wait(ticket)
+        reply = ticket.replies[0]
+        if reply.failure is None and reply.death is None:
+            draft.replace(path)
     if reply.failure is not None:
         return Video(None, record, _told(reply.failure))
     if reply.death is not None:
@@ -190,18 +195,13 @@ class Film:
             os.environ.setdefault("MUJOCO_GL", "egl")
 
     def shoot(self, script: _Script, path: Path) -> EpisodeRecord:
-        """Play the episode. The file is there afterwards, whole; if nothing could be shown, that is raised."""
+        """Play the episode. The film is in the file afterwards; if nothing could be shown, that is raised."""
         script.registrations.install()
-        draft = path.with_name(f".{path.stem}.new{path.suffix}")
-        try:
-            with contextlib.closing(_Camera(draft)) as camera:
-                record = _replayed(script, camera.look)
-            if not draft.exists():
-                failure = record.failure
-                raise CannotFilm("nothing was shown" if failure is None else f"{failure.where}: {failure.message}")
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        with contextlib.closing(_Camera(path)) as camera:
+            record = _replayed(script, camera.look)
+        if not path.exists():
+            failure = record.failure
+            raise CannotFilm("nothing was shown" if failure is None else f"{failure.where}: {failure.message}")
         return record
 
 

@@ -9,8 +9,8 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
+from parallel_envs.files import open_to_append, write_whole
 from parallel_envs.learners.run_folder import METRICS, BadRun
-from parallel_envs.rollouts.archives import write_whole
 
 Agent = Hashable
 
@@ -20,7 +20,7 @@ class MetricLines:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file = (folder / METRICS).open("a", encoding="utf-8")
+        self._file = open_to_append(folder / METRICS)
 
     def add(self, counts: Mapping[str, Any], agents: Mapping[Agent, Mapping[str, float]]) -> None:
         """A line: `counts`, and each agent's metrics. What is not finite becomes null."""
@@ -37,7 +37,7 @@ class MetricLines:
         kept = [line for line in read_metrics(self._folder) if line["steps"] <= steps]
         self._file.close()
         write_whole(self._folder / METRICS, lambda file: file.write("".join(map(_as_line, kept)).encode()))
-        self._file = (self._folder / METRICS).open("a", encoding="utf-8")
+        self._file = open_to_append(self._folder / METRICS)
 
     def close(self) -> None:
         """May be called again."""
