@@ -27,6 +27,7 @@ from typing import IO, Any, TextIO
 
 __all__ = [
     "discard",
+    "is_file",
     "new_folder",
     "open_to_append",
     "place_of",
@@ -71,6 +72,14 @@ def open_to_append(path: Path) -> TextIO:
     """Open a text file to be added to, and create it if need be. OSError if it is a link."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _PLAIN, 0o666)
     return os.fdopen(fd, "a", encoding="utf-8")
+
+
+def is_file(path: str | Path) -> bool:
+    """Return whether a file is there. False also for a name that no file can have, such as one of 300 letters."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def short_name(name: str, at_most: int) -> str:

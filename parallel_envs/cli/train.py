@@ -78,7 +78,9 @@ def _traceback_of(cause: BaseException | None) -> list[str]:
 
 
 def _config_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
-    files = [word for word in words if "=" not in word or Path(word).is_file()]
+    from parallel_envs.files import is_file
+
+    files = [word for word in words if "=" not in word or is_file(word)]
     if len(files) > 1:
         raise typer.BadParameter(f"{' and '.join(files)} are two settings files. Give one; overrides are key=value.")
     return (Path(files[0]) if files else None), [word for word in words if word not in files]

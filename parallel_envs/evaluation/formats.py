@@ -58,7 +58,7 @@ def from_json(path: str | Path) -> EvaluationResult:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise BadDocument(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadDocument(
             f"{path} is not JSON ({error}). Give a file that `parallel-envs eval --output` wrote."
         ) from error

@@ -22,6 +22,7 @@ from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.multiagent.by_name import env_factory
 from parallel_envs.multiagent.nearest import PACKAGES, modules_of
 from parallel_envs.spelling import nearest_few, suggests_keywords
+from parallel_envs.yaml_files import value_of
 
 _FILE = re.compile(r"(?P<path>.+\.ya?ml)(:(?P<which>[^:].*))?")
 _FACTORY = re.compile(r"[\w.]+:\w+")
@@ -100,12 +101,7 @@ def _split(text: str) -> tuple[str, dict[str, Any]]:
         raise BadEvaluation(f"The mission {text!r} has not the form name?key=value&key=value, as CartPole-v1 has.")
     if not parts:
         return name, {}
-    import yaml
-
-    try:
-        return name, {key: yaml.safe_load(value) for key, _, value in parts}
-    except yaml.YAMLError as error:
-        raise BadEvaluation(f"A value in the mission {text!r} cannot be read: {error}") from error
+    return name, {key: value_of(value, f"A value in the mission {text!r}", BadEvaluation) for key, _, value in parts}
 
 
 def check_known(name: str) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.logging import RichHandler
 
+from parallel_envs.files import short_name
 from parallel_envs.learners.averages import Averages
 from parallel_envs.learners.checkpoints import BadCheckpoint
 from parallel_envs.learners.display import Display, Progress, display
@@ -245,7 +246,7 @@ def _run_options(settings: TrainSettings) -> dict[str, Any]:
 
 
 def _new_folder(name: str) -> Path:
-    return Path("runs") / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    return Path("runs") / f"{short_name(name, 200)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from parallel_envs.files import is_file
 from parallel_envs.spelling import hint
 from parallel_envs.trust import check_policy
 
@@ -77,9 +78,9 @@ class PolicySpec:
             return _of_parts(text, trust)
         if text in SHORT_NAMES:
             return cls(SHORT_NAMES[text])
-        if (Path(text) / FOLDER_FILE).is_file():
+        if is_file(Path(text) / FOLDER_FILE):
             return _of_folder(Path(text), trust)
-        if any((Path(text) / name).is_file() for name in _OF_LEARNERS):
+        if any(is_file(Path(text) / name) for name in _OF_LEARNERS):
             return cls(TRAINED, text)
         if ":" not in text:
             raise ValueError(

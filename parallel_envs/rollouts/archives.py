@@ -17,6 +17,11 @@ from parallel_envs.files import write_whole
 Array = npt.NDArray[Any]
 
 _HEADER = "header.json"  # has a dot, so it is the name of no array
+_DAMAGED = (
+    *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError),
+    *(MemoryError, SyntaxError, zipfile.BadZipFile, zlib.error),
+)
+"""What zipfile, NumPy and JSON raise for bytes that are not theirs."""
 
 
 def write_archive(path: str | Path, header: dict[str, Any], arrays: dict[str, Array]) -> None:
@@ -39,14 +44,5 @@ def read_archive(path: str | Path) -> tuple[dict[str, Any], dict[str, Array]]:
         return dict(json.loads(entries.pop(_HEADER).tobytes())), entries
     except FileNotFoundError:
         raise
-    except (
-        ValueError,
-        KeyError,
-        OSError,
-        EOFError,
-        TypeError,
-        AttributeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except _DAMAGED as error:
         raise ValueError(f"{path} is damaged, or is not a file of stored arrays: {error}") from error
