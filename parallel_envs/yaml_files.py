@@ -68,7 +68,8 @@ def _loader() -> Any:
             self._values: dict[Any, int] = {}  # by node, how many values it stands for
 
         def compose_node(self, parent: Any, index: Any) -> Any:
-            is_alias, mark = self.check_event(yaml.AliasEvent), self.peek_event().start_mark
+            is_alias = self.check_event(yaml.AliasEvent)
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # PyYAML's stubs say nothing of it
             if self._depth == DEEPEST and not is_alias:
                 raise yaml.composer.ComposerError(None, None, f"more than {DEEPEST} blocks within one another", mark)
             self._depth += 1
@@ -84,7 +85,7 @@ def _loader() -> Any:
 
         def construct_scalar(self, node: Any) -> Any:
             value = super().construct_scalar(node)
-            if isinstance(value, str) and not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
+            if not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
                 raise yaml.constructor.ConstructorError(None, None, "half a character (a surrogate)", node.start_mark)
             return value
 

@@ -263,8 +263,8 @@ def test_files_of_runs(tmp_path: Path) -> None:
 
 def test_checkpoints(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from parallel_envs.learners.checkpoints import BadCheckpoint, load_checkpoint
-    from tests.learners.test_checkpoints import as_earlier_versions_wrote_it, save_checkpoint, state
+    from parallel_envs.learners.checkpoints import BadCheckpoint, load_checkpoint, save_checkpoint
+    from tests.learners.test_checkpoints import as_earlier_versions_wrote_it, state
 
     folder = tmp_path / "checkpoint"
     save_checkpoint(folder, {"red": state(1)}, {"seed": 3})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,8 @@ def drafts_of(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_drafts_of_files_have_names_that_cannot_be_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = drafts_of(monkeypatch)
     for number in range(20):
-        write_whole(tmp_path / "results.json", lambda file, number=number: file.write(b"%d" % number))
+        text = str(number).encode()
+        write_whole(tmp_path / "results.json", lambda file, text=text: file.write(text))  # type: ignore[misc]  # a default
     assert len(set(opened)) == 20
     assert all(len(path.name) > len(".results.json..new") + 12 for path in opened)
     assert (tmp_path / "results.json").read_text() == "19"
@@ -117,7 +119,7 @@ def test_a_link_in_the_place_of_a_draft_is_not_followed(
     tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even one whose name was guessed."""
-    monkeypatch.setattr(files.secrets, "token_hex", lambda _: "guessed")
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / ".results.json.guessed.new").symlink_to(victim)
     with pytest.raises(FileExistsError):
