@@ -6,6 +6,11 @@ Names are resolved on first use: importing this package loads nothing else.
 from __future__ import annotations
 
 import logging
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036  # checked before anything is imported that an older Python cannot read
+    raise ImportError(f"parallel_envs needs Python 3.11 or later; this is {'.'.join(map(str, sys.version_info[:3]))}.")
+
 from typing import TYPE_CHECKING
 
 from parallel_envs.lazy import on_first_use as _on_first_use
@@ -16,6 +21,7 @@ if TYPE_CHECKING:
         CollectionInterrupted,
         EnvError,
         EpisodeFailed,
+        MissingExtra,
         ParallelEnvsError,
         PolicyError,
         RemoteError,
@@ -46,6 +52,7 @@ _HOMES = {
     "EnvStateManager": "groups",
     "EpisodeFailed": "errors",
     "IndependentLearners": "learners",
+    "MissingExtra": "errors",
     "MultiAgentEnvManager": "multiagent",
     "MultiEpisodeWrapper": "meta",
     "ParallelEnvManager": "vector",
@@ -75,6 +82,7 @@ __all__ = [
     "EnvStateManager",
     "EpisodeFailed",
     "IndependentLearners",
+    "MissingExtra",
     "MultiAgentEnvManager",
     "MultiEpisodeWrapper",
     "ParallelEnvManager",

@@ -3,6 +3,7 @@
     ParallelEnvsError
     ├── ClosedError        something was asked of a pool or a manager that has been closed
     ├── EpisodeFailed      an episode of a strict evaluation failed
+    ├── MissingExtra       a library of an extra is not installed (also a ModuleNotFoundError)
     ├── UntrustedName      a file names code that is neither this package's nor trusted by the user (also a ValueError)
     ├── WorkerStartError   a worker process could not be started
     ├── WorkerDied         a worker process ended without having been asked to
@@ -35,6 +36,7 @@ __all__ = [
     "CollectionInterrupted",
     "EnvError",
     "EpisodeFailed",
+    "MissingExtra",
     "ParallelEnvsError",
     "PolicyError",
     "RemoteError",
@@ -53,6 +55,10 @@ class ParallelEnvsError(Exception):
 
 class ClosedError(ParallelEnvsError):
     """Something was asked of a pool or manager after `close()`."""
+
+
+class MissingExtra(ParallelEnvsError, ModuleNotFoundError):
+    """A library that an extra brings is not installed. The text has the line that installs it: see `extras.py`."""
 
 
 class UntrustedName(ParallelEnvsError, ValueError):

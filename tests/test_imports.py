@@ -40,8 +40,9 @@ LAYERS: list[list[str]] = [
     ["vector", "policies"],
     ["tasks"],
     ["engine"],
-    ["trust"],
-    ["commands", "seeding", "errors", "task_keys", "torch_threads", "lazy", "closing", "yaml_files", "files"],
+    ["trust", "lazy"],
+    ["extras"],
+    ["commands", "seeding", "errors", "task_keys", "torch_threads", "closing", "yaml_files", "files"],
     ["spelling"],
 ]
 
@@ -60,6 +61,7 @@ PUBLIC_NAMES = {
     "EnvStateManager",
     "EpisodeFailed",
     "IndependentLearners",
+    "MissingExtra",
     "MultiAgentEnvManager",
     "MultiEpisodeWrapper",
     "ParallelEnvManager",

@@ -201,11 +201,13 @@ def evaluate(
 
 def slow_imports(candidates: Sequence[Candidate]) -> tuple[str, ...]:
     """What every worker will need for these and takes seconds to import: it is imported once for all of them."""
+    from parallel_envs.extras import is_installed
     from parallel_envs.policies.specs import TRAINED, PolicySpec
 
     home = TRAINED.partition(":")[0]
     specs = [one.source for one in candidates if isinstance(one.source, PolicySpec)]
-    return ("torch",) if any(spec.class_path.partition(":")[0] == home for spec in specs) else ()
+    wanted = is_installed("torch")  # else the policy that needs it says so
+    return ("torch",) if wanted and any(spec.class_path.partition(":")[0] == home for spec in specs) else ()
 
 
 def _begin_early(jobs: str) -> None:

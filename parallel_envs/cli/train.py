@@ -33,13 +33,18 @@ def train(
     Example: parallel-envs train examples/simple_spread.yaml seed=1 algorithm.learning_rate=0.001
     """
     config, overrides = _config_and_overrides(words or [])
-    from parallel_envs.errors import UntrustedName
+    from parallel_envs.errors import MissingExtra, UntrustedName
+    from parallel_envs.extras import require
+
+    with plain_errors(MissingExtra):
+        require("Training", "torch", "safetensors")
     from parallel_envs.learners.brain import Diverged
     from parallel_envs.learners.checkpoints import BadCheckpoint
     from parallel_envs.learners.runs import BadRun
     from parallel_envs.learners.settings import BadSettings
 
-    with plain_errors(BadCheckpoint, BadRun, BadSettings, Diverged, OSError, UntrustedName), _faults_elsewhere():
+    mistakes = BadCheckpoint, BadRun, BadSettings, Diverged, OSError, MissingExtra, UntrustedName
+    with plain_errors(*mistakes), _faults_elsewhere():
         from parallel_envs.learners.training import begin, go_on
 
         if resume is not None:

@@ -19,6 +19,7 @@ import gymnasium
 
 from parallel_envs.evaluation.missions import Mission
 from parallel_envs.evaluation.mistakes import BadEvaluation
+from parallel_envs.extras import advice_for
 from parallel_envs.multiagent.by_name import env_factory
 from parallel_envs.multiagent.nearest import PACKAGES, modules_of
 from parallel_envs.spelling import nearest_few, suggests_keywords
@@ -109,12 +110,13 @@ def check_known(name: str) -> None:
     if _FACTORY.fullmatch(name):
         module = name.partition(":")[0]
         if not _is_there(module):
-            raise BadEvaluation(f"The mission {name!r} cannot be made: there is no module {module!r}.")
+            text = f"The mission {name!r} cannot be made: there is no module {module!r}.{_not_installed(name)}"
+            raise BadEvaluation(text)
         return
     try:
         env_factory(name, {})
     except ValueError as error:
-        text = _meant(name) or _not_installed(name) or f" {error}"
+        text = _not_installed(name) or _meant(name) or f" {error}"
         raise BadEvaluation(f"The mission {name!r} is unknown.{text}") from None
 
 
@@ -131,7 +133,9 @@ def _meant(name: str) -> str:
 
 
 def _not_installed(name: str) -> str:
-    package = name.partition(".")[0]
+    package = re.split(r"[.:]", name)[0]
+    if advice := advice_for(package):
+        return advice
     if package not in {known.partition(".")[0] for known in PACKAGES} or _is_there(package):
         return ""
     return f" Its package is not installed: pip install {package}."

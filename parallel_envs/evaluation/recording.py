@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from parallel_envs.evaluation.team import Originals
 from parallel_envs.evaluation.threads import one_thread
 from parallel_envs.evaluation.trajectories import episode_file
 from parallel_envs.evaluation.work import Order
+from parallel_envs.extras import install_line, is_installed
 from parallel_envs.files import private_folder
 from parallel_envs.spelling import hint
 from parallel_envs.vector.registry import Registrations
@@ -65,8 +65,8 @@ def check_can_record(which: str) -> None:
     """Raise BadEvaluation if videos of these episodes cannot be made here, before anything has been played."""
     if which not in WHICH:
         raise BadEvaluation(f"record={which!r} is unknown. Choose one of {', '.join(WHICH)}.{hint(which, WHICH)}")
-    if importlib.util.find_spec("moviepy") is None:
-        raise BadEvaluation('Videos need moviepy, which is not installed: pip install "parallel-envs[video]".')
+    if not is_installed("moviepy"):
+        raise BadEvaluation(f"Videos need moviepy, which is not installed: {install_line('moviepy')}.")
 
 
 def chosen(result: EvaluationResult, which: Which) -> list[EpisodeRecord]:

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from parallel_envs.errors import MissingExtra
+from parallel_envs.extras import explained
 from parallel_envs.files import is_file
 from parallel_envs.spelling import hint
 from parallel_envs.trust import check_policy
@@ -130,10 +132,12 @@ class PolicySpec:
     def _class(self) -> Any:
         module, _, name = self.class_path.partition(":")
         try:
-            found = importlib.import_module(module)
+            with explained(f"The policy {self.data_path or self.class_path!r}"):
+                found = importlib.import_module(module)
+        except MissingExtra:
+            raise
         except ImportError as error:
-            needs = ' Install what it needs: pip install "parallel-envs[learn]".' if TRAINED.startswith(module) else ""
-            text = f"The module of the policy {self.class_path!r} cannot be imported: {error}.{needs}"
+            text = f"The module of the policy {self.class_path!r} cannot be imported: {error}."
             raise ImportError(text) from error
         if not hasattr(found, name):
             raise AttributeError(
