@@ -6,6 +6,11 @@ Names are resolved on first use: importing this package loads nothing else.
 from __future__ import annotations
 
 import logging
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036  # checked before anything is imported that an older Python cannot read
+    raise ImportError(f"parallel_envs needs Python 3.11 or later; this is {'.'.join(map(str, sys.version_info[:3]))}.")
+
 from typing import TYPE_CHECKING
 
 from parallel_envs.lazy import on_first_use as _on_first_use
@@ -17,10 +22,12 @@ if TYPE_CHECKING:
         ConcurrentCall,
         EnvError,
         EpisodeFailed,
+        MissingExtra,
         ParallelEnvsError,
         PolicyError,
         RemoteError,
         StepTimeout,
+        UntrustedName,
         WorkerDied,
         WorkerStartError,
         WorkerTimeout,
@@ -47,6 +54,7 @@ _HOMES = {
     "EnvStateManager": "groups",
     "EpisodeFailed": "errors",
     "IndependentLearners": "learners",
+    "MissingExtra": "errors",
     "MultiAgentEnvManager": "multiagent",
     "MultiEpisodeWrapper": "meta",
     "ParallelEnvManager": "vector",
@@ -55,6 +63,7 @@ _HOMES = {
     "RemoteError": "errors",
     "SeedTree": "seeding",
     "StepTimeout": "errors",
+    "UntrustedName": "errors",
     "VariBadWrapper": "meta",
     "WorkerDied": "errors",
     "WorkerStartError": "errors",
@@ -76,6 +85,7 @@ __all__ = [
     "EnvStateManager",
     "EpisodeFailed",
     "IndependentLearners",
+    "MissingExtra",
     "MultiAgentEnvManager",
     "MultiEpisodeWrapper",
     "ParallelEnvManager",
@@ -84,6 +94,7 @@ __all__ = [
     "RemoteError",
     "SeedTree",
     "StepTimeout",
+    "UntrustedName",
     "VariBadWrapper",
     "WorkerDied",
     "WorkerStartError",

@@ -4,6 +4,8 @@
     ├── ClosedError        something was asked of a pool or a manager that has been closed
     ├── ConcurrentCall     a second thread called an object while a first one was inside it
     ├── EpisodeFailed      an episode of a strict evaluation failed
+    ├── MissingExtra       a library of an extra is not installed (also a ModuleNotFoundError)
+    ├── UntrustedName      a file names code that is neither this package's nor trusted by the user (also a ValueError)
     ├── WorkerStartError   a worker process could not be started
     ├── WorkerDied         a worker process ended without having been asked to
     ├── WorkerTimeout      an answer did not come in time (also the TimeoutError of Python and of multiprocessing)
@@ -36,11 +38,13 @@ __all__ = [
     "ConcurrentCall",
     "EnvError",
     "EpisodeFailed",
+    "MissingExtra",
     "ParallelEnvsError",
     "PolicyError",
     "RemoteError",
     "RemoteTraceback",
     "StepTimeout",
+    "UntrustedName",
     "WorkerDied",
     "WorkerStartError",
     "WorkerTimeout",
@@ -61,6 +65,25 @@ class ConcurrentCall(ParallelEnvsError):
     The second call did nothing, and the first one goes on undisturbed. What each class allows stands in its docstring
     under "Threads:".
     """
+
+
+class MissingExtra(ParallelEnvsError, ModuleNotFoundError):
+    """A library that an extra brings is not installed. The text has the line that installs it: see `extras.py`."""
+
+
+class UntrustedName(ParallelEnvsError, ValueError):
+    """A file names code that is neither this package's nor trusted by the user: see `parallel_envs.trust`.
+
+    Attributes:
+        module: The module that the user would have to trust.
+    """
+
+    def __init__(self, module: str, text: str) -> None:
+        super().__init__(text)
+        self.module = module
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.module, str(self))
 
 
 class EpisodeFailed(ParallelEnvsError):

@@ -19,11 +19,15 @@ def on_first_use(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str]
     """What a package's `__getattr__` and `__dir__` are to be. `homes`: each name's module, seen from the package."""
 
     def find(name: str) -> Any:
+        from parallel_envs.extras import explained  # late: importing the package is to load nothing else
+
         if name in homes.values():  # the module itself
-            return importlib.import_module(f"{package}.{name}")
+            with explained(f"{package}.{name}"):
+                return importlib.import_module(f"{package}.{name}")
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        with explained(f"{package}.{name}"):
+            return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
 
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *homes})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -129,7 +128,7 @@ def test_the_long_form() -> None:
 def test_a_folder(tmp_path: Path) -> None:
     told = {"class": f"{HERE}:Greedy", "kwargs": {"bonus": 5}}
     (tmp_path / "policy.json").write_text(json.dumps(told), encoding="utf-8")
-    policy = load_policy(str(tmp_path), action_space=Discrete(2))
+    policy = load_policy(str(tmp_path), trust=[HERE], action_space=Discrete(2))
     assert (policy.step(1), policy.loaded) == (6, str(tmp_path))
     policy.close()
 
@@ -185,10 +184,3 @@ def test_a_class_that_does_not_tell_what_it_takes_is_asked_all_the_same() -> Non
         load_policy("collections:OrderedDict")
     with pytest.raises(TypeError, match=r"math:pi is 3\.14.*Name a class"):
         load_policy("math:pi")
-
-
-def test_agents_that_have_learnt_say_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "run.json").write_text("{}")
-    monkeypatch.setitem(sys.modules, "parallel_envs.learners.trained", None)  # as if its imports failed
-    with pytest.raises(ImportError, match=r'Install what it needs: pip install "parallel-envs\[learn\]"\.'):
-        load_policy(str(tmp_path))

@@ -44,7 +44,9 @@ app.command(add_help_option=False, context_settings={"allow_extra_args": True, "
 def main() -> None:
     """The console script."""
     if "" not in sys.path:
-        sys.path.insert(0, "")  # `package.module:factory` is looked for where the user is, as `python -m` does
+        # `package.module:factory` is looked for where the user is. What is installed comes first: in a folder that came
+        # from a stranger, a file `torch.py` must not take the place of torch.
+        sys.path.append("")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # where there is no sign for ±, a question mark and not an error

@@ -165,6 +165,15 @@ def evaluate(
     save_episodes: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep all that was seen and done, a .npz file for each episode.")
     ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trust",
+            metavar="MODULE",
+            help="A module whose classes and environments a file may name (a folder's policy.json, the file of "
+            "--resume), again for more. Without it only this package's own are made from files.",
+        ),
+    ] = None,
     fail_below: Annotated[
         list[str] | None,
         typer.Option(
@@ -196,11 +205,14 @@ def evaluate(
             earlier = None if resume is None else _earlier(resume)
             if earlier is not None:
                 said |= _kept_options(earlier, given, str(resume))
+                for name in {"mission", "policy"} - given:
+                    _check_trusted(name, said[name], resume, trust or ())
                 _begin_early(said["jobs"])
             if not said["mission"] or not said["policy"]:
                 raise typer.BadParameter(_missing(said, earlier is not None))
             missions = _missions(said["mission"], said["turns"], earlier)
-            candidates = stack.enter_context(_candidates(said["policy"], _numbers(said["proportions"]), earlier))
+            shares = _numbers(said["proportions"])
+            candidates = stack.enter_context(_candidates(said["policy"], shares, earlier, trust or ()))
             thresholds = [Threshold.parse(text) for text in said["fail_below"] or ()]
             names = [one.name for one in missions] + [one.name for one in candidates]
             for threshold in thresholds:
@@ -230,7 +242,7 @@ def evaluate(
     if late is not None:
         typer.echo(f"{late}{'' if allowed else ' With --allow-late this is no error.'}", err=True)
     if result.missing:
-        typer.echo(_how_to_go_on(result, deliveries), err=True)
+        typer.echo(_how_to_go_on(result, deliveries, said), err=True)
     if result.interrupted and not went_wrong:
         raise typer.Exit(_INTERRUPTED)
     if went_wrong or missed or result.failures or not deliveries.complete or (late is not None and not allowed):
@@ -239,11 +251,13 @@ def evaluate(
 
 def slow_imports(candidates: Sequence[Candidate]) -> tuple[str, ...]:
     """What every worker will need for these and takes seconds to import: it is imported once for all of them."""
+    from parallel_envs.extras import is_installed
     from parallel_envs.policies.specs import TRAINED, PolicySpec
 
     home = TRAINED.partition(":")[0]
     specs = [one.source for one in candidates if isinstance(one.source, PolicySpec)]
-    return ("torch",) if any(spec.class_path.partition(":")[0] == home for spec in specs) else ()
+    wanted = is_installed("torch")  # else the policy that needs it says so
+    return ("torch",) if wanted and any(spec.class_path.partition(":")[0] == home for spec in specs) else ()
 
 
 def _begin_early(jobs: str) -> None:
@@ -334,13 +348,45 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _how_to_go_on(result: EvaluationResult, deliveries: Deliveries) -> str:
+def _how_to_go_on(result: EvaluationResult, deliveries: Deliveries, said: Mapping[str, Any]) -> str:
     played = len(result.episodes)
     told = f"{played} of {played + len(result.missing)} episodes were played"
     if deliveries.kept_up_to_date is None:
         return f"{told}, and cannot be gone on with: there is no --output FILE.json."
     file = shlex.quote(str(deliveries.kept_up_to_date))
-    return f"{told}, which are kept. To play the rest: parallel-envs eval --resume {file}"
+    modules = _modules_to_trust(said, deliveries.kept_up_to_date)
+    words = ["parallel-envs eval --resume", file, *(f"--trust {module}" for module in modules)]
+    return f"{told}, which are kept. To play the rest: {' '.join(words)}"
+
+
+def _check_trusted(option: str, named: Any, file: Path | None, trust: Sequence[str]) -> None:
+    """Raise UntrustedName for missions and policies that only a results file names, if they may run foreign code."""
+    from parallel_envs.evaluation.mission_names import check_trusted
+    from parallel_envs.policies.specs import PolicySpec
+    from parallel_envs.trust import check_policy
+
+    for text in (named.values() if isinstance(named, Mapping) else named) or ():
+        if option == "mission":
+            check_trusted(text, str(file), trust)
+        else:
+            check_policy(PolicySpec.parse(text, trust).class_path, str(file), trust)
+
+
+def _modules_to_trust(said: Mapping[str, Any], file: Path) -> list[str]:
+    """Return the modules that `--resume FILE` must be told to trust, since the file alone names them then."""
+    from parallel_envs.errors import UntrustedName
+
+    modules: list[str] = list(said["trust"] or ())
+    for option in ("mission", "policy"):
+        while True:
+            try:
+                _check_trusted(option, said[option], file, modules)
+            except UntrustedName as error:
+                if error.module not in modules:
+                    modules.append(error.module)
+                    continue
+            break
+    return modules
 
 
 # ---- what the user said ------------------------------------------------------------------------------------------
@@ -359,13 +405,13 @@ def _missions(names: Any, turns: Turns | None, earlier: EvaluationResult | None)
 
 @contextlib.contextmanager
 def _candidates(
-    policies: Any, shares: list[float] | None, earlier: EvaluationResult | None
+    policies: Any, shares: list[float] | None, earlier: EvaluationResult | None, trust: Sequence[str]
 ) -> Iterator[list[Candidate]]:
     """Give the policies. Checkpoints are held until videos are made, too."""
     from parallel_envs.evaluation import candidates_of
     from parallel_envs.evaluation.checkpoints import holding
 
-    found = candidates_of(policies, shares)
+    found = candidates_of(policies, shares, trust)
     if earlier is not None and shares is None:
         told = earlier.settings.get("policies")
         before = {name: one for name, one in told.items() if "proportion" in one} if isinstance(told, dict) else {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import shutil
 import time
 from collections.abc import Mapping
@@ -70,8 +69,8 @@ class Machine:
 
 def look(start_methods: tuple[str, ...]) -> Machine:
     """Look at this machine, and start workers in each of these ways."""
-    descriptors, most_descriptors = map(_bounded, resource.getrlimit(resource.RLIMIT_NOFILE))
-    processes = _bounded(resource.getrlimit(resource.RLIMIT_NPROC)[0])
+    descriptors, most_descriptors = _limits("RLIMIT_NOFILE")
+    processes, _ = _limits("RLIMIT_NPROC")
     return Machine(
         system=platform.system(),
         release=platform.release(),
@@ -122,8 +121,15 @@ def try_start_method(method: str) -> Trial:
         pool.close()
 
 
-def _bounded(limit: int) -> int | None:
-    return None if limit == resource.RLIM_INFINITY else limit
+def _limits(name: str) -> tuple[int | None, int | None]:
+    """Return the soft and the hard limit of this process; None where there is none."""
+    try:
+        import resource
+    except ImportError:  # not a system of Unix's kind
+        return None, None
+    soft, hard = resource.getrlimit(getattr(resource, name))
+    unlimited = resource.RLIM_INFINITY
+    return None if soft == unlimited else soft, None if hard == unlimited else hard
 
 
 def _watches_processes() -> bool:

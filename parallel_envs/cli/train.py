@@ -19,26 +19,36 @@ def train(
         typer.Argument(metavar="CONFIG.yaml [key=value ...]", help="Settings, and those to replace: seed=3."),
     ] = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with the run in this folder.")] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE",
+            help="With --resume: a module whose environments the run's settings.yaml may name, again for more. Without "
+            "it only environments of this package and of known, installed families are made from that file.",
+        ),
+    ] = None,
 ) -> None:
     """Train independent learners as a settings file says. What comes of it is in the run's folder.
 
     Example: parallel-envs train examples/simple_spread.yaml seed=1 algorithm.learning_rate=0.001
     """
     config, overrides = _config_and_overrides(words or [])
+    from parallel_envs.errors import MissingExtra, UntrustedName
+    from parallel_envs.extras import require
+
+    with plain_errors(MissingExtra):
+        require("Training", "torch", "safetensors")
     from parallel_envs.learners.brain import Diverged, NothingLearnt
     from parallel_envs.learners.checkpoints import BadCheckpoint
     from parallel_envs.learners.runs import BadRun, CheckpointNotSaved
     from parallel_envs.learners.settings import BadSettings
 
-    with (
-        plain_errors(BadCheckpoint, BadRun, BadSettings, Diverged, OSError),
-        plain_errors(NothingLearnt, CheckpointNotSaved, exit_code=1),
-        _faults_elsewhere(),
-    ):
+    mistakes = BadCheckpoint, BadRun, BadSettings, Diverged, OSError, MissingExtra, UntrustedName
+    with plain_errors(*mistakes), plain_errors(NothingLearnt, CheckpointNotSaved, exit_code=1), _faults_elsewhere():
         from parallel_envs.learners.training import begin, go_on
 
         if resume is not None:
-            folder = go_on(resume, config, overrides)
+            folder = go_on(resume, config, overrides, trust=trust or ())
         elif config is not None and config.is_dir():
             raise typer.BadParameter(
                 f"{config} is a folder. Give a settings file; to go on with a run, --resume {config}."
@@ -72,7 +82,9 @@ def _traceback_of(cause: BaseException | None) -> list[str]:
 
 
 def _config_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
-    files = [word for word in words if "=" not in word or Path(word).is_file()]
+    from parallel_envs.files import is_file
+
+    files = [word for word in words if "=" not in word or is_file(word)]
     if len(files) > 1:
         raise typer.BadParameter(f"{' and '.join(files)} are two settings files. Give one; overrides are key=value.")
     return (Path(files[0]) if files else None), [word for word in words if word not in files]

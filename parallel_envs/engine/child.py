@@ -7,7 +7,6 @@ interpreter. Nothing here needs more than the standard library, so that the keep
 from __future__ import annotations
 
 import faulthandler
-import fcntl
 import io
 import os
 import signal
@@ -21,7 +20,7 @@ from parallel_envs.engine.orphans import end_children, take_in_orphans
 
 _PR_SET_PDEATHSIG = 1
 
-STACK_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + (5 if hasattr(signal, "SIGRTMIN") else 0)
+STACK_SIGNAL = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else getattr(signal, "SIGUSR2", 0)
 """What makes a worker write its Python stack, whatever it is doing: a signal that nobody else is likely to use."""
 
 THREAD_VARIABLES = (
@@ -84,6 +83,8 @@ class ChildEnds:
         """The same ends, none of them where stdin, stdout and stderr belong: in a process that has closed these, pipes
         take their places.
         """
+        import fcntl  # only systems that have worker processes have it
+
         return ChildEnds(*(fd if fd > 2 else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in self.fds))
 
 

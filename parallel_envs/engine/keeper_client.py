@@ -6,7 +6,6 @@ A keeper lives until its process ends. A process forked from the user's gets a k
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import itertools
 import os
@@ -185,6 +184,8 @@ def _out_of_the_way(channel: socket.socket) -> socket.socket:
     if channel.fileno() > 2:
         return channel
     with channel:
+        import fcntl  # only systems that have worker processes have it
+
         return socket.socket(fileno=fcntl.fcntl(channel.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import tempfile
 from typing import Any
 
@@ -30,6 +31,8 @@ class SharedBlock:
     @classmethod
     def create(cls, num_bytes: int) -> SharedBlock:
         """New memory, all zeros."""
+        if sys.platform == "win32":
+            return cls(-1, num_bytes)  # memory of this process alone: there are no worker processes
         fd = _anonymous_file()
         try:
             os.ftruncate(fd, max(num_bytes, 1))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_envs.errors import UntrustedName
 from parallel_envs.evaluation.checkpoints import CHECKPOINT, DIGEST, HeldCheckpoint
 from parallel_envs.evaluation.digests import digest_of
 from parallel_envs.evaluation.mistakes import BadEvaluation
@@ -64,18 +65,23 @@ def _is_plain(value: Any) -> bool:
 
 
 @suggests_keywords
-def candidates_of(policies: Any, proportions: Sequence[float] | Mapping[str, float] | None = None) -> list[Candidate]:
-    """The candidates among which agents are shared out. Raises BadEvaluation.
+def candidates_of(
+    policies: Any,
+    proportions: Sequence[float] | Mapping[str, float] | None = None,
+    trust: Sequence[str] = (),
+) -> list[Candidate]:
+    """The candidates among which agents are shared out. Raises BadEvaluation, UntrustedName.
 
     Args:
         policies: One policy, a sequence of them, or a dict by name. Text is a spec (see `PolicySpec`); a `Candidate`
             brings its own name.
         proportions: A number for each, in order or by name. None: those of the specs, 1 unless they say otherwise.
+        trust: Modules whose classes the files of policy folders may name: see `parallel_envs.trust`.
     """
     named = _named(policies)
     if not named:
         raise BadEvaluation("No policy was given. Give at least one, such as 'random'.")
-    found = [_candidate(name, given) for name, given in named]
+    found = [_candidate(name, given, trust) for name, given in named]
     return found if proportions is None else _with_proportions(found, proportions)
 
 
@@ -113,12 +119,14 @@ def _name(given: Any) -> str:
     return str(getattr(given, "__name__", type(given).__name__))
 
 
-def _candidate(name: str, given: Any) -> Candidate:
+def _candidate(name: str, given: Any, trust: Sequence[str]) -> Candidate:
     if isinstance(given, Candidate):
         return dataclasses.replace(given, name=name)
     if isinstance(given, str | PolicySpec):
         try:
-            spec = PolicySpec.parse(given)
+            spec = PolicySpec.parse(given, trust)
+        except UntrustedName:
+            raise
         except (TypeError, ValueError) as error:
             raise BadEvaluation(str(error)) from error
         return Candidate(name=name, source=spec, proportion=spec.proportion)

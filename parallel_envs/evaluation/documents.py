@@ -31,6 +31,12 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("success",), (bool, type(None))),
 }
 """What a record may have where."""
+_SETTINGS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("missions",), (Mapping,)),
+    **dict.fromkeys(("policies",), (Mapping, list, tuple)),
+    **dict.fromkeys(("seed", "max_steps", "episodes"), (int,)),
+}
+"""The same for those settings that are read from a document."""
 
 
 class BadDocument(ValueError):
@@ -73,6 +79,9 @@ def result_of(document: Any, where: str = "The document") -> EvaluationResult:
         _check_kind("episodes", document["episodes"], (list, tuple))
         _check_kind("settings", document["settings"], (Mapping,))
         _check_kind("options", document.get("options", {}), (Mapping,))
+        for name, kinds in _SETTINGS.items():
+            if name in document["settings"]:
+                _check_kind(name, document["settings"][name], kinds)
         return EvaluationResult(
             episodes=tuple(map(record_of, document["episodes"])),
             settings=dict(document["settings"]),
@@ -81,7 +90,7 @@ def result_of(document: Any, where: str = "The document") -> EvaluationResult:
             worker_bytes=tuple(map(int, document["worker_bytes"])),
             options=dict(document.get("options", {})),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadDocument(f"{where} is damaged: {type(error).__name__}: {error}. Evaluate anew.") from error
 
 
@@ -105,8 +114,14 @@ def record_of(values: Mapping[str, Any]) -> EpisodeRecord:
             _check_kind(name, told[name], kinds)
     for name, kind in _NUMBERS.items():
         told[name] = {agent: kind(number) for agent, number in told.get(name, {}).items()}
+    for policy in told.get("assignment", {}).values():
+        _check_kind("assignment", policy, (str,))
     failure = told.pop("failure", None)
     told.pop("late", None)  # for readers: it is the sum of `timeouts`
+    for name, text in (failure or {}).items():
+        _check_kind(name, text, (str,))
+    if told.pop("trajectory", None) is not None:
+        raise ValueError("trajectories are not in such files")
     return EpisodeRecord(**told, failure=Failure(**failure) if failure else None)
 
 

@@ -74,6 +74,7 @@ def evaluate(
     preload: Sequence[str] = (),
     progress: Progress | None = None,
     options: Mapping[str, Any] | None = None,
+    trust: Sequence[str] = (),
 ) -> EvaluationResult:
     """Play `episodes` episodes of each mission and return what came of them, in the order of the missions.
 
@@ -129,12 +130,15 @@ def evaluate(
             them, and stay loaded in every worker that this program starts later.
         progress: Is told what is going on.
         options: Added to the `options` of the result, and of the file: what `parallel-envs eval --resume` is to know.
+        trust: Modules whose classes the files of policy folders may name. Without it such a file may only name
+            policies of this package: see `parallel_envs.trust`.
 
     Returns:
         The result. After a Ctrl-C it is marked as interrupted and says what is missing.
 
     Raises:
         BadEvaluation: It cannot be done as asked. Nothing has been played.
+        UntrustedName: A policy's folder names a class of a module that is not trusted. Nothing was imported.
         EpisodeFailed: With `strict`; what was complete by then is its `result`.
         NotSaved: The file could not be written in the end; what was to be in it is its `result`.
     """
@@ -145,7 +149,7 @@ def evaluate(
     strict, save = yes_or_no("strict", strict), path_or_none("save", save)
     resume = resume if isinstance(resume, EvaluationResult) else path_or_none("resume", resume)
     _check_told(progress)
-    found, candidates = missions_of(missions), candidates_of(policies, proportions)
+    found, candidates = missions_of(missions), candidates_of(policies, proportions, trust)
     orders = work_list([mission.name for mission in found], episodes, seed)
     num_jobs = check_jobs(jobs, len(orders), len(cores_here()) or 1)
     settings = PlaySettings(

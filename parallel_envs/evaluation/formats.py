@@ -12,7 +12,7 @@ import yaml
 
 from parallel_envs.evaluation.documents import BadDocument, document_of, plain, result_of
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
-from parallel_envs.rollouts.archives import write_whole
+from parallel_envs.files import write_whole
 
 _COLUMNS = (
     "mission",
@@ -70,7 +70,7 @@ def from_json(path: str | Path) -> EvaluationResult:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise BadDocument(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadDocument(
             f"{path} is not JSON ({error}). Give a file that `parallel-envs eval --output` wrote."
         ) from error

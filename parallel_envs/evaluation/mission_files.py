@@ -15,7 +15,7 @@ sets:
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,6 +56,13 @@ def missions_in(path: Path, which: str | None = None) -> list[Mission]:
     if which is None:
         return list(missions.values())
     return [missions[name] for name in _chosen(path, which, missions, file.sets, ())]
+
+
+def named_in(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Give the environments that a file names, each with its kwargs. Nothing is looked up or imported."""
+    for block in _checked(path, content_of(path, BadEvaluation)).missions.values():
+        for kwargs in block.variants.values() or [{}]:
+            yield block.env, {**block.kwargs, **kwargs}
 
 
 def _checked(path: Path, content: Any) -> MissionFile:

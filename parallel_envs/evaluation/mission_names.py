@@ -19,9 +19,12 @@ import gymnasium
 
 from parallel_envs.evaluation.missions import Mission
 from parallel_envs.evaluation.mistakes import BadEvaluation
+from parallel_envs.extras import advice_for
 from parallel_envs.multiagent.by_name import env_factory
 from parallel_envs.multiagent.nearest import PACKAGES, modules_of
 from parallel_envs.spelling import nearest_few, suggests_keywords
+from parallel_envs.trust import check_env
+from parallel_envs.yaml_files import value_of
 
 _FILE = re.compile(r"(?P<path>.+\.ya?ml)(:(?P<which>[^:].*))?")
 _FACTORY = re.compile(r"[\w.]+:\w+")
@@ -92,6 +95,22 @@ def named_missions(text: str) -> list[Mission]:
     return [Mission(name=text, env=name, kwargs=kwargs)]
 
 
+def check_trusted(text: str, file: str, trust: Sequence[str]) -> None:
+    """Raise UntrustedName if `file` names a mission that may run code which the user does not trust: see `trust.py`.
+
+    Nothing is imported before it has been checked, so call it before `missions_of`.
+    """
+    if match := _FILE.fullmatch(text):
+        from parallel_envs.evaluation.mission_files import named_in
+
+        named = list(named_in(Path(match["path"])))
+    else:
+        name, kwargs = _split(text)
+        named = [(one, kwargs) for one in (_fitting(name) if "*" in name or "[" in name else [name])]
+    for name, kwargs in named:
+        check_env(name, kwargs, file, trust)
+
+
 def _split(text: str) -> tuple[str, dict[str, Any]]:
     """A name and what stands behind its question mark."""
     name, _, given = text.partition("?")
@@ -100,12 +119,7 @@ def _split(text: str) -> tuple[str, dict[str, Any]]:
         raise BadEvaluation(f"The mission {text!r} has not the form name?key=value&key=value, as CartPole-v1 has.")
     if not parts:
         return name, {}
-    import yaml
-
-    try:
-        return name, {key: yaml.safe_load(value) for key, _, value in parts}
-    except yaml.YAMLError as error:
-        raise BadEvaluation(f"A value in the mission {text!r} cannot be read: {error}") from error
+    return name, {key: value_of(value, f"A value in the mission {text!r}", BadEvaluation) for key, _, value in parts}
 
 
 def check_known(name: str) -> None:
@@ -113,12 +127,13 @@ def check_known(name: str) -> None:
     if _FACTORY.fullmatch(name):
         module = name.partition(":")[0]
         if not _is_there(module):
-            raise BadEvaluation(f"The mission {name!r} cannot be made: there is no module {module!r}.")
+            text = f"The mission {name!r} cannot be made: there is no module {module!r}.{_not_installed(name)}"
+            raise BadEvaluation(text)
         return
     try:
         env_factory(name, {})
     except ValueError as error:
-        text = _meant(name) or _not_installed(name) or f" {error}"
+        text = _not_installed(name) or _meant(name) or f" {error}"
         raise BadEvaluation(f"The mission {name!r} is unknown.{text}") from None
 
 
@@ -135,7 +150,9 @@ def _meant(name: str) -> str:
 
 
 def _not_installed(name: str) -> str:
-    package = name.partition(".")[0]
+    package = re.split(r"[.:]", name)[0]
+    if advice := advice_for(package):
+        return advice
     if package not in {known.partition(".")[0] for known in PACKAGES} or _is_there(package):
         return ""
     return f" Its package is not installed: pip install {package}."

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,8 @@ from parallel_envs.evaluation.team import Originals
 from parallel_envs.evaluation.threads import one_thread
 from parallel_envs.evaluation.trajectories import episode_file
 from parallel_envs.evaluation.work import Order
+from parallel_envs.extras import install_line, is_installed
+from parallel_envs.files import private_folder
 from parallel_envs.spelling import hint
 from parallel_envs.vector.registry import Registrations
 
@@ -65,8 +66,8 @@ def check_can_record(which: str) -> None:
     """Raise BadEvaluation if videos of these episodes cannot be made here, before anything has been played."""
     if which not in WHICH:
         raise BadEvaluation(f"record={which!r} is unknown. Choose one of {', '.join(WHICH)}.{hint(which, WHICH)}")
-    if importlib.util.find_spec("moviepy") is None:
-        raise BadEvaluation('Videos need moviepy, which is not installed: pip install "parallel-envs[video]".')
+    if not is_installed("moviepy"):
+        raise BadEvaluation(f"Videos need moviepy, which is not installed: {install_line('moviepy')}.")
 
 
 def chosen(result: EvaluationResult, which: Which) -> list[EpisodeRecord]:
@@ -92,6 +93,7 @@ def record_videos(
     *,
     proportions: Sequence[float] | Mapping[str, float] | None = None,
     backend: str = "process",
+    trust: Sequence[str] = (),
 ) -> Iterator[Video]:
     """Film the chosen episodes, one at a time.
 
@@ -104,10 +106,11 @@ def record_videos(
         folder: Where the videos go, named by mission and number.
         proportions: As `evaluate` was given them.
         backend: Where to play: "process", or "serial" for what cannot travel.
+        trust: As `evaluate` was given it.
     """
     check_can_record(which)
     by_name = {mission.name: mission for mission in missions_of(missions)}
-    candidates = candidates_of(policies, proportions)
+    candidates = candidates_of(policies, proportions, trust)
     Path(folder).mkdir(parents=True, exist_ok=True)
     seed, max_steps = result.settings.get("seed", 42), result.settings.get("max_steps", 1000)
     with holding(candidates, result.settings) as held:
@@ -138,9 +141,13 @@ def _filmed(pool: WorkerPool, record: EpisodeRecord, path: Path, script: _Script
         pool.restart(0)
     key = pool.new_key()
     pool.wait(pool.send({0: Call(HOST, "build", (key, Film, pool.backend == "process"))}))
-    ticket = pool.send({0: Call(key, "shoot", (script, path))})
-    pool.wait(ticket)
-    reply = ticket.replies[0]
+    with private_folder(path) as private:  # ffmpeg opens its file itself, and would follow links
+        draft = private / f"film{path.suffix}"
+        ticket = pool.send({0: Call(key, "shoot", (script, draft))})
+        pool.wait(ticket)
+        reply = ticket.replies[0]
+        if reply.failure is None and reply.death is None:
+            draft.replace(path)
     if reply.failure is not None:
         return Video(None, record, _told(reply.failure))
     if reply.death is not None:
@@ -191,18 +198,13 @@ class Film:
             os.environ.setdefault("MUJOCO_GL", "egl")
 
     def shoot(self, script: _Script, path: Path) -> EpisodeRecord:
-        """Play the episode. The file is there afterwards, whole; if nothing could be shown, that is raised."""
+        """Play the episode. The film is in the file afterwards; if nothing could be shown, that is raised."""
         script.registrations.install()
-        draft = path.with_name(f".{path.stem}.new{path.suffix}")
-        try:
-            with contextlib.closing(_Camera(draft)) as camera:
-                record = _replayed(script, camera.look)
-            if not draft.exists():
-                failure = record.failure
-                raise CannotFilm("nothing was shown" if failure is None else f"{failure.where}: {failure.message}")
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        with contextlib.closing(_Camera(path)) as camera:
+            record = _replayed(script, camera.look)
+        if not path.exists():
+            failure = record.failure
+            raise CannotFilm("nothing was shown" if failure is None else f"{failure.where}: {failure.message}")
         return record
 
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from parallel_envs.evaluation.documents import BadDocument, names_of, record_of, record_values
 from parallel_envs.evaluation.records import EpisodeRecord, Trajectory
+from parallel_envs.files import short_name
 from parallel_envs.rollouts.archives import read_archive, write_archive
 
 Array = npt.NDArray[Any]
@@ -61,12 +62,19 @@ def read_episode(path: str | Path) -> SavedEpisode:
         raise BadDocument(f"{path} is not a saved episode: {error}") from error
     if header.get("kind") != KIND or header.get("schema") != SCHEMA:
         raise BadDocument(f"{path} is not a saved episode, or one of another version.")
-    return SavedEpisode(record_of(header["record"]), arrays)
+    try:
+        return SavedEpisode(record_of(header["record"]), arrays)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise BadDocument(f"{path} is damaged: {type(error).__name__}: {error}.") from error
 
 
 def episode_file(folder: str | Path, record: EpisodeRecord, suffix: str = ".npz") -> Path:
-    """Where an episode goes: named by its mission, quoted as in an address, and its number."""
-    return Path(folder) / f"{quote(record.mission, safe=',=+')}-{record.episode:04d}{suffix}"
+    """Where an episode goes: named by its mission, quoted as in an address, and its number.
+
+    A mission's name that is too long for a file is cut, with a checksum at the end that tells it from others.
+    """
+    name = short_name(quote(record.mission, safe=",=+", errors="surrogatepass"), 200)
+    return Path(folder) / f"{name}-{record.episode:04d}{suffix}"
 
 
 def trajectory_arrays(trajectory: Trajectory) -> dict[str, Array]:

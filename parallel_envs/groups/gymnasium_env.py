@@ -17,6 +17,7 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.extras import explained
 from parallel_envs.groups.action_texts import read_action
 from parallel_envs.groups.interface import Outcome
 from parallel_envs.groups.meanings import meanings_of
@@ -40,7 +41,8 @@ class GymnasiumConfig:
 def make(config: GymnasiumConfig) -> GymnasiumEnv:
     """The environment that a configuration names."""
     try:
-        env = gymnasium.make(config.id, **config.kwargs)
+        with explained(f"The environment {config.id!r}"):
+            env = gymnasium.make(config.id, **config.kwargs)
     except gymnasium.error.UnregisteredEnv as error:
         if ":" not in config.id:
             error.add_note(f"If importing a package registers it, name that too: id: package:{config.id}.")

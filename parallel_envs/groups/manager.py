@@ -85,7 +85,8 @@ class EnvStateManager(ClosedAtExit):
     waits for them raises `ClosedError`.
 
     Args:
-        config: A dict, the path of a YAML file, or `GroupsSettings`; see `settings` for what is in it.
+        config: A dict, the path of a YAML file, or `GroupsSettings`; see `settings` for what is in it. A file is taken
+            for your own word: an `id: package:Env-v0` in it imports that package.
         mode: `train` or `val`: which groups, and which seeds.
     """
 

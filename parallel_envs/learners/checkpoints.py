@@ -10,6 +10,9 @@
 An agent's *state* is a dict: `config`, `form` (what its numbers mean: see `forms.py`), `counters` and `generator`,
 which JSON can say, `arrays`, a dict of NumPy arrays, and, if it has a replay buffer, `memory`, that buffer's own state.
 
+Each JSON file has a checksum of what it says itself, and one that does not agree with it is refused. Files of earlier
+formats (checkpoint 1, agent 1 and 2) have none, and are read without.
+
 Agents of the format 1 have no `form`. They are read all the same, and what only a form tells is not checked: that they
 fit is up to whoever loads them. Saving them again gives them one.
 """
@@ -26,10 +29,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from parallel_envs.files import new_folder, place_of, write_down
 from parallel_envs.learners.agent_folders import as_json, folder_names, folders_in
-from parallel_envs.learners.folders import new_folder, place_of
 from parallel_envs.learners.forms import damages, described, differing, misfits
-from parallel_envs.rollouts.archives import archive_writer, read_archive, write_down
+from parallel_envs.rollouts.archives import archive_writer, read_archive
 
 Agent = Hashable
 State = dict[str, Any]
@@ -37,10 +40,11 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 _ALL, _ONE, _ARRAYS, _MEMORY = "checkpoint.json", "agent.json", "arrays.safetensors", "memory.npz"
 _FORMATS = {
-    _ALL: ("parallel_envs checkpoint 1",),
-    _ONE: ("parallel_envs agent 2", "parallel_envs agent 1"),
+    _ALL: ("parallel_envs checkpoint 2", "parallel_envs checkpoint 1"),
+    _ONE: ("parallel_envs agent 3", "parallel_envs agent 2", "parallel_envs agent 1"),
 }
-"""Those that can be read; the first is written."""
+"""Those that can be read; the first is written. It has a checksum of the file itself, which older ones lack."""
+_CHECKSUM = "checksum_of_this_file"
 _SAID_IN_JSON = ("config", "counters", "generator")
 
 
@@ -266,7 +270,7 @@ def _read_arrays(path: Path, checksum: int) -> Arrays:
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     told = {"format": _FORMATS[path.name][0], **content}
     try:
-        text = json.dumps(told, indent=2)
+        text = json.dumps({**told, _CHECKSUM: _checksum_of(told)}, indent=2)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{path.name} cannot say what it is to hold: {error}") from error
     write_down(path, lambda file: file.write(text.encode()))
@@ -284,7 +288,19 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(told, dict) or told.get("format") not in _FORMATS[path.name]:
         found = told.get("format") if isinstance(told, dict) else type(told).__name__
         raise BadCheckpoint(f"{path} is not of the format {_FORMATS[path.name][0]!r}, but {found!r}.")
+    checksum = told.pop(_CHECKSUM, None)
+    is_new = told["format"] == _FORMATS[path.name][0]
+    if (is_new or checksum is not None) and checksum != _checksum_of(told):
+        raise BadCheckpoint(
+            f"{path} is damaged or was changed by hand: its checksum differs. Agents are changed with load_agent, "
+            "frozen and replace_agent."
+        )
     return told
+
+
+def _checksum_of(content: dict[str, Any]) -> int:
+    """Return the checksum of what a JSON file says, whatever its layout. A number equals itself to the last digit."""
+    return zlib.crc32(json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode())
 
 
 def _check_free(target: Path, sign: str) -> None:

@@ -38,7 +38,7 @@ class Choice:
 
 
 def _read(path: Path) -> tuple[str, int]:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         told = json.loads(path.read_bytes())
         if isinstance(told[_MODE], str) and isinstance(told[_SINCE], int):
             return told[_MODE], told[_SINCE]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
@@ -16,7 +15,12 @@ class Claim:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._descriptor: int | None = os.open(folder, os.O_RDONLY)
+        self._descriptor: int | None = None
+        try:
+            import fcntl
+        except ImportError:
+            return  # the system has no such locks
+        self._descriptor = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -11,8 +11,8 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
+from parallel_envs.files import open_to_append, write_whole
 from parallel_envs.learners.run_folder import METRICS, BadRun
-from parallel_envs.rollouts.archives import write_whole
 
 Agent = Hashable
 
@@ -33,8 +33,8 @@ class MetricLines:
         self._open()
 
     def _open(self) -> None:
-        self._file = (self._folder / METRICS).open("ab", buffering=0)
-        self._end = self._file.tell()  # where the last whole line ends
+        self._file = open_to_append(self._folder / METRICS)
+        self._end = self._file.seek(0, os.SEEK_END)  # where the last whole line ends
 
     def add(self, counts: Mapping[str, Any], agents: Mapping[Agent, Mapping[str, float]]) -> None:
         """A line: `counts`, and each agent's metrics. What is not finite becomes null."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from parallel_envs.learners.runs import newest_checkpoint, settings_of
 from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings
+from parallel_envs.trust import check_env
 
 MAY_CHANGE = frozenset(
     (
@@ -37,13 +38,19 @@ _FOLLOWS = ("checkpoint_every", "log_every")  # from `total_steps`, where nothin
 
 
 def settings_to_go_on(
-    folder: str | Path, config: str | Path | None, overrides: Sequence[str]
+    folder: str | Path, config: str | Path | None, overrides: Sequence[str], trust: Sequence[str] = ()
 ) -> tuple[TrainSettings, TrainSettings]:
-    """With which settings a run goes on, and those that it had. BadSettings if that would be another run."""
+    """Return the settings with which a run goes on, and those that it had. BadSettings if that would be another run.
+
+    UntrustedName if the environment is named by the run's own settings.yaml alone, and is none that a file may name
+    (see `trust.py`). One that `config` or an override names was named by the user.
+    """
     stored = load_settings(settings_of(folder))
     follow = {name: getattr(stored, name) for name in _FOLLOWS}
     settings = load_settings(config or settings_of(folder), overrides, follow)
     _check_same(settings, stored, folder)
+    if config is None and not any(override.startswith("env=") for override in overrides):
+        check_env(settings.env, settings.env_kwargs, settings_of(folder), trust)
     return settings, stored
 
 

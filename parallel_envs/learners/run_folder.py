@@ -16,9 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from parallel_envs.files import write_whole
 from parallel_envs.learners.checkpoints import is_checkpoint
-from parallel_envs.learners.folders import remove
-from parallel_envs.rollouts.archives import write_whole
 
 SETTINGS, ABOUT, CHOSEN, METRICS = "settings.yaml", "run.json", "chosen.json", "metrics.jsonl"
 BOARD, CHECKPOINTS = "tensorboard", "checkpoints"
@@ -94,17 +93,3 @@ def way_back(folder: Path, bad: Path) -> str:
     if not older:
         return "There is no older one to go on from: begin the run anew in another folder."
     return f"Remove {bad} to go on from the one before, {older[-1].name}."
-
-
-def forget(checkpoint: Path) -> None:
-    """Under a name that is no checkpoint's first: what is half removed must not be taken for one."""
-    doomed = checkpoint.with_name(f".{checkpoint.name}.old")
-    remove(doomed)
-    checkpoint.rename(doomed)
-    remove(doomed)
-
-
-def sweep(folder: Path) -> None:
-    """Have nothing be there of a process that was killed while it wrote a checkpoint or removed one."""
-    for left_over in (folder / CHECKPOINTS).glob(".*"):
-        remove(left_over)

@@ -15,21 +15,21 @@ from pathlib import Path
 from typing import Any, Self
 
 from parallel_envs.closing import ClosedAtExit
+from parallel_envs.files import discard, sweep
 from parallel_envs.learners.boards import Board
 from parallel_envs.learners.choice import Choice
 from parallel_envs.learners.claims import Claim
 from parallel_envs.learners.metric_lines import MetricLines, read_metrics
 from parallel_envs.learners.run_folder import (
     ABOUT,
+    CHECKPOINTS,
     SETTINGS,
     BadRun,
     checkpoints_in,
-    forget,
     newest_checkpoint,
     newest_whole,
     place_of_checkpoint,
     settings_of,
-    sweep,
     way_back,
     write_json,
     write_settings,
@@ -117,7 +117,7 @@ class Run(ClosedAtExit):
         """Have nothing be there that is newer than the checkpoint at so many steps."""
         self._metrics.drop_after(steps)
         self._choice.go_back(steps)
-        sweep(self.folder)
+        sweep(self.folder / CHECKPOINTS)
 
     def way_back(self, bad: Path) -> str:
         """What to do about a checkpoint that cannot be read."""
@@ -164,7 +164,7 @@ class Run(ClosedAtExit):
         self._board.try_again()
         try:
             for old in checkpoints_in(self.folder)[: -self._keep]:
-                forget(old)
+                discard(old)
         except OSError as error:  # they are forgotten when the next one is saved
             _log.warning("Old checkpoints in %s could not be removed: %s", self.folder, str(error))
         return folder

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from parallel_envs.learners.setting_mistakes import told
-from parallel_envs.yaml_files import settings_in, value_of
+from parallel_envs.yaml_files import DEEPEST, settings_in, value_of
 
 OnFailure = Literal["restart", "raise"]
 UpdateMode = Literal["sequential", "thread", "process", "fused", "auto"]
@@ -243,6 +243,8 @@ def _replace(content: dict[str, Any], override: str) -> None:
     if not equals or not key:
         raise BadSettings(f"The override {override!r} has not the form key=value, as in seed=3.")
     *path, last = key.split(".")
+    if len(path) > DEEPEST:
+        raise BadSettings(f"The override {override[:80]}... leads into more than {DEEPEST} blocks within one another.")
     for step in path:
         content = content.setdefault(step, {})
         if not isinstance(content, dict):

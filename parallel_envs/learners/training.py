@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
+from parallel_envs.files import short_name
 from parallel_envs.learners.averages import Averages
 from parallel_envs.learners.brain import NothingLearnt
 from parallel_envs.learners.checkpoints import BadCheckpoint, load_checkpoint
@@ -58,16 +59,29 @@ def begin(config: str | Path, overrides: Sequence[str] = ()) -> Path:
     return folder
 
 
-def go_on(folder: str | Path, config: str | Path | None = None, overrides: Sequence[str] = ()) -> Path:
+def go_on(
+    folder: str | Path,
+    config: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    trust: Sequence[str] = (),
+) -> Path:
     """Train on from the newest checkpoint in a run's folder. Returns the folder.
 
     Other settings (a file, overrides) may be given as far as what is learnt does not depend on them. They are
     remembered in the folder. A run that has made `total_steps` already is told to be done, and left as it is.
 
+    Args:
+        folder: The run's folder.
+        config: A settings file to use in place of the run's own.
+        overrides: Settings to replace, as `key=value`.
+        trust: Modules whose environments the run's own settings.yaml may name.
+
     Raises:
+        UntrustedName: The run's own settings.yaml names an environment of another module.
         NothingLearnt: As `train` does, also for a run that was done before.
     """
-    settings, stored = settings_to_go_on(folder, config, overrides)
+    settings, stored = settings_to_go_on(folder, config, overrides, trust)
     with _shown() as console:
         if told := why_done(folder, settings.total_steps):
             console.print(told, markup=False, highlight=False, soft_wrap=True)
@@ -278,7 +292,7 @@ def _run_options(settings: TrainSettings) -> dict[str, Any]:
 
 
 def _new_folder(name: str) -> Path:
-    return Path("runs") / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    return Path("runs") / f"{short_name(name, 200)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
 @contextlib.contextmanager

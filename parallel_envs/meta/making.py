@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from parallel_envs.extras import explained
 from parallel_envs.meta.config import MultiEpisodeConfig
 from parallel_envs.meta.inner_task import AnyEnv
 from parallel_envs.meta.multi_episode import MultiEpisodeWrapper
@@ -126,7 +127,8 @@ def _settings(
 def _bare_env(env_id: EnvId, kwargs: dict[str, Any]) -> AnyEnv:
     if isinstance(env_id, str | EnvSpec):
         try:
-            return gymnasium.make(env_id, **kwargs)
+            with explained(f"The environment {env_id!r}"):
+                return gymnasium.make(env_id, **kwargs)
         except gymnasium.error.UnregisteredEnv:
             if isinstance(env_id, str):
                 find_spec(env_id)  # raises the same, and says what may have been meant

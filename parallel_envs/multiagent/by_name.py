@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.extras import advice_for, explained
 from parallel_envs.multiagent.loading import ModuleFactory
 from parallel_envs.multiagent.nearest import nearest_module
 from parallel_envs.spelling import hint
@@ -49,8 +50,10 @@ def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: str =
 
 
 def _advice(name: str) -> str:
+    if advice := advice_for(name):
+        return advice.strip()
     if (written := with_package(name)) is not None:
-        return f"Write {written!r}, so that its package is imported."
+        return f"Write {written!r}, so that its package is imported.{advice_for(written.partition(':')[0])}"
     close = nearest_module(name)
     return _FORMS if close is None else f"Did you mean {close!r}?"
 
@@ -71,7 +74,8 @@ class FactoryByName:
 
     def __call__(self) -> Any:
         module, function = self.name.split(":")
-        found = importlib.import_module(module)
+        with explained(f"The environment {self.name!r}"):
+            found = importlib.import_module(module)
         if not hasattr(found, function):
             raise AttributeError(f"The module {module!r} has no attribute {function!r}.{hint(function, dir(found))}")
         env = getattr(found, function)(**self.kwargs)
@@ -87,7 +91,8 @@ class GymnasiumFactory:
 
     def __call__(self) -> OneAgent:
         try:
-            return OneAgent(gymnasium.make(self.name, **self.kwargs))
+            with explained(f"The environment {self.name!r}"):
+                return OneAgent(gymnasium.make(self.name, **self.kwargs))
         except gymnasium.error.UnregisteredEnv:
             find_spec(self.name)  # raises the same, and says what may have been meant
             raise

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from parallel_envs.errors import MissingExtra
+from parallel_envs.extras import explained
 from parallel_envs.multiagent.conversion import quicker
 from parallel_envs.multiagent.joint_env import JointEnv
 from parallel_envs.multiagent.nearest import no_module
@@ -47,7 +49,10 @@ class ModuleFactory:
 
     def __call__(self) -> Any:
         try:
-            module = importlib.import_module(self.path)
+            with explained(f"The environment {self.path!r}"):
+                module = importlib.import_module(self.path)
+        except MissingExtra:
+            raise
         except ModuleNotFoundError as error:
             if error.name is None or not f"{self.path}.".startswith(f"{error.name}."):
                 raise  # the module is there, and imports what is not

@@ -14,12 +14,16 @@ import dataclasses
 import importlib
 import inspect
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from parallel_envs.errors import MissingExtra
+from parallel_envs.extras import explained
+from parallel_envs.files import is_file
 from parallel_envs.spelling import hint
+from parallel_envs.trust import check_policy
 
 SHORT_NAMES = {
     "random": "parallel_envs.policies:RandomAgent",
@@ -27,7 +31,7 @@ SHORT_NAMES = {
 }
 
 FOLDER_FILE = "policy.json"
-"""In a policy's folder: its `class` and `kwargs`."""
+"""In a policy's folder: its `class` and `kwargs`. The class must be one that a file may name: see `trust.py`."""
 
 TRAINED = "parallel_envs.learners.trained:TrainedAgent"
 _OF_LEARNERS = ("run.json", "checkpoint.json", "agent.json")
@@ -60,8 +64,12 @@ class PolicySpec:
     known: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, text: Any) -> PolicySpec:
-        """A spec from its text. Raises what is wrong with it."""
+    def parse(cls, text: Any, trust: Iterable[str] = ()) -> PolicySpec:
+        """Return the spec that a text stands for. Raises what is wrong with it.
+
+        `trust`: modules whose classes a folder's `policy.json` may name, beside the policies of this package. Raises
+        `UntrustedName` for others: a folder may come from a stranger, and to make a policy runs its code.
+        """
         if isinstance(text, PolicySpec):
             return text
         if not isinstance(text, str) or not text.strip():
@@ -69,12 +77,12 @@ class PolicySpec:
                 f"The policy {text!r} is no text. Give a name, package.module:Class, a folder, or class=..."
             )
         if "=" in text:
-            return _of_parts(text)
+            return _of_parts(text, trust)
         if text in SHORT_NAMES:
             return cls(SHORT_NAMES[text])
-        if (Path(text) / FOLDER_FILE).is_file():
-            return _of_folder(Path(text))
-        if any((Path(text) / name).is_file() for name in _OF_LEARNERS):
+        if is_file(Path(text) / FOLDER_FILE):
+            return _of_folder(Path(text), trust)
+        if any(is_file(Path(text) / name) for name in _OF_LEARNERS):
             return cls(TRAINED, text)
         if ":" not in text:
             raise ValueError(
@@ -124,10 +132,12 @@ class PolicySpec:
     def _class(self) -> Any:
         module, _, name = self.class_path.partition(":")
         try:
-            found = importlib.import_module(module)
+            with explained(f"The policy {self.data_path or self.class_path!r}"):
+                found = importlib.import_module(module)
+        except MissingExtra:
+            raise
         except ImportError as error:
-            needs = ' Install what it needs: pip install "parallel-envs[learn]".' if TRAINED.startswith(module) else ""
-            text = f"The module of the policy {self.class_path!r} cannot be imported: {error}.{needs}"
+            text = f"The module of the policy {self.class_path!r} cannot be imported: {error}."
             raise ImportError(text) from error
         if not hasattr(found, name):
             raise AttributeError(
@@ -155,12 +165,15 @@ def _needed(kind: Any) -> Collection[str]:
     return [name for name, one in parameters.items() if one.default is one.empty and one.kind in named]
 
 
-def load_policy(spec: str | PolicySpec, agent: Any = None, **known: Any) -> Any:
-    """The policy that a spec describes, for an agent of which something is known (see `PolicySpec`)."""
-    return PolicySpec.parse(spec).for_agent(agent, **known).make()
+def load_policy(spec: str | PolicySpec, agent: Any = None, *, trust: Iterable[str] = (), **known: Any) -> Any:
+    """The policy that a spec describes, for an agent of which something is known (see `PolicySpec`).
+
+    `trust`: see `PolicySpec.parse`.
+    """
+    return PolicySpec.parse(spec, trust).for_agent(agent, **known).make()
 
 
-def _of_parts(text: str) -> PolicySpec:
+def _of_parts(text: str, trust: Iterable[str]) -> PolicySpec:
     parts = dict(part.partition("=")[::2] for part in text.split(","))
     parts = {key.strip(): value.strip() for key, value in parts.items()}
     if unknown := [key for key in parts if key not in _KEYS]:
@@ -169,7 +182,7 @@ def _of_parts(text: str) -> PolicySpec:
         )
     if "class" not in parts:
         raise ValueError(f"The policy {text!r} has no class. Write class=package.module:Class,...")
-    base = PolicySpec.parse(parts["class"])
+    base = PolicySpec.parse(parts["class"], trust)
     try:
         proportion = float(parts.get("proportion", 1.0))
     except ValueError:
@@ -179,9 +192,14 @@ def _of_parts(text: str) -> PolicySpec:
     return dataclasses.replace(base, data_path=parts.get("data", base.data_path), proportion=proportion)
 
 
-def _of_folder(folder: Path) -> PolicySpec:
+def _of_folder(folder: Path, trust: Iterable[str]) -> PolicySpec:
+    file = folder / FOLDER_FILE
     try:
-        told = json.loads((folder / FOLDER_FILE).read_text(encoding="utf-8"))
-        return PolicySpec(str(told["class"]), str(folder), dict(told.get("kwargs", {})))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder / FOLDER_FILE} is not a policy's file ({error!r}). It needs a 'class'.") from error
+        content = json.loads(file.read_text(encoding="utf-8"))
+        path, kwargs = content["class"], content.get("kwargs", {})
+        if not isinstance(path, str) or not isinstance(kwargs, dict):
+            raise TypeError(f"class={path!r}, kwargs={kwargs!r}")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{file} is not a policy's file ({error!r}). It needs a 'class'.") from error
+    check_policy(path, file, trust)
+    return PolicySpec(path, str(folder), kwargs)

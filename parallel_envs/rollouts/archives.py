@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -13,9 +12,16 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from parallel_envs.files import write_whole
+
 Array = npt.NDArray[Any]
 
 _HEADER = "header.json"  # has a dot, so it is the name of no array
+_DAMAGED = (
+    *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError),
+    *(MemoryError, SyntaxError, zipfile.BadZipFile, zlib.error),
+)
+"""What zipfile, NumPy and JSON raise for bytes that are not theirs."""
 
 
 def write_archive(path: str | Path, header: dict[str, Any], arrays: dict[str, Array]) -> None:
@@ -38,42 +44,5 @@ def read_archive(path: str | Path) -> tuple[dict[str, Any], dict[str, Array]]:
         return dict(json.loads(entries.pop(_HEADER).tobytes())), entries
     except FileNotFoundError:
         raise
-    except (
-        ValueError,
-        KeyError,
-        OSError,
-        EOFError,
-        TypeError,
-        AttributeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except _DAMAGED as error:
         raise ValueError(f"{path} is damaged, or is not a file of stored arrays: {error}") from error
-
-
-def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write a file beside `path`, have the disk hold it, and rename it: whoever looks sees the old file or the new."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        write_down(beside, write)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-def write_down(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write a file and have the disk hold what is in it."""
-    with path.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the disk hold the names in a folder."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

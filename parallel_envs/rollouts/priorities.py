@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Space
 
+from parallel_envs.extras import require
 from parallel_envs.rollouts.replay import ReplayBuffer, check_generator
 from parallel_envs.rollouts.ring import Indices
 from parallel_envs.vector.numbers import check_share, is_number
@@ -97,13 +98,8 @@ class CpprbPriorities(Priorities):
     """The same in cpprb's segment trees, quicker with large rings. What it draws does not depend on the generator."""
 
     def __init__(self, capacity: int, alpha: float) -> None:
-        try:
-            cpprb = importlib.import_module("cpprb")
-        except ImportError as error:
-            raise ModuleNotFoundError(
-                'sampler="cpprb" needs the library cpprb, which is not installed. Install it with `pip install '
-                'parallel-envs[replay]`, or leave sampler="tree".'
-            ) from error
+        require('sampler="cpprb" (the other choice is "tree")', "cpprb")
+        cpprb = importlib.import_module("cpprb")
         columns = {"place": {"dtype": np.int64}}
         self._ring = cpprb.PrioritizedReplayBuffer(capacity, columns, alpha=alpha, eps=_LEAST_PRIORITY)
 

@@ -17,6 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import cores_here, unpicklable_part
+from parallel_envs.extras import EXTRA_OF, advice_for, require
 from parallel_envs.spelling import hint, is_one_of
 from parallel_envs.tasks import TaskSource
 from parallel_envs.vector.numbers import check_whole
@@ -76,6 +77,8 @@ def find_spec(env_id: str) -> EnvSpec | None:
         spec = gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
         if ":" in env_id:
+            if (module := env_id.partition(":")[0]).partition(".")[0] in EXTRA_OF:
+                require(f"The environment {env_id!r}", module)
             return None
         raise gymnasium.error.NameNotFound(f"{error} {_where_it_may_be(env_id)}") from error
     return _copied(spec)
@@ -105,7 +108,8 @@ def _where_it_may_be(env_id: str) -> str:
     if re.fullmatch(r"[a-z]\w*(\.\w+)+_v\d+", env_id):
         return "It looks like a module of PettingZoo's kind: that is for parallel_envs.multiagent.MultiAgentEnvManager."
     written = with_package(env_id) or f"package:{env_id}"
-    return f"If a package registers it, import that package first, or write {written!r}."
+    missing = advice_for(written.partition(":")[0])
+    return f"If a package registers it, import that package first, or write {written!r}.{missing}"
 
 
 def check_count(name: str, value: Any, *, at_most: int | None = None, what: str = "") -> None:

@@ -88,7 +88,7 @@ def test_callables_and_dicts() -> None:
         ("no_such_thing_at_all", "is unknown"),
         ("Nothing*Fits", "No mission fits"),
         ("CartPole-v1?oops", "name\\?key=value"),
-        ("CartPole-v1?a={", "cannot be read"),
+        ("CartPole-v1?a={", "is not YAML"),
         ([], "No mission was given"),
         ([3], "The mission 3 is none"),
         (["CartPole-v1", "CartPole-v1"], "Two missions are called 'CartPole-v1'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import multiprocessing
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from parallel_envs.learners import folders
+from parallel_envs import files
 from parallel_envs.learners.checkpoints import (
     BadCheckpoint,
     Checkpoint,
@@ -118,7 +119,7 @@ def test_a_new_checkpoint_takes_the_place_of_the_old_one(folder: Path) -> None:
 
 
 def test_so_it_does_where_names_cannot_be_exchanged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "_exchanged", lambda *_: False)
+    monkeypatch.setattr(files, "_exchanged", lambda *_: False)
     save_checkpoint(folder, {"red": state(9)})
     assert list(load_checkpoint(folder).agents) == ["red"]
     assert list(folder.parent.iterdir()) == [folder]
@@ -243,6 +244,44 @@ def test_a_missing_file_is_named_with_its_agent(folder: Path, file: str) -> None
         load_checkpoint(folder)
 
 
+def as_earlier_versions_wrote_it(path: Path) -> None:
+    """Take the checksum out of a JSON file, and have it say an earlier format."""
+    told = json.loads(path.read_text())
+    del told["checksum_of_this_file"]
+    earlier = {"checkpoint.json": "parallel_envs checkpoint 1", "agent.json": "parallel_envs agent 2"}
+    path.write_text(json.dumps({**told, "format": earlier[path.name]}))
+
+
+def test_checkpoints_of_earlier_versions_are_read(folder: Path) -> None:
+    whole = load_checkpoint(folder)
+    for path in folder.rglob("*.json"):
+        as_earlier_versions_wrote_it(path)
+    old = load_checkpoint(folder)
+    assert_same_batch(old.agents, whole.agents)
+    assert old.about == whole.about
+
+
+@pytest.mark.parametrize("file", ["checkpoint.json", "blue/agent.json"])
+def test_no_digit_of_a_json_file_changes_unnoticed(file: str, folder: Path) -> None:
+    """Nor does a letter of a name, nor the checksum, nor the format."""
+    path = folder / file
+    text = path.read_text()
+    places = [place for place, letter in enumerate(text) if letter.isalnum()]
+    for place in places[:: max(1, len(places) // 300)]:
+        other = "8" if text[place] != "8" else "3"
+        path.write_text(text[:place] + other + text[place + 1 :])
+        with pytest.raises(BadCheckpoint, match=re.escape(path.name)):
+            load_checkpoint(folder)
+    path.write_text(text)
+    load_checkpoint(folder)
+
+
+def test_how_a_json_file_is_laid_out_does_not_matter(folder: Path) -> None:
+    for path in folder.rglob("*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
+    load_checkpoint(folder)
+
+
 def test_arrays_of_another_agent_are_refused(folder: Path) -> None:
     (folder / "red/arrays.safetensors").write_bytes((folder / "7/arrays.safetensors").read_bytes())
     with pytest.raises(BadCheckpoint, match=r"agent 'red'.*not the file that was written"):
@@ -261,6 +300,7 @@ def test_an_agent_in_anothers_folder_is_not_taken_for_it(folder: Path) -> None:
 def test_two_agents_in_one_folder_are_refused(folder: Path) -> None:
     """An earlier version wrote such tables for agents named "a-2", "A" and "a"."""
     path = folder / "checkpoint.json"
+    as_earlier_versions_wrote_it(path)
     path.write_text(path.read_text().replace('"folder": "7"', '"folder": "red"'))
     for act in (lambda: load_checkpoint(folder), lambda: load_agent(folder, "blue")):
         with pytest.raises(BadCheckpoint, match="two agents are in one folder"):
@@ -270,6 +310,7 @@ def test_two_agents_in_one_folder_are_refused(folder: Path) -> None:
 @pytest.mark.parametrize("agents", [None, [3], [{"agent": "red"}], [{"agent": [], "folder": "red"}]])
 def test_a_table_of_agents_that_makes_no_sense_is_refused(agents: Any, folder: Path) -> None:
     path = folder / "checkpoint.json"
+    as_earlier_versions_wrote_it(path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "agents": agents}))
     with pytest.raises(BadCheckpoint, match="does not say which agents"):
         load_checkpoint(folder)
@@ -376,14 +417,16 @@ def test_before_and_after_everything_that_is_removed_the_checkpoint_is_whole(
         found.append(len(load_checkpoint(folder).agents))
 
     removed = shutil.rmtree
+    folder.with_name(f".{folder.name}.killed.new").mkdir()  # is removed before the new one is there
     monkeypatch.setattr(shutil, "rmtree", watched)
     save_checkpoint(folder, {"red": state(9)})
     assert (found[0], found[-1]) == (3, 1)
 
 
 def test_what_a_killed_process_left_is_swept_away(folder: Path) -> None:
-    draft = folder.with_name(f".{folder.name}.new")
-    draft.mkdir()
-    (draft / "agent.json").write_text(json.dumps({}))
+    for name in (f".{folder.name}.new", f".{folder.name}.k3d_9.new"):
+        draft = folder.with_name(name)
+        draft.mkdir()
+        (draft / "agent.json").write_text(json.dumps({}))
     save_checkpoint(folder, {"red": state(9)})
     assert list(folder.parent.iterdir()) == [folder]

@@ -19,6 +19,7 @@ from parallel_envs.learners.runs import read_metrics
 from parallel_envs.learners.updates import AutoUpdates
 from parallel_envs.testing import assert_same_batch
 from tests.learners.command_lines import CHECKPOINT_STEPS, KINDS, PLAIN, Train, command, killed_run, learnt, newest
+from tests.learners.test_checkpoints import as_earlier_versions_wrote_it
 from tests.learners.test_independent import Pressing
 
 
@@ -232,6 +233,7 @@ def test_an_environment_whose_agents_changed_is_told(train: Train, tmp_path: Pat
     folder = tmp_path / "run"
     train(f"folder={folder}", "total_steps=8")
     for path in (newest(folder) / "checkpoint.json", newest(folder) / "agent_0" / "agent.json"):
+        as_earlier_versions_wrote_it(path)  # with its checksum it would be refused for that
         path.write_text(path.read_text().replace('"agent": "agent_0"', '"agent": "somebody"'))
     done = train("total_steps=99", resume=folder)
     assert done.exit_code == 2

@@ -198,5 +198,5 @@ def test_drawing_from_an_empty_buffer_is_refused(sampler: str) -> None:
 
 def test_without_cpprb_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cpprb", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install parallel-envs\[replay\]"):
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "parallel-envs\[replay\]"'):
         a_life("cpprb")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
@@ -21,12 +21,14 @@ from typing import Any, Self
 from parallel_envs.learners.brain import Diverged, NothingLearnt
 from parallel_envs.learners.checkpoints import load_checkpoint, save_checkpoint
 from parallel_envs.learners.meta.architectures import AGENT
+from parallel_envs.learners.meta.families import KNOWN
 from parallel_envs.learners.meta.player import Player
-from parallel_envs.learners.meta.settings import MetaSettings
+from parallel_envs.learners.meta.settings import MetaSettings, load_settings
 from parallel_envs.learners.runs import CheckpointNotSaved, Run, settings_of
 from parallel_envs.learners.settings import BadSettings
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.threads import one_thread
+from parallel_envs.trust import check_env
 
 _DEFAULT_ITERS = 100
 
@@ -260,11 +262,13 @@ class Learner(Player):
         self._learnt_from, self._is_whole = self._num_rollouts, True
 
     @classmethod
-    def resume(cls, folder: str | Path, **overrides: Any) -> Self:
+    def resume(cls, folder: str | Path, *, trust: Sequence[str] = (), **overrides: Any) -> Self:
         """A learner that goes on from the newest checkpoint of a run. `train` does so in the same folder.
 
         Args:
             folder: The run's.
+            trust: Modules whose environments the run's settings.yaml may name. UntrustedName for others: see
+                `parallel_envs.trust`.
             **overrides: Settings that are to be others, as far as what is learnt does not depend on them.
         """
         if odd := sorted(overrides.keys() - MAY_CHANGE):
@@ -272,6 +276,8 @@ class Learner(Player):
                 f"`{odd[0]}` is what the run in {folder} depends on. Begin a run of its own with it; one that goes on "
                 f"may change {', '.join(f'`{name}`' for name in sorted(MAY_CHANGE))}."
             )
+        stored = load_settings(settings_of(folder)).env
+        check_env(KNOWN.get(stored.env_name, stored.env_name), stored.env_kwargs, settings_of(folder), trust)
         run, newest = Run.resume(folder, tensorboard=False)
         run.close()
         learner = cls(settings_of(folder), **{**overrides, "policy.begin_with": None})  # it has begun

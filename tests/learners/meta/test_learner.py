@@ -268,7 +268,7 @@ def test_a_run_that_is_resumed_goes_on_as_one_that_was_never_ended(
         with pytest.raises(Pulled):
             learner.train(tmp_path / "cut")
     assert len(lines(tmp_path / "cut")) == 3
-    with Learner.resume(tmp_path / "cut") as learner:
+    with Learner.resume(tmp_path / "cut", trust=["tests"]) as learner:
         assert learner.num_iters_done == 2
         assert learner.train() == tmp_path / "cut"
         np.testing.assert_array_equal(weights(learner), wanted)
@@ -298,7 +298,7 @@ def test_ctrl_c_while_learning_leaves_a_checkpoint_with_what_was_learnt(
         assert learner.num_iters_done == 3
         wanted = weights(learner)
     assert [line["update"] for line in lines(tmp_path / "run")] == [1, 2, 3]
-    with Learner.resume(tmp_path / "run") as learner:
+    with Learner.resume(tmp_path / "run", trust=["tests"]) as learner:
         assert learner.num_iters_done == 3
         assert not learner.finished
         np.testing.assert_array_equal(weights(learner), wanted)
@@ -312,7 +312,7 @@ def test_ctrl_c_while_collecting_leaves_a_checkpoint_of_the_last_whole_iteration
         patched.setattr(learner.agent, "policy", _struck_in(3, learner.agent.policy))
         with pytest.raises(KeyboardInterrupt):
             learner.train(tmp_path / "run")
-    with Learner.resume(tmp_path / "run") as learner:
+    with Learner.resume(tmp_path / "run", trust=["tests"]) as learner:
         assert learner.num_iters_done == 2
         learner.train()
         assert learner.finished
@@ -389,10 +389,10 @@ def test_a_process_that_is_killed_leaves_a_run_that_goes_on(tmp_path: Path) -> N
         while int(child.stdout.readline()) < 3:
             pass
         child.kill()
-    with Learner.resume(tmp_path / "run") as learner:
+    with Learner.resume(tmp_path / "run", trust=["tests"]) as learner:
         done = learner.num_iters_done
         assert done >= 2
-    with Learner.resume(tmp_path / "run", **{"train.num_iters": done + 1}) as learner:
+    with Learner.resume(tmp_path / "run", trust=["tests"], **{"train.num_iters": done + 1}) as learner:
         learner.train()
         got = weights(learner)
     with Learner(settings(train__num_iters=done + 1)) as learner:
@@ -404,8 +404,8 @@ def test_a_run_that_goes_on_keeps_what_it_depends_on(tmp_path: Path) -> None:
     with Learner(settings()) as learner:
         learner.train(tmp_path / "run")
     with pytest.raises(BadSettings, match=r"`seed` is what the run in .* depends on"):
-        Learner.resume(tmp_path / "run", seed=5)
-    with Learner.resume(tmp_path / "run", **{"train.num_iters": 3, "env.num_envs": 2}) as learner:
+        Learner.resume(tmp_path / "run", trust=["tests"], seed=5)
+    with Learner.resume(tmp_path / "run", trust=["tests"], **{"train.num_iters": 3, "env.num_envs": 2}) as learner:
         assert not learner.finished
         learner.train()
         assert learner.num_iters_done == 3
@@ -431,7 +431,7 @@ def test_a_run_that_began_with_another_goes_on_without_it(tmp_path: Path) -> Non
         learner.train(tmp_path / "second")
         wanted = weights(learner)
     shutil.rmtree(folder)
-    with Learner.resume(tmp_path / "second") as learner:
+    with Learner.resume(tmp_path / "second", trust=["tests"]) as learner:
         np.testing.assert_array_equal(weights(learner), wanted)
 
 

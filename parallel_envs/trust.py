@@ -1,0 +1,159 @@
+"""Which names in a file may become an import or a call.
+
+A run folder, a policy folder or a checkpoint may come from a stranger, and to import a module is to run it. So a name
+that stands in such a file is followed only if it leads to
+
+- a policy or an environment that this package brings itself (`OUR_POLICIES`, `OUR_ENVS`),
+- an environment that is registered with Gymnasium in this process, or one of a few known families of environments that
+  are installed (`mpe2`, `pettingzoo`, `ale_py`, ...),
+- a module that the user trusts: `--trust MODULE` on the command line, `trust=[...]` in Python.
+
+Anything else is an `UntrustedName`. Names that the user gives (on the command line, in code, in a settings or mission
+file that the user names as such) are the user's own words and are not checked. Not everything in this package is
+allowed, because a few of its functions call whatever their arguments name (`load_policy`) or remove folders.
+
+`policies/specs.py` asks for `policy.json`; `learners/resuming.py` and `learners/meta/learner.py` ask for the
+`settings.yaml` of a run that goes on; `cli/evaluate.py` asks for missions and policies that only a results file names.
+Whatever else learns to make something by a name in a file must ask here, too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import types
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from parallel_envs.errors import UntrustedName
+
+__all__ = ["OUR_ENVS", "OUR_POLICIES", "check_env", "check_policy", "trusted_modules"]
+
+OUR_POLICIES = frozenset(
+    {
+        "parallel_envs.learners.trained:SamplingAgent",
+        "parallel_envs.learners.trained:TrainedAgent",
+        "parallel_envs.policies:NoopAgent",
+        "parallel_envs.policies:RandomAgent",
+        "parallel_envs.policies.ready:NoopAgent",
+        "parallel_envs.policies.ready:RandomAgent",
+    }
+)
+"""Policies of this package that run nothing else, whatever their arguments are."""
+
+_TUPLE_AGENTS = "parallel_envs.testing.tuple_agents:tuple_agents"
+OUR_ENVS = frozenset(
+    {
+        "parallel_envs.testing.ant_direction:AntDirection",
+        "parallel_envs.testing.families:BanditEnv",
+        "parallel_envs.testing.families:GridNaviEnv",
+        "parallel_envs.testing.families:PointRobotEnv",
+        "parallel_envs.testing.families:TabularMDPEnv",
+        "parallel_envs.testing.matrix_games:MatrixGame",
+        "parallel_envs.testing.matrix_games:climbing",
+        "parallel_envs.testing.matrix_games:penalty",
+        "parallel_envs.testing.scripted:ScriptedEnv",
+        _TUPLE_AGENTS,
+    }
+)
+"""The same for environments. `tuple_agents` makes the Gymnasium id in its argument `env`, which is checked as well."""
+
+_FAMILIES = frozenset({"ale_py", "gymnasium", "gymnasium_robotics", "lbforaging", "metaworld", "minigrid", "mpe2"})
+"""Packages of environments that may be imported if they are installed: `ale_py:ALE/Pong-v5`, `mpe2.simple_v3`."""
+_PETTINGZOO = ("pettingzoo.atari", "pettingzoo.butterfly", "pettingzoo.classic", "pettingzoo.sisl")
+_CALLS_OTHERS = frozenset({"GymV21Environment-v0", "GymV26Environment-v0"})
+"""Ids of Gymnasium's own that import whatever their arguments name."""
+
+
+def trusted_modules(trust: Any) -> tuple[str, ...]:
+    """Return the modules that the user trusts. Raise TypeError or ValueError for what names no modules."""
+    if isinstance(trust, str) or not isinstance(trust, Iterable):
+        raise TypeError(f"trust={trust!r} is not a list of modules. Give their names, such as ['my_agents'].")
+    modules = tuple(trust)
+    for module in modules:
+        if not isinstance(module, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", module):
+            raise ValueError(f"The trusted module {module!r} is not a module's name. Give one such as 'my_agents'.")
+    return modules
+
+
+def check_policy(path: str, file: str | Path, trust: Iterable[str] = ()) -> None:
+    """Raise `UntrustedName` unless the `package.module:Class` that `file` names may be imported and called.
+
+    A trusted module is imported here to see whether the class is its own: a name that the module has only imported
+    itself, such as `subprocess.Popen`, does not become trusted by that.
+    """
+    modules = trusted_modules(trust)
+    if path not in OUR_POLICIES:
+        _check_import(path, "policy", file, modules)
+
+
+def check_env(name: str, kwargs: Mapping[str, Any], file: str | Path, trust: Iterable[str] = ()) -> None:
+    """Raise `UntrustedName` unless the environment that `file` names, with these arguments, may be made.
+
+    `name` has one of the forms that `multiagent.by_name.env_factory` takes: `package.module:factory`, a PettingZoo
+    module, or a Gymnasium id.
+    """
+    modules = trusted_modules(trust)
+    if name == _TUPLE_AGENTS:
+        _check_id(str(kwargs.get("env", "")), file, modules)
+    elif name in OUR_ENVS:
+        return
+    elif re.fullmatch(r"[\w.]+:\w+", name):
+        _check_import(name, "environment", file, modules)
+    else:
+        _check_id(name, file, modules)
+
+
+def _check_import(path: str, what: str, file: str | Path, trust: tuple[str, ...]) -> None:
+    module, _, name = path.partition(":")
+    if not _is_within(module, trust):
+        raise _untrusted(path, what, module, file)
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        return  # whoever makes it says what is missing, and which name may have been meant
+    home = getattr(found, "__module__", None)
+    if isinstance(found, type | types.FunctionType | types.BuiltinFunctionType) and not _is_within(str(home), trust):
+        raise _untrusted(path, what, str(home), file)
+
+
+def _check_id(name: str, file: str | Path, trust: tuple[str, ...]) -> None:
+    """Check a Gymnasium id, with or without a module before it, or the path of a PettingZoo module."""
+    import gymnasium
+
+    module, colon, env_id = name.rpartition(":")
+    if not colon:
+        # A dotted name is imported as it stands. So is one without dots, where there is a module of that name.
+        is_module = "." in name.partition("/")[0] or importlib.util.find_spec(name or "-") is not None
+        module = "" if name in gymnasium.registry or not is_module else name
+    if env_id in _CALLS_OTHERS:
+        raise _untrusted(name, "environment", "gymnasium.envs.registration", file)
+    if module and not _is_within(module, trust) and not _is_of_family(module):
+        raise _untrusted(name, "environment", module, file)
+
+
+def _is_of_family(module: str) -> bool:
+    """Whether a module is of an installed family of environments: not of a folder that the user happens to be in."""
+    package = module.partition(".")[0]
+    if package not in _FAMILIES and not _is_within(module, _PETTINGZOO):
+        return False
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        return True  # there is nothing to be imported
+    here = Path.cwd()
+    return Path(found.origin).parent.resolve() not in (here, here / package)
+
+
+def _is_within(module: str, packages: Iterable[str]) -> bool:
+    return any(f"{module}.".startswith(f"{package}.") for package in packages)
+
+
+def _untrusted(name: str, what: str, module: str, file: str | Path) -> UntrustedName:
+    return UntrustedName(
+        module,
+        f"{file} asks for the {what} {name!r}. To make it would run code of {module!r}, which neither belongs to this "
+        f"package nor was named by you. If you trust the file and that module, allow it: --trust {module} (in Python: "
+        f"trust=[{module!r}]).",
+    )

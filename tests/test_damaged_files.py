@@ -1,0 +1,371 @@
+"""Files that were damaged, or that somebody wrote by hand: every reader raises an error of its own, and no other."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from parallel_envs.evaluation import BadEvaluation, EvaluationResult, evaluate, missions_of
+from parallel_envs.evaluation.comparison import compare, paired_scores
+from parallel_envs.evaluation.documents import BadDocument
+from parallel_envs.evaluation.formats import to_csv, to_json, to_table, to_yaml
+from parallel_envs.evaluation.pairings import cross_play, elo_ratings, pairings_of
+from parallel_envs.groups import EnvStateManager
+from parallel_envs.groups.failures import BadSettings as BadGroups
+from parallel_envs.groups.settings import read_settings as read_groups
+from parallel_envs.policies import PolicySpec
+from tests.cli.test_tool import command
+
+NUM_DAMAGES = 150
+
+BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
+    f"{name}: &{name} [{','.join(['*' + before] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+TEXTS = {
+    "deep": "[" * 10_000,
+    "deep blocks": "- " * 10_000,
+    "deep JSON": '{"a":' * 10_000,
+    "recursive": "&a [*a]",
+    "recursive block": "missions: &a {x: *a}\ncustom_envs: *a\nenv: *a\n",
+    "bomb": BOMB,
+    "bomb inside": BOMB.replace("\n", "\n  ").replace("a:", "env_kwargs:\n  a:", 1),
+    "empty": "",
+    "null": "null",
+    "number": "3",
+    "list": "[1, 2]",
+    "date": "2024-01-01",
+    "dates": "env: 2024-01-01\ntotal_steps: 2024-01-01\nmissions: {2024-01-01: {env: 2024-01-01}}\nseed: 2024-01-01\n",
+    "odd names": "1: 2\ntrue: 3\nnull: 4\n2.5: 5\n2024-01-01: 6\n",
+    "digits": "seed: " + "9" * 5_000,
+    "binary": "seed: !!binary aGk=",
+    "python": "seed: !!python/object/apply:os.getcwd []",
+    "surrogate": 'env: "\\ud800"\ntotal_steps: 3\n',
+    "infinity": "total_steps: .inf\nseed: .nan\nenv: CartPole-v1\n",
+    "empty binary number": "seed: 0b_",
+    "zero byte": "env: a\x00b",
+}
+
+TRAIN: dict[str, Any] = {
+    "env": "CartPole-v1",
+    "env_kwargs": {"x": [1, {"y": 2}]},
+    "num_envs": 2,
+    "total_steps": 100,
+    "seed": 5,
+    "folder": "run",
+    "algorithm": {"name": "ppo", "hidden": [8, 8], "learning_rate": 0.1},
+    "agents": {"agent_0": {"name": "dqn"}},
+    "minibatch": [1, 2],
+    "queue": 3,
+    "parallel": {"enabled": True, "async_learning": "free"},
+}
+META: dict[str, Any] = {
+    "env": {"env_name": "Bandit-v0", "max_rollouts_per_task": 2, "num_train_tasks": 3, "num_eval_tasks": 2},
+    "train": {"num_iters": 2, "last_learning_rate": 0.5},
+    "policy": {"arch": "memory", "algorithm": {"name": "ppo"}, "memory": {"name": "gru"}},
+    "seed": 3,
+}
+GROUPS: dict[str, Any] = {
+    "seed": {"train": 10000, "val": 123},
+    "es_manager": {
+        "use_multiprocessing": False,
+        "train": {"env_groups": 1, "group_size": 2, "env_configs": {"tags": ["Small"], "n_groups": [1]}},
+    },
+    "custom_envs": {"Small": {"env_type": "bandit", "max_actions_per_traj": 3, "env_config": None}},
+}
+MISSIONS: dict[str, Any] = {
+    "missions": {"cart": {"env": "CartPole-v1", "kwargs": {"a": 1}, "variants": {"b": {"c": 2}}}},
+    "sets": {"easy": ["cart", "cart:*"]},
+}
+
+ODD: list[Any] = [
+    *(None, True, -1, 0, 2**70, 0.5, math.nan, math.inf, -1e308, "", "x", "9" * 400, "n" * 300, [], {}, [[]]),
+    *({"": None}, {"x": {"y": []}}, "2024-01-01", "nan", "1e999", "../..", "\x00", [1] * 50),
+]
+
+
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of everything in a document of dicts and lists."""
+    if path:
+        yield path
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in entries:
+        yield from places_in(inner, (*path, key))
+
+
+def changed(document: Any, draw: random.Random) -> Any:
+    """The document with something in it replaced, removed or renamed."""
+    document = copy.deepcopy(document)
+    *path, last = draw.choice(list(places_in(document)))
+    inside = document
+    for key in path:
+        inside = inside[key]
+    how = draw.randrange(6)
+    if how == 0:
+        del inside[last]
+    elif how == 1 and isinstance(inside, dict):
+        inside[f"{last}x"] = inside.pop(last)
+    else:
+        inside[last] = draw.choice(ODD)
+    return document
+
+
+def damaged(data: bytes, draw: random.Random) -> bytes:
+    """The bytes with some cut off, flipped, doubled or left out."""
+    start = draw.randrange(len(data))
+    end = min(start + draw.choice((1, 1, 2, 10, 100)), len(data))
+    cut = data[:start] + draw.choice((b"", bytes(draw.randrange(256) for _ in range(end - start)))) + data[end:]
+    return draw.choice((data[:start], cut, data[:end] + data[start:]))
+
+
+def try_all(read: Callable[[Path], object], path: Path, document: Any, own: Any, write: Any) -> None:
+    """Have the reader read the document, then damaged ones: it returns, or raises one of its own errors."""
+    path.write_bytes(write(document))
+    read(path)
+    draw = random.Random(7)
+    for number in range(2 * NUM_DAMAGES):
+        data = write(changed(document, draw)) if number < NUM_DAMAGES else damaged(write(document), draw)
+        check(read, path, data, own)
+    for text in TEXTS.values():
+        check(read, path, text.encode(), own)
+
+
+def check(read: Callable[[Path], object], path: Path, data: bytes, own: Any) -> None:
+    path.write_bytes(data)
+    text = ""
+    try:
+        read(path)
+    except own as error:
+        text = str(error)
+    except Exception as error:
+        raise AssertionError(f"{type(error).__name__} of {data[:2_000]!r}") from error
+    assert len(text) < 5_000, text[:1_000]
+
+
+def as_yaml(document: Any) -> bytes:
+    return yaml.safe_dump(document, sort_keys=False).encode()
+
+
+def as_json(document: Any) -> bytes:
+    return json.dumps(document, indent=1).encode()
+
+
+# ---- settings -----------------------------------------------------------------------------------------------------
+
+
+def test_settings_of_train(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from parallel_envs.learners.algorithm_settings import algorithm_configs
+    from parallel_envs.learners.learner import configs_by_name
+    from parallel_envs.learners.outfit import loop_options
+    from parallel_envs.learners.settings import BadSettings, load_settings
+
+    def read(path: Path) -> None:
+        settings = load_settings(path)
+        yaml.safe_dump(settings.described()).encode()
+        json.dumps(settings.described()).encode()
+        algorithm_configs(settings, ["agent_0"], configs_by_name())
+        try:
+            loop_options(settings)
+        except ValueError as error:  # as `learners_of` does
+            raise BadSettings(str(error)) from error
+
+    try_all(read, tmp_path / "train.yaml", TRAIN, BadSettings, as_yaml)
+
+
+def test_settings_of_meta_learners(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from parallel_envs.learners.meta.settings import load_settings
+    from parallel_envs.learners.settings import BadSettings
+
+    def read(path: Path) -> None:
+        yaml.safe_dump(load_settings(path).described()).encode()
+
+    try_all(read, tmp_path / "meta.yaml", META, BadSettings, as_yaml)
+
+
+def test_settings_of_groups(tmp_path: Path) -> None:
+    try_all(read_groups, tmp_path / "groups.yaml", GROUPS, BadGroups, as_yaml)
+    (tmp_path / "bomb.yaml").write_text(BOMB)
+    with pytest.raises(BadGroups, match=r"bomb\.yaml is not YAML: more than 100,000 values"):
+        EnvStateManager(tmp_path / "bomb.yaml", mode="train")
+
+
+def test_missions(tmp_path: Path) -> None:
+    try_all(lambda path: missions_of(str(path)), tmp_path / "missions.yaml", MISSIONS, BadEvaluation, as_yaml)
+
+
+def test_policy_folders(tmp_path: Path) -> None:
+    document = {"class": "parallel_envs.policies:RandomAgent", "kwargs": {"seed": 3}}
+    read = lambda path: PolicySpec.parse(str(path.parent))  # noqa: E731  # it is one
+    try_all(read, tmp_path / "policy.json", document, ValueError, as_json)
+
+
+# ---- results ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def document() -> Any:
+    """The result of two policies that met in one evaluation, as a file has it."""
+    result = evaluate("mpe2.simple_spread_v3", ["random", "noop"], episodes=2, max_steps=3)
+    return json.loads(to_json(result))
+
+
+def test_results(document: Any, tmp_path: Path) -> None:
+    def read(path: Path) -> None:
+        result = EvaluationResult.from_json(path)
+        for write in (to_json, to_csv, to_table, to_yaml):
+            write(result)
+        try:
+            ours, theirs = paired_scores(result, result)
+            compare(ours, theirs)
+            cross_play(pairings_of(result))
+            elo_ratings(pairings_of(result))
+        except ValueError as error:  # they cannot be compared: `parallel-envs compare` says so
+            raise BadDocument(str(error)) from error
+
+    try_all(read, tmp_path / "result.json", document, BadDocument, as_json)
+
+
+def test_results_that_are_resumed(document: Any, tmp_path: Path) -> None:
+    def read(path: Path) -> None:
+        evaluate("mpe2.simple_spread_v3", ["random", "noop"], episodes=2, max_steps=3, resume=path)
+
+    draw, path = random.Random(3), tmp_path / "result.json"
+    for _ in range(40):
+        check(read, path, as_json(changed(document, draw)), BadEvaluation)
+        check(read, path, damaged(as_json(document), draw), BadEvaluation)
+    for text in TEXTS.values():
+        check(read, path, text.encode(), BadEvaluation)
+
+
+# ---- runs ---------------------------------------------------------------------------------------------------------
+
+
+def test_files_of_runs(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from parallel_envs.learners.choice import Choice
+    from parallel_envs.learners.runs import BadRun, read_metrics
+
+    lines = {"update": 1, "steps": 3, "agents": {"a": {"loss": 0.5}}}
+    as_line = lambda document: json.dumps(document).encode() + b"\n"  # noqa: E731  # a writer
+    try_all(lambda path: read_metrics(path.parent), tmp_path / "metrics.jsonl", lines, BadRun, as_line)
+    chosen = {"update_mode": "fused", "since_steps": 3}
+    try_all(lambda path: Choice(path.parent).go_back(10**9), tmp_path / "chosen.json", chosen, BadRun, as_json)
+
+
+def test_checkpoints(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from parallel_envs.learners.checkpoints import BadCheckpoint, load_checkpoint, save_checkpoint
+    from tests.learners.test_checkpoints import as_earlier_versions_wrote_it, state
+
+    folder = tmp_path / "checkpoint"
+    save_checkpoint(folder, {"red": state(1)}, {"seed": 3})
+    own = (BadCheckpoint, FileNotFoundError)
+    for name in ("checkpoint.json", "red/agent.json"):
+        for _ in ("new", "earlier"):
+            whole = (folder / name).read_bytes()
+            read = lambda _: load_checkpoint(folder)  # noqa: E731  # a reader
+            try_all(read, folder / name, json.loads(whole), own, as_json)
+            (folder / name).write_bytes(whole)
+            if b"checksum_of_this_file" in whole:
+                as_earlier_versions_wrote_it(folder / name)
+    draw = random.Random(3)
+    for name in ("red/arrays.safetensors", "red/memory.npz"):
+        if (folder / name).exists():
+            whole = (folder / name).read_bytes()
+            for _ in range(NUM_DAMAGES):
+                check(lambda _: load_checkpoint(folder), folder / name, damaged(whole, draw), own)
+            (folder / name).write_bytes(whole)
+
+
+def test_stored_arrays(tmp_path: Path) -> None:
+    import numpy as np
+
+    from parallel_envs.evaluation.trajectories import read_episode
+    from parallel_envs.rollouts.archives import read_archive, write_archive
+
+    path = tmp_path / "arrays.npz"
+    write_archive(path, {"kind": "parallel_envs episode", "schema": 1}, {"a": np.arange(9.0)})
+    whole, draw = path.read_bytes(), random.Random(5)
+    for _ in range(2 * NUM_DAMAGES):
+        data = damaged(whole, draw)
+        check(read_archive, path, data, ValueError)
+        check(read_episode, path, data, BadDocument)
+
+
+# ---- commands -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_command_says_what_is_wrong_in_a_few_lines(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    for file in ("bad.yaml", "bad.json", "settings.yaml", "policy.json"):
+        (tmp_path / file).write_text(TEXTS[name])
+    (tmp_path / "run").mkdir()
+    bad_yaml, bad_json = str(tmp_path / "bad.yaml"), str(tmp_path / "bad.json")
+    cart = ("-m", "CartPole-v1", "-e", "1")
+    for words in (
+        ("train", bad_yaml),
+        ("train", "--resume", str(tmp_path)),
+        ("eval", "-m", bad_yaml, "-p", "random"),
+        ("eval", *cart, "-p", str(tmp_path)),
+        ("eval", *cart, "-p", "random", "--resume", bad_json),
+        ("compare", bad_json),
+        ("compare", bad_json, bad_json),
+        ("tasks", bad_yaml),
+    ):
+        done = command(*words)
+        assert done.exit_code == 2, (words, done.output, done.exception)
+        assert 0 < len(done.stderr.splitlines()) < 25, (words, done.stderr)
+        assert "Traceback" not in done.stderr
+
+
+LONG = "n" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", f"{LONG}.yaml"),
+        ("train", "--resume", LONG),
+        ("train", "good.yaml", f"folder={LONG}"),
+        ("train", "good.yaml", f"env={LONG}"),
+        ("train", "good.yaml", ".".join("a" * 3_000) + "=1"),
+        ("eval", "-m", "CartPole-v1", "-p", LONG),
+        ("eval", "-m", LONG, "-p", "random"),
+        ("eval", "-m", f"{LONG}.yaml", "-p", "random"),
+        ("eval", "-m", "CartPole-v1", "-p", "random", "-o", f"{LONG}.json"),
+        ("eval", "-m", "CartPole-v1", "-p", "random", "--resume", f"{LONG}.json"),
+        ("eval", "-m", "CartPole-v1", "-p", "random", "--save-episodes", LONG),
+        ("compare", LONG),
+        ("tasks", LONG),
+    ],
+)
+def test_names_that_are_too_long_are_told(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.yaml").write_bytes(as_yaml({"env": "CartPole-v1", "total_steps": 16, "backend": "serial"}))
+    done = command(*words)
+    assert done.exit_code == 2, (done.output, done.exception)
+    assert 0 < len(done.stderr.splitlines()) < 25
+    assert [path.name for path in tmp_path.iterdir()] == ["good.yaml"]
+
+
+def test_a_mission_with_a_long_name_is_kept_under_a_shorter_one(tmp_path: Path) -> None:
+    blocks = {LONG: {"env": "CartPole-v1"}, f"{LONG}n": {"env": "CartPole-v1"}}
+    (tmp_path / "missions.yaml").write_bytes(as_yaml({"missions": blocks}))
+    kept = tmp_path / "kept"
+    words = ("-m", str(tmp_path / "missions.yaml"), "-p", "random", "-e", "1", "--save-episodes", str(kept))
+    done = command("eval", *words)
+    assert done.exit_code == 0, done.output
+    assert len(list(kept.iterdir())) == 2

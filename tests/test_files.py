@@ -1,0 +1,220 @@
+"""Files and folders that appear all at once: where they are, what is left beside them, and no link leads elsewhere."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import pytest
+
+from parallel_envs import files
+from parallel_envs.files import (
+    discard,
+    new_folder,
+    open_to_append,
+    place_of,
+    private_folder,
+    short_name,
+    sweep,
+    write_down,
+    write_whole,
+)
+
+
+def write(folder: Path, text: str) -> None:
+    with new_folder(place_of(folder)) as draft:
+        (draft / "file").write_text(text)
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture(params=["exchanged", "one after the other"])
+def _ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param != "exchanged":
+        monkeypatch.setattr(files, "_exchanged", lambda *_: False)
+
+
+@pytest.mark.usefixtures("_ways")
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_stays_and_what_it_leads_to_is_written_again_and_again(is_there: bool, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    real, link = tmp_path / "elsewhere" / "real", tmp_path / "link"
+    link.symlink_to(real)
+    if is_there:
+        write(real, "0")
+    for text in ("1", "2", "3"):
+        write(link, text)
+        assert (real / "file").read_text() == text
+        assert link.is_symlink()
+        assert (names_in(tmp_path), names_in(real.parent)) == ({"elsewhere", "link"}, {"real"})
+
+
+@pytest.mark.parametrize("left_over", [".here.new", ".here.old"])
+def test_a_link_that_stands_in_the_way_is_removed_and_not_followed(
+    left_over: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier version left such links."""
+    monkeypatch.setattr(files, "_exchanged", lambda *_: False)
+    other = tmp_path / "other"
+    for folder in (other, tmp_path / "here"):
+        write(folder, "0")
+    (tmp_path / left_over).symlink_to(other)
+    write(tmp_path / "here", "1")
+    assert names_in(tmp_path) == {"here", "other"}
+    assert names_in(other) == {"file"}
+
+
+@pytest.mark.parametrize("folder", ["", ".", "..", "/", "a/.."])
+def test_folders_without_a_name_of_their_own_are_refused(folder: str) -> None:
+    with pytest.raises(ValueError, match="names no folder that could be written anew"):
+        place_of(folder)
+
+
+def test_a_link_to_itself_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("link")
+    with pytest.raises(FileExistsError, match="leads nowhere but back to itself"):
+        place_of(tmp_path / "link")
+
+
+# ---- links of others ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A file of somebody's, outside of the folder that is written to."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    return victim
+
+
+def drafts_of(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Every path that is opened for writing from now on."""
+    opened, real = list[Path](), os.open
+
+    def noted(path: str | Path, flags: int, *rest: int) -> int:
+        if flags & os.O_WRONLY:
+            opened.append(Path(path))
+            assert flags & os.O_NOFOLLOW
+        return real(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", noted)
+    return opened
+
+
+def test_drafts_of_files_have_names_that_cannot_be_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = drafts_of(monkeypatch)
+    for number in range(20):
+        text = str(number).encode()
+        write_whole(tmp_path / "results.json", lambda file, text=text: file.write(text))  # type: ignore[misc]  # a default
+    assert len(set(opened)) == 20
+    assert all(len(path.name) > len(".results.json..new") + 12 for path in opened)
+    assert (tmp_path / "results.json").read_text() == "19"
+    assert names_in(tmp_path) == {"results.json"}
+
+
+def test_a_link_in_the_place_of_a_draft_is_not_followed(
+    tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even one whose name was guessed."""
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / ".results.json.guessed.new").symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        write_whole(tmp_path / "shared" / "results.json", lambda file: file.write(b"{}"))
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("predictable", [".results.json.{pid}.new", ".results.json.new"])
+def test_links_under_the_names_of_earlier_drafts_lead_nowhere(predictable: str, tmp_path: Path, victim: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / predictable.format(pid=os.getpid())).symlink_to(victim)
+    write_whole(shared / "results.json", lambda file: file.write(b"{}"))
+    assert victim.read_text() == "precious"
+    assert not (shared / "results.json").is_symlink()
+
+
+def test_a_file_in_a_new_folder_takes_no_others_place(tmp_path: Path, victim: Path) -> None:
+    (tmp_path / "link").symlink_to(victim)
+    for taken in (tmp_path / "link", victim):
+        with pytest.raises(FileExistsError):
+            write_down(taken, lambda file: file.write(b"mine"))
+    assert victim.read_text() == "precious"
+
+
+def test_a_log_is_not_added_to_through_a_link(tmp_path: Path, victim: Path) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to(victim)
+    with pytest.raises(OSError, match=r"metrics\.jsonl"):
+        open_to_append(tmp_path / "metrics.jsonl")
+    for _ in range(2):
+        with open_to_append(tmp_path / "log") as log:
+            log.write(b"line\n")
+    assert (tmp_path / "log").read_text() == "line\nline\n"
+
+
+def test_nobody_else_can_look_into_a_draft(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "folder") as draft:
+        assert draft.parent.stat().st_mode & 0o777 == 0o700
+        assert draft.parent.parent == tmp_path
+    before = os.umask(0o022)
+    os.umask(before)
+    assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o777 & ~before
+    with private_folder(tmp_path / "film.mp4") as private:
+        assert private.stat().st_mode & 0o777 == 0o700
+    assert names_in(tmp_path) == {"folder"}
+
+
+def test_only_drafts_are_swept(tmp_path: Path) -> None:
+    """A run folder may be a stranger's, and its `checkpoints` a link to anywhere."""
+    kept = {".ssh", ".bashrc", "folder", "x.new"}
+    for name in (*kept, ".9.new", ".9.old", ".9.k3d_9.new", ".a.77.new", ".a.b.77.new"):
+        (tmp_path / name).mkdir()
+    sweep(tmp_path, of="a")
+    assert names_in(tmp_path) == kept | {".9.new", ".9.old", ".9.k3d_9.new", ".a.b.77.new"}
+    sweep(tmp_path)
+    assert names_in(tmp_path) == kept
+
+
+def test_what_cannot_be_put_in_place_leaves_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_exchanged", lambda *_: False)
+    write(tmp_path / "here", "old")
+    real = Path.rename
+
+    def full(path: Path, target: Path) -> Path:
+        if path.name == "new":
+            raise OSError(28, "No space left on device")
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(OSError, match="No space"):
+        write(tmp_path / "here", "new")
+    assert (tmp_path / "here" / "file").read_text() == "old"
+    assert names_in(tmp_path) == {"here"}
+
+
+def test_what_is_discarded_is_gone(tmp_path: Path) -> None:
+    write(tmp_path / "here", "old")
+    discard(tmp_path / "here")
+    assert names_in(tmp_path) == set()
+
+
+# ---- long names ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "ä" * 127])
+def test_names_may_be_as_long_as_the_file_system_takes(name: str, tmp_path: Path) -> None:
+    write_whole(tmp_path / name, lambda file: file.write(b"1"))
+    assert (tmp_path / name).read_bytes() == b"1"
+    (tmp_path / name).unlink()
+    write(tmp_path / name, "2")
+    assert names_in(tmp_path) == {name}
+
+
+def test_short_names_are_as_they_are_and_long_ones_differ() -> None:
+    assert short_name("agent", 100) == "agent"
+    names = {short_name("ä" * 300 + end, 100) for end in ("", "a", "b")}
+    assert len(names) == 3
+    assert all(len(name.encode()) <= 100 for name in names)
