@@ -75,8 +75,8 @@ class Outbox:
         return bool(self._parts)
 
     def put(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        self._parts.append((memoryview(_HEADER.pack(len(data))), [os.dup(fd) for fd in fds]))
-        self._parts.append((memoryview(data), []))
+        header = memoryview(_HEADER.pack(len(data)))
+        self._parts.extend(((header, [os.dup(fd) for fd in fds]), (memoryview(data), [])))
         self.flush()
 
     def flush(self) -> None:
@@ -110,10 +110,16 @@ class Outbox:
 
 
 class Inbox:
-    """Frames on their way in, put together from whatever has arrived."""
+    """Frames on their way in, put together from whatever has arrived.
 
-    def __init__(self, channel: socket.socket) -> None:
+    With `takes_fds=True` the descriptors of a frame are received too. They are in `fds` once `receive` has returned the
+    frame, and belong to the caller, who must empty the list before the next call. Otherwise the kernel drops them.
+    """
+
+    def __init__(self, channel: socket.socket, *, takes_fds: bool = False) -> None:
         self._channel = channel
+        self._takes_fds = takes_fds
+        self.fds: list[int] = []
         self._restart()
 
     def _restart(self) -> None:
@@ -139,7 +145,8 @@ class Inbox:
 
     def _read_some(self) -> bool:
         try:
-            count = self._channel.recv_into(memoryview(self._data)[self._filled :])
+            view = memoryview(self._data)[self._filled :]
+            count = self._receive_with_fds(view) if self._takes_fds else self._channel.recv_into(view)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -148,3 +155,14 @@ class Inbox:
             raise ChannelClosed("the other side closed the channel")
         self._filled += count
         return True
+
+    def _receive_with_fds(self, view: memoryview) -> int:
+        room = socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
+        count, ancillary, _, _ = self._channel.recvmsg_into([view], room)
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                received = array.array("i", data[: len(data) - len(data) % 4])
+                for fd in received:
+                    os.set_inheritable(fd, False)
+                self.fds.extend(received)
+        return count

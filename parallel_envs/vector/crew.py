@@ -103,10 +103,14 @@ class Crew:
         calls = {worker: Call(self.key, "attach", (plan, block, space, worker)) for worker in workers}
         self._await(self.pool.send(calls), _CONSTRUCTION, self._start_timeout)
 
-    def replace(self, worker: int) -> None:
-        """Put a fresh worker with fresh envs in the place of one that has died or hangs."""
+    def replace(self, worker: int, timeout: float | None = None) -> None:
+        """Put a fresh worker with fresh envs in the place of one that has died or hangs.
+
+        Raises `WorkerStartError` if the process of the worker does not run within `timeout` seconds, or within the
+        seconds in which the construction of the envs must be over.
+        """
         self._unmade.add(worker)
-        self.pool.restart(worker)
+        self.pool.restart(worker, min((s for s in (timeout, self._start_timeout) if s is not None), default=None))
         self.build((worker,))
         if self._attachment is not None:
             self.attach(self._attachment, (worker,))

@@ -138,6 +138,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             affinity=None if self._settles else arguments.affinity(cpu_affinity),
             preload=("parallel_envs.vector.slice",),
             name="env worker",
+            start_timeout=arguments.optional_seconds("start_timeout", start_timeout),
         )
         self._fleet = fleet = EnvFleet(
             factories,
@@ -147,7 +148,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             observation_mode=observation_mode,
             shared_memory=shared_memory,
             num_sets=1 if copy else 2,
-            start_timeout=arguments.optional_seconds("start_timeout", start_timeout),
+            start_timeout=settings.start_timeout,
             tasks=arguments.task_settings(task_source, task_setter, self.num_envs),
         )
         try:

@@ -91,7 +91,7 @@ class Recovery:
             if not self._crew.pool.wait(tickets[-1], timeout):
                 fault = self._crew.timeout(doing, timeout, self._crew.late_envs(tickets[-1]))
                 self.kill_late(tickets[-1], fault)
-            broken = self._replace_broken(tickets[-1], doing)
+            broken = self._replace_broken(tickets[-1], doing, timeout)
             if not broken:
                 return
             with undisturbed():
@@ -103,27 +103,31 @@ class Recovery:
             self._late[worker] = fault
             self._crew.pool.kill(worker)
 
-    def _replace_broken(self, ticket: Ticket, doing: str) -> list[int]:
-        """Replace what a ticket reports as broken. Returns the envs that have not answered it."""
+    def _replace_broken(self, ticket: Ticket, doing: str, timeout: float | None) -> list[int]:
+        """Replace what a ticket reports as broken. Returns the envs that have not answered it.
+
+        The process of a new worker must run within `timeout` seconds.
+        """
         crew, envs = self._crew, set()
         for worker, reply in ticket.replies.items():
             if reply.death is not None:
                 envs |= set(crew.slices[worker])
                 if crew.needs_replacing(worker):
                     died = worker_died(reply.death, crew.slices[worker], doing)
-                    self.replace_worker(worker, self._late.pop(worker, died))
+                    self.replace_worker(worker, self._late.pop(worker, died), timeout)
         for env, failure in crew.failures(ticket).items():
             envs.add(env)
             self.rebuild_env(env, env_error({env: failure}, doing))
         return sorted(envs)
 
-    def replace_worker(self, worker: int, fault: Fault | None) -> None:
+    def replace_worker(self, worker: int, fault: Fault | None, timeout: float | None = None) -> None:
         """A fresh worker, whose envs are reset and will tell that an episode was lost.
 
-        `fault` is why; None: it was asked for by hand.
+        `fault` is why; None: it was asked for by hand. Raises `WorkerStartError` if no process for it runs within
+        `timeout` seconds.
         """
         held = self._crew.slices[worker]
-        self._until_it_works(worker, lambda: self._crew.replace(worker), held, fault)
+        self._until_it_works(worker, lambda: self._crew.replace(worker, timeout), held, fault, timeout)
 
     def rebuild_env(self, env: int, fault: Fault | None) -> None:
         """The same for one env in a worker that is well."""
@@ -131,13 +135,18 @@ class Recovery:
         self._until_it_works(worker, lambda: self._crew.rebuild(env), (env,), fault)
 
     def _until_it_works(
-        self, worker: int, replace: Callable[[], None], envs: Sequence[int], fault: Fault | None
+        self,
+        worker: int,
+        replace: Callable[[], None],
+        envs: Sequence[int],
+        fault: Fault | None,
+        timeout: float | None = None,
     ) -> None:
         while True:
             self._spend(worker, envs, fault)
             try:
                 if self._crew.needs_replacing(worker):
-                    self._crew.replace(worker)
+                    self._crew.replace(worker, timeout)
                     envs = self._crew.slices[worker]
                 else:
                     replace()
