@@ -61,10 +61,22 @@ def _ancillary(fds: Sequence[int]) -> list[tuple[int, int, array.array[int]]]:
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
 
 
+def _duplicated(fds: Sequence[int]) -> list[int]:
+    copies: list[int] = []
+    try:
+        for fd in fds:
+            copies.append(os.dup(fd))  # noqa: PERF401  # those that were made are closed if one cannot be
+    except OSError:
+        for fd in copies:
+            os.close(fd)
+        raise
+    return copies
+
+
 class Outbox:
     """Frames on their way out. What the kernel does not take at once waits here for the next `flush`.
 
-    Descriptors are duplicated, so the sender may close its own at once.
+    Descriptors that have to wait are duplicated, so the sender may close its own at once.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -75,8 +87,13 @@ class Outbox:
         return bool(self._parts)
 
     def put(self, data: bytes, fds: Sequence[int] = ()) -> None:
+        """Send a frame, or keep what is left of it. Raises `OSError` where there is no room for its descriptors here:
+        then none of it is sent.
+        """
         header = memoryview(_HEADER.pack(len(data)))
-        self._parts.extend(((header, [os.dup(fd) for fd in fds]), (memoryview(data), [])))
+        count = 0 if self._parts else self._send_some(header, fds)
+        kept = _duplicated(fds) if fds and not count else []
+        self._parts.extend(((header[count:], kept), (memoryview(data), [])))
         self.flush()
 
     def flush(self) -> None:
@@ -89,18 +106,22 @@ class Outbox:
 
     def _send(self, view: memoryview, fds: list[int]) -> bool:
         """Send a part. False: the kernel took less than all of it."""
-        try:
-            count = self._channel.sendmsg([view], _ancillary(fds))
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            raise ChannelClosed(str(error)) from error
-        while fds:  # they have left with the first byte
+        count = self._send_some(view, fds)
+        while fds and count:  # they have left with the first byte
             os.close(fds.pop())
         if count < view.nbytes:
             self._parts[0] = (view[count:], fds)
             return False
         return True
+
+    def _send_some(self, view: memoryview, fds: Sequence[int]) -> int:
+        """Send what the kernel takes now, with the descriptors if that is anything. Return how many bytes it took."""
+        try:
+            return self._channel.sendmsg([view], _ancillary(fds))
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
 
     def close(self) -> None:
         for _, fds in self._parts:

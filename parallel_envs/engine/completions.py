@@ -94,7 +94,7 @@ class undisturbed:  # noqa: N801  # used as a function is, and made as a class f
 
 
 def let_waiting_ctrl_c_in() -> None:
-    """Run the handler of a Ctrl-C that waits, within `undisturbed`. For long waits that may be given up at any moment."""
+    """Run the handler of a Ctrl-C that `undisturbed` holds back. For long waits that may be given up at any moment."""
     if threading.current_thread() is threading.main_thread():
         handler = _signal.getsignal(_CTRL_C)
         while isinstance(holder := getattr(handler, "__self__", None), undisturbed):

@@ -17,6 +17,7 @@ servers and deaths, and at last reads a bounded amount of output, so that a floo
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import select
@@ -54,6 +55,7 @@ from parallel_envs.engine.poller import readable
 _REAP_SECONDS = 0.5
 _LAST_OUTPUT_SECONDS = 1.0
 _OUTPUTS_A_ROUND = 4
+_PATIENCE_SECONDS = 5.0  # so long a worker waits for imports that it does not need
 _LAUNCH_FDS = 6
 _ULIMIT = "`ulimit -n` shows how many may be"
 _SPAWN_COMMAND = (
@@ -155,6 +157,8 @@ class _Launching:
     """The descriptors of `ChildEnds`."""
     output: list[int]
     """The reading end of its output; empty once something else owns that."""
+    impatient_at: float = math.inf
+    """When it stops to wait for a fork server that imports what this worker does not need."""
 
     def close(self) -> None:
         for fds in (self.fds, self.output):
@@ -238,7 +242,7 @@ class _Keeper:
         self._watch_owner()
         while True:
             self._set_watched(self._outputs.fileno(), _OUTPUT, self._read_outputs, on=self._printer.has_room)
-            ready = [self._handlers[fd] for fd, _ in self._poller.poll()]
+            ready = [self._handlers[fd] for fd, _ in self._poller.poll(self._hurry())]
             for _, handler in sorted(ready, key=lambda entry: entry[0]):
                 handler()
             self._print()
@@ -301,7 +305,7 @@ class _Keeper:
             self._stop()
 
     def _send(self, number: int, answer: Any, fds: tuple[int, ...] = ()) -> None:
-        with contextlib.suppress(ChannelClosed):  # the next look at the channel tells
+        with contextlib.suppress(OSError):  # closed: the next look at the channel tells
             self._outbox.put(pickle.dumps((number, answer)), fds)
 
     def _answer(self, number: int, request: Any, fds: list[int]) -> Any:
@@ -328,7 +332,9 @@ class _Keeper:
                 self._print()
                 return True
             case Preload():
-                self._server_for(Imports(request.modules, request.path))
+                needed = set(request.modules) - self._unloadable
+                if not any(needed <= set(server.imports.modules) for server in self._servers):
+                    self._new_server(Imports(request.modules, request.path))
                 return True
             case _:
                 return f"unknown request {request!r}"
@@ -355,20 +361,42 @@ class _Keeper:
 
     # ---- starting -------------------------------------------------------------------------------------------------
 
-    def _launch(self, launching: _Launching) -> None:
-        """Start a worker, or have it started as soon as a fork server has imported what it needs."""
+    def _launch(self, launching: _Launching, *, patient: bool = True) -> None:
+        """Start a worker, or have it started as soon as a fork server has imported what it needs.
+
+        If that is held up by imports that it does not need, it is not `patient` for long (see `_hurry`).
+        """
         settings = launching.request.settings
         try:
             if launching.request.fresh_interpreter:
                 self._started(launching, self._fork_fresh(launching))
                 return
-            server = self._server_for(Imports(settings.preload, settings.path))
-            if server.is_ready:
-                self._order_worker(server, launching)
-            else:
-                server.waiting.append(launching)
+            imports = Imports(settings.preload, settings.path)
+            needed = frozenset(imports.modules) - self._unloadable
+            for server in self._servers:
+                if server.is_ready and needed <= set(server.imports.modules):
+                    self._order_worker(server, launching)
+                    return
+            server = self._importing_server(needed, patient=patient) or self._new_server(imports)
+            suits = needed <= set(server.imports.modules) and server.importing <= needed
+            launching.impatient_at = math.inf if suits else time.monotonic() + _PATIENCE_SECONDS
+            server.waiting.append(launching)
         except Exception as error:
             self._not_started(launching, f"{type(error).__name__}: {error}")
+
+    def _hurry(self) -> float | None:
+        """Start workers that have waited long enough for imports that they do not need. Return the milliseconds until
+        there are others (None: there are none).
+        """
+        now = time.monotonic()
+        for server in list(self._servers):
+            for launching in [launching for launching in server.waiting if launching.impatient_at <= now]:
+                server.waiting.remove(launching)
+                self._launch(launching, patient=False)
+        due = min(
+            (launching.impatient_at for server in self._servers for launching in server.waiting), default=math.inf
+        )
+        return None if due == math.inf else max(due - now, 0.0) * 1000 + 1
 
     def _fork_fresh(self, launching: _Launching) -> int:
         """Fork a process that becomes a new interpreter. Return its pid."""
@@ -408,17 +436,24 @@ class _Keeper:
 
     # ---- fork servers ---------------------------------------------------------------------------------------------
 
-    def _server_for(self, imports: Imports) -> _ForkServer:
-        """Return a fork server with these modules, starting one if need be.
+    def _importing_server(self, needed: frozenset[str], *, patient: bool) -> _ForkServer | None:
+        """Return a fork server whose imports are worth waiting for, if there is one.
 
-        Nobody is made to wait for the imports of others: a fork server that still imports is taken only if it imports
-        nothing that was not asked for.
+        One that imports nothing but what is needed is. So is, for those who are `patient`, one that imports this and
+        more, or any at all while none is ready.
         """
-        needed = frozenset(imports.modules) - self._unloadable
-        for server in sorted(self._servers, key=lambda server: not server.is_ready):
-            if needed <= set(server.imports.modules) and (server.is_ready or server.importing <= needed):
+        importing = [server for server in self._servers if not server.is_ready]
+        covering = [server for server in importing if needed <= set(server.imports.modules)]
+        for server in covering:
+            if server.importing <= needed:
                 return server
-        modules = tuple(module for module in imports.modules if module in needed)
+        if patient and covering:
+            return covering[0]
+        return importing[-1] if patient and len(importing) == len(self._servers) and importing else None
+
+    def _new_server(self, imports: Imports) -> _ForkServer:
+        """Start a fork server with these modules, forked from the ready one that has most of them if there is one."""
+        modules = tuple(module for module in imports.modules if module not in self._unloadable)
         ready = [server for server in self._servers if server.is_ready]
         if not ready:
             return self._start_server(Imports(modules, imports.path))
@@ -488,9 +523,9 @@ class _Keeper:
     def _begin_to_use(self, server: _ForkServer, told: Ready) -> None:
         """Its imports are done. A fork server that can do nothing that this one cannot do is told to end."""
         server.is_ready, server.has_children = True, told.has_children
-        for launching in server.waiting:
-            self._order_worker(server, launching)
-        server.waiting.clear()
+        waiting, server.waiting = server.waiting, []
+        for launching in waiting:
+            self._launch(launching)
         loaded = set(server.imports.modules)
         for other in [other for other in self._servers if other is not server and other.is_ready]:
             if set(other.imports.modules) <= loaded and not other.ordered and not other.has_children:

@@ -29,7 +29,7 @@ from typing import Any
 from parallel_envs.engine.channel import ChannelClosed, Inbox, Outbox, channel_pair
 from parallel_envs.engine.child import ChildEnds, ChildSettings, thread_environment
 from parallel_envs.engine.completions import let_waiting_ctrl_c_in, undisturbed
-from parallel_envs.engine.descriptors import owned
+from parallel_envs.engine.descriptors import hold_lifeline, owned
 from parallel_envs.engine.keeper import Accepted, Adopt, Autopsy, Launch, News, Obituary, Preload, Release, Started
 from parallel_envs.errors import WorkerStartError
 
@@ -165,6 +165,7 @@ class Keeper:
 
     def __init__(self) -> None:
         self.owner = os.getpid()
+        hold_lifeline()
         self.channel, theirs = channel_pair()
         try:
             theirs = _out_of_the_way(theirs)
@@ -313,6 +314,9 @@ class Keeper:
                     except ChannelClosed as error:
                         self.abandon()
                         raise WorkerStartError("The process that starts workers has ended.") from error
+                    except OSError:  # no room for descriptors: nothing has been sent
+                        self.is_torn = False
+                        raise
                     self.is_torn = False
             finally:
                 if enabled:

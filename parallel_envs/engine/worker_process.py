@@ -14,7 +14,7 @@ from typing import Literal, NoReturn
 from parallel_envs.engine import keeper_client
 from parallel_envs.engine.channel import channel_pair
 from parallel_envs.engine.child import ChildEnds, ChildSettings, become_child, die_with_writer, leave, run_child
-from parallel_envs.engine.descriptors import close_in_child, owned
+from parallel_envs.engine.descriptors import close_in_child, open_lifeline, owned
 from parallel_envs.engine.keeper import Obituary
 from parallel_envs.engine.poller import readable
 from parallel_envs.errors import WorkerStartError
@@ -125,7 +125,7 @@ def _fork(
 ) -> tuple[int, int, keeper_client.Keeper]:
     keeper_client.start_keeper()
     try:
-        lifeline = _lifeline()
+        lifeline = open_lifeline()
         try:
             pid = os.fork()
             if pid == 0:
@@ -165,30 +165,6 @@ def _begin(settings: ChildSettings, ends: ChildEnds, lifeline: int) -> NoReturn:
         traceback.print_exc()
     finally:
         leave(1)
-
-
-_life: list[int] = []
-"""The writing end of the pipe whose end tells the kernel that this process has ended. See `child.die_with_writer`."""
-
-
-def _lifeline() -> int:
-    """Return a new reading end of this process's lifeline, opened for one worker only."""
-    if not _life:
-        read, write = os.pipe()
-        os.close(read)
-        _life.append(write)
-        owned.add(write)
-    return os.open(f"/proc/self/fd/{_life[0]}", os.O_RDONLY | os.O_NONBLOCK)
-
-
-def _let_go_of_life() -> None:
-    """In any forked process: the lifeline is to end with the process that it belongs to, and with no other."""
-    while _life:
-        owned.discard(_life[0])
-        os.close(_life.pop())
-
-
-os.register_at_fork(after_in_child=_let_go_of_life)
 
 
 def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
