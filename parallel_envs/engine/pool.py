@@ -31,16 +31,18 @@ from parallel_envs.errors import ClosedError
 class Ticket:
     """A request on its way: its number, the workers that still owe a reply, and the replies that say something.
 
-    A worker that answered with nothing but "done" is in neither. `label` is the asker's own.
+    A worker that answered with nothing but "done" is in neither. `label` is the asker's own. `num_deaths` counts the
+    replies that tell of a worker's death.
     """
 
-    __slots__ = ("done_at", "label", "number", "replies", "waiting")
+    __slots__ = ("done_at", "label", "num_deaths", "number", "replies", "waiting")
 
     def __init__(self, number: int, waiting: Iterable[int], label: Any = None) -> None:
         self.number = number
         self.waiting = set(waiting)
         self.replies: dict[int, Reply] = {}
         self.label = label
+        self.num_deaths = 0
         self.done_at = 0
         """Where it stands in the order in which the pool's tickets got done."""
 
@@ -136,10 +138,16 @@ class WorkerPool(ABC):
         It ends also when the pool is closed by a signal handler or another thread, maybe with `ClosedError`.
         """
 
-    def wait(self, ticket: Ticket, timeout: float | None = None) -> bool:
-        """Wait until all have replied. False: the time was up first; the ticket may be waited for again."""
+    def wait(self, ticket: Ticket, timeout: float | None = None, *, after_death: float | None = None) -> bool:
+        """Wait until all have replied. False: the time was up first; the ticket may be waited for again.
+
+        Once a worker has died the others are waited for `after_death` seconds at most (None: as long as without it).
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while ticket.waiting:
+            if ticket.num_deaths and after_death is not None:
+                soon, after_death = time.monotonic() + after_death, None
+                deadline = soon if deadline is None else min(deadline, soon)
             self.check_open(f"{ticket} was waited for")
             remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             self.pump(remaining)
@@ -238,6 +246,7 @@ class WorkerPool(ABC):
         ticket.waiting.discard(worker)
         if reply is not None:
             ticket.replies[worker] = reply
+            ticket.num_deaths += reply.death is not None
         if not ticket.waiting:
             ticket.done_at = next(self._endings)
             del self._tickets[number]

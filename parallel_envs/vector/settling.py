@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from parallel_envs.engine import Ticket
+from parallel_envs.engine import Death, Ticket
 from parallel_envs.vector.crew import Crew
-from parallel_envs.vector.failures import RESTART_ADVICE, WAIT_ADVICE
+from parallel_envs.vector.failures import RESTART_ADVICE, WAIT_ADVICE, worker_died
 from parallel_envs.vector.recovery import Recovery
+
+_AFTER_DEATH_SECONDS = 1.0  # what others that are soon done may still take, so that nothing is pending after the error
+_OTHERS_ADVICE = " Others are still busy: wait for them again after that (reset_wait, step_wait, call_wait), or close."
 
 AskAgain = Callable[[Sequence[int]], Ticket]
 """Asks envs that have been replaced for what their predecessors did not answer."""
@@ -23,9 +26,27 @@ class Settler:
         self._crew, self._recovery, self._restarts = crew, recovery, restarts
 
     def wait(self, ticket: Ticket, doing: str, timeout: float | None, ask_again: AskAgain | None) -> None:
-        """Wait until the ticket is done. Raises `StepTimeout`, after which it may be waited for again."""
-        if not self._crew.pool.wait(ticket, timeout):
-            self.stop_or_raise(ticket, self._crew.late_envs(ticket), doing, timeout, ask_again)
+        """Wait until the ticket is done. Raises `StepTimeout`, after which it may be waited for again.
+
+        Where deaths are raised, a worker's death is not held back by others that take long: `WorkerDied` is raised soon
+        after it, and what the others are at may be waited for again once the dead worker has been replaced.
+        """
+        mends = self._restarts and ask_again is not None
+        if mends or (ticket.num_deaths and self._first_dead(ticket) is None):
+            is_done = self._crew.pool.wait(ticket, timeout)
+        else:
+            is_done = self._crew.pool.wait(ticket, timeout, after_death=_AFTER_DEATH_SECONDS)
+        if is_done:
+            return
+        dead = None if mends else self._first_dead(ticket)
+        if dead is not None:
+            raise worker_died(dead, self._crew.slices[dead.worker], doing, advice=RESTART_ADVICE + _OTHERS_ADVICE)
+        self.stop_or_raise(ticket, self._crew.late_envs(ticket), doing, timeout, ask_again)
+
+    def _first_dead(self, ticket: Ticket) -> Death | None:
+        """Return a death that the ticket reports and that nobody has mended since."""
+        deaths = [reply.death for reply in ticket.replies.values() if reply.death is not None]
+        return next((death for death in deaths if self._crew.needs_replacing(death.worker)), None)
 
     def stop_or_raise(
         self, ticket: Ticket, late: Sequence[int], doing: str, timeout: float | None, ask_again: AskAgain | None
