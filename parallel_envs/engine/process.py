@@ -195,10 +195,16 @@ class ProcessPool(WorkerPool):
             self._ring_late(worker, bell, ticket)
 
     def _ring_late(self, worker: int, bell: bytes, ticket: Ticket) -> None:
-        """A bell that could not be rung at once: the pipe is full, or earlier bells wait, or the worker has ended."""
+        """A bell that could not be rung at once: the pipe is full, or earlier bells wait, or the worker has ended.
+
+        If nobody has noticed its end yet, the ticket stays open: who waits for it sees the end, and has a deadline for
+        the keeper to tell how it came.
+        """
         line = self._lines[worker]
-        if line.death is not None or not line.process.is_alive():
+        if line.death is not None:
             self._reply_dead(ticket, worker)
+            return
+        if not line.process.is_alive():
             return
         line.bells.append(bell)
         self._bells[worker] = _NOT_NOW
@@ -232,10 +238,7 @@ class ProcessPool(WorkerPool):
 
     def _reply_dead(self, ticket: Ticket, worker: int) -> None:
         """A request to a worker that has ended is answered by its death."""
-        finished: list[Ticket] = []
-        if self._lines[worker].death is None:
-            self._bury(worker, finished)
-        self._settle(ticket.number, worker, Reply(worker, death=self._lines[worker].death), finished)
+        self._settle(ticket.number, worker, Reply(worker, death=self._lines[worker].death), [])
 
     # ---- waiting --------------------------------------------------------------------------------------------------
 

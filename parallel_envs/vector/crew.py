@@ -164,8 +164,9 @@ class Crew:
         return failures
 
     def check(self, ticket: Ticket, doing: str, *, advice: str = "") -> None:
-        """Raise what the replies report: a worker's death first, then the envs' errors."""
-        deaths = {worker: reply.death for worker, reply in ticket.replies.items() if reply.death is not None}
+        """Raise what the replies report: the first worker's death first, then the envs' errors."""
+        replies = sorted(ticket.replies.items(), key=lambda item: item[0])
+        deaths = {worker: reply.death for worker, reply in replies if reply.death is not None}
         for worker, death in deaths.items():
             if self.pool.death(worker) is not None:
                 raise worker_died(death, self.slices[worker], doing, advice=advice)

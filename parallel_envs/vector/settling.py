@@ -44,8 +44,12 @@ class Settler:
         self.stop_or_raise(ticket, self._crew.late_envs(ticket), doing, timeout, ask_again)
 
     def _first_dead(self, ticket: Ticket) -> Death | None:
-        """Return a death that the ticket reports and that nobody has mended since."""
-        deaths = [reply.death for reply in ticket.replies.values() if reply.death is not None]
+        """Return the first worker's death that the ticket reports and that nobody has mended since."""
+        deaths = [
+            reply.death
+            for _, reply in sorted(ticket.replies.items(), key=lambda item: item[0])
+            if reply.death is not None
+        ]
         return next((death for death in deaths if self._crew.needs_replacing(death.worker)), None)
 
     def stop_or_raise(

@@ -87,8 +87,9 @@ def running(
     mark = f"PARALLEL_ENVS_ORPHAN={uuid.uuid4().hex}"
     variables = {**environment(), **dict([mark.split("=")])}
     command = [sys.executable, str(written(folder, script)), *arguments]
-    streams = {"stdout": subprocess.PIPE, "stderr": stderr}
-    with subprocess.Popen(command, text=True, cwd=folder, env=variables, **streams) as process:
+    with subprocess.Popen(
+        command, text=True, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=stderr
+    ) as process:
         try:
             yield process, mark
         finally:
@@ -189,9 +190,7 @@ time.sleep(1000)
     ("method", "maker"),
     [("fork", "the main thread"), ("fork", "a thread that has ended"), ("forkserver", "a thread that has ended")],
 )
-def test_no_worker_that_hangs_outlives_both_its_keeper_and_its_program(
-    tmp_path: Path, method: str, maker: str
-) -> None:
+def test_no_worker_that_hangs_outlives_both_its_keeper_and_its_program(tmp_path: Path, method: str, maker: str) -> None:
     with running(tmp_path, BOTH, method, maker) as (process, mark):
         assert process.stdout is not None
         keeper = int(process.stdout.readline())
