@@ -106,11 +106,14 @@ class Crew:
     def replace(self, worker: int, timeout: float | None = None) -> None:
         """Put a fresh worker with fresh envs in the place of one that has died or hangs.
 
-        Raises `WorkerStartError` if the process of the worker does not run within `timeout` seconds, or within the
-        seconds in which the construction of the envs must be over.
+        Raises `WorkerStartError` if the process of the worker does not run within the seconds in which the construction
+        of the envs must be over, or within `timeout`. The latter is of a step or a reset, which may be far shorter than
+        what a process needs to start: it is given 5 seconds at least.
         """
         self._unmade.add(worker)
-        self.pool.restart(worker, min((s for s in (timeout, self._start_timeout) if s is not None), default=None))
+        longest = [] if timeout is None else [max(timeout, _LEAST_START_SECONDS)]
+        longest += [] if self._start_timeout is None else [self._start_timeout]
+        self.pool.restart(worker, min(longest, default=None))
         self.build((worker,))
         if self._attachment is not None:
             self.attach(self._attachment, (worker,))
@@ -192,6 +195,7 @@ class Crew:
 
 
 _CONSTRUCTION = "its construction"
+_LEAST_START_SECONDS = 5.0
 _MOST_STACKS = 4  # a message is to be read
 
 
