@@ -5,7 +5,8 @@ threads, open descriptors, and mappings of anonymous shared memory. A test that 
 teardown with a list of what is left. An ending that takes a moment is given a few seconds.
 
 What lives as long as the Python process itself (the engine's keeper, the helpers of `multiprocessing`) is
-started once, before the first test, and is no leak.
+started once, before the first test, and is no leak. Nor are the keeper's fork servers, which come and go with
+what workers need.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from parallel_envs.engine import keeper_pid, start_keeper
+from parallel_envs.engine import FORK_SERVER_NAME, keeper_pid, start_keeper
 
 SETTLE_SECONDS = 5.0
 POLL_SECONDS = 0.005
@@ -91,7 +92,7 @@ KERNEL_THREAD = 0x00200000
 
 
 def _processes() -> dict[int, str]:
-    """Every process below this one, and every orphan of this run; the engine's keeper is neither."""
+    """Every process below this one, and every orphan of this run, but the engine's keeper and its fork servers."""
     running = {int(name) for name in os.listdir("/proc") if name.isdecimal()}  # noqa: PTH208  # read at each test: quick
     STRANGERS.intersection_update(running)
     parents, marked, unmarked, mark = {}, set(), set(), f"{RUN_VARIABLE}={RUN_ID}".encode()
@@ -105,7 +106,8 @@ def _processes() -> dict[int, str]:
                 unmarked.add(pid)
     ours = {pid for pid in parents if os.getpid() in _ancestors(pid, parents)} | marked
     STRANGERS.update(unmarked - ours - {os.getpid()})
-    return {pid: _command_line(pid) for pid in sorted(ours - {os.getpid(), keeper_pid()})}
+    ours -= {os.getpid(), keeper_pid()}
+    return {pid: _command_line(pid) for pid in sorted(ours) if _name(pid) != FORK_SERVER_NAME}
 
 
 def _parent_and_flags(pid: int) -> tuple[int, int]:
@@ -124,6 +126,13 @@ def _command_line(pid: int) -> str:
     except OSError:
         words = b""
     return words.decode(errors="replace").strip()[:200] or "ended, and nobody has waited for it"
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")
+    except OSError:
+        return ""
 
 
 def _threads() -> dict[int, str]:

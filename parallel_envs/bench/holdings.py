@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from parallel_envs.engine import keeper_pid
+from parallel_envs.engine import FORK_SERVER_NAME, keeper_pid
 
 _SETTLE_SECONDS = 5.0
 
@@ -55,14 +55,21 @@ class Holdings:
 
 
 def descendants() -> Iterator[int]:
-    """The processes below this one, but for the keeper."""
+    """The processes below this one, but for the keeper and its fork servers."""
     parents = {pid: parent_of(pid) for pid in map(int, (folder.name for folder in Path("/proc").glob("[0-9]*")))}
     for pid in parents.keys() - {keeper_pid()}:
         ancestor = parents[pid]
         while ancestor not in (0, os.getpid()):
             ancestor = parents.get(ancestor, 0)
-        if ancestor:
+        if ancestor and _name_of(pid) != FORK_SERVER_NAME:
             yield pid
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")
+    except OSError:  # it has just ended
+        return ""
 
 
 def num_descriptors(pid: str = "self") -> int:

@@ -2,10 +2,12 @@
 
 Workers host objects; a request names an object and what it is to do. The engine knows nothing of environments,
 policies or learning. `pool` holds the one interface; `local` and `process` are its backends; `host` is what a worker
-is on any of them. `keeper` is the process that starts the others and outlives none.
+is on any of them. `keeper` is the process that starts the others and outlives none; the fork servers below it import
+what workers need.
 """
 
 from parallel_envs.engine.factory import BACKENDS, PoolSettings, line_outside, open_pool
+from parallel_envs.engine.fork_server import FORK_SERVER_NAME
 from parallel_envs.engine.host import Ringable
 from parallel_envs.engine.interrupts import let_ctrl_c_through
 from parallel_envs.engine.keeper_client import keeper_pid, start_keeper
@@ -18,6 +20,7 @@ from parallel_envs.engine.worker_process import START_METHODS
 
 __all__ = [
     "BACKENDS",
+    "FORK_SERVER_NAME",
     "HOST",
     "START_METHODS",
     "Call",

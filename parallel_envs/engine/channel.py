@@ -61,10 +61,22 @@ def _ancillary(fds: Sequence[int]) -> list[tuple[int, int, array.array[int]]]:
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
 
 
+def _duplicated(fds: Sequence[int]) -> list[int]:
+    copies: list[int] = []
+    try:
+        for fd in fds:
+            copies.append(os.dup(fd))  # noqa: PERF401  # those that were made are closed if one cannot be
+    except OSError:
+        for fd in copies:
+            os.close(fd)
+        raise
+    return copies
+
+
 class Outbox:
     """Frames on their way out. What the kernel does not take at once waits here for the next `flush`.
 
-    Descriptors are duplicated, so the sender may close its own at once.
+    Descriptors that have to wait are duplicated, so the sender may close its own at once.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -75,8 +87,13 @@ class Outbox:
         return bool(self._parts)
 
     def put(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        self._parts.append((memoryview(_HEADER.pack(len(data))), [os.dup(fd) for fd in fds]))
-        self._parts.append((memoryview(data), []))
+        """Send a frame, or keep what is left of it. Raises `OSError` where there is no room for its descriptors here:
+        then none of it is sent.
+        """
+        header = memoryview(_HEADER.pack(len(data)))
+        count = 0 if self._parts else self._send_some(header, fds)
+        kept = _duplicated(fds) if fds and not count else []
+        self._parts.extend(((header[count:], kept), (memoryview(data), [])))
         self.flush()
 
     def flush(self) -> None:
@@ -89,18 +106,22 @@ class Outbox:
 
     def _send(self, view: memoryview, fds: list[int]) -> bool:
         """Send a part. False: the kernel took less than all of it."""
-        try:
-            count = self._channel.sendmsg([view], _ancillary(fds))
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            raise ChannelClosed(str(error)) from error
-        while fds:  # they have left with the first byte
+        count = self._send_some(view, fds)
+        while fds and count:  # they have left with the first byte
             os.close(fds.pop())
         if count < view.nbytes:
             self._parts[0] = (view[count:], fds)
             return False
         return True
+
+    def _send_some(self, view: memoryview, fds: Sequence[int]) -> int:
+        """Send what the kernel takes now, with the descriptors if that is anything. Return how many bytes it took."""
+        try:
+            return self._channel.sendmsg([view], _ancillary(fds))
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
 
     def close(self) -> None:
         for _, fds in self._parts:
@@ -110,10 +131,16 @@ class Outbox:
 
 
 class Inbox:
-    """Frames on their way in, put together from whatever has arrived."""
+    """Frames on their way in, put together from whatever has arrived.
 
-    def __init__(self, channel: socket.socket) -> None:
+    With `takes_fds=True` the descriptors of a frame are received too. They are in `fds` once `receive` has returned the
+    frame, and belong to the caller, who must empty the list before the next call. Otherwise the kernel drops them.
+    """
+
+    def __init__(self, channel: socket.socket, *, takes_fds: bool = False) -> None:
         self._channel = channel
+        self._takes_fds = takes_fds
+        self.fds: list[int] = []
         self._restart()
 
     def _restart(self) -> None:
@@ -139,7 +166,8 @@ class Inbox:
 
     def _read_some(self) -> bool:
         try:
-            count = self._channel.recv_into(memoryview(self._data)[self._filled :])
+            view = memoryview(self._data)[self._filled :]
+            count = self._receive_with_fds(view) if self._takes_fds else self._channel.recv_into(view)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -148,3 +176,14 @@ class Inbox:
             raise ChannelClosed("the other side closed the channel")
         self._filled += count
         return True
+
+    def _receive_with_fds(self, view: memoryview) -> int:
+        room = socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
+        count, ancillary, _, _ = self._channel.recvmsg_into([view], room)
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                received = array.array("i", data[: len(data) - len(data) % 4])
+                for fd in received:
+                    os.set_inheritable(fd, False)
+                self.fds.extend(received)
+        return count

@@ -14,9 +14,10 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from parallel_envs.engine.orphans import end_children, take_in_orphans
+from parallel_envs.engine.poller import readable
 
 _PR_SET_PDEATHSIG = 1
 
@@ -102,6 +103,7 @@ def become_child(settings: ChildSettings, ends: ChildEnds) -> ChildEnds:
     signal.signal(STACK_SIGNAL, signal.SIG_IGN)  # until `run_child` has something to say to it, also across exec
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
     _take_output(ends.output)
     _reopen_output()
     os.environ.clear()
@@ -149,7 +151,7 @@ def exit_status(error: SystemExit) -> int:
     return error.code if isinstance(error.code, int) else 1
 
 
-def leave(status: int) -> None:
+def leave(status: int) -> NoReturn:
     """End this process at once, without the exit handlers that belong to the process it was forked from."""
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -159,12 +161,35 @@ def leave(status: int) -> None:
     os._exit(status)
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent's thread ends. Only Linux knows how."""
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends; end at once if the parent has ended already.
+
+    The signal is tied to the thread that forked this process, so it serves only where that thread lives as long as its
+    process: the main thread of the keeper. For a worker that the user's process forks, from whichever thread, see
+    `die_with_writer`.
+    """
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def die_with_writer(lifeline: int) -> None:
+    """Have the kernel kill this process group when the last writer of a pipe ends; end at once if it has already.
+
+    `lifeline` is a reading end that no other process opened. Nothing is ever written to the pipe: the only event on it
+    is its end, and the kernel reports events on a descriptor with O_ASYNC by a signal of our choice, even to a process
+    that is stopped or loops in C. A thread that watches the pipe could do neither. Call it once this process leads its
+    process group.
+    """
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    if readable(lifeline):
+        os._exit(1)
 
 
 def limit_threads(threads: int | None) -> None:

@@ -82,5 +82,20 @@ class undisturbed:  # noqa: N801  # used as a function is, and made as a class f
         if self._struck is not None:
             self._before(*self._struck)
 
+    def give_way(self) -> Any:
+        """Hand a Ctrl-C that waits to the handler that was there before. Return that handler."""
+        struck, self._struck = self._struck, None
+        if struck is not None:
+            self._before(*struck)
+        return self._before
+
     def _strike(self, number: int, frame: FrameType | None) -> None:
         self._struck = number, frame
+
+
+def let_waiting_ctrl_c_in() -> None:
+    """Run the handler of a Ctrl-C that `undisturbed` holds back. For long waits that may be given up at any moment."""
+    if threading.current_thread() is threading.main_thread():
+        handler = _signal.getsignal(_CTRL_C)
+        while isinstance(holder := getattr(handler, "__self__", None), undisturbed):
+            handler = holder.give_way()

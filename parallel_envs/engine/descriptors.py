@@ -20,3 +20,32 @@ def close_in_child(kept: Collection[int]) -> None:
         with contextlib.suppress(OSError):
             os.close(fd)
     owned.clear()
+
+
+_lifeline: list[int] = []
+"""The writing end of a pipe to which nobody writes. The kernel closes it when this process ends, however it ends."""
+
+
+def hold_lifeline() -> None:
+    """Begin to hold the lifeline of this process, if it is not held yet."""
+    if not _lifeline:
+        read, write = os.pipe()
+        os.close(read)
+        _lifeline.append(write)
+        owned.add(write)
+
+
+def open_lifeline() -> int:
+    """Return a reading end of this process's lifeline, opened for one worker only. See `child.die_with_writer`."""
+    hold_lifeline()
+    return os.open(f"/proc/self/fd/{_lifeline[0]}", os.O_RDONLY | os.O_NONBLOCK)
+
+
+def _let_go_of_lifeline() -> None:
+    """In any forked process: the lifeline is to end with the process that it belongs to, and with no other."""
+    while _lifeline:
+        owned.discard(_lifeline[0])
+        os.close(_lifeline.pop())
+
+
+os.register_at_fork(after_in_child=_let_go_of_lifeline)

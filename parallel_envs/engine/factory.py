@@ -30,7 +30,8 @@ class PoolSettings:
     `threads` caps the numeric libraries in each worker process (None: as they like). `affinity` gives each worker the
     cores it may use. `niceness` is added to each worker process's own: above 0 it gives way to others. `preload` names
     modules that every worker will need: they are imported once, before forking. `name` stands before the number in the
-    worker's name.
+    worker's name. All worker processes together must run within `start_timeout` seconds when the pool is opened (None:
+    the imports take as long as they take).
     """
 
     backend: str = "process"
@@ -40,6 +41,7 @@ class PoolSettings:
     niceness: int = 0
     preload: tuple[str, ...] = ()
     name: str = "worker"
+    start_timeout: float | None = None
 
     def __post_init__(self) -> None:
         if not is_one_of(self.backend, BACKENDS):
@@ -98,7 +100,9 @@ def _open(backend: str, num_workers: int, settings: PoolSettings) -> WorkerPool:
         raise WorkerStartError(
             "Worker processes need a system that tells when a process ends (Linux 5.3 or later). Use backend='thread'."
         )
-    return ProcessPool(num_workers, lambda worker, lines: _start(worker, lines, settings))
+    return ProcessPool(
+        num_workers, lambda worker, lines, timeout: _start(worker, lines, settings, timeout), settings.start_timeout
+    )
 
 
 def line_outside() -> int:
@@ -109,9 +113,9 @@ def line_outside() -> int:
     return level
 
 
-def _start(worker: int, lines: CommonLines, settings: PoolSettings) -> WorkerProcess:
+def _start(worker: int, lines: CommonLines, settings: PoolSettings, timeout: float | None) -> WorkerProcess:
     affinity = None if settings.affinity is None else tuple(settings.affinity[worker % len(settings.affinity)])
     preload = ("parallel_envs.engine.worker", *settings.preload)
     name = f"{settings.name} {worker}"
     child = ChildSettings.here(worker, name, settings.threads, affinity, settings.niceness, preload)
-    return WorkerProcess(child, settings.start_method, lines.completion_write, lines.stacks_write)
+    return WorkerProcess(child, settings.start_method, lines.completion_write, lines.stacks_write, timeout)

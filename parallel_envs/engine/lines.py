@@ -16,7 +16,7 @@ from parallel_envs.engine.memory import SharedBlock
 from parallel_envs.engine.messages import BELL, MESSAGE, Death
 from parallel_envs.engine.pickling import dump_request
 from parallel_envs.engine.poller import READ, WRITE, Poller
-from parallel_envs.engine.worker_process import WorkerProcess
+from parallel_envs.engine.worker_process import WorkerProcess, release
 
 _LEAST_KILL_SECONDS = 1.0  # what the system needs to end a process, however little time the caller gave
 
@@ -103,8 +103,7 @@ class Lines:
         self._signal(signal.SIGKILL, until)
         for line in self.lines:
             line.outbox.close()
-            if line.death is None:
-                line.process.give_up()
+        release([line.process for line in self.lines if line.death is None], until)
         self.common.close()
         self.block.close()
         self.poller.close()

@@ -73,7 +73,7 @@ class _LocalPool(WorkerPool):
     def death(self, worker: int) -> Death | None:
         return None
 
-    def restart(self, worker: int) -> None:
+    def restart(self, worker: int, timeout: float | None = None) -> None:
         self.check_open("A worker was to be restarted")
         self.kill(worker)
         _close_hosts([self._hosts[worker]])

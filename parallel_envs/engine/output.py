@@ -1,43 +1,75 @@
 """What workers write, on its way to the stderr of the user's process: whole lines, with their writer's name.
 
-Nobody waits here: neither for a worker that writes no more, nor for a reader of stderr who is stopped, slow or gone.
+The keeper never waits here, neither for a worker that writes no more nor for a reader of stderr that is stopped, slow
+or gone. Its memory is bounded: it reads from workers only while the printer has room, so that a worker that writes
+faster than stderr is read waits in its own write.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import select
+import socket
+import stat
+import time
 from collections import deque
 
 _TAIL_LINES = 200
+_TAIL_BYTES = 256 << 10
 _LONGEST_LINE = 64 << 10  # output without line ends is passed on in pieces of about this size
-_MOST_BYTES = 64 << 10
-_PIECE_BYTES = select.PIPE_BUF  # what a pipe that is writable takes without making the writer wait
+_READ_BYTES = 16 << 10  # empty lines grow 20-fold by the name of their worker
+_MOST_WAITING_BYTES = 1 << 20
+_PIECE_BYTES = select.PIPE_BUF  # what a pipe takes as a whole or not at all
+_STANDSTILL_SECONDS = 0.25  # a reader that takes nothing for so long has stopped
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Output:
-    """The reading end of what one worker writes. `tail` holds its last lines."""
+    """The reading end of what one worker writes."""
 
     def __init__(self, name: str, fd: int) -> None:
         os.set_blocking(fd, False)
         self.fd, self._name = fd, name.encode()
-        self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self.ended = False
         self._unfinished = b""
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
+
+    @property
+    def tail(self) -> tuple[str, ...]:
+        """The last lines, as text: at most 200 lines and about 256 KiB."""
+        return tuple(line.decode(errors="replace") for line in self._tail)
 
     def read(self) -> bytes | None:
-        """Some of the lines that have come, named. None: nothing has come. `ended` tells that nothing will."""
+        """Read a piece of the output and return its whole lines, named. None: there is nothing to read now.
+
+        `ended` is true once the last writer has closed its end.
+        """
         try:
-            data = os.read(self.fd, _MOST_BYTES)
+            data = os.read(self.fd, _READ_BYTES)
         except (BlockingIOError, OSError):
             return None
         self.ended = not data
         return self.rest() if self.ended else self._named(self._whole_lines(data))
 
     def rest(self) -> bytes:
-        """The line that was never ended."""
+        """Return the last line, named, if it was never ended."""
         rest, self._unfinished = self._unfinished, b""
         return self._named([rest.rstrip(b"\r")]) if rest else b""
+
+    def drain(self) -> bytes:
+        """Read all that a worker which has ended left in its pipe, and return the named lines.
+
+        It reads no more than the pipe can hold: a process that the worker started may still write to it without end.
+        """
+        texts = []
+        for _ in range(fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ) // _READ_BYTES + 1):
+            if self.ended or (text := self.read()) is None:
+                break
+            texts.append(text)
+        return b"".join([*texts, self.rest()])
 
     def _whole_lines(self, data: bytes) -> list[bytes]:
         lines = (self._unfinished + data).splitlines(keepends=True)  # a progress bar ends its lines with "\r"
@@ -46,35 +78,91 @@ class Output:
         return [line.rstrip(b"\r\n") for line in lines if line != b"\r"]
 
     def _named(self, lines: list[bytes]) -> bytes:
-        self.tail.extend(line.decode(errors="replace") for line in lines)
+        self._tail.extend(lines[-_TAIL_LINES:])
+        self._tail_bytes += sum(map(len, lines[-_TAIL_LINES:]))
+        while len(self._tail) > _TAIL_LINES or (self._tail_bytes > _TAIL_BYTES and len(self._tail) > 1):
+            self._tail_bytes -= len(self._tail.popleft())
         return b"".join(b"[%s] %s\n" % (self._name, line) for line in lines)
 
 
 class Printer:
-    """Writes to stderr without ever waiting for its reader, who may be stopped, slow or gone."""
+    """Writes to stderr without waiting for its reader. `fd` is the descriptor to wait on while `is_blocked`."""
 
     def __init__(self) -> None:
-        self._waiting: deque[bytes] = deque()
-        self.waiting_bytes = 0
+        self._waiting = bytearray()
+        self._dropped_bytes = 0
+        self.is_blocked = False
+        """Text waits, and stderr takes no more of it now."""
+        self.failure: str | None = None
+        """Why stderr cannot be written to any more: its reader has left, or its terminal is gone. Output is dropped."""
+        self._socket: socket.socket | None = None
+        self.fd, self._may_wait = self._open()
+
+    def _open(self) -> tuple[int, bool]:
+        """Return a descriptor of stderr, and whether a write to it may wait for the reader.
+
+        The flag that keeps a write from waiting belongs to the open file, which the user's process shares. So pipes and
+        terminals are opened anew. (A file is not: it would be written to from its beginning. Writes to it do not wait.)
+        """
+        try:
+            mode = os.fstat(2).st_mode
+            if stat.S_ISSOCK(mode):
+                self._socket = socket.socket(fileno=os.dup(2))
+            elif stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+                return os.open("/proc/self/fd/2", flags), False
+        except OSError:  # no /proc, a terminal that belongs to another user, a pipe whose reader has left already
+            pass
+        return 2, self._socket is None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether output may be read from workers."""
+        return len(self._waiting) < _MOST_WAITING_BYTES
 
     def put(self, text: bytes) -> None:
-        self._waiting.append(text)
-        self.waiting_bytes += len(text)
+        """Take a text to be written. It is dropped if twice the bound waits already, which only deaths can bring about,
+        or if stderr has failed.
+        """
+        if self.failure is not None:
+            return
+        if len(self._waiting) > 2 * _MOST_WAITING_BYTES:
+            self._dropped_bytes += len(text)
+            return
+        if self._dropped_bytes:
+            self._waiting += b"[%d bytes of output dropped: nobody was reading stderr]\n" % self._dropped_bytes
+            self._dropped_bytes = 0
+        self._waiting += text
 
-    def flush(self) -> bool:
-        """Write what can be written now. True: something is left."""
-        poll = select.poll()
-        poll.register(2, select.POLLOUT)
-        while self._waiting and any(event & select.POLLOUT for _, event in poll.poll(0)):
-            piece = self._waiting[0][:_PIECE_BYTES]
+    def flush(self) -> None:
+        """Write what stderr takes now. `is_blocked` and `failure` tell what became of it."""
+        self.is_blocked = False
+        while self._waiting and not self.is_blocked and self.failure is None:
+            end = self._waiting.rfind(b"\n", 0, _PIECE_BYTES) + 1 or _PIECE_BYTES
             try:
-                count = os.write(2, piece)
-            except OSError:
-                self._waiting.clear()  # nobody will ever read it
-                self.waiting_bytes = 0
-                break
-            self.waiting_bytes -= count
-            rest = self._waiting.popleft()[count:]
-            if rest:
-                self._waiting.appendleft(rest)
-        return bool(self._waiting)
+                del self._waiting[: self._write(bytes(self._waiting[:end]))]
+            except BlockingIOError:
+                self.is_blocked = True
+            except OSError as error:
+                self._waiting.clear()
+                if error.errno not in _NO_ROOM:  # a full disk may have room again later
+                    self.failure = os.strerror(error.errno or errno.EIO)
+
+    def _write(self, data: bytes) -> int:
+        if self._socket is not None:
+            return self._socket.send(data, socket.MSG_DONTWAIT)
+        if self._may_wait:
+            poll = select.poll()
+            poll.register(self.fd, select.POLLOUT)
+            if not poll.poll(0):  # an error counts as ready: the write tells which
+                raise BlockingIOError
+        return os.write(self.fd, data)
+
+    def finish(self, seconds: float) -> None:
+        """Write what waits, for at most so long, for as long as stderr takes any of it."""
+        until = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(self.fd, select.POLLOUT)
+        self.flush()
+        while self.is_blocked and time.monotonic() < until and poll.poll(_STANDSTILL_SECONDS * 1000):
+            self.flush()

@@ -43,16 +43,25 @@ _log = logging.getLogger(__name__)
 _LONGEST_GLANCING = 0.1  # seconds for which completions alone may be looked at, where nobody has to sleep for them
 _NOTICING_SECONDS = 1e-3
 _MOST_STACK_BYTES = 1 << 18  # a stack is cut after about this size
+_KILLED_SECONDS = 2.0  # for the keeper to tell the last words of a worker that was killed here: they matter little
 _BELLS_AT_ONCE = select.PIPE_BUF // BELL.size  # so many fit into a pipe as a whole, or not at all
 _NOT_NOW = -1  # in the place of a bell's descriptor: writing to it fails, and `_ring_late` sees why
 
 
 class ProcessPool(WorkerPool):
-    """See `WorkerPool`. `start` starts the process of a worker."""
+    """See `WorkerPool`. `start` starts the process of a worker, or raises when so many seconds are over (None: never).
+
+    All of them together are to run within `timeout` seconds.
+    """
 
     backend = "process"
 
-    def __init__(self, num_workers: int, start: Callable[[int, CommonLines], WorkerProcess]) -> None:
+    def __init__(
+        self,
+        num_workers: int,
+        start: Callable[[int, CommonLines, float | None], WorkerProcess],
+        timeout: float | None = None,
+    ) -> None:
         self._bells: list[int] = []
         super().__init__(num_workers)
         self._start_process = start
@@ -62,12 +71,14 @@ class ProcessPool(WorkerPool):
         self._lines = ends.lines
         self._completions = CompletionReader(ends.common.completion_read, self._note)
         self._counts = ends.block.array("f8", (num_workers, METERS))
+        until = None if timeout is None else time.monotonic() + timeout
         try:
             self._poller = ends.poller
             self._poller.watch(self._completions.fd, READ)
             for worker in self.all_workers:
+                remaining = None if until is None else max(until - time.monotonic(), 0.0)
                 with undisturbed():  # a worker that nobody knows of yet would be left over
-                    ends.lines.append(self._new_line(worker))
+                    ends.lines.append(self._new_line(worker, remaining))
             # Made after the keeper, which the first worker has started: at interpreter exit the later ones run first.
             self._finalizer = weakref.finalize(self, _stop, ends, weakref.ref(self))
         except BaseException:
@@ -86,11 +97,13 @@ class ProcessPool(WorkerPool):
         self._restarting_thread: int | None = None
         """The thread that is replacing a worker."""
         self._slept_at = 0.0
+        self._pump_timeout: float | None = None
+        """How long the one who waits for answers just now can wait."""
 
-    def _new_line(self, worker: int) -> Line:
-        line = Line(self._start_process(worker, self._ends.common))
+    def _new_line(self, worker: int, timeout: float | None) -> Line:
+        line = Line(self._start_process(worker, self._ends.common, timeout))
         _log.info("%s started: pid %d, %s.", line.process.settings.name, line.process.pid, line.process.method)
-        self._watch(line.process.sentinel, READ, lambda finished: self._bury(worker, finished))
+        self._watch(line.process.sentinel, READ, lambda finished: self._bury(worker, finished, self._pump_timeout))
         self._handlers[line.process.channel.fileno()] = lambda finished: self._exchange(worker, finished)
         with contextlib.suppress(ChannelClosed, OSError):  # should it have ended already, its sentinel tells
             line.outbox.put(*dump_request(Call(HOST, "meter", (self._ends.block, worker * METERS))))
@@ -186,10 +199,16 @@ class ProcessPool(WorkerPool):
             self._ring_late(worker, bell, ticket)
 
     def _ring_late(self, worker: int, bell: bytes, ticket: Ticket) -> None:
-        """A bell that could not be rung at once: the pipe is full, or earlier bells wait, or the worker has ended."""
+        """A bell that could not be rung at once: the pipe is full, or earlier bells wait, or the worker has ended.
+
+        If nobody has noticed its end yet, the ticket stays open: who waits for it sees the end, and has a deadline for
+        the keeper to tell how it came.
+        """
         line = self._lines[worker]
-        if line.death is not None or not line.process.is_alive():
+        if line.death is not None:
             self._reply_dead(ticket, worker)
+            return
+        if not line.process.is_alive():
             return
         line.bells.append(bell)
         self._bells[worker] = _NOT_NOW
@@ -223,10 +242,7 @@ class ProcessPool(WorkerPool):
 
     def _reply_dead(self, ticket: Ticket, worker: int) -> None:
         """A request to a worker that has ended is answered by its death."""
-        finished: list[Ticket] = []
-        if self._lines[worker].death is None:
-            self._bury(worker, finished)
-        self._settle(ticket.number, worker, Reply(worker, death=self._lines[worker].death), finished)
+        self._settle(ticket.number, worker, Reply(worker, death=self._lines[worker].death), [])
 
     # ---- waiting --------------------------------------------------------------------------------------------------
 
@@ -248,6 +264,7 @@ class ProcessPool(WorkerPool):
                 if self._completions.take_in(finished, began) and timeout != 0.0:  # who looks but once is told of all
                     return finished  # one system call in the place of two
             self._slept_at = began
+            self._pump_timeout = timeout
             for fd, _ in self._poller.wait(timeout):
                 if self.closed:
                     break  # whatever has happened is the affair of whoever ends the workers
@@ -314,8 +331,11 @@ class ProcessPool(WorkerPool):
 
     # ---- faults ---------------------------------------------------------------------------------------------------
 
-    def _bury(self, worker: int, finished: list[Ticket]) -> None:
-        """A process has ended. What it had said before counts; what it still owes is answered by its death."""
+    def _bury(self, worker: int, finished: list[Ticket], timeout: float | None = None) -> None:
+        """A process has ended. What it had said before counts; what it still owes is answered by its death.
+
+        The keeper has `timeout` seconds to tell how it ended (see `keeper_client.autopsy`).
+        """
         line = self._lines[worker]
         if line.death is not None:
             return
@@ -329,7 +349,7 @@ class ProcessPool(WorkerPool):
         line.outbox.close()
         line.bells.clear()
         self._bells[worker] = _NOT_NOW
-        obituary = line.process.obituary()
+        obituary = line.process.obituary(timeout)
         line.death = Death(worker, line.process.pid, obituary.exitcode, obituary.last_output, line.killed)
         _log.info("%s ended: pid %d, exit code %s.", line.process.settings.name, line.process.pid, obituary.exitcode)
         for ticket in [ticket for ticket in self._tickets.values() if worker in ticket.waiting]:
@@ -344,9 +364,9 @@ class ProcessPool(WorkerPool):
             with undisturbed():
                 line.killed = line.process.is_alive()
                 line.process.signal(signal.SIGKILL)
-                self._bury(worker, [])
+                self._bury(worker, [], _KILLED_SECONDS)
 
-    def restart(self, worker: int) -> None:
+    def restart(self, worker: int, timeout: float | None = None) -> None:
         self.check_open("A worker was to be restarted")
         with undisturbed():  # it is short beside what follows: the making of what the worker is to host
             self._restarting_thread = threading.get_ident()
@@ -356,7 +376,7 @@ class ProcessPool(WorkerPool):
                 if self._completions.cut_short:  # others may have answered too
                     self._completions.take_in([], time.perf_counter())
                 self._completions.forget()
-                self._lines[worker] = line = self._new_line(worker)
+                self._lines[worker] = line = self._new_line(worker, timeout)
                 self._bells[worker] = line.process.bell
                 self._place(worker)
             finally:

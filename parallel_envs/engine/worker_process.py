@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 from parallel_envs.engine import keeper_client
 from parallel_envs.engine.channel import channel_pair
-from parallel_envs.engine.child import ChildEnds, ChildSettings, become_child, leave, run_child
-from parallel_envs.engine.descriptors import close_in_child, owned
+from parallel_envs.engine.child import ChildEnds, ChildSettings, become_child, die_with_writer, leave, run_child
+from parallel_envs.engine.descriptors import close_in_child, open_lifeline, owned
 from parallel_envs.engine.keeper import Obituary
 from parallel_envs.engine.poller import readable
 from parallel_envs.errors import WorkerStartError
@@ -22,9 +24,14 @@ START_METHODS: tuple[StartMethod, ...] = ("forkserver", "spawn", "fork")
 
 
 class WorkerProcess:
-    """A process and the user's ends of its lines: `bell` to wake it, `channel` to talk, `sentinel` to see it end."""
+    """A process and the user's ends of its lines: `bell` to wake it, `channel` to talk, `sentinel` to see it end.
 
-    def __init__(self, settings: ChildSettings, method: StartMethod, completion: int, stacks: int) -> None:
+    Raises `WorkerStartError` if it does not run within `timeout` seconds (None: it takes as long as it takes).
+    """
+
+    def __init__(
+        self, settings: ChildSettings, method: StartMethod, completion: int, stacks: int, timeout: float | None = None
+    ) -> None:
         self.settings = settings
         self.method = method
         self._obituary: Obituary | None = None
@@ -38,16 +45,17 @@ class WorkerProcess:
             owned.update((self.bell, self.channel.fileno(), output_read))
             undo.callback(owned.difference_update, (self.bell, self.channel.fileno()))
             theirs.callback(owned.discard, output_read)
-            self.pid, self.sentinel = self._start(ends, output_read)
+            self.pid, self.sentinel, self._keeper = self._start(ends, output_read, timeout)
             undo.pop_all()
         os.set_blocking(self.bell, False)
         self.channel.setblocking(False)
         owned.add(self.sentinel)
 
-    def _start(self, ends: ChildEnds, output_read: int) -> tuple[int, int]:
+    def _start(self, ends: ChildEnds, output_read: int, timeout: float | None) -> tuple[int, int, keeper_client.Keeper]:
         if self.method == "fork":
-            return _fork(self.settings, ends, output_read)
-        return keeper_client.launch(self.settings, ends, output_read, fresh_interpreter=self.method == "spawn")
+            return _fork(self.settings, ends, output_read, timeout)
+        fresh = self.method == "spawn"
+        return keeper_client.launch(self.settings, ends, output_read, fresh_interpreter=fresh, timeout=timeout)
 
     def is_alive(self) -> bool:
         return self._obituary is None and not readable(self.sentinel)
@@ -75,27 +83,24 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    def obituary(self) -> Obituary:
-        """How it ended. Only for a process that has; the descriptors are given up here."""
+    def obituary(self, timeout: float | None = None) -> Obituary:
+        """Return how it ended. Only for a process that has; the descriptors are given up here.
+
+        The keeper is waited for as `keeper_client.autopsy` says. An exit code or a last output that it does not tell in
+        that time stays unknown.
+        """
         if self._obituary is None:
-            exitcode = _reap(self.pid) if self.method == "fork" else None
-            told = keeper_client.autopsy(self.pid)
-            if (
-                told.exitcode is None and self.method != "fork"
-            ):  # the keeper is gone, and cannot end what this one started
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self.pid, signal.SIGKILL)
-            self._obituary = Obituary(told.exitcode if exitcode is None else exitcode, told.last_output)
+            told = keeper_client.autopsy(self._keeper, self.pid, timeout)
+            exitcode = self._end_group() if told.exitcode is None else told.exitcode
+            self._obituary = Obituary(exitcode, told.last_output)
             self._close()
         return self._obituary
 
-    def give_up(self) -> None:
-        """Let go of it, whether it has ended or not."""
-        if self.is_alive():
-            self._obituary = Obituary(None)
-            self._close()
-        else:
-            self.obituary()
+    def _end_group(self) -> int | None:
+        """End what it started and the keeper has not ended. Return the exit code if it is a child of this process."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        return _reap(self.pid) if self.method == "fork" else None
 
     def _close(self) -> None:
         if self.channel.fileno() < 0:
@@ -106,26 +111,44 @@ class WorkerProcess:
         os.close(self.sentinel)
 
 
-def _fork(settings: ChildSettings, ends: ChildEnds, output_read: int) -> tuple[int, int]:
+def release(processes: Sequence[WorkerProcess], until: float) -> None:
+    """Let go of processes, whether they have ended or not. Nobody asks how.
+
+    What they wrote last is printed by then, unless the keeper does not get to it before `until` (of `time.monotonic`).
+    """
+    pids: dict[keeper_client.Keeper, list[int]] = {}
+    left = [process for process in processes if process._obituary is None]
+    for process in left:
+        pids.setdefault(process._keeper, []).append(process.pid)
+    confirmed = keeper_client.release(pids, until)
+    for process in left:
+        # A keeper that confirms has reaped its own children: their numbers may belong to others by now.
+        if not process.is_alive() and (process.method == "fork" or process._keeper not in confirmed):
+            process._end_group()
+        process._obituary = Obituary(None)
+        process._close()
+
+
+def _fork(
+    settings: ChildSettings, ends: ChildEnds, output_read: int, timeout: float | None
+) -> tuple[int, int, keeper_client.Keeper]:
     keeper_client.start_keeper()
     try:
-        pid = os.fork()
+        lifeline = open_lifeline()
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _begin(settings, ends, lifeline)
+        finally:
+            os.close(lifeline)
     except OSError as error:
         raise WorkerStartError(f"{settings.name} could not be started: {error}.") from error
-    if pid == 0:
-        try:
-            close_in_child(ends.fds)
-            leave(run_child(settings, become_child(settings, ends)))
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            leave(1)
     with contextlib.suppress(OSError):  # the child does the same; whoever comes first
         os.setpgid(pid, pid)
     try:
         sentinel = os.pidfd_open(pid)
         try:
-            keeper_client.adopt(pid, settings.name, output_read)
+            keeper = keeper_client.adopt(pid, settings.name, output_read, timeout=timeout)
         except BaseException:
             os.close(sentinel)
             raise
@@ -135,7 +158,22 @@ def _fork(settings: ChildSettings, ends: ChildEnds, output_read: int) -> tuple[i
         if isinstance(error, OSError):
             raise WorkerStartError(f"{settings.name} could not be watched: {error}.") from error
         raise
-    return pid, sentinel
+    return pid, sentinel, keeper
+
+
+def _begin(settings: ChildSettings, ends: ChildEnds, lifeline: int) -> NoReturn:
+    """In the forked process: become a worker."""
+    try:
+        if lifeline <= 2:  # its place is needed for stdin, stdout or stderr: the same open file under another number
+            lifeline = fcntl.fcntl(lifeline, fcntl.F_DUPFD_CLOEXEC, 3)
+        close_in_child((*ends.fds, lifeline))
+        ends = become_child(settings, ends)
+        die_with_writer(lifeline)
+        leave(run_child(settings, ends))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        leave(1)
 
 
 def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
@@ -147,9 +185,7 @@ def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[i
 
 
 def _reap(pid: int) -> int | None:
-    """The exit code of a child of this process; whatever the child had started ends with it."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+    """Wait for a child of this process that has ended or been killed. Return its exit code."""
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except ChildProcessError:  # the user's own code waited for it, or told the kernel not to keep its status

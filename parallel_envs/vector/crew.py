@@ -107,10 +107,17 @@ class Crew:
         calls = {worker: Call(self.key, "attach", (plan, block, space, worker)) for worker in workers}
         self._await(self.pool.send(calls), _CONSTRUCTION, self._start_timeout)
 
-    def replace(self, worker: int) -> None:
-        """Put a fresh worker with fresh envs in the place of one that has died or hangs."""
+    def replace(self, worker: int, timeout: float | None = None) -> None:
+        """Put a fresh worker with fresh envs in the place of one that has died or hangs.
+
+        Raises `WorkerStartError` if the process of the worker does not run within the seconds in which the construction
+        of the envs must be over, or within `timeout`. The latter is of a step or a reset, which may be far shorter than
+        what a process needs to start: it is given 5 seconds at least.
+        """
         self._unmade.add(worker)
-        self.pool.restart(worker)
+        longest = [] if timeout is None else [max(timeout, _LEAST_START_SECONDS)]
+        longest += [] if self._start_timeout is None else [self._start_timeout]
+        self.pool.restart(worker, min(longest, default=None))
         self.build((worker,))
         if self._attachment is not None:
             self.attach(self._attachment, (worker,))
@@ -199,7 +206,8 @@ class Crew:
 
     def check(self, ticket: Ticket, doing: str, *, advice: str = "") -> None:
         """Raise what the replies report: a worker's death first, then a worker's failure, then the envs' errors."""
-        deaths = {worker: reply.death for worker, reply in ticket.replies.items() if reply.death is not None}
+        replies = sorted(ticket.replies.items(), key=lambda item: item[0])
+        deaths = {worker: reply.death for worker, reply in replies if reply.death is not None}
         for worker, death in deaths.items():
             if self.pool.death(worker) is not None:
                 raise worker_died(death, self.slices[worker], doing, advice=advice)
@@ -230,6 +238,7 @@ def _reports_death(ticket: Ticket) -> bool:
 
 
 _CONSTRUCTION = "its construction"
+_LEAST_START_SECONDS = 5.0
 _MOST_STACKS = 4  # a message is to be read
 
 

@@ -146,6 +146,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             affinity=None if self._settles else arguments.affinity(cpu_affinity),
             preload=("parallel_envs.vector.slice",),
             name="env worker",
+            start_timeout=arguments.optional_seconds("start_timeout", start_timeout),
         )
         self._fleet = fleet = EnvFleet(
             factories,
@@ -155,7 +156,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             observation_mode=observation_mode,
             shared_memory=shared_memory,
             num_sets=1 if copy else 2,
-            start_timeout=arguments.optional_seconds("start_timeout", start_timeout),
+            start_timeout=settings.start_timeout,
             tasks=arguments.task_settings(task_source, task_setter, self.num_envs),
         )
         try:
@@ -757,7 +758,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
                 return [ticket]
             try:
                 if ticket.waiting:
-                    self._settler.act_on_deaths(ticket, doing, ask_again)
+                    self._settler.act_on_deaths(ticket, doing, timeout, ask_again)
                     continue
                 tickets = self._settler.resolve(ticket, doing, timeout, ask_again)
             except Exception:

@@ -99,7 +99,7 @@ class Recovery:
             if not self._crew.pool.wait(tickets[-1], timeout):
                 fault = self._crew.timeout(doing, timeout, self._crew.late_envs(tickets[-1]))
                 self.kill_late(tickets[-1], fault)
-            broken = self._replace_broken(tickets[-1], doing)
+            broken = self._replace_broken(tickets[-1], doing, timeout)
             if not broken:
                 return
             with undisturbed():
@@ -118,37 +118,41 @@ class Recovery:
                 raise fault from None
             self._late[worker] = fault
 
-    def _replace_broken(self, ticket: Ticket, doing: str) -> list[int]:
-        """Replace what a ticket reports as broken. Returns the envs that have not answered it."""
+    def _replace_broken(self, ticket: Ticket, doing: str, timeout: float | None) -> list[int]:
+        """Replace what a ticket reports as broken. Returns the envs that have not answered it.
+
+        The process of a new worker must run within `timeout` seconds.
+        """
         crew = self._crew
-        self.replace_dead(ticket, doing)
+        self.replace_dead(ticket, doing, timeout)
         envs = {env for worker, reply in ticket.replies.items() if reply.death for env in crew.slices[worker]}
         for worker, (asked, failure) in crew.worker_failures(ticket).items():
             envs |= set(crew.slices[worker])
-            self.replace_worker(worker, worker_error(failure, worker, asked, doing))
+            self.replace_worker(worker, worker_error(failure, worker, asked, doing), timeout)
         for env, failure in crew.failures(ticket).items():
             fault, worker = env_error({env: failure}, doing), crew.owner[env]
             if crew.needs_replacing(worker):  # its envs could not be made anew before
                 envs |= set(crew.slices[worker])
-                self.replace_worker(worker, fault)
+                self.replace_worker(worker, fault, timeout)
             elif env not in envs:
                 envs.add(env)
                 self.rebuild_env(env, fault)
         return sorted(envs)
 
-    def replace_dead(self, ticket: Ticket, doing: str) -> None:
+    def replace_dead(self, ticket: Ticket, doing: str, timeout: float | None) -> None:
         """Replace the workers that have died instead of answering, also while others are still at work."""
         for worker, death in self._crew.dead_workers(ticket).items():
             died = worker_died(death, self._crew.slices[worker], doing)
-            self.replace_worker(worker, self._late.pop(worker, died))
+            self.replace_worker(worker, self._late.pop(worker, died), timeout)
 
-    def replace_worker(self, worker: int, fault: Fault | None) -> None:
+    def replace_worker(self, worker: int, fault: Fault | None, timeout: float | None = None) -> None:
         """A fresh worker, whose envs are reset and will tell that an episode was lost.
 
-        `fault` is why; None: it was asked for by hand.
+        `fault` is why; None: it was asked for by hand. Raises `WorkerStartError` if no process for it runs within
+        `timeout` seconds.
         """
         held = self._crew.slices[worker]
-        self._until_it_works(worker, lambda: self._crew.replace(worker), held, fault)
+        self._until_it_works(worker, lambda: self._crew.replace(worker, timeout), held, fault, timeout)
 
     def rebuild_env(self, env: int, fault: Fault | None) -> None:
         """The same for one env in a worker that is well."""
@@ -156,13 +160,18 @@ class Recovery:
         self._until_it_works(worker, lambda: self._crew.rebuild(env), (env,), fault)
 
     def _until_it_works(
-        self, worker: int, replace: Callable[[], None], envs: Sequence[int], fault: Fault | None
+        self,
+        worker: int,
+        replace: Callable[[], None],
+        envs: Sequence[int],
+        fault: Fault | None,
+        timeout: float | None = None,
     ) -> None:
         while True:
             self._spend(worker, envs, fault)
             try:
                 if self._crew.needs_replacing(worker):
-                    self._crew.replace(worker)
+                    self._crew.replace(worker, timeout)
                     envs = self._crew.slices[worker]
                 else:
                     replace()

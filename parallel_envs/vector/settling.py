@@ -37,13 +37,13 @@ class Settler:
         if not self._crew.pool.wait(ticket, remaining, self.has_new_deaths) and not self.has_new_deaths(ticket):
             self.stop_or_raise(ticket, self._crew.late_envs(ticket), doing, timeout, ask_again)
 
-    def act_on_deaths(self, ticket: Ticket, doing: str, ask_again: AskAgain | None) -> None:
+    def act_on_deaths(self, ticket: Ticket, doing: str, timeout: float | None, ask_again: AskAgain | None) -> None:
         """Workers have died while others are still at work: raise `WorkerDied` at once, or replace them at once.
 
         A death is raised once: who waits again waits for the others.
         """
         if self._restarts and ask_again is not None:
-            self._recovery.replace_dead(ticket, doing)
+            self._recovery.replace_dead(ticket, doing, timeout)
             return
         advice = f"{RESTART_ADVICE} Still at work: {env_names(self._crew.late_envs(ticket))}."
         if ask_again is not None:

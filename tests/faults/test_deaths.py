@@ -5,6 +5,8 @@ Each time the caller is told what, where and when, in bounded time; the manager 
 
 from __future__ import annotations
 
+import os
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,8 @@ from tests.faults.matrix import (
     text_of,
     within,
 )
+from tests.gates import Gate
+from tests.vector.small_envs import CountingEnv, GatedEnv
 
 # All of it under "fork" and "forkserver". A worker that is spawned takes a second to start: every third case there,
 # which are all faults and all moments. (One that is to hang while it is made has not begun when the deadline is over.)
@@ -284,3 +288,29 @@ def test_the_living_answer_while_a_dead_worker_waits_to_be_replaced(make: Make, 
 def send_and_receive(envs: ParallelEnvManager) -> Any:
     envs.send(actions(envs))
     return envs.recv(2)
+
+
+# ---- while others take long ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["forkserver", "fork"])
+def test_a_death_is_told_while_others_are_busy_and_they_can_be_waited_for_after_a_restart(
+    make: Make, gate: Gate, method: str
+) -> None:
+    envs = make([partial(GatedEnv, gate.path), partial(CountingEnv, 9)], context=method, step_timeout=None)
+    reset(envs)
+    envs.step_async(actions(envs))
+    os.kill(envs.stats()[1]["pid"], signal.SIGKILL)
+    for _ in range(2):  # as long as nobody replaces it
+        with pytest.raises(WorkerDied, match=r"^Worker 1 \(env 1, .*Others are still busy") as died:
+            envs.step_wait(timeout=60)
+        assert died.value.env_ids == (1,)
+    envs.restart(1)
+    with pytest.raises(StepTimeout, match="Env 0 did not answer"):
+        envs.step_wait(timeout=SHORT)
+    gate.let_through()
+    _, rewards, _, truncated, infos = envs.step_wait(timeout=60)
+    assert rewards.tolist() == [1, 0]
+    assert truncated.tolist() == [False, True]
+    assert infos["worker_restarted"].tolist() == [False, True]
+    assert step(envs)[1].tolist() == [2, 0]  # the new env's first reset

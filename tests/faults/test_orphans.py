@@ -80,12 +80,16 @@ MOMENTS = ["construction", "reset", "idle", "step", "restart", "close"]
 
 
 @contextmanager
-def running(folder: Path, script: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def running(
+    folder: Path, script: str, *arguments: str, stderr: int | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A script, and the mark that it and all its processes bear."""
     mark = f"PARALLEL_ENVS_ORPHAN={uuid.uuid4().hex}"
     variables = {**environment(), **dict([mark.split("=")])}
     command = [sys.executable, str(written(folder, script)), *arguments]
-    with subprocess.Popen(command, text=True, cwd=folder, env=variables, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, text=True, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=stderr
+    ) as process:
         try:
             yield process, mark
         finally:
@@ -151,6 +155,79 @@ def test_nothing_outlives_a_process_that_is_killed_at_any_moment(
         process.kill()
         process.wait()
         assert left_after(GONE_SECONDS, mark) == set()
+
+
+BOTH = """
+from parallel_envs import ParallelEnvManager
+from parallel_envs.testing import ScriptedEnv
+
+class HangingEnv(ScriptedEnv):
+    def step(self, action):
+        if action == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        while True:
+            pass
+
+def make():
+    global envs
+    envs = ParallelEnvManager([HangingEnv] * 2, context=sys.argv[1])
+    envs.reset(seed=0)
+
+if sys.argv[2] == "a thread that has ended":
+    maker = threading.Thread(target=make)
+    maker.start()
+    maker.join()
+else:
+    make()
+envs.reset(seed=1)  # the workers are alive, though the thread that forked them is not
+envs.step_async([0, 1])
+print(keeper_pid(), flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "maker"),
+    [("fork", "the main thread"), ("fork", "a thread that has ended"), ("forkserver", "a thread that has ended")],
+)
+def test_no_worker_that_hangs_outlives_both_its_keeper_and_its_program(tmp_path: Path, method: str, maker: str) -> None:
+    with running(tmp_path, BOTH, method, maker) as (process, mark):
+        assert process.stdout is not None
+        keeper = int(process.stdout.readline())
+        os.kill(keeper, signal.SIGKILL)
+        assert ends_within(keeper, WAIT_SECONDS)
+        process.kill()
+        process.wait()
+        assert left_after(5.0, mark) == set()
+
+
+FORKED_MEANWHILE = """
+from parallel_envs import ParallelEnvManager
+from parallel_envs.testing import ScriptedEnv
+
+class HangingEnv(ScriptedEnv):
+    def step(self, action):
+        time.sleep(1000)
+
+envs = ParallelEnvManager([HangingEnv], context="fork")
+envs.reset(seed=0)
+if (forked := os.fork()) == 0:  # holds a copy of whatever the program had open
+    time.sleep(1000)
+envs.step_async([0])
+print(keeper_pid(), forked, *[row["pid"] for row in envs.stats()], flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_process_that_the_program_forked_keeps_no_forked_worker_alive(tmp_path: Path) -> None:
+    with running(tmp_path, FORKED_MEANWHILE) as (process, _):
+        assert process.stdout is not None
+        keeper, forked, worker = map(int, process.stdout.readline().split())
+        os.kill(keeper, signal.SIGKILL)
+        assert ends_within(keeper, WAIT_SECONDS)
+        process.kill()
+        assert ends_within(worker, WAIT_SECONDS)
+        assert not ends_within(forked, 0.0)
 
 
 # ---- the keeper ----------------------------------------------------------------------------------

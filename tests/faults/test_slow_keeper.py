@@ -1,0 +1,240 @@
+"""A keeper that does not answer, and modules that take long to import: deadlines hold, and other managers go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from parallel_envs.engine import HOST, PoolSettings, keeper_client, keeper_pid, open_pool, start_keeper
+from parallel_envs.errors import WorkerDied, WorkerStartError
+from parallel_envs.testing import ScriptedEnv
+from tests.engine.asking import WAIT_SECONDS, ends_within, reply_to, value_of
+from tests.engine.scripts import run_script, running_script
+from tests.faults.broken_envs import LONG
+from tests.faults.matrix import Make, reset, step, within
+from tests.faults.processes import stops_within
+from tests.gates import Gate
+
+SmallEnv = partial(ScriptedEnv, **LONG)
+DEADLINE = 0.5
+IN_TIME = 10.0
+"""Far less than the minute after which a keeper that is silent is given up."""
+
+
+@contextmanager
+def stopped_keeper() -> Iterator[int]:
+    """While the block runs the keeper does nothing."""
+    start_keeper()
+    pid = keeper_pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert stops_within(pid, WAIT_SECONDS)
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+# ---- a keeper that is stopped --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("context", ["forkserver", "fork", "spawn"])
+def test_close_keeps_its_time_though_the_keeper_is_stopped(make: Make, context: str) -> None:
+    envs = make([SmallEnv] * 4, context=context)
+    reset(envs)
+    pids = [row["pid"] for row in envs.stats()]
+    with stopped_keeper(), within(1.0 + IN_TIME):
+        envs.close(timeout=1.0)
+    assert all(ends_within(pid, WAIT_SECONDS) for pid in pids)
+
+
+@pytest.mark.parametrize("context", ["forkserver", "fork", "spawn"])
+def test_a_start_keeps_its_deadline_though_the_keeper_is_stopped(make: Make, context: str) -> None:
+    other = make([SmallEnv])
+    reset(other)
+    with stopped_keeper() as keeper:
+        with (
+            within(IN_TIME),
+            pytest.raises(WorkerStartError, match=r"process that starts workers .* within 0\.\d+ sec"),
+        ):
+            make([SmallEnv] * 2, context=context, start_timeout=DEADLINE)
+        step(other)  # its workers do not need the keeper
+    make([SmallEnv], context=context).close()
+    assert keeper_pid() == keeper
+    step(other)
+
+
+@pytest.mark.parametrize("context", ["forkserver", "fork"])
+def test_a_death_is_told_in_the_time_of_the_step_though_the_keeper_is_stopped(make: Make, context: str) -> None:
+    envs = make([SmallEnv] * 3, context=context, step_timeout=DEADLINE)
+    reset(envs)
+    with stopped_keeper():
+        os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
+        os.kill(envs.stats()[2]["pid"], signal.SIGKILL)
+        with within(IN_TIME), pytest.raises(WorkerDied, match=r"^Worker 0 \(env 0, pid \d+\)"):
+            step(envs)
+
+
+def test_a_restart_keeps_the_time_of_the_step_though_the_keeper_is_stopped(make: Make) -> None:
+    envs = make([SmallEnv] * 2, on_failure="restart", step_timeout=DEADLINE, start_timeout=None)
+    reset(envs)
+    with stopped_keeper():
+        os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
+        with within(IN_TIME), pytest.raises(WorkerStartError):
+            step(envs)
+    envs.restart(0)
+    assert step(envs)[3].tolist() == [True, False]
+
+
+def test_a_keeper_that_was_silent_for_long_is_replaced_and_its_workers_go_on(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_client, "_ANSWER_SECONDS", 4.0)
+    envs = make([SmallEnv])
+    reset(envs)
+    with stopped_keeper() as keeper:
+        with within(IN_TIME), pytest.raises(WorkerStartError, match="it is stopped, or hangs"):
+            make([SmallEnv])
+        other = make([SmallEnv])
+        reset(other)
+        assert keeper_pid() != keeper
+        step(envs)
+        other.close()
+    os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
+    with pytest.raises(WorkerDied, match="signal 9"):  # the keeper that started it is asked, not the new one
+        step(envs)
+    envs.close()
+    keeper_client._torn.pop().abandon()
+
+
+# ---- imports that take long ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that modules are imported from."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def test_an_import_that_takes_long_holds_up_nobody_else(make: Make, modules: Path, tmp_path: Path) -> None:
+    witness = make([SmallEnv] * 2, on_failure="restart")
+    reset(witness)
+    with Gate(tmp_path / "gate") as gate:
+        (modules / "slow_one.py").write_text(
+            f"import tests.gates, pathlib\ntests.gates.wait_at(pathlib.Path({str(gate.path)!r}))"
+        )
+        opened: list[int] = []
+
+        def open_slowly() -> None:
+            pool = open_pool(1, PoolSettings(preload=("slow_one",)))
+            opened.append(value_of(pool, pool.call(0, HOST, "__sizeof__")))
+            pool.close()
+
+        opening = threading.Thread(target=open_slowly)
+        opening.start()
+        with within(WAIT_SECONDS):
+            os.kill(witness.stats()[0]["pid"], signal.SIGKILL)  # a death, a restart, a new manager, its end
+            assert step(witness)[3].tolist() == [True, False]
+            other = make([SmallEnv])
+            reset(other)
+            other.close()
+            with pytest.raises(WorkerStartError, match=r"within 0\.5 seconds"):
+                open_pool(1, PoolSettings(preload=("slow_one",), start_timeout=DEADLINE))
+        assert opened == []
+        gate.let_through()
+        opening.join(WAIT_SECONDS)
+    assert len(opened) == 1
+
+
+@pytest.mark.parametrize("end", ["import os; os._exit(3)", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"])
+def test_a_module_that_ends_its_importer_harms_nobody(make: Make, modules: Path, end: str) -> None:
+    (modules / "deadly.py").write_text(end)
+    witness = make([SmallEnv])
+    reset(witness)
+    keeper = keeper_pid()
+    pool = open_pool(1, PoolSettings(preload=("deadly",)))  # the worker that needs it would import it by itself
+    assert reply_to(pool, pool.call(0, HOST, "build", 1, os.getpid)) is None
+    reply = reply_to(pool, pool.call(0, HOST, "build", 2, __import__, "deadly"))
+    assert reply is not None
+    assert reply.death is not None
+    pool.close()
+    step(witness)
+    assert keeper_pid() == keeper
+
+
+SLOW_IMPORT = """
+from pathlib import Path
+Path("endless.py").write_text("import time\\nprint('importing', flush=True)\\ntime.sleep(1000)")
+sys.path.insert(0, "")
+try:
+    open_pool(1, PoolSettings(context="forkserver", preload=("endless",)))
+except KeyboardInterrupt:
+    print("interrupted")
+pool, key = opened(1, dict)
+pool.close()
+print("opened")
+"""
+
+
+def test_ctrl_c_ends_the_wait_for_an_import(tmp_path: Path) -> None:
+    with running_script(tmp_path, SLOW_IMPORT, "forkserver") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        with within(WAIT_SECONDS):
+            os.kill(process.pid, signal.SIGINT)
+            told, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert (told, errors) == ("interrupted\nopened\n", "")
+
+
+KILLED_FORK_SERVER = """
+from pathlib import Path
+from parallel_envs.engine import FORK_SERVER_NAME
+
+pool, key = opened(2, dict)
+for folder in Path("/proc").glob("[0-9]*"):
+    if (folder / "comm").read_text().strip() == FORK_SERVER_NAME:
+        if (folder / "stat").read_text().rpartition(")")[2].split()[1] == str(keeper_pid()):
+            os.kill(int(folder.name), signal.SIGKILL)
+            killed = folder
+while killed.exists():
+    time.sleep(0.01)
+pool.restart(0)
+pool.wait(pool.call(0, HOST, "build", key, dict))
+ticket = pool.call_all(key, "__len__")
+print(pool.wait(ticket, 20), [reply.value for reply in ticket.replies.values()])
+pool.close()
+"""
+
+
+def test_a_fork_server_that_was_killed_is_replaced_and_its_workers_go_on(tmp_path: Path) -> None:
+    done = run_script(tmp_path, KILLED_FORK_SERVER, "forkserver")
+    assert (done.stdout, done.stderr) == ("True [0, 0]\n", "")
+
+
+def test_many_threads_open_pools_at_the_same_time() -> None:
+    told: list[bool] = []
+
+    def open_some() -> None:
+        for _ in range(3):
+            pool = open_pool(2)
+            pids = [pool.call(worker, HOST, "build", 1, os.getpid) for worker in (0, 1)]
+            assert all(pool.wait(ticket, WAIT_SECONDS) for ticket in pids)
+            told.append([value_of(pool, pool.call(w, 1, "__int__"), w) for w in (0, 1)] == [pool.pid(0), pool.pid(1)])
+            pool.close()
+
+    threads = [threading.Thread(target=open_some) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_SECONDS * 2)
+    assert told == [True] * 12
