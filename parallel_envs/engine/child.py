@@ -184,6 +184,8 @@ def die_with_writer(lifeline: int) -> None:
     that is stopped or loops in C. A thread that watches the pipe could do neither. Call it once this process leads its
     process group.
     """
+    import fcntl  # only systems that have worker processes have it
+
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid())
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)

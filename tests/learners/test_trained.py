@@ -35,7 +35,7 @@ def saved(folder: Path, case: str) -> Learners:
 
 def loaded(folder: Path, learner: AgentLearner, class_path: str = "") -> Any:
     spec = f"class={class_path},data={folder}" if class_path else str(folder)
-    spaces = {
+    spaces: dict[str, Any] = {
         "observation_space": learner.algorithm.observation_space,
         "action_space": learner.algorithm.action_space,
     }
@@ -65,7 +65,7 @@ def test_one_agent_alone_may_be_everybodys(tmp_path: Path) -> None:
     learner = learners("ppo", 1)["agent_0"]
     save_agent(tmp_path / "one", "agent_0", learner.state())
     other = PolicySpec.parse(str(tmp_path / "one"))
-    spaces = {
+    spaces: dict[str, Any] = {
         "observation_space": learner.algorithm.observation_space,
         "action_space": learner.algorithm.action_space,
     }

@@ -203,8 +203,8 @@ class SideBySide:
     def ask(self, request: Callable[[Manager], Any], *, begins: bool = True, keeps: bool = False) -> None:
         """Ask all of them. `begins`: it begins a step or reset; `keeps`: its first result is a batch to be held."""
         outcomes = [self._outcome(envs, request) for envs in self.managers]
-        for outcome in outcomes[1:]:
-            assert_same_batch(outcome, outcomes[0])
+        for other in outcomes[1:]:
+            assert_same_batch(other, outcomes[0])
         self.num_begun += begins
         for held, (outcome, results) in zip(self.held, outcomes, strict=True):
             held[:] = [one for one in held if self.num_begun - one[0] < 2]  # the others may be written to by now
