@@ -105,7 +105,9 @@ def test_the_deadline_of_a_call_goes_before_that_of_the_manager(make: Make, gate
 
 
 def test_a_thread_that_hangs_and_cannot_be_restarted_is_named(make: Make, gate: Gate) -> None:
-    envs = make([partial(GatedEnv, gate.path)], backend="thread", on_failure="restart", step_timeout=0.05)
+    envs = make(
+        [partial(GatedEnv, gate.path)], backend="thread", on_failure="restart", step_timeout=0.05, reset_timeout=60.0
+    )
     reset(envs)
     with pytest.raises(StepTimeout, match=r"Env 0 did not answer[^@]*small_envs\.py") as caught:
         envs.step(np.zeros(1, int))
