@@ -118,7 +118,9 @@ def test_a_stopped_worker_answers_as_soon_as_it_goes_on_after_many_timeouts(make
 
 
 def test_a_thread_that_hangs_and_cannot_be_restarted_is_named(make: Make, gate: Gate) -> None:
-    envs = make([partial(GatedEnv, gate.path)], backend="thread", on_failure="restart", step_timeout=0.05)
+    envs = make(
+        [partial(GatedEnv, gate.path)], backend="thread", on_failure="restart", step_timeout=0.05, reset_timeout=60.0
+    )
     reset(envs)
     with pytest.raises(StepTimeout, match=r"Env 0 did not answer[^@]*small_envs\.py") as caught:
         envs.step(np.zeros(1, int))
