@@ -240,3 +240,30 @@ def test_action_spaces_that_differ_are_shown(make_serial: Make) -> None:
         RuntimeError, match=r"'b': Box\(.*\) to Discrete\(2\).*env 0 has .*'b': Box\(.*\) to Discrete\(3\)"
     ):
         make_serial([scripted(), scripted(action_spaces={"b": Discrete(2)})])
+
+
+def as_it_is(env: Any) -> Any:
+    return env
+
+
+def as_aec(env: Any) -> Any:
+    from pettingzoo.utils.conversions import parallel_to_aec
+
+    return parallel_to_aec(env)
+
+
+@pytest.mark.parametrize(("convert", "turns"), [(as_it_is, "simultaneous"), (as_aec, "sequential")])
+def test_factories_that_return_one_env(make: Make, convert: Any, turns: str) -> None:
+    """As PettingZoo's tutorial for AgileRL writes it."""
+    env = convert(ScriptedAgentsEnv(EARLY_AND_LATE))
+    with pytest.raises(EnvError, match=r"The factories of envs \d and \d returned the same object, or wrappers"):
+        make([lambda: env for _ in range(4)], num_workers=2, turns=turns)
+
+
+def test_different_wrappers_of_one_env(make: Make) -> None:
+    from pettingzoo.utils import BaseParallelWrapper
+
+    env = ScriptedAgentsEnv(EARLY_AND_LATE)
+    with pytest.raises(EnvError, match="or wrappers around it: a ScriptedAgentsEnv"):
+        make([lambda: BaseParallelWrapper(env) for _ in range(4)], num_workers=2)
+    make([lambda: BaseParallelWrapper(ScriptedAgentsEnv(EARLY_AND_LATE)) for _ in range(4)], num_workers=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -101,6 +102,107 @@ def test_a_factory_that_takes_arguments(make: Make) -> None:
 
     with pytest.raises(TypeError, match="level"):
         make([needs_one])
+
+
+SHARED = (
+    r"(?s)The factories of envs \d and \d returned the same object, or wrappers around it: a CountingEnv\..*make_env"
+)
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, gym.Wrapper, lambda env: gym.Wrapper(gym.Wrapper(env))])
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_factories_that_return_one_env(make: Make, num_workers: int, wrap: Callable[[Any], Any]) -> None:
+    env = CountingEnv()
+    with pytest.raises(EnvError, match=SHARED) as caught:
+        make([lambda: wrap(env) for _ in range(4)], num_workers=num_workers)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("backend", ["serial", "thread"])
+def test_factories_that_return_one_env_to_several_workers_of_one_process(backend: str) -> None:
+    env = CountingEnv()
+    with pytest.raises(ValueError, match=SHARED):
+        ParallelEnvManager([lambda: env for _ in range(3)], backend=backend, num_workers=3)
+
+
+def test_an_env_that_travels_to_several_processes_is_several(make_process: Make) -> None:
+    env = CountingEnv(100)
+    envs = make_process([lambda: env for _ in range(2)])
+    envs.reset(seed=0)
+    envs.send([0], [1])
+    envs.recv()
+    assert envs.get_attr("elapsed") == (0, 1)
+
+
+class RemembersFactory:
+    """Makes an env of its own at first. Afterwards it returns the first env of all."""
+
+    def __init__(self, index: int, made: list[CountingEnv]) -> None:
+        self.index, self.made = index, made
+
+    def __call__(self) -> CountingEnv:
+        if len(self.made) >= 2:
+            return self.made[0]
+        self.made.append(CountingEnv())
+        return self.made[-1]
+
+
+def test_a_restart_that_returns_the_env_of_another(make: Make) -> None:
+    made: list[CountingEnv] = []
+    envs = make([RemembersFactory(index, made) for index in range(2)], num_workers=1)
+    envs.reset(seed=0)
+    with pytest.raises(EnvError, match=SHARED):
+        envs.restart(1)
+
+
+@pytest.mark.parametrize("backend", ["serial", "thread"])
+def test_an_env_of_its_own_may_come_back_after_a_restart(backend: str) -> None:
+    own = [CountingEnv(), CountingEnv()]
+    with ParallelEnvManager([lambda env=env: env for env in own], backend=backend) as envs:
+        for which in (0, None, 1):
+            envs.restart(which)
+        assert envs.reset(seed=0)[0].shape == (2, 2)
+
+
+class SharesSimulator(CountingEnv):
+    """Is no wrapper, whatever the simulator that it shares is called."""
+
+    simulator = CountingEnv()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.env = self.simulator
+
+
+class NotUnwrapped(CountingEnv):
+    @property
+    def unwrapped(self) -> Any:
+        raise RuntimeError("not to be seen")
+
+
+@pytest.mark.parametrize("kind", [SharesSimulator, NotUnwrapped])
+def test_envs_that_share_something_else_are_envs_of_their_own(make: Make, kind: type[CountingEnv]) -> None:
+    assert make([kind] * 2, num_workers=1).reset(seed=0)[0].tolist() == [[0, 0], [0, 0]]
+
+
+def test_the_env_whose_description_raises_is_named(make: Make) -> None:
+    class ShyEnv(CountingEnv):
+        asked = 0
+
+        @property
+        def action_space(self) -> Any:
+            self.asked += 1
+            if self.asked > 1:
+                raise LookupError("asked too often")
+            return spaces.Discrete(2)
+
+        @action_space.setter
+        def action_space(self, space: Any) -> None:
+            """It keeps its own."""
+
+    with pytest.raises(EnvError, match=r"^Env 1 raised LookupError during its construction: asked too often") as caught:
+        make([CountingEnv, ShyEnv], num_workers=1)
+    assert caught.value.env_ids == (1,)
 
 
 def test_a_factory_that_cannot_be_pickled_names_the_part() -> None:

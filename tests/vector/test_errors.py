@@ -161,3 +161,76 @@ def test_an_error_of_any_class_comes_up_as_text(make: Make) -> None:
     with pytest.raises(EnvError, match=r"TwoArgumentError.*one two"):
         envs.step(np.zeros(1, int))
     envs.reset(seed=0)
+
+
+class NamelessError(Exception):
+    """An error whose text cannot be made: trying ends the program."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class NamelessEnv(CountingEnv):
+    """Raises a `NamelessError` at action 1."""
+
+    def __init__(self) -> None:
+        super().__init__(100)
+
+    def step(self, action: Any) -> Any:
+        if action == 1:
+            raise NamelessError
+        return super().step(action)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_an_error_whose_text_cannot_be_made_is_its_envs(make: Make, num_workers: int) -> None:
+    envs = make([NamelessEnv] * 4, num_workers=num_workers)
+    envs.reset(seed=0)
+    with pytest.raises(EnvError, match=r"^Env 2 raised \S*NamelessError during step 1: .*SystemExit") as caught:
+        envs.step(np.array([0, 0, 1, 0]))
+    assert caught.value.env_ids == (2,)
+    assert envs.step(np.zeros(4, int))[0][:, 1].tolist() == [2, 2, 1, 2]
+
+
+def test_only_the_env_whose_error_has_no_text_is_restarted(make: Make) -> None:
+    envs = make([NamelessEnv] * 4, num_workers=1, on_failure="restart")
+    envs.reset(seed=0)
+    infos = envs.step(np.array([0, 0, 1, 0]))[4]
+    assert infos["worker_restarted"].tolist() == [False, False, True, False]
+
+
+class Unloadable:
+    """Can be pickled, but not unpickled."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise LookupError("not in this process")
+
+
+def test_a_request_that_no_env_has_seen_is_the_fault_of_none(make_process: Make) -> None:
+    envs = make_process([CountingEnv] * 4, num_workers=2)
+    envs.reset(seed=0)
+    with pytest.raises(LookupError, match=r"^Worker 0 \(envs 0, 1\) raised LookupError during reset") as caught:
+        envs.reset(options={"x": Unloadable()}, env_ids=[0, 1, 3])
+    assert isinstance(caught.value, EnvError)
+    assert caught.value.env_ids == (0, 1)
+    with pytest.raises(LookupError, match=r"^Env 1 raised LookupError during reset"):
+        envs.reset(options={"x": Unloadable()}, env_ids=[1])
+    assert envs.step(np.zeros(4, int))[1].tolist() == [1.0] * 4
+
+
+class WordyEnv(CountingEnv):
+    def __init__(self) -> None:
+        super().__init__(100)
+        self.action_space = spaces.Text(5)
+
+
+def test_a_worker_that_fails_as_a_whole_is_replaced_as_a_whole(make_process: Make) -> None:
+    envs = make_process([WordyEnv] * 4, num_workers=2, on_failure="restart")
+    envs.reset(seed=0)
+    observations, _, _, truncated, infos = envs.step(["a", Unloadable(), "b", "c"])
+    assert truncated.tolist() == infos["worker_restarted"].tolist() == [True, True, False, False]
+    assert observations.tolist() == [[0, 0], [0, 0], [0, 1], [0, 1]]

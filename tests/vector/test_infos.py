@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
+from parallel_envs.errors import EnvError
 from parallel_envs.testing import InfoKind, ScriptedEnv, assert_same_batch, check_vector_env
 from parallel_envs.vector.buffers import INFO_BYTES
 from parallel_envs.vector.infos import MOST_SCHEMAS, PICKLED, InfoWriter
@@ -126,6 +129,68 @@ def test_keys_with_any_name(make: Make) -> None:
     for _ in range(3):
         actions = np.zeros(2, int)
         assert_same_batch(envs.step(actions)[4], reference.step(actions)[4])
+
+
+class Label:
+    """A key that equals others by its name. Each process shows it differently."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Label) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"Label {id(self)}"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Shade(enum.Enum):
+    RED = 1
+
+
+KEYS: list[Any] = [Label("a"), Shade.RED, frozenset("abcdef"), 3, 2.5, True, None, b"b", np.int64(4), ("t", 1), Label]
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: type(key).__name__)
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_keys_that_are_no_strings(make: Make, key: Any, num_workers: int) -> None:
+    envs = make(
+        [partial(ChosenInfoEnv, {}, info) for info in ({key: 1.5}, {"x": 1}, {key: 2.5})], num_workers=num_workers
+    )
+    envs.reset(seed=0)
+    for _ in range(3):
+        infos = envs.step(np.zeros(3, int))[4]
+        assert infos[key].tolist() == [1.5, 0.0, 2.5]
+        assert infos["x"].tolist() == [0, 1, 0]
+
+
+def test_a_key_that_is_new_each_time_comes_as_a_copy(make: Make) -> None:
+    class FreshKeyEnv(CountingEnv):
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:4], {object(): 1.5}
+
+    envs = make([FreshKeyEnv, CountingEnv], num_workers=1)
+    envs.reset(seed=0)
+    for _ in range(3):
+        infos = envs.step(np.zeros(2, int))[4]
+        assert [value.tolist() for key, value in infos.items() if not isinstance(key, str)] == [[1.5, 0.0]]
+
+
+def test_a_key_that_cannot_travel_is_its_envs_error(make_process: Make) -> None:
+    class LockKeyEnv(CountingEnv):
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:4], {threading.Lock(): 1.5}
+
+    envs = make_process([CountingEnv, LockKeyEnv], num_workers=1)
+    envs.reset(seed=0)
+    with pytest.raises(EnvError, match=r"(?s)^Env 1 raised .*lock"):
+        envs.step(np.zeros(2, int))
 
 
 def test_numeric_infos_keep_their_layout_over_shared_memory(make_process: Make) -> None:
