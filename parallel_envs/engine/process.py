@@ -67,12 +67,14 @@ class ProcessPool(WorkerPool):
         self._start_process = start
         self._handlers: dict[int, Callable[[list[Ticket]], None]] = {}
         self._waited = [0.0] * num_workers
-        self._ends = ends = Lines(num_workers)
-        self._lines = ends.lines
-        self._completions = CompletionReader(ends.common.completion_read, self._note)
-        self._counts = ends.block.array("f8", (num_workers, METERS))
         until = None if timeout is None else time.monotonic() + timeout
+        ends: Lines | None = None
         try:
+            with undisturbed():  # descriptors that nobody knows of yet would be left open
+                self._ends = ends = Lines(num_workers)
+            self._lines = ends.lines
+            self._completions = CompletionReader(ends.common.completion_read, self._note)
+            self._counts = ends.block.array("f8", (num_workers, METERS))
             self._poller = ends.poller
             self._poller.watch(self._completions.fd, READ)
             for worker in self.all_workers:
@@ -83,7 +85,8 @@ class ProcessPool(WorkerPool):
             self._finalizer = weakref.finalize(self, _stop, ends, weakref.ref(self))
         except BaseException:
             self.closed = True
-            ends.stop(2.0)
+            if ends is not None:
+                ends.stop(2.0)
             raise
         self._bells = [line.process.bell for line in self._lines]
         self._places: dict[int, tuple[int, ...]] = {}

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import gymnasium as gym
@@ -15,6 +19,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from parallel_envs import EnvError, ParallelEnvManager
+from tests.striking import struck
 from tests.vector.conftest import Make
 from tests.vector.small_envs import ChosenInfoEnv
 
@@ -135,6 +140,57 @@ def test_interrupts_at_random_moments_hang_nothing(make_process: Make) -> None:
         ended.set()
         wanted.set()
         striker.join()
+
+
+@pytest.mark.parametrize("context", ["forkserver", "fork"])
+def test_a_construction_that_is_interrupted_leaves_nothing_behind(context: str) -> None:
+    def make_and_close() -> None:
+        ParallelEnvManager([cartpole] * 2, context=context).close()
+
+    gc.disable()  # an interrupt within a finalizer cannot be raised
+    try:
+        whole = struck(sys.maxsize, make_and_close)
+        for moment in range(1, whole, whole // 25):
+            struck(moment, make_and_close)
+            gc.collect()  # the check around every test sees to the rest
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("context", ["forkserver", "fork"])
+def test_constructions_that_are_interrupted_at_random_moments_leave_nothing_behind(context: str) -> None:
+    draws, num_struck = np.random.default_rng(3), 0
+    making = threading.Event()
+
+    def strike(seconds: float) -> None:
+        making.wait()
+        time.sleep(seconds)
+        if making.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal num_struck
+        if making.is_set():  # else it came late, when nothing was being made
+            num_struck += 1
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        for _ in range(30):
+            striker = threading.Thread(target=strike, args=(float(draws.uniform(0.0, 0.03)),))
+            striker.start()
+            try:
+                making.set()
+                ParallelEnvManager([cartpole] * 2, context=context).close()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                making.clear()
+            striker.join()
+            gc.collect()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert num_struck > 0
 
 
 def recover(envs: ParallelEnvManager) -> None:
