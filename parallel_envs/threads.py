@@ -7,8 +7,8 @@ An object that uses these has a `CallGuard` as `_guard`; objects that depend on 
 that calls another guarded method of the same object, in the same thread, simply goes in: so may a signal handler, or
 an environment in the caller that looks at the manager which steps it.
 
-Both forms are safe against a Ctrl-C at any moment. Python handles signals only at calls and at jumps back. There is
-none between the instruction that takes the lock and the `try` that gives it back, so the lock is never left behind.
+Both forms are safe against a Ctrl-C at any moment: the lock is never left behind. Python handles signals only after
+calls and at jumps back, so there is no moment between the taking of the lock and the block that gives it back.
 
 In a process that was forked while another thread was inside, that thread does not exist and would never leave: every
 guard is renewed there.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import threading
 import time
 import weakref
@@ -27,9 +28,22 @@ from typing import Any, TypeVar, cast
 
 from parallel_envs.errors import ConcurrentCall
 
-__all__ = ["CallGuard", "in_turn", "one_thread"]
+__all__ = ["NOT_HELD", "CallGuard", "in_turn", "one_thread"]
 
 _GLANCE_SECONDS = 1e-3
+
+
+class _NotHeld:
+    """What a thread that was refused has in the place of the lock, which it must not release."""
+
+    def acquire(self, blocking: bool = True) -> bool:
+        return False
+
+    def release(self) -> None:
+        return
+
+
+NOT_HELD: Any = _NotHeld()
 
 
 class CallGuard:
@@ -37,8 +51,8 @@ class CallGuard:
 
     Attributes:
         lock: Held by the thread that is inside.
-        thread: The identifier of that thread, 0 if there is none.
-        method: The method that it has called.
+        method: The method that was called from outside. Empty in `step`, which has no time to say so.
+        thread: The identifier of the thread that is inside a method that is `in_turn`, else 0.
     """
 
     __slots__ = ("__weakref__", "_owner", "lock", "method", "thread")
@@ -54,20 +68,19 @@ class CallGuard:
         self.lock, self.thread, self.method = threading.RLock(), 0, ""
 
     def refuse(self, method: str) -> None:
-        """Raise `ConcurrentCall`, unless the other thread has just left."""
-        inside = self.thread
-        if inside:
-            names = {thread.ident: thread.name for thread in threading.enumerate()}
-            here, there = threading.current_thread().name, names.get(inside, inside)
-            raise ConcurrentCall(
-                f"`{method}` of this {self._owner} was called by thread {here!r} while thread {there!r} was inside its "
-                f"`{self.method}`. One thread at a time may use it: give each thread one of its own, or hold a lock "
-                "around the calls."
-            )
+        """Raise `ConcurrentCall`."""
+        owner = re.search(r"owner=(\d+)", repr(self.lock))  # the one place where an RLock tells
+        names = {str(thread.ident): thread.name for thread in threading.enumerate()}
+        here, there = threading.current_thread().name, names.get(owner[1], owner[1]) if owner else "unknown"
+        raise ConcurrentCall(
+            f"`{method}` of this {self._owner} was called by thread {here!r} while thread {there!r} was inside its "
+            f"`{self.method or 'step'}`. One thread at a time may use it: give each thread one of its own, or hold a "
+            "lock around the calls."
+        )
 
     @property
     def is_taken(self) -> bool:
-        """Whether another thread is inside."""
+        """Whether another thread is inside a method that is `in_turn`."""
         return self.thread not in (0, get_ident())
 
     def wait_until_free(self, seconds: float) -> bool:
@@ -93,7 +106,9 @@ def _renew_in_forked_processes() -> None:
 
 def _renew_all() -> None:
     for guard in list(_guards):
-        if guard.thread != get_ident():  # the thread that forked goes on inside, where it was
+        if guard.lock.acquire(False):  # nobody was inside, or the thread that forked, which goes on where it was
+            guard.lock.release()
+        else:
             guard.renew()
 
 
@@ -106,17 +121,19 @@ def one_thread(method: _Method) -> _Method:
 
     @functools.wraps(method)
     def refusing(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        guard, me = self._guard, get_ident()
-        if guard.thread:
-            if guard.thread == me:
-                return method(self, *args, **kwargs)
-            guard.refuse(name)
-        with guard.lock:  # two threads that come at the same moment: one of them waits here
-            guard.thread, guard.method = me, name
-            try:
-                return method(self, *args, **kwargs)
-            finally:
-                guard.thread = 0
+        guard = self._guard
+        lock, is_outermost = guard.lock, False
+        try:  # before the lock is taken, since a Ctrl-C may come as soon as it is
+            if not lock.acquire(False):
+                lock = NOT_HELD
+                guard.refuse(name)
+            if not guard.method:
+                is_outermost, guard.method = True, name
+            return method(self, *args, **kwargs)
+        finally:
+            if is_outermost:
+                guard.method = ""
+            lock.release()
 
     return cast("_Method", refusing)
 
@@ -127,14 +144,13 @@ def in_turn(method: _Method) -> _Method:
 
     @functools.wraps(method)
     def waiting(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        guard, me = self._guard, get_ident()
-        if guard.thread == me:
-            return method(self, *args, **kwargs)
+        guard = self._guard
         with guard.lock:
-            guard.thread, guard.method = me, name
+            before = guard.thread, guard.method
+            guard.thread, guard.method = get_ident(), guard.method or name
             try:
                 return method(self, *args, **kwargs)
             finally:
-                guard.thread = 0
+                guard.thread, guard.method = before
 
     return cast("_Method", waiting)

@@ -26,6 +26,8 @@ from parallel_envs.errors import WorkerStartError
 
 _log = logging.getLogger(__name__)
 
+_NOTICING_SECONDS = 1e-3
+
 _Request = tuple[int, Call | tuple[int, int]]
 """A request's number, and a message or the (key, argument) of a bell."""
 
@@ -105,8 +107,9 @@ class SerialPool(_LocalPool):
     def __init__(self, num_workers: int) -> None:
         super().__init__(num_workers)
         self._queue: deque[tuple[int, _Request]] = deque()
-        self._at_work = threading.RLock()  # held while hosted objects work
         self._hosts_are_open = True
+        self._working_thread: int | None = None
+        """The thread in which a hosted object is at work."""
 
     def _submit(self, worker: int, request: _Request) -> None:
         self._queue.append((worker, request))
@@ -116,12 +119,17 @@ class SerialPool(_LocalPool):
             self.check_owner()
         finished: list[Ticket] = []
         if self._queue:
-            worker, request = self._queue.popleft()
-            began = time.perf_counter()
-            with self._at_work:
+            before, self._working_thread = self._working_thread, threading.get_ident()
+            try:
+                if self.closed:  # asked after the line above, which `close` waits for
+                    self.check_open("Answers were waited for")
+                worker, request = self._queue.popleft()
+                began = time.perf_counter()
                 reply = self._answer(worker, request)
+            finally:
+                self._working_thread = before
             if self.closed:
-                self._close_hosts_once(0.0)  # `close` of another thread may not have waited for this answer
+                self._close_hosts_once()  # `close` of another thread may not have waited for this answer
             self._waited[worker] += time.perf_counter() - began
             self._settle(request[0], worker, reply, finished)
             if reply is not None and reply.failure is not None and reply.failure.cause is not None:
@@ -135,18 +143,18 @@ class SerialPool(_LocalPool):
         if not self.closed:
             self.closed = True
             self._queue.clear()
-            self._close_hosts_once(timeout)
+            deadline, me = time.monotonic() + timeout, threading.get_ident()
+            while self._working_thread not in (None, me) and time.monotonic() < deadline:
+                time.sleep(_NOTICING_SECONDS)
+            if self._working_thread in (None, me):
+                self._close_hosts_once()
             self._block.close()
             _log.info("%d workers stopped.", self.num_workers)
 
-    def _close_hosts_once(self, timeout: float) -> None:
-        if self._at_work.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
-            try:
-                is_first, self._hosts_are_open = self._hosts_are_open, False
-                if is_first:
-                    _close_hosts(self._hosts)
-            finally:
-                self._at_work.release()
+    def _close_hosts_once(self) -> None:
+        is_first, self._hosts_are_open = self._hosts_are_open, False
+        if is_first:
+            _close_hosts(self._hosts)
 
     def stack(self, worker: int, timeout: float = 0.5) -> str:
         self.check_owner()

@@ -7,7 +7,6 @@ import functools
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from threading import get_ident
 from types import TracebackType
 from typing import Any
 
@@ -22,7 +21,7 @@ from parallel_envs.engine import BACKENDS, START_METHODS, Failure, PoolSettings,
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords, unknown_keyword
 from parallel_envs.tasks import KEEP, TaskSource, TaskWay
-from parallel_envs.threads import CallGuard, one_thread
+from parallel_envs.threads import NOT_HELD, CallGuard, one_thread
 from parallel_envs.vector import arguments
 from parallel_envs.vector.failures import WAIT_ADVICE, env_error, env_names
 from parallel_envs.vector.fleet import EnvFleet
@@ -268,22 +267,23 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """Step every environment; those whose episode has ended are reset as `autoreset_mode` says."""
         if timeout is not None:
             arguments.optional_wait(timeout)
-        guard, me = self._guard, get_ident()
-        if guard.thread and guard.thread != me:
-            guard.refuse("step")
-        with guard.lock:  # as `one_thread`, which costs too much here
-            before, guard.thread, guard.method = guard.thread, me, "step"
-            try:
-                self.step_async(actions)
-                return self.step_wait(timeout)
-            finally:
-                guard.thread = before
+        guard = self._guard
+        lock = guard.lock
+        try:  # as `one_thread`, which costs too much here
+            if not lock.acquire(False):
+                lock = NOT_HELD
+                guard.refuse("step")
+            self._begin_step(actions)
+            return self._end_step(timeout)
+        finally:
+            lock.release()
 
+    @one_thread
     def step_async(self, actions: Any) -> None:
         """Begin a step. `step_wait` ends it."""
-        if self._guard.thread != get_ident():  # the caller is not `step`
-            self._step_async_alone(actions)
-            return
+        self._begin_step(actions)
+
+    def _begin_step(self, actions: Any) -> None:
         pending = self._pending
         if pending.state is not State.IDLE or pending.closed or pending.pool.closed:
             self._become_idle("step_async")
@@ -301,10 +301,12 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             self._next_set = 1 - self._set
         pending.state = State.STEP
 
+    @one_thread
     def step_wait(self, timeout: float | None = None) -> Batch:
         """The results of the step that was begun. After a `StepTimeout` it may be called again."""
-        if self._guard.thread != get_ident():  # the caller is not `step`
-            return self._step_wait_alone(timeout)
+        return self._end_step(timeout)
+
+    def _end_step(self, timeout: float | None) -> Batch:
         seconds = self.step_timeout if timeout is None else timeout
         tickets = self._finish(State.STEP, f"step {self._num_steps + 1}", seconds, self._report_lost)
         self._num_steps += 1
@@ -322,9 +324,6 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             buffers.truncated.copy(),
             infos,
         )
-
-    _step_async_alone = one_thread(step_async)
-    _step_wait_alone = one_thread(step_wait)
 
     def _report_lost(self, envs: Sequence[int]) -> Ticket:
         return self._fleet.report_lost(envs, self._set)
