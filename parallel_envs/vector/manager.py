@@ -273,7 +273,11 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         pending.state = State.STEP
 
     def step_wait(self, timeout: float | None = None) -> Batch:
-        """The results of the step that was begun. After a `StepTimeout` it may be called again."""
+        """The results of the step that was begun. After a `StepTimeout` it may be called again.
+
+        A `WorkerDied` does not wait for envs that take long. If its text says that others are still busy, the step goes
+        on: call `restart` for the dead env, then `step_wait` again.
+        """
         seconds = self.step_timeout if timeout is None else timeout
         tickets = self._finish(State.STEP, f"step {self._num_steps + 1}", seconds, self._report_lost)
         self._num_steps += 1
