@@ -303,7 +303,11 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     @one_thread
     def step_wait(self, timeout: float | None = None) -> Batch:
-        """The results of the step that was begun. After a `StepTimeout` it may be called again."""
+        """The results of the step that was begun. After a `StepTimeout` it may be called again.
+
+        A `WorkerDied` does not wait for envs that take long. If its text names envs that are still at work, the step
+        goes on: call `step_wait` again to wait for them.
+        """
         return self._end_step(timeout)
 
     def _end_step(self, timeout: float | None) -> Batch:

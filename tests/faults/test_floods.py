@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import struct
+import select
 import subprocess
-import termios
 import time
 from pathlib import Path
 
@@ -208,11 +206,11 @@ def test_workers_print_on_when_the_reader_of_stderr_has_left(tmp_path: Path, met
     script = LEFT.replace("{before}", before).replace("{after}", after)
     reader, writer = os.pipe()
     with running_script(tmp_path, script, method, stderr=writer, stdin=subprocess.PIPE) as process:
-        os.close(writer)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         if before:
-            _wait_until_full(reader)
+            _wait_until_full(writer)
+        os.close(writer)
         os.close(reader)
         told, _ = process.communicate("\n", timeout=WAIT_SECONDS)
     assert process.returncode == 0
@@ -224,12 +222,10 @@ def test_workers_print_on_when_the_reader_of_stderr_has_left(tmp_path: Path, met
     assert news[0].startswith("parallel_envs.")
 
 
-def _wait_until_full(reader: int) -> None:
-    """Wait until a pipe that nobody reads holds about all that it can."""
-    until = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < until:
-        (held,) = struct.unpack("i", fcntl.ioctl(reader, termios.FIONREAD, b"\0" * 4))
-        if held > 60_000:
-            return
+def _wait_until_full(writer: int) -> None:
+    """Wait until a pipe takes no more."""
+    poll, until = select.poll(), time.monotonic() + WAIT_SECONDS
+    poll.register(writer, select.POLLOUT)
+    while poll.poll(0):
+        assert time.monotonic() < until, "nothing fills the pipe"
         os.sched_yield()
-    raise AssertionError("nothing fills the pipe")
