@@ -306,7 +306,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """The results of the step that was begun. After a `StepTimeout` it may be called again.
 
         A `WorkerDied` does not wait for envs that take long. If its text names envs that are still at work, the step
-        goes on: call `step_wait` again to wait for them.
+        goes on: call `restart` for the envs that died, then `step_wait` again, which brings all rows.
         """
         return self._end_step(timeout)
 
