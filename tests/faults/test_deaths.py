@@ -18,6 +18,7 @@ from gymnasium.error import AlreadyPendingCallError
 from parallel_envs import ParallelEnvManager
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.testing import Fault, Moment, ScriptedEnv
+from tests.engine.asking import WAIT_SECONDS, ends_within
 from tests.faults.matrix import (
     ALL,
     APPROACHES,
@@ -299,8 +300,10 @@ def test_a_death_is_told_while_others_are_busy_and_they_can_be_waited_for_after_
 ) -> None:
     envs = make([partial(GatedEnv, gate.path), partial(CountingEnv, 9)], context=method, step_timeout=None)
     reset(envs)
+    pid = envs.stats()[1]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    assert ends_within(pid, WAIT_SECONDS)
     envs.step_async(actions(envs))
-    os.kill(envs.stats()[1]["pid"], signal.SIGKILL)
     for _ in range(2):  # as long as nobody replaces it
         with pytest.raises(WorkerDied, match=r"^Worker 1 \(env 1, .*Others are still busy") as died:
             envs.step_wait(timeout=60)
