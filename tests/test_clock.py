@@ -1,4 +1,4 @@
-"""The README's table of all defaults that are measured by a clock, beside the code."""
+"""The table of all defaults that are measured by a clock (docs/clock.md), beside the code."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "parallel_envs"
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-SECTION = README.split("## What the clock may change\n")[1].split("\n## ")[0]
+PAGE = (ROOT / "docs/clock.md").read_text(encoding="utf-8")
 ROWS = {
     name: (value, change)
-    for name, value, change in re.findall(r"^\| `([^`]+)` \| `([^`]+)` \| (.+) \|$", SECTION, re.MULTILINE)
+    for name, value, change in re.findall(r"^\| `([^`]+)` \| `([^`]+)` \| (.+) \|$", PAGE, re.MULTILINE)
 }
 
 CHANGES = "Results"
@@ -52,16 +51,11 @@ def test_every_default_in_the_table_is_that_of_the_code(name: str) -> None:
 def test_what_changes_results_is_asked_for_or_in_bold() -> None:
     """A default that changes results without being asked for is an exception, and the text above names it."""
     bold = {name for name, (_, change) in ROWS.items() if "**" in change}
-    assert bold == {
-        "rollouts.collecting.collect(exact)",
-        "learners.independent.IndependentLearners(update_mode)",
-        *(f"groups.blocks.ManagerBlock.{name}_timeout" for name in ("step", "reset", "start")),
-        "groups.clock._SENDING_SECONDS",
-    }
+    assert bold == {"rollouts.collecting.collect(exact)"}
     for name, (value, change) in ROWS.items():
         if change.startswith(CHANGES):
             assert ONLY_IF_ASKED.search(change), name
-            assert value in ("None", "False", "0.0", "5.0", "'sync'", "'sequential'", "'round_robin'"), name
+            assert value in ("None", "False", "0.0", "5.0", "'sync'", "'sequential'", "'round_robin'", "'fused'"), name
 
 
 # ---- that none is missing -----------------------------------------------------------------------------------------
@@ -132,7 +126,7 @@ def test_no_default_is_missing() -> None:
     missing = {
         f"{where}: {name}={value}"
         for where, name, value in defaults()
-        if (where.partition("/")[0], name) not in told and (where, name) not in NO_DEADLINE
+        if (where.removesuffix(".py").partition("/")[0], name) not in told and (where, name) not in NO_DEADLINE
     }
     assert missing == set()
 
@@ -149,9 +143,18 @@ READERS = {
         ],
         "wrappers.",
     ),
-    **dict.fromkeys([f"vector/{name}.py" for name in ("flights", "recovery", "stepping")], "vector."),
     **dict.fromkeys(
-        [f"engine/{name}.py" for name in ("host", "lines", "local", "pool", "process", "worker")], "engine."
+        [f"vector/{name}.py" for name in ("flights", "manager", "recovery", "settling", "stepping")], "vector."
+    ),
+    **dict.fromkeys(
+        [
+            f"engine/{name}.py"
+            for name in (
+                *("fork_server", "host", "keeper", "keeper_client", "lines", "local", "output", "pool", "process"),
+                *("worker", "worker_process"),
+            )
+        ],
+        "engine.",
     ),
     **dict.fromkeys([f"groups/{name}.py" for name in ("clock", "crew", "deadlines", "shelf", "waiting")], "groups."),
     **dict.fromkeys(["rollouts/collecting.py", "rollouts/progress.py"], "rollouts."),
@@ -168,6 +171,7 @@ READERS = {
         ],
         "learners.",
     ),
+    "threads.py": "threads.",
     **dict.fromkeys(["cli/machine.py", "cli/progress.py"], "cli."),
 }
 """The files that read a clock, and whose rows say what for. Another one has to be thought about, and put here."""

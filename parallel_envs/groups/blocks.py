@@ -44,9 +44,9 @@ class ManagerBlock(_Strict):
     """Types of environments that live in the caller in any case."""
     format_penalty: Number = -0.1
     """Added to an entry's penalty by each turn that had no action, or one without a meaning. Punishing is negative."""
-    step_timeout: Seconds | None = 30.0
+    step_timeout: Seconds | None = 300.0
     """Seconds that an environment in a worker may take for the actions of a turn. None: any."""
-    reset_timeout: Seconds | None = 120.0
+    reset_timeout: Seconds | None = 600.0
     """Seconds that it may take to begin an episode."""
     start_timeout: Seconds | None = 600.0
     """Seconds that it may take to be made: to load its data, for instance."""

@@ -69,8 +69,9 @@ class IndependentLearners(ClosedAtExit):
             them closes them. Several learners may take turns in them, each with new episodes. Who resets or steps them
             in between calls `forget_episodes` then.
         config: `PPOConfig`, `DQNConfig` or `SACConfig`, or one for each agent in a dict.
-        update_mode: How updates are run: "sequential", "thread", "process", "fused", or "auto", which measures. All
-            come to the same numbers, up to rounding.
+        update_mode: How updates are run: "sequential", "thread", "process", "fused", or "auto", which measures and
+            takes the quickest. All come to the same numbers up to rounding, and each by itself to the same bits in
+            every run; what "auto" takes may differ from run to run.
         seed: All that is random here follows from it.
         strategy: How actions are computed: see `WrappedMultiAgentPolicy`.
         workers: How many threads or processes updates may use.
@@ -87,7 +88,7 @@ class IndependentLearners(ClosedAtExit):
         envs: MultiAgentEnvManager,
         config: AlgorithmConfig | Mapping[Agent, AlgorithmConfig],
         *,
-        update_mode: str = "auto",
+        update_mode: str = "fused",
         seed: int = 0,
         strategy: str | Mapping[Agent, str] = "batch",
         workers: int | None = None,

@@ -142,9 +142,9 @@ class TrainSettings(_Strict):
     """`name`, and the fields of that algorithm's config."""
     agents: Annotated[dict[str, dict[str, Any]], BeforeValidator(_words)] = {}
     """By agent, what differs from `algorithm`; with another `name`, all of it."""
-    update_mode: UpdateMode = "auto"
-    """"auto" measures, so that its runs can be repeated up to rounding only; those of any other mode to the bit. What
-    it has chosen stands in the run's folder (`chosen.json`), and a run that is resumed behind that goes on with it."""
+    update_mode: UpdateMode = "fused"
+    """Runs of any mode but "auto" can be repeated to the bit. "auto" measures, so its runs can be repeated up to
+    rounding only. What it has chosen stands in the run's folder (`chosen.json`), and a run that is resumed behind that goes on with it."""
     update_timeout: PositiveFloat | None = 600.0
     """Seconds that a worker process has for a round of updates, after which it is replaced; null: as long as it
     takes."""
