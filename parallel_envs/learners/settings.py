@@ -144,7 +144,8 @@ class TrainSettings(_Strict):
     """By agent, what differs from `algorithm`; with another `name`, all of it."""
     update_mode: UpdateMode = "fused"
     """Runs of any mode but "auto" can be repeated to the bit. "auto" measures, so its runs can be repeated up to
-    rounding only. What it has chosen stands in the run's folder (`chosen.json`), and a run that is resumed behind that goes on with it."""
+    rounding only. What it has chosen stands in the run's folder (`chosen.json`), and a run that is resumed behind that
+    goes on with it."""
     update_timeout: PositiveFloat | None = 600.0
     """Seconds that a worker process has for a round of updates, after which it is replaced; null: as long as it
     takes."""
