@@ -307,3 +307,17 @@ def test_they_take_turns_in_threads() -> None:
     for thread in threads:
         thread.join()
     assert told[1:] == [told[0]] * 3
+
+
+@pytest.mark.parametrize("use_multiprocessing", [True, False])
+def test_factories_that_return_one_environment(use_multiprocessing: bool) -> None:
+    """Where they live in one process, all environments of the tag would be one."""
+    shared = Dice(None)
+    register("one of all", lambda config: shared)
+    config = configured({"Walk": 1}, use_multiprocessing=use_multiprocessing, max_workers=1)
+    config["custom_envs"]["Walk"] = {"env_type": "one of all"}
+    with (
+        EnvStateManager(config) as manager,
+        pytest.raises(Exception, match="The factories of envs 0 and 1 returned the same object"),
+    ):
+        manager.reset(0)
