@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from parallel_envs.errors import EnvError
 from parallel_envs.groups import EnvStateManager, register
 from parallel_envs.groups.guarded import Guarded
 from parallel_envs.groups.jobs import Restore
@@ -318,6 +319,7 @@ def test_factories_that_return_one_environment(use_multiprocessing: bool) -> Non
     config["custom_envs"]["Walk"] = {"env_type": "one of all"}
     with (
         EnvStateManager(config) as manager,
-        pytest.raises(Exception, match="The factories of envs 0 and 1 returned the same object"),
+        pytest.raises(EnvError, match="The factories of envs 0 and 1 returned the same object") as caught,
     ):
         manager.reset(0)
+    assert isinstance(caught.value, ValueError)
