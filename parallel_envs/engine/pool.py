@@ -152,15 +152,17 @@ class WorkerPool(ABC):
     def wait(self, ticket: Ticket, timeout: float | None = None, stop: Callable[[Ticket], bool] | None = None) -> bool:
         """Wait until all have replied. False: the time was up first; the ticket may be waited for again.
 
-        With `stop`, also return False as soon as `stop(ticket)` holds. It is asked once there are replies that say
-        something (see `Ticket`), after each event.
+        With `stop`, also return False as soon as `stop(ticket)` holds. It is asked when there are replies that say
+        something (see `Ticket`): at first, and after each event.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while ticket.waiting:
+            if ticket.replies and stop is not None and stop(ticket):
+                break
             self.check_open(f"{ticket} was waited for")
             remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             self.pump(remaining)
-            if remaining == 0.0 or (ticket.replies and stop is not None and stop(ticket)):
+            if remaining == 0.0:
                 break
         return not ticket.waiting
 

@@ -119,7 +119,8 @@ class Flights:
         while not ready() and self._fleet.pool.pump(0.0):
             pass  # what has come in the meantime is not late
         while not (landed := ready()):
-            self._settle_dead([only] if only is not None else list(self))
+            if self._settle_dead([only] if only is not None else list(self)):
+                continue  # it took its time, in which all others may have landed
             self._fleet.pool.check_open("What was sent was waited for")
             if self._stop_or_raise_late():
                 continue
@@ -139,11 +140,15 @@ class Flights:
             del self._flights[flight.env]
         return [ticket for flight in landed for ticket in self._settled.pop(flight.env)]
 
-    def _settle_dead(self, flights: Sequence[Flight]) -> None:
+    def _settle_dead(self, flights: Sequence[Flight]) -> bool:
+        """Settle the flights whose workers have died. Return whether there were any."""
+        settled = False
         for flight in flights:
             replies = flight.ticket.replies
             if replies and flight.env not in self._settled and any(reply.death for reply in replies.values()):
                 self._settle(flight)
+                settled = True
+        return settled
 
     def _settle(self, flight: Flight) -> None:
         """Mend what a flight reports, once. If it cannot be mended the flight has ended, with its error."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from parallel_envs.errors import EnvError
 from parallel_envs.groups import EnvStateManager, register
 from parallel_envs.groups.guarded import Guarded
 from parallel_envs.groups.jobs import Restore
@@ -307,3 +308,18 @@ def test_they_take_turns_in_threads() -> None:
     for thread in threads:
         thread.join()
     assert told[1:] == [told[0]] * 3
+
+
+@pytest.mark.parametrize("use_multiprocessing", [True, False])
+def test_factories_that_return_one_environment(use_multiprocessing: bool) -> None:
+    """Where they live in one process, all environments of the tag would be one."""
+    shared = Dice(None)
+    register("one of all", lambda config: shared)
+    config = configured({"Walk": 1}, use_multiprocessing=use_multiprocessing, max_workers=1)
+    config["custom_envs"]["Walk"] = {"env_type": "one of all"}
+    with (
+        EnvStateManager(config) as manager,
+        pytest.raises(EnvError, match="The factories of envs 0 and 1 returned the same object") as caught,
+    ):
+        manager.reset(0)
+    assert isinstance(caught.value, ValueError)

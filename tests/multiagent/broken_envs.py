@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box
 
-from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedAgentsEnv
+from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedAgentsEnv, Stay
+from tests.gates import wait_at
 from tests.multiagent.scripts import together
 
 Results = list[dict[Any, Any]]
@@ -32,6 +33,19 @@ class FaultyAgentsEnv(ScriptedAgentsEnv):
 
     def poke(self) -> bytes:
         return self.fuse.poke()
+
+
+class GatedAgentsEnv(ScriptedAgentsEnv):
+    """Waits at a gate in its first step, in which agent "a" ends."""
+
+    def __init__(self, gate: Path, possible_agents: Any = "all") -> None:
+        super().__init__([{"a": Stay(1), "b": Stay(9)}], possible_agents=possible_agents)
+        self.gate = gate
+
+    def step(self, actions: Any) -> Any:
+        if not self.elapsed:
+            wait_at(self.gate)
+        return super().step(actions)
 
 
 class UnrulyEnv(ScriptedAgentsEnv):

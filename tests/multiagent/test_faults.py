@@ -16,7 +16,8 @@ from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.testing import Fault, Moment, Stay, assert_same_batch
 from tests.engine.asking import in_fork, refusal
 from tests.faults.matrix import CLOSE_SECONDS, DEADLINES, SHORT, SLACK, error_of, name, text_of, within
-from tests.multiagent.broken_envs import FaultyAgentsEnv
+from tests.gates import Gate
+from tests.multiagent.broken_envs import FaultyAgentsEnv, GatedAgentsEnv
 from tests.multiagent.conftest import Make
 from tests.multiagent.scripts import scripted, together
 from tests.multiagent.test_resets import noop
@@ -42,6 +43,13 @@ def make(caplog: pytest.LogCaptureFixture) -> Iterator[Make]:
             return envs
 
         yield make
+
+
+@pytest.fixture
+def gate(tmp_path: Path, make: Make) -> Iterator[Gate]:
+    """A closed gate that opens at the end of the test at the latest, before the managers close."""
+    with Gate(tmp_path / "gate") as gate:
+        yield gate
 
 
 def neighbours(fault: Fault, moment: Moment, folder: Path, possible_agents: Any = "all") -> list[Any]:
@@ -259,3 +267,45 @@ def test_a_forked_process_is_refused_what_agents_do(make: Make, possible_agents:
         assert refusal(operation).startswith("ClosedManager: Trying to operate on `MultiAgentEnvManager`")
     assert in_fork(envs.close) is None
     envs.step(noop(envs))
+
+
+def beside_a_death(make: Make, gate: Gate, folder: Path, possible_agents: Any, **settings: Any) -> MultiAgentEnvManager:
+    """A manager whose first step has been raised as `WorkerDied` while env 0 is still at work."""
+    died = partial(FaultyAgentsEnv, Fault.SIGKILL, Moment.STEP, folder / "broken", 20, possible_agents)
+    fns = [partial(GatedAgentsEnv, gate.path, possible_agents), died]
+    envs = make(fns, step_timeout=60.0, reset_timeout=60.0, **settings)  # no test here should wait so long
+    envs.reset(seed=0)
+    with pytest.raises(WorkerDied, match=r"^Worker 1 .*Still at work: env 0\."):
+        envs.step(noop(envs))
+    envs.restart(1)
+    return envs
+
+
+@of_both_kinds
+@pytest.mark.parametrize("copy", [True, False])
+def test_a_death_is_raised_while_others_are_at_work_and_waiting_again_brings_all(
+    make: Make, gate: Gate, tmp_path: Path, possible_agents: Any, copy: bool
+) -> None:
+    envs = beside_a_death(make, gate, tmp_path, possible_agents, copy=copy)
+    gate.let_through()
+    _, _, terminations, truncations, infos = envs.step_wait()
+    assert terminations["a"].tolist() == [True, False]
+    assert truncations["b"].tolist() == [False, True]
+    assert infos.common["worker_restarted"].tolist() == [False, True]
+    assert envs.alive["a"][0] == np.False_
+
+
+@of_both_kinds
+@pytest.mark.parametrize("copy", [True, False])
+def test_what_others_did_meanwhile_is_known_to_the_next_request(
+    make: Make, gate: Gate, tmp_path: Path, possible_agents: Any, copy: bool
+) -> None:
+    envs = beside_a_death(make, gate, tmp_path, possible_agents, copy=copy)
+    gate.let_through()
+    envs.step({"a": np.zeros(2, int), "b": np.zeros(2, int)})
+    assert envs.alive["a"][0] == np.False_  # it ended in the step that was given up
+    assert envs.alive["b"][0] == np.True_
+    assert envs.call("state")[0][0] == 2
+    observations, _ = envs.reset(seed=0)
+    assert observations["a"].shape[0] == 2
+    assert envs.agents_now == ("a", "b")

@@ -155,10 +155,14 @@ def test_a_restart_that_returns_the_env_of_another(make: Make) -> None:
         envs.restart(1)
 
 
+def itself(env: CountingEnv) -> CountingEnv:
+    return env
+
+
 @pytest.mark.parametrize("backend", ["serial", "thread"])
 def test_an_env_of_its_own_may_come_back_after_a_restart(backend: str) -> None:
     own = [CountingEnv(), CountingEnv()]
-    with ParallelEnvManager([lambda env=env: env for env in own], backend=backend) as envs:
+    with ParallelEnvManager([partial(itself, env) for env in own], backend=backend) as envs:
         for which in (0, None, 1):
             envs.restart(which)
         assert envs.reset(seed=0)[0].shape == (2, 2)

@@ -178,7 +178,7 @@ def test_a_key_that_is_new_each_time_comes_as_a_copy(make: Make) -> None:
     envs = make([FreshKeyEnv, CountingEnv], num_workers=1)
     envs.reset(seed=0)
     for _ in range(3):
-        infos = envs.step(np.zeros(2, int))[4]
+        infos: dict[Any, Any] = envs.step(np.zeros(2, int))[4]
         assert [value.tolist() for key, value in infos.items() if not isinstance(key, str)] == [[1.5, 0.0]]
 
 

@@ -206,11 +206,11 @@ class SideBySide:
         for other in outcomes[1:]:
             assert_same_batch(other, outcomes[0])
         self.num_begun += begins
-        for held, (outcome, results) in zip(self.held, outcomes, strict=True):
+        for held, (how, results) in zip(self.held, outcomes, strict=True):
             held[:] = [one for one in held if self.num_begun - one[0] < 2]  # the others may be written to by now
             for _, array, as_it_was in held:
                 assert_same_batch(array, as_it_was)
-            if keeps and outcome == "returned":
+            if keeps and how == "returned":
                 held.append((self.num_begun, results[0], frozen(results[0])))
 
     def _outcome(self, envs: Manager, request: Callable[[Manager], Any]) -> tuple[str, Any]:
