@@ -14,7 +14,6 @@ import pickle
 import socket
 import subprocess
 import sys
-import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,11 +25,14 @@ from parallel_envs.engine.descriptors import owned
 from parallel_envs.engine.keeper import Adopt, Autopsy, Launch, Obituary, Preload
 from parallel_envs.engine.poller import readable
 from parallel_envs.errors import WorkerStartError
+from parallel_envs.threads import CallGuard
 
 _COMMAND = "import sys; sys.path[:] = {path!r}; from parallel_envs.engine.keeper import run; run({fd}, {owner})"
 _ANSWER_SECONDS = 60.0
 
-_lock = threading.RLock()  # a finalizer may need it while the same thread holds it
+_guard = CallGuard("keeper")
+"""Its lock is held while the keeper is asked; a finalizer may need it while the same thread holds it. A process forked
+while another thread holds it has a fresh one."""
 _current: _Keeper | None = None
 _torn: list[_Keeper] = []
 """Keepers that nothing can be asked any more. Their workers go on, and end with them."""
@@ -66,7 +68,7 @@ def start_keeper(preload: Sequence[str] = ()) -> None:
     It begins to import the modules in `preload`, which stay loaded in all workers that are forked from it. Nobody waits
     for that here.
     """
-    with _lock:
+    with _guard.lock:
         keeper = _keeper(start=True)
         if preload:
             keeper.tell(Preload(tuple(preload), tuple(sys.path)))
@@ -200,7 +202,7 @@ def _start_process(channel: socket.socket) -> subprocess.Popen[bytes]:
 
 def _ask(request: Any, fds: Sequence[int], *, start: bool = True) -> tuple[Any, list[int]]:
     global _current  # noqa: PLW0603  # one keeper a process, behind the lock
-    with _lock:
+    with _guard.lock:
         keeper = _keeper(start=start)
         try:
             return keeper.ask(request, fds)
