@@ -35,6 +35,7 @@ from parallel_envs import (
     collect,
     evaluate,
 )
+from parallel_envs.engine import keeper_client
 from parallel_envs.groups import register, registry
 from parallel_envs.learners import Learner, PPOConfig
 from parallel_envs.policies import EachAgent, FunctionPolicy
@@ -882,3 +883,24 @@ def test_making_managers_in_several_threads_at_once() -> None:
 
     expected = [made(number) for number in range(4)]
     assert at_once(*(partial(made, number) for number in range(4))) == expected
+
+
+def test_a_forked_process_makes_managers_while_a_thread_that_stayed_behind_was_making_one() -> None:
+    def make() -> None:
+        ParallelEnvManager([partial(gymnasium.make, "CartPole-v1")]).close()
+
+    make()  # what starts workers is there
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with keeper_client._guard.lock:  # as while a worker is being started
+            entered.set()
+            leave.wait(LONG)
+
+    running = Running(hold)
+    assert entered.wait(LONG)
+    try:
+        assert in_child(make) == 0
+    finally:
+        leave.set()
+        running.join()

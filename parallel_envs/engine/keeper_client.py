@@ -10,7 +10,6 @@ not answered anything for a minute are further workers started by another keeper
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import itertools
 import logging
@@ -32,6 +31,7 @@ from parallel_envs.engine.completions import let_waiting_ctrl_c_in, undisturbed
 from parallel_envs.engine.descriptors import hold_lifeline, owned
 from parallel_envs.engine.keeper import Accepted, Adopt, Autopsy, Launch, News, Obituary, Preload, Release, Started
 from parallel_envs.errors import WorkerStartError
+from parallel_envs.threads import CallGuard
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,9 @@ _RELEASE_SECONDS = 2.0
 _END_SECONDS = 3.0  # what a healthy keeper may need to end, with what workers wrote last
 _TURN_SECONDS = 0.05  # after so long another thread may read
 
-_lock = threading.RLock()  # a finalizer may need it while the same thread holds it
+_guard = CallGuard("keeper")
+"""Its lock is held while a keeper is looked for; a finalizer may need it while the same thread holds it. A process that
+is forked while another thread holds it has a fresh one."""
 _current: Keeper | None = None
 _torn: list[Keeper] = []
 """Keepers that are asked for no more workers: they hang, or an answer was cut short and what follows would be misread.
@@ -141,26 +143,14 @@ def keeper_pid() -> int | None:
 def _keeper() -> Keeper:
     """Return the keeper that starts this process's workers. Another is started if there is none, or if it hangs."""
     global _current  # noqa: PLW0603  # one keeper a process, behind the lock
-    with _lock:
+    with _guard.lock:
         if _current is not None and not _current.can_be_asked():
             if _current.serves_this_process():
                 _torn.append(_current)
             _current = None
         if _current is None:
-            _notice_forks()
             _current = Keeper()
         return _current
-
-
-@functools.cache
-def _notice_forks() -> None:
-    os.register_at_fork(after_in_child=_renew_lock)
-
-
-def _renew_lock() -> None:
-    """In a forked process: the thread that held the lock may not exist here."""
-    global _lock  # noqa: PLW0603
-    _lock = threading.RLock()
 
 
 class Keeper:
