@@ -8,7 +8,6 @@ faster than stderr is read waits in its own write.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import select
 import socket
@@ -64,6 +63,8 @@ class Output:
 
         It reads no more than the pipe can hold: a process that the worker started may still write to it without end.
         """
+        import fcntl  # only systems that have worker processes have it
+
         texts = []
         for _ in range(fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ) // _READ_BYTES + 1):
             if self.ended or (text := self.read()) is None:

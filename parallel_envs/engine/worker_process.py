@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import traceback
@@ -165,6 +164,8 @@ def _begin(settings: ChildSettings, ends: ChildEnds, lifeline: int) -> NoReturn:
     """In the forked process: become a worker."""
     try:
         if lifeline <= 2:  # its place is needed for stdin, stdout or stderr: the same open file under another number
+            import fcntl  # only systems that have worker processes have it
+
             lifeline = fcntl.fcntl(lifeline, fcntl.F_DUPFD_CLOEXEC, 3)
         close_in_child((*ends.fds, lifeline))
         ends = become_child(settings, ends)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from parallel_envs.evaluation.digests import digest_of
 from parallel_envs.evaluation.mistakes import BadEvaluation
+from parallel_envs.extras import require
 from parallel_envs.policies import PolicySpec
 from parallel_envs.policies.specs import TRAINED
 
@@ -73,6 +74,8 @@ def holding(candidates: Sequence[Candidate], earlier: Mapping[str, Any] | None =
         held = []
         for place, candidate in enumerate(candidates):
             if candidate.held is None and _is_of_learners(candidate.source):
+                if _is_by_learners(candidate.source):
+                    require(f"The policy {candidate.name!r}", "torch", "safetensors")
                 folder = stack.enter_context(_temporary_folder()) / str(place)
                 known = before.get(candidate.name)
                 copied = _hold(candidate.name, candidate.source, known if isinstance(known, Mapping) else {}, folder)

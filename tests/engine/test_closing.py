@@ -270,7 +270,7 @@ def test_a_forked_process_opens_a_pool_though_a_thread_was_opening_one_as_it_was
     held, forked = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with keeper_client._lock:
+        with keeper_client._guard.lock:
             held.set()
             forked.wait()
 
