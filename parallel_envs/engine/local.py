@@ -15,6 +15,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 from parallel_envs.engine.host import BELL_SECONDS, MESSAGE_SECONDS, METERS, Host, Outcome
@@ -108,8 +109,6 @@ class SerialPool(_LocalPool):
         super().__init__(num_workers)
         self._queue: deque[tuple[int, _Request]] = deque()
         self._hosts_are_open = True
-        self._working_thread: int | None = None
-        """The thread in which a hosted object is at work."""
 
     def _submit(self, worker: int, request: _Request) -> None:
         self._queue.append((worker, request))
@@ -119,15 +118,9 @@ class SerialPool(_LocalPool):
             self.check_owner()
         finished: list[Ticket] = []
         if self._queue:
-            before, self._working_thread = self._working_thread, threading.get_ident()
-            try:
-                if self.closed:  # asked after the line above, which `close` waits for
-                    self.check_open("Answers were waited for")
-                worker, request = self._queue.popleft()
-                began = time.perf_counter()
-                reply = self._answer(worker, request)
-            finally:
-                self._working_thread = before
+            worker, request = self._queue.popleft()
+            began = time.perf_counter()
+            reply = self._answer(worker, request)
             if self.closed:
                 self._close_hosts_once()  # `close` of another thread may not have waited for this answer
             self._waited[worker] += time.perf_counter() - began
@@ -143,13 +136,23 @@ class SerialPool(_LocalPool):
         if not self.closed:
             self.closed = True
             self._queue.clear()
-            deadline, me = time.monotonic() + timeout, threading.get_ident()
-            while self._working_thread not in (None, me) and time.monotonic() < deadline:
+            deadline = time.monotonic() + timeout
+            while (is_busy := self._is_busy_in_another_thread()) and time.monotonic() < deadline:
                 time.sleep(_NOTICING_SECONDS)
-            if self._working_thread in (None, me):
+            if not is_busy:
                 self._close_hosts_once()
             self._block.close()
             _log.info("%d workers stopped.", self.num_workers)
+
+    def _is_busy_in_another_thread(self) -> bool:
+        """Whether another thread is inside `pump`. Their stacks are looked at, so that `pump` need not tell."""
+        for thread, top in sys._current_frames().items():
+            frame: FrameType | None = top if thread != threading.get_ident() else None
+            while frame is not None:
+                if frame.f_code is SerialPool.pump.__code__ and frame.f_locals.get("self") is self:
+                    return True
+                frame = frame.f_back
+        return False
 
     def _close_hosts_once(self) -> None:
         is_first, self._hosts_are_open = self._hosts_are_open, False
