@@ -50,10 +50,12 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     needed.
 
     Args:
-        env_fns: One callable for each environment, or an environment id with `num_envs`.
+        env_fns: One callable for each environment, or an environment id with `num_envs`. Each callable must make an
+            environment of its own: two that return one object to one process, or wrappers of it, are an EnvError.
         shared_memory: None: parts of observations that have a fixed shape go through shared memory, others by pipe.
             True: the same, but a space of a class that Gymnasium does not know is a ValueError. False: all by pipe.
-        copy: False: observations are views of shared memory that stay valid until the step after next.
+        copy: False: observations are views of shared memory that stay valid until the step after next. A request that
+            is refused changes nothing, and an env that fails keeps its latest observation.
         context: `"forkserver"` (default on Linux), `"spawn"` or `"fork"`.
         daemon: Accepted for AsyncVectorEnv's sake. Workers always end with this process, and their environments may
             always start children.
@@ -280,7 +282,12 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         pending.state = State.STEP
 
     def step_wait(self, timeout: float | None = None) -> Batch:
-        """The results of the step that was begun. After a `StepTimeout` it may be called again."""
+        """The results of the step that was begun. After a `StepTimeout` it may be called again.
+
+        `WorkerDied` is raised at once, also while other environments are at work. After `restart` of those that were
+        lost, call `step_wait` again: it brings the rows of all. Any other request drops this step, once those at work
+        have answered. (The same holds for `reset_wait`; a call that has failed cannot be completed.)
+        """
         seconds = self.step_timeout if timeout is None else timeout
         tickets = self._finish(State.STEP, f"step {self._num_steps + 1}", seconds, self._report_lost)
         self._num_steps += 1
