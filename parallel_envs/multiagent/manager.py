@@ -63,7 +63,8 @@ class MultiAgentEnvManager(PassedOn):
     time: a call that waits for environments then raises `ClosedError`.
 
     Args:
-        env_fns: Callables that make PettingZoo environments (parallel or AEC), or the path of a module, such as
+        env_fns: Callables that make PettingZoo environments (parallel or AEC), one of its own each, or the path of a
+            module, such as
             `"mpe2.simple_spread_v3"`, with `num_envs` and `env_kwargs`.
         num_envs: With a path: how many environments to make.
         env_kwargs: With a path: keyword arguments for the module's `parallel_env` or `env`.

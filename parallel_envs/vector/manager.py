@@ -55,10 +55,12 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     thread at any time: a call that waits for environments then raises `ClosedError`.
 
     Args:
-        env_fns: One callable for each environment, or an environment id with `num_envs`.
+        env_fns: One callable for each environment, or an environment id with `num_envs`. Each callable must make an
+            environment of its own: two that return one object to one process, or wrappers of it, are an EnvError.
         shared_memory: None: parts of observations that have a fixed shape go through shared memory, others by pipe.
             True: the same, but a space of a class that Gymnasium does not know is a ValueError. False: all by pipe.
-        copy: False: observations are views of shared memory that stay valid until the step after next.
+        copy: False: observations are views of shared memory that stay valid until the step after next. A request that
+            is refused changes nothing, and an env that fails keeps its latest observation.
         context: `"forkserver"` (default on Linux), `"spawn"` or `"fork"`.
         daemon: Accepted for AsyncVectorEnv's sake. Workers always end with this process, and their environments may
             always start children.
@@ -305,8 +307,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def step_wait(self, timeout: float | None = None) -> Batch:
         """The results of the step that was begun. After a `StepTimeout` it may be called again.
 
-        A `WorkerDied` does not wait for envs that take long. If its text names envs that are still at work, the step
-        goes on: call `restart` for the envs that died, then `step_wait` again, which brings all rows.
+        `WorkerDied` is raised at once, also while other environments are at work. After `restart` of those that were
+        lost, call `step_wait` again: it brings the rows of all. Any other request drops this step, once those at work
+        have answered. (The same holds for `reset_wait`; a call that has failed cannot be completed.)
         """
         return self._end_step(timeout)
 
