@@ -102,7 +102,7 @@ def try_start_method(method: str) -> Trial:
     try:
         start_keeper()
         began = time.perf_counter()
-        pool = open_pool(TRIAL_WORKERS, PoolSettings(context=method, name="trial"))
+        pool = open_pool(TRIAL_WORKERS, PoolSettings(context=method, name="trial", start_timeout=_TRIAL_SECONDS))
     except Exception as error:  # noqa: BLE001  # whatever stands in the way is what is asked for
         return Trial(error=f"{type(error).__name__}: {error}")
     try:

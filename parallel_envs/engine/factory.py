@@ -30,8 +30,8 @@ class PoolSettings:
     `threads` caps the numeric libraries in each worker process (None: as they like). `affinity` gives each worker the
     cores it may use. `niceness` is added to each worker process's own: above 0 it gives way to others. `preload` names
     modules that every worker will need: they are imported once, before forking. `name` stands before the number in the
-    worker's name. All worker processes together must run within `start_timeout` seconds when the pool is opened (None:
-    the imports take as long as they take).
+    worker's name. All worker processes together must run within `start_timeout` seconds when the pool is opened, and
+    each that is restarted (None: the imports take as long as they take).
     """
 
     backend: str = "process"

@@ -209,8 +209,8 @@ class WorkerPool(ABC):
     def restart(self, worker: int, timeout: float | None = None) -> None:
         """Put a fresh worker, which hosts nothing yet, in the place of one. What that owed is answered by its death.
 
-        Raises `WorkerStartError` if it cannot be ended, or no other can be started within `timeout` seconds (None: for
-        as long as the modules in `preload` take to be imported).
+        Raises `WorkerStartError` if it cannot be ended, or no other can be started within `timeout` seconds (None: the
+        pool's `start_timeout`).
         """
 
     @abstractmethod

@@ -67,6 +67,7 @@ class ProcessPool(WorkerPool):
         self._start_process = start
         self._handlers: dict[int, Callable[[list[Ticket]], None]] = {}
         self._waited = [0.0] * num_workers
+        self._start_timeout = timeout
         until = None if timeout is None else time.monotonic() + timeout
         ends: Lines | None = None
         try:
@@ -379,7 +380,7 @@ class ProcessPool(WorkerPool):
                 if self._completions.cut_short:  # others may have answered too
                     self._completions.take_in([], time.perf_counter())
                 self._completions.forget()
-                self._lines[worker] = line = self._new_line(worker, timeout)
+                self._lines[worker] = line = self._new_line(worker, self._start_timeout if timeout is None else timeout)
                 self._bells[worker] = line.process.bell
                 self._place(worker)
             finally:

@@ -29,6 +29,8 @@ from parallel_envs.groups.post import Post, Unreadable, as_bytes, check
 from parallel_envs.groups.shelf import Shelf
 from parallel_envs.vector.registry import Registrations
 
+_LEAST_START_SECONDS = 5.0  # what a new process is given, however little time its environments have
+
 
 class Crew:
     """Workers that hold environments for good.
@@ -71,7 +73,9 @@ class Crew:
 
     def _start(self, context: str | None, undo: contextlib.ExitStack) -> None:
         """Start the workers, each with its mailbox. `undo` is told how that is undone."""
-        settings = PoolSettings(context=context, preload=("parallel_envs.groups.shelf",), name="group worker")
+        seconds = None if self._limits.start is None else max(self._limits.start, _LEAST_START_SECONDS)
+        modules = ("parallel_envs.groups.shelf",)
+        settings = PoolSettings(context=context, preload=modules, name="group worker", start_timeout=seconds)
         undo.callback(_close_all, self._blocks)
         with undisturbed():  # short beside what follows; a worker that nobody knows of yet would be left over
             self._blocks.append(Clock.room(self._num_envs, len(self._held)))

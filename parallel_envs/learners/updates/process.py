@@ -79,7 +79,8 @@ class ProcessUpdates(UpdateMode):
         self._in: dict[int, SharedBlock] = {}
         self._late: dict[int, tuple[float | None, str]] = {}  # who was ended for it: after how long, and where it was
         # Nothing is preloaded: that would be in every later worker of this program, and torch is large.
-        self._pool = open_pool(num_workers, PoolSettings(name="learner", niceness=self.niceness))
+        settings = PoolSettings(name="learner", niceness=self.niceness, start_timeout=_START_SECONDS)
+        self._pool = open_pool(num_workers, settings)
         try:
             self._key = self._pool.new_key()
             for worker in range(num_workers):
