@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import gymnasium
-
 _INSIDE = ("env", "aec_env", "_conversion")
 """The names under which wrappers of Gymnasium, PettingZoo and this package hold what they wrap."""
 
@@ -54,7 +52,7 @@ def _layers(env: Any) -> Iterator[Any]:
     """An env and, if it is a wrapper, the env inside, and so on.
 
     An env may share parts with others, such as a simulator that serves several. Only what a wrapper wraps counts: an
-    object is a wrapper if it is Gymnasium's, or if its class defines `unwrapped` and that is not the object itself.
+    object is a wrapper if its class defines `unwrapped` and that is not the object itself.
     """
     seen = set[int]()
     while env is not None and id(env) not in seen:
@@ -78,8 +76,6 @@ def _inside(wrapper: Any) -> Any:
 
 
 def _is_wrapper(env: Any) -> bool:
-    if isinstance(env, gymnasium.Wrapper):
-        return True
     if not hasattr(type(env), "unwrapped"):
         return False
     try:
