@@ -52,7 +52,7 @@ def _layers(env: Any) -> Iterator[Any]:
     """An env and, if it is a wrapper, the env inside, and so on.
 
     An env may share parts with others, such as a simulator that serves several. Only what a wrapper wraps counts: an
-    object is a wrapper if its class defines `unwrapped`, as Gymnasium's do, and that is not the object itself.
+    object is a wrapper if its class defines `unwrapped` and that is not the object itself.
     """
     seen = set[int]()
     while env is not None and id(env) not in seen:
