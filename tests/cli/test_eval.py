@@ -280,6 +280,9 @@ def told_by(result: EvaluationResult) -> list[Any]:
 
 # ---- going on -----------------------------------------------------------------------------------------------------
 
+TRUST = ["--trust", "tests"]
+"""The file names policies of these tests, and a file's word alone is not enough to run them."""
+
 
 @pytest.mark.parametrize("jobs", ["0", "2"])
 def test_ctrl_c_says_how_to_go_on_and_that_is_enough(jobs: str, tmp_path: Path) -> None:
@@ -305,6 +308,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_is_enough(jobs: str, tmp_path: Path) 
         f"{len(begun.episodes)} of 40 episodes were played, which are kept. To play the rest: parallel-envs "
     )
     (line,) = [line for line in said.splitlines() if line.startswith(told_at_the_end)]
+    assert line.endswith(" --trust tests.cli.agents")
     rest = command(*shlex.split(line.removeprefix(told_at_the_end)))
     assert rest.exit_code == 1, "the threshold too is kept"
     assert "below 500." in told(rest)
@@ -329,7 +333,7 @@ def begun(tmp_path: Path) -> Path:
 
 
 def test_the_file_is_enough_to_go_on(begun: Path) -> None:
-    result = command("eval", "--resume", str(begun))
+    result = command("eval", "--resume", str(begun), *TRUST)
     assert result.exit_code == 0, result.output
     found = EvaluationResult.from_json(begun)
     assert (len(found.episodes), found.missing, found.interrupted) == (3, (), False)
@@ -340,7 +344,7 @@ def test_the_file_is_enough_to_go_on(begun: Path) -> None:
         "action_timeout": 60000.7 / 1000,  # a number that does not survive the way to milliseconds and back
     }
     assert found.options["strict"] is True
-    again = command("eval", "--resume", str(begun))
+    again = command("eval", "--resume", str(begun), *TRUST)
     assert again.exit_code == 0, "there is nothing left to do"
 
 
@@ -348,7 +352,7 @@ def test_what_no_number_depends_on_may_be_given_besides(begun: Path, tmp_path: P
     other = tmp_path / "other.json"
     before = begun.read_text(encoding="utf-8")
     result = command(
-        "eval", "--resume", str(begun), "-o", str(other), "--jobs", "2", "-e", "4", "--format", "csv", *CART
+        "eval", "--resume", str(begun), "-o", str(other), "--jobs", "2", "-e", "4", "--format", "csv", *CART, *TRUST
     )
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("mission,")
@@ -370,7 +374,7 @@ def test_what_no_number_depends_on_may_be_given_besides(begun: Path, tmp_path: P
 )
 def test_what_contradicts_the_file_is_refused(words: list[str], message: str, begun: Path) -> None:
     before = begun.read_text(encoding="utf-8")
-    result = command("eval", "--resume", str(begun), *words)
+    result = command("eval", "--resume", str(begun), *words, *TRUST)
     assert result.exit_code == 2, result.output
     assert message in told(result)
     assert begun.read_text(encoding="utf-8") == before
@@ -387,6 +391,31 @@ def test_a_file_that_a_program_wrote_is_enough_where_it_gave_names(tmp_path: Pat
     assert refused.exit_code == 2
     assert "unnamed.json does not say in words what was evaluated" in told(refused)
     assert "Give --policy besides, or go on in that program" in told(refused)
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ("policy", ["subprocess:Popen"]),
+        ("policy", ["class=subprocess:Popen,data=x"]),
+        ("mission", ["subprocess:Popen?args=x"]),
+        ("mission", {"cart": "os:system"}),
+        ("mission", ["antigravity"]),
+        ("mission", ["MISSIONS"]),
+    ],
+)
+def test_a_file_that_names_foreign_code_runs_none_of_it(option: str, named: Any, begun: Path, tmp_path: Path) -> None:
+    missions = tmp_path / "missions.yaml"
+    missions.write_text("missions: {one: {env: 'subprocess:Popen', kwargs: {args: x}}}", encoding="utf-8")
+    document = json.loads(begun.read_text(encoding="utf-8"))
+    document["options"]["policy"] = ["random"]
+    document["options"][option] = [str(missions)] if named == ["MISSIONS"] else named
+    begun.write_text(json.dumps(document), encoding="utf-8")
+    result = command("eval", "--resume", str(begun))
+    assert result.exit_code == 2, result.output
+    assert "begun.json asks for the" in told(result)
+    assert "which neither belongs to this package nor was named by you" in told(result)
+    assert "antigravity" not in sys.modules
 
 
 def test_a_damaged_option_is_told(begun: Path) -> None:
