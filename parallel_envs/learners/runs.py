@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import shlex
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from parallel_envs.closing import ClosedAtExit
+from parallel_envs.errors import UntrustedName
 from parallel_envs.files import discard, sweep
 from parallel_envs.learners.boards import Board
 from parallel_envs.learners.choice import Choice
@@ -34,7 +36,9 @@ from parallel_envs.learners.run_folder import (
     write_json,
     write_settings,
 )
+from parallel_envs.learners.settings import BadSettings, load_settings
 from parallel_envs.learners.surroundings import surroundings
+from parallel_envs.trust import check_env
 
 __all__ = ["BadRun", "CheckpointNotSaved", "Run", "newest_checkpoint", "read_metrics", "settings_of"]
 
@@ -207,5 +211,20 @@ class Run(ClosedAtExit):
     def way_on(self) -> str:
         """Return a sentence that says how to go on with the run when it has ended too early."""
         if newest_checkpoint(self.folder):
-            return f"To go on from it: --resume {self.folder}"
+            return f"To go on from it: {self.resume_words()}"
         return "Begin the run anew in another folder."
+
+    def resume_words(self) -> str:
+        """Return the options with which `parallel-envs train` goes on with the run.
+
+        They include `--trust MODULE` where the run's environment is of a module that a file alone may not name.
+        """
+        words = f"--resume {shlex.quote(str(self.folder))}"
+        try:
+            stored = load_settings(settings_of(self.folder))
+            check_env(stored.env, stored.env_kwargs, settings_of(self.folder))
+        except UntrustedName as error:
+            return f"{words} --trust {error.module}"
+        except (BadSettings, OSError):  # settings of the meta learner, which has another way to go on
+            pass
+        return words

@@ -135,7 +135,7 @@ def train(learners: IndependentLearners, settings: TrainSettings, run: Run, cons
     """
     every, console = settings.checkpoint_every or settings.total_steps, console or Console(stderr=True)
     console.print(
-        f"Run in {run.folder}; if it is ended: --resume {run.folder}", markup=False, highlight=False, soft_wrap=True
+        f"Run in {run.folder}; if it is ended: {run.resume_words()}", markup=False, highlight=False, soft_wrap=True
     )
     with (
         _told_if_ended(learners, settings, run, console),
@@ -205,7 +205,7 @@ def _told_if_ended(
             error.add_note("With on_failure=restart a run goes on after such a failure.")
         raise
     except _Heeded:
-        told = f"Ended by Ctrl-C after {learners.steps:,} steps, which are kept: --resume {run.folder}"
+        told = f"Ended by Ctrl-C after {learners.steps:,} steps, which are kept: {run.resume_words()}"
         console.print(told, markup=False, highlight=False, soft_wrap=True)
         raise
 

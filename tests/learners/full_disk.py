@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from parallel_envs import files
 
 
 class FullDisk:
@@ -47,6 +51,7 @@ class _File:
 
     def __init__(self, file: Any, disk: FullDisk) -> None:
         self._file, self._disk = file, disk
+        self._path = Path(f"/proc/self/fd/{file.fileno()}").readlink()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -59,7 +64,7 @@ class _File:
 
     def write(self, data: Any) -> int:
         try:
-            self._disk.need_room(self._file.name)
+            self._disk.need_room(self._path)
         except OSError:
             self._file.write(bytes(data)[: len(data) // 2])
             raise
@@ -70,28 +75,30 @@ class _File:
 def full_disk(folder: Path) -> Iterator[FullDisk]:
     """Have the disk that holds `folder` be one that can be filled, for files that are opened within the context."""
     disk = FullDisk(folder)
-    opened, made, renamed, synced = Path.open, Path.mkdir, Path.rename, os.fsync
+    opened, made, renamed, replaced, synced = os.fdopen, os.mkdir, os.rename, os.replace, os.fsync
 
-    def open_(path: Path, mode: str = "r", *how: Any, **more: Any) -> Any:
-        file = opened(path, mode, *how, **more)
-        return file if mode in ("r", "rb") else _File(file, disk)
-
-    def mkdir(path: Path, *how: Any, **more: Any) -> None:
-        if not path.is_dir():
+    def mkdir(path: Any, *how: Any, **more: Any) -> None:
+        if not Path(path).is_dir():
             disk.need_room(path)
         made(path, *how, **more)
 
-    def rename(path: Path, target: Any) -> Any:
+    def rename(path: Any, target: Any, **more: Any) -> None:
         disk.need_room(path)
-        return renamed(path, target)
+        renamed(path, target, **more)
+
+    def replace(path: Any, target: Any, **more: Any) -> None:
+        disk.need_room(path)
+        replaced(path, target, **more)
 
     def fsync(descriptor: int) -> None:
         disk.need_room(Path(f"/proc/self/fd/{descriptor}").readlink())
         synced(descriptor)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "open", open_)
-        patch.setattr(Path, "mkdir", mkdir)
-        patch.setattr(Path, "rename", rename)
+        patch.setattr(os, "fdopen", lambda *how, **more: _File(opened(*how, **more), disk))
+        patch.setattr(files, "io", SimpleNamespace(FileIO=lambda fd, mode: _File(io.FileIO(fd, mode), disk)))
+        patch.setattr(os, "mkdir", mkdir)
+        patch.setattr(os, "rename", rename)
+        patch.setattr(os, "replace", replace)
         patch.setattr(os, "fsync", fsync)
         yield disk

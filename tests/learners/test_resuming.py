@@ -82,7 +82,13 @@ def test_so_it_is_when_auto_has_chosen(
     """Its measurements are made up here, and other ones when the run is resumed."""
     every, seconds = 15 * 16, {"fused": 0.001, "sequential": 0.001, chosen: 0.0}
     monkeypatch.setattr(AutoUpdates, "_typical", lambda mode, name: seconds[name])
-    words = [f"env={__name__}:Pair", "backend=serial", f"checkpoint_every={every}", f"total_steps={2 * every}"]
+    words = [
+        f"env={__name__}:Pair",
+        "backend=serial",
+        "update_mode=auto",
+        f"checkpoint_every={every}",
+        f"total_steps={2 * every}",
+    ]
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     done = train(*words, f"folder={straight}", plain=False)
     assert f"Updates were run by auto: {chosen} (sequential" in done.output
