@@ -155,6 +155,7 @@ def test_an_error_of_a_library_that_is_there_stays_what_it_is(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "blocked", "sentence"),
     [
+        (["bench", "train"], ("torch",), f"This benchmark needs torch, which is not installed: {LEARN}."),
         (["train", "config.yaml"], ("torch",), f"Training needs torch, which is not installed: {LEARN}."),
         (["train", "config.yaml"], ("safetensors",), f"Training needs safetensors, which is not installed: {LEARN}."),
         (

@@ -49,14 +49,29 @@ from parallel_envs.bench.zoo import ZooPlan, measure_zoo
 from parallel_envs.bench.zoo_contestants import ZOO_PEERS
 from parallel_envs.bench.zoo_envs import resolve_zoo
 from parallel_envs.commands import SuggestingGroup
+from parallel_envs.errors import MissingExtra
+from parallel_envs.extras import explained
 from parallel_envs.spelling import hint
 
 _FILE_WIDTH = 132
 _COMPANY_CORES = 0.2  # busy without us: above that, figures are not to be trusted
 _SHOW_EVERY = 0.25
 
+
+class _BenchGroup(SuggestingGroup):
+    """A group of commands that says in one line which library of an extra a benchmark needs."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            with explained("This benchmark"):
+                return super().invoke(ctx)
+        except MissingExtra as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(2) from None
+
+
 app = typer.Typer(
-    cls=SuggestingGroup,
+    cls=_BenchGroup,
     no_args_is_help=True,
     add_completion=False,
     help="Measure vector environments side by side on this machine.",
