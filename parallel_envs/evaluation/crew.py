@@ -103,10 +103,16 @@ class Crew:
         return self._pool.num_workers
 
     def start(self) -> None:
-        """Have every worker make its player. Raises BadEvaluation if one cannot."""
+        """Have every worker make its player. Raises BadEvaluation if one cannot, or dies at it twice."""
         build = Call(HOST, "build", (self._key, self._make))
         ticket = self._pool.send(dict.fromkeys(self._pool.all_workers, build))
         self._pool.wait(ticket)
+        if dead := [worker for worker, reply in ticket.replies.items() if reply.death is not None]:
+            for worker in dead:
+                self._pool.restart(worker)
+            again = self._pool.send(dict.fromkeys(dead, build))
+            self._pool.wait(again)
+            ticket.replies = {**{w: one for w, one in ticket.replies.items() if w not in dead}, **again.replies}
         for reply in ticket.replies.values():
             if (failure := _failure_of(reply)) is not None:
                 raise BadEvaluation(

@@ -265,6 +265,14 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         again = [dataclasses.replace(one, restarted=True) for one in self._requests if one.env in envs]
         return self._fleet.reset(again, self._set)
 
+    def __init_subclass__(cls, **settings: Any) -> None:
+        """Have `step` call the `step_async` and `step_wait` of a subclass that defines its own, as Gymnasium's does."""
+        super().__init_subclass__(**settings)
+        if cls.step_async is not ParallelEnvManager.step_async:
+            setattr(cls, "_begin_step", lambda self, actions: self.step_async(actions))  # noqa: B010  # a method
+        if cls.step_wait is not ParallelEnvManager.step_wait:
+            setattr(cls, "_end_step", lambda self, timeout: self.step_wait(timeout))  # noqa: B010  # a method
+
     def step(self, actions: Any, timeout: float | None = None) -> Batch:
         """Step every environment; those whose episode has ended are reset as `autoreset_mode` says."""
         if timeout is not None:
@@ -283,7 +291,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     @one_thread
     def step_async(self, actions: Any) -> None:
         """Begin a step. `step_wait` ends it."""
-        self._begin_step(actions)
+        ParallelEnvManager._begin_step(self, actions)
 
     def _begin_step(self, actions: Any) -> None:
         pending = self._pending
@@ -311,7 +319,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         lost, call `step_wait` again: it brings the rows of all. Any other request drops this step, once those at work
         have answered. (The same holds for `reset_wait`; a call that has failed cannot be completed.)
         """
-        return self._end_step(timeout)
+        return ParallelEnvManager._end_step(self, timeout)
 
     def _end_step(self, timeout: float | None) -> Batch:
         seconds = self.step_timeout if timeout is None else timeout

@@ -208,6 +208,35 @@ def test_workers_that_cannot_begin_are_told() -> None:
         evaluate(Course, {"it": Unreadable()}, 2, jobs=1)
 
 
+def fatal_arrival(folder: str, deaths: int) -> Any:
+    """End the process, as often as is asked for in all; later return a policy. Each death leaves a file."""
+    for number in range(deaths):
+        if not (place := Path(folder) / str(number)).exists():
+            place.touch()
+            os._exit(23)
+    return Counting()
+
+
+class Fatal(Counting):
+    """A policy that ends the worker in which it arrives."""
+
+    def __init__(self, folder: Path, deaths: int) -> None:
+        super().__init__()
+        self._arguments = str(folder), deaths
+
+    def __reduce__(self) -> Any:
+        return fatal_arrival, self._arguments
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_worker_that_dies_as_it_begins_is_replaced_once(tmp_path: Path, jobs: int) -> None:
+    result = evaluate(Course, {"it": Fatal(tmp_path, 1)}, 4, jobs=jobs)
+    assert [one.score for one in result.episodes] == [one.score for one in evaluate(Course, Counting(), 4).episodes]
+    assert (tmp_path / "0").exists()
+    with pytest.raises(BadEvaluation, match=r"Workers cannot begin \(WorkerDied.*exit code 23"):
+        evaluate(Course, {"it": Fatal(tmp_path, 1000)}, 4, jobs=jobs)
+
+
 class Dawdling(AgentPolicy):
     """Takes 1.5 s for its second action."""
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 
+from parallel_envs import ParallelEnvManager
 from parallel_envs.errors import StepTimeout
 from parallel_envs.testing import ScriptedEnv, assert_same_batch
 from tests.gates import Gate
@@ -187,3 +188,26 @@ def test_close_while_an_env_does_not_come_back(make_process: Make, gate: Gate) -
     envs.step_async(ACTIONS)
     envs.close(timeout=SHORT)
     assert envs.closed
+
+
+class Counting(ParallelEnvManager):
+    """A manager of a user's own, whose halves of a step do something more."""
+
+    begun = ended = 0
+
+    def step_async(self, actions: Any) -> None:
+        self.begun += 1
+        super().step_async(actions)
+
+    def step_wait(self, timeout: float | None = None) -> Any:
+        self.ended += 1
+        return super().step_wait(timeout)
+
+
+def test_step_calls_the_halves_that_a_subclass_defines() -> None:
+    envs = Counting([CountingEnv] * 2, backend="serial")
+    with envs:
+        envs.reset(seed=0)
+        for _ in range(3):
+            envs.step(np.zeros(2, int))
+        assert (envs.begun, envs.ended) == (3, 3)
