@@ -22,14 +22,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from parallel_envs.errors import UntrustedName
 
-__all__ = ["OUR_ENVS", "OUR_POLICIES", "check_env", "check_policy", "trusted_modules"]
+__all__ = ["OUR_ENVS", "OUR_POLICIES", "TUPLE_AGENTS", "check_env", "check_policy", "trusted_modules"]
 
 OUR_POLICIES = frozenset(
     {
@@ -43,7 +42,7 @@ OUR_POLICIES = frozenset(
 )
 """Policies of this package that run nothing else, whatever their arguments are."""
 
-_TUPLE_AGENTS = "parallel_envs.testing.tuple_agents:tuple_agents"
+TUPLE_AGENTS = "parallel_envs.testing.tuple_agents:tuple_agents"
 OUR_ENVS = frozenset(
     {
         "parallel_envs.testing.ant_direction:AntDirection",
@@ -55,7 +54,7 @@ OUR_ENVS = frozenset(
         "parallel_envs.testing.matrix_games:climbing",
         "parallel_envs.testing.matrix_games:penalty",
         "parallel_envs.testing.scripted:ScriptedEnv",
-        _TUPLE_AGENTS,
+        TUPLE_AGENTS,
     }
 )
 """The same for environments. `tuple_agents` makes the Gymnasium id in its argument `env`, which is checked as well."""
@@ -63,8 +62,8 @@ OUR_ENVS = frozenset(
 _FAMILIES = frozenset({"ale_py", "gymnasium", "gymnasium_robotics", "lbforaging", "metaworld", "minigrid", "mpe2"})
 """Packages of environments that may be imported if they are installed: `ale_py:ALE/Pong-v5`, `mpe2.simple_v3`."""
 _PETTINGZOO = ("pettingzoo.atari", "pettingzoo.butterfly", "pettingzoo.classic", "pettingzoo.sisl")
-_CALLS_OTHERS = frozenset({"GymV21Environment-v0", "GymV26Environment-v0"})
-"""Ids of Gymnasium's own that import whatever their arguments name."""
+_CALLS_OTHERS = frozenset({"GymV21Environment", "GymV26Environment"})
+"""Ids of Gymnasium's own that import whatever their arguments name, without their versions."""
 
 
 def trusted_modules(trust: Any) -> tuple[str, ...]:
@@ -96,7 +95,7 @@ def check_env(name: str, kwargs: Mapping[str, Any], file: str | Path, trust: Ite
     module, or a Gymnasium id.
     """
     modules = trusted_modules(trust)
-    if name == _TUPLE_AGENTS:
+    if name == TUPLE_AGENTS:
         _check_id(str(kwargs.get("env", "")), file, modules)
     elif name in OUR_ENVS:
         return
@@ -114,9 +113,9 @@ def _check_import(path: str, what: str, file: str | Path, trust: tuple[str, ...]
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):
         return  # whoever makes it says what is missing, and which name may have been meant
-    home = getattr(found, "__module__", None)
-    if isinstance(found, type | types.FunctionType | types.BuiltinFunctionType) and not _is_within(str(home), trust):
-        raise _untrusted(path, what, str(home), file)
+    home = str(getattr(found, "__module__", None) or type(found).__module__)
+    if not _is_within(home, trust):
+        raise _untrusted(path, what, home, file)
 
 
 def _check_id(name: str, file: str | Path, trust: tuple[str, ...]) -> None:
@@ -126,9 +125,9 @@ def _check_id(name: str, file: str | Path, trust: tuple[str, ...]) -> None:
     module, colon, env_id = name.rpartition(":")
     if not colon:
         # A dotted name is imported as it stands. So is one without dots, where there is a module of that name.
-        is_module = "." in name.partition("/")[0] or importlib.util.find_spec(name or "-") is not None
+        is_module = "." in name.partition("/")[0] or _is_module(name)
         module = "" if name in gymnasium.registry or not is_module else name
-    if env_id in _CALLS_OTHERS:
+    if env_id.partition("-v")[0] in _CALLS_OTHERS:
         raise _untrusted(name, "environment", "gymnasium.envs.registration", file)
     if module and not _is_within(module, trust) and not _is_of_family(module):
         raise _untrusted(name, "environment", module, file)
@@ -140,10 +139,20 @@ def _is_of_family(module: str) -> bool:
     if package not in _FAMILIES and not _is_within(module, _PETTINGZOO):
         return False
     found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
+    if found is None:
         return True  # there is nothing to be imported
+    if found.origin is None:
+        return False  # a folder without __init__.py: no family of environments is one
     here = Path.cwd()
     return Path(found.origin).parent.resolve() not in (here, here / package)
+
+
+def _is_module(name: str) -> bool:
+    """Whether there is a module of this name, which has no dots: nothing is imported to find out."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _is_within(module: str, packages: Iterable[str]) -> bool:

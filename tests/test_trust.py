@@ -127,6 +127,18 @@ def test_what_a_trusted_module_has_imported_itself_is_not_trusted(tmp_path: Path
         PolicySpec.parse(folder, trust=["stranger"])
 
 
+@pytest.mark.parametrize("imported", ["from numpy import save", "from random import seed as save"])
+def test_nor_is_what_it_has_imported_and_is_neither_class_nor_function(
+    imported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "importing.py").write_text(imported)
+    folder = folder_with(tmp_path, "importing:save", file=str(tmp_path / "w.npy"), arr=[1])
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UntrustedName, match=r"run code of '(numpy|random)"):
+        PolicySpec.parse(folder, trust=["importing"])
+    sys.modules.pop("importing")
+
+
 def test_names_that_the_user_gives_are_not_checked(marker: Path) -> None:
     assert load_policy("stranger:Policy").step(None) == 0
     assert PolicySpec("stranger:Policy").make().step(None) == 0
@@ -178,6 +190,8 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("stranger:Env-v0", {}),  # as a Gymnasium id
     ("GymV26Environment-v0", {"env_id": "stranger:Env-v0"}),
     ("gymnasium:GymV21Environment-v0", {"env_id": "stranger:Env-v0"}),
+    ("GymV26Environment", {"env_id": "stranger:Env-v0"}),  # Gymnasium takes the newest version
+    ("parallel_envs.testing.tuple_agents:tuple_agents", {"env": "gymnasium:GymV26Environment"}),
     ("parallel_envs.policies:load_policy", {"spec": "stranger:Policy"}),
     ("parallel_envs.testing.tuple_agents:tuple_agents", {"env": "stranger:Env-v0"}),
     ("parallel_envs.__main__", {}),
@@ -215,6 +229,20 @@ def test_a_family_is_the_installed_one(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     with pytest.raises(UntrustedName, match="--trust metaworld"):
         check_env("metaworld:Meta-World/MT1", {}, "settings.yaml")
+
+
+def test_a_folder_that_has_a_familys_name_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "metaworld").mkdir()
+    (tmp_path / "metaworld" / "evil_v1.py").write_text("raise SystemExit('ran')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    with pytest.raises(UntrustedName, match="--trust metaworld"):
+        check_env("metaworld.evil_v1", {}, "settings.yaml")
+
+
+@pytest.mark.parametrize("name", ["stranger/../x", "", "a b"])
+def test_a_name_that_no_module_can_have_is_nobody_elses_code(name: str) -> None:
+    check_env(name, {}, "settings.yaml")  # it is unknown, and that is said where it is made
 
 
 # ---- runs that go on ----------------------------------------------------------------------------------------------
@@ -265,6 +293,15 @@ def test_a_run_whose_environment_the_user_vouches_for_goes_on(run: Path, tmp_pat
         assert marker.exists()
         marker.unlink()
         sys.modules.pop("stranger")
+
+
+def test_arguments_that_only_the_file_has_name_no_environment(run: Path, tmp_path: Path, marker: Path) -> None:
+    tuples = "parallel_envs.testing.tuple_agents:tuple_agents"
+    folder = edited(run, tmp_path, env=tuples, env_kwargs={"env": "stranger:Env-v0"})
+    done = command("train", "--resume", str(folder), "total_steps=64", f"env={tuples}")
+    assert done.exit_code == 2
+    assert "asks for the environment 'stranger:Env-v0'" in done.stderr
+    assert not marker.exists()
 
 
 def test_a_run_of_a_known_environment_goes_on_as_ever(run: Path, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from parallel_envs.bench.soak_faults import Strike
 from parallel_envs.bench.soak_model import Model, WorkerState
 from parallel_envs.bench.soak_replay import RESTARTED, Disturbance, Injection, Row, Where
 from parallel_envs.bench.soak_tally import Tally, TimedCall
-from parallel_envs.errors import StepTimeout
 from parallel_envs.vector import ParallelEnvManager
 
 T = TypeVar("T")
@@ -128,9 +127,7 @@ class _LateWorkers(logging.Handler):
         _LOG.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        for fault in record.args if isinstance(record.args, tuple) else ():
-            if isinstance(fault, StepTimeout):
-                self._workers.update(fault.workers)
+        self._workers.update(getattr(record, "late_workers", ()))
 
     def take(self) -> set[int]:
         """Those that were late since this was last asked."""

@@ -106,7 +106,12 @@ def check_trusted(text: str, file: str, trust: Sequence[str]) -> None:
         named = list(named_in(Path(match["path"])))
     else:
         name, kwargs = _split(text)
-        named = [(one, kwargs) for one in (_fitting(name) if "*" in name or "[" in name else [name])]
+        if "*" in name or "[" in name:
+            if package := _package_of(name):
+                check_env(f"{package}.any", {}, file, trust)  # to look for what fits imports the package
+            named = [(one, kwargs) for one in _fitting(name)]
+        else:
+            named = [(name, kwargs)]
     for name, kwargs in named:
         check_env(name, kwargs, file, trust)
 
@@ -169,9 +174,14 @@ def known_names() -> list[str]:
     return [*sorted(gymnasium.registry), *modules]
 
 
-def _fitting(pattern: str) -> list[str]:
+def _package_of(pattern: str) -> str:
+    """Return the package whose modules a wildcard may mean, or an empty text."""
     package = pattern.rpartition(".")[0]
-    others = modules_of(package) if package and not set("*[/") & set(package) else ()
+    return "" if set("*[/") & set(package) else package
+
+
+def _fitting(pattern: str) -> list[str]:
+    others = modules_of(package) if (package := _package_of(pattern)) else ()
     found = fnmatch.filter(dict.fromkeys([*known_names(), *others]), pattern)
     if not found:
         raise BadEvaluation(f"No mission fits {pattern!r}.{_meant(pattern.replace('*', ''))}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from parallel_envs.learners.runs import newest_checkpoint, settings_of
 from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings
-from parallel_envs.trust import check_env
+from parallel_envs.trust import TUPLE_AGENTS, check_env
 
 MAY_CHANGE = frozenset(
     (
@@ -49,7 +49,8 @@ def settings_to_go_on(
     follow = {name: getattr(stored, name) for name in _FOLLOWS}
     settings = load_settings(config or settings_of(folder), overrides, follow)
     _check_same(settings, stored, folder)
-    if config is None and not any(override.startswith("env=") for override in overrides):
+    of_user = "env_kwargs" if settings.env == TUPLE_AGENTS else "env="  # its arguments name the environment
+    if config is None and not any(override.startswith(of_user) for override in overrides):
         check_env(settings.env, settings.env_kwargs, settings_of(folder), trust)
     return settings, stored
 

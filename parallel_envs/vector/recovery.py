@@ -192,7 +192,9 @@ class Recovery:
         if fault is None:
             _log.info("Worker %d (%s) is restarted on request.", worker, env_names(envs))
         elif self._budget.spend(worker, time.monotonic(), getattr(fault, "seconds", None) or 0.0):
-            _log.warning("%s\nRestarting %s; all others go on as they were.", _told(fault), env_names(envs))
+            late = fault.workers if isinstance(fault, StepTimeout) else ()
+            told = _told(fault), env_names(envs)
+            _log.warning("%s\nRestarting %s; all others go on as they were.", *told, extra={"late_workers": late})
         else:
             fault.add_note(
                 f"Worker {worker} was restarted {self._budget.limit} times within {self._budget.window:g} seconds, "
