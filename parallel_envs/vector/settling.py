@@ -51,8 +51,10 @@ class Settler:
         self._raise_new_death(ticket, doing, advice)
 
     def _raise_new_death(self, ticket: Ticket, doing: str, advice: str) -> None:
-        """Raise the first death that no exception has named yet, if there is one."""
-        for worker, death in self._new_deaths(ticket).items():
+        """Raise the death of the first worker that no exception has named yet, if there is one."""
+        if self.has_new_deaths(ticket):
+            self._crew.pool.pump(0.0)  # of several that died at the same time, all are known then
+        for worker, death in sorted(self._new_deaths(ticket).items()):
             if self._raised[0] != ticket.number:
                 self._raised = (ticket.number, set())
             self._raised[1].add(worker)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,9 @@ def test_when_all_workers_die_one_of_them_is_named(make: Make, tmp_path: Path) -
     reset(envs)
     with pytest.raises(WorkerDied, match=r"^Worker (\d) \(env \1, "):
         step(envs)
+    until = time.monotonic() + WAIT_SECONDS
+    while len(list(tmp_path.iterdir())) < 3 and time.monotonic() < until:
+        time.sleep(0.01)  # the error of the first does not wait for the others, which break once each
     envs.restart()
     reset(envs)
     assert step(envs)[1].shape == (3,)
