@@ -128,12 +128,16 @@ class Model:
         before, shaken, was_sure = replay.last_fresh, replay.shaken, replay.is_sure
         text = replay.answer(row, self._fresh(env), may_tell=worker.blamed or worker.is_new)
         if replay.last_fresh != before:
-            replay.restarts_then = worker.before.restarts
+            replay.restarts_then = replay.restarts_then + 1 if shaken else worker.before.restarts
         elif shaken and RESTARTED not in row.info:
             replay.lose()
         replay.shaken = False
         # What it told may have been an earlier loss: envs that `recv` mends after it can cost it the new episode, too.
         replay.may_be_new = worker.is_new and not together and not (was_sure and worker.num_attempts == 1)
+        if (
+            shaken and RESTARTED in row.info
+        ):  # it may have answered before its worker was replaced: told of another loss
+            replay.may_be_new = True
         return text
 
     def _fresh(self, env: int) -> dict[int, int]:

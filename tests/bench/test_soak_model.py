@@ -166,6 +166,20 @@ def test_siblings_that_answered_before_the_end_tell_at_their_next_row(stage: Sta
     assert stage.check({0: stage.lost(0)}, together=False) == []
 
 
+def test_a_loss_told_just_before_the_worker_is_replaced_again_is_followed_by_another(stage: Stage) -> None:
+    stage.model.ask_step(1, (6, KILLED))
+    stage.restart(0)
+    assert stage.check({1: stage.lost(1)}, together=False) == []
+    stage.model.ask_step(0, (5, 0))
+    stage.model.ask_step(1, (6, 0))
+    stage.model.struck(0, stage.states[0].pid)
+    stage.restart(0)
+    assert stage.check({1: stage.lost(1, 2)}, together=False) == []
+    assert stage.check({0: stage.lost(0, 1)}, together=False) == []
+    stage.model.ask_step(0, (5, 0))
+    assert stage.check({0: stage.lost(0, 2)}, together=False) == []
+
+
 def test_a_reset_with_a_seed_makes_up_for_a_loss_that_was_not_told(stage: Stage) -> None:
     stage.model.ask_step(0, (5, KILLED))
     stage.restart(0)
