@@ -1,12 +1,12 @@
-"""Libraries of the extras of this package: which extra brings which, and the sentence for one that is missing.
+"""Libraries that extras install: which extra installs which library, and the error text for a missing one.
 
-    with explained("IndependentLearners"):    an import that may need such a library
+    with explained("IndependentLearners"):    around an import that may need such a library
         import torch
-    require("Videos", "moviepy")              the same before anything is begun
-    install_line("mpe2")                      what to type, as part of another sentence
+    require("Videos", "moviepy")              checks early, without an import
+    install_line("mpe2")                      the command to type, as part of another sentence
 
-Every import of such a library goes through one of these, so that a missing one is one sentence with the line that
-installs it, and not a traceback.
+Use one of these wherever such a library is imported, so that the user of a missing library reads one sentence with the
+install command, and not a traceback.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXTRA_OF = {
     "mettagrid": "mettagrid",
     "metaworld": "metaworld",
 }
-"""By the name of the library as it is imported. See `optional-dependencies` in pyproject.toml."""
+"""The extra of each library, by its import name. Keep equal to `optional-dependencies` in pyproject.toml."""
 
 
 def is_installed(module: str) -> bool:
@@ -40,20 +40,20 @@ def is_installed(module: str) -> bool:
 
 
 def install_line(module: str) -> str:
-    """Return what installs the library that a module belongs to. It must be one of `EXTRA_OF`."""
+    """Return the command that installs the library of `module`. The library must be in `EXTRA_OF`."""
     extra = EXTRA_OF[module.partition(".")[0]]
     return f'pip install "parallel-envs[{extra}]", or in a checkout pip install -e ".[{extra}]"'
 
 
 def advice_for(module: str) -> str:
-    """Return a sentence with what installs a module's library, if it is of an extra and not installed; else nothing."""
+    """Return a sentence with the install command if the library of `module` is in `EXTRA_OF` and missing, else ""."""
     if module.partition(".")[0] not in EXTRA_OF or is_installed(module):
         return ""
     return f" Its package is not installed: {install_line(module)}."
 
 
 def require(what: str, *modules: str) -> None:
-    """Raise `MissingExtra` if one of these libraries is not installed. `what`: what needs them."""
+    """Raise `MissingExtra` if one of these libraries is not installed. `what` names the feature that needs them."""
     for module in modules:
         if not is_installed(module):
             raise _missing(what, module)
@@ -61,13 +61,13 @@ def require(what: str, *modules: str) -> None:
 
 @contextlib.contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Raise `MissingExtra` in the place of the error of an import that finds no library of an extra."""
+    """Turn the error of an import into `MissingExtra` if a library of an extra is missing. `what` needs the library."""
     try:
         yield
     except MissingExtra:
         raise
     except ModuleNotFoundError as error:
-        name = error.name or getattr(error.__cause__, "name", None) or ""  # Gymnasium raises one without a name
+        name = error.name or getattr(error.__cause__, "name", None) or ""  # Gymnasium's errors have no name
         if name.partition(".")[0] not in EXTRA_OF or is_installed(name):
             raise
         raise _missing(what, name) from error

@@ -1,14 +1,14 @@
-"""Files and folders that appear all at once, and the one way in which this package opens what it writes.
+"""Files and folders that appear complete or not at all. This package opens every file that it writes through here.
 
-    write_whole(path, write)          a file: the old one or the new one, never half of one
+    write_whole(path, write)          a file: readers see the old one or the new one, never a part
     with new_folder(place_of(path)):  the same for a folder of files
     write_down(path, write)           a file inside such a new folder
     open_to_append(path)              a log that grows
-    with private_folder(path):        for a program that opens its files itself, such as ffmpeg
+    with private_folder(path):        for a program that opens its own files, such as ffmpeg
 
-The target may lie in a folder that others may write to, where a link under a name that can be guessed would lead a
-draft into a file of somebody's. So each draft has a random name and is created by this process or not at all
-(O_EXCL), links are not followed (O_NOFOLLOW), and the files of a new folder are drafted where nobody else can look.
+Other users may be able to write to the target's folder. If a draft had a name that they can guess, they could put a
+link there, and this process would overwrite the file behind the link. So each draft has a random name and must not
+exist before (O_EXCL), links are not followed (O_NOFOLLOW), and new folders are drafted where only this user can look.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ __all__ = [
     "write_whole",
 ]
 
-_HERE = -100  # AT_FDCWD: paths as they stand
+_HERE = -100  # AT_FDCWD: relative paths begin at the working folder
 _EXCHANGE = 2  # RENAME_EXCHANGE
-_PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)  # neither is there on every system
+_PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)  # some systems lack one of them
 _ENDINGS = (".new", ".old")
-"""Of names of drafts. Earlier versions wrote `.NAME.new`, `.NAME.PID.new` and `.NAME.old`, which are swept, too."""
+"""How names of drafts end. `sweep` also removes those of earlier versions: `.NAME[.PID].new` and `.NAME.old`."""
 
 # ---- files --------------------------------------------------------------------------------------------------------
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write a file beside `path`, have the disk hold it, and rename it: readers see the old file or the new one."""
+    """Write a file beside `path`, sync it to disk, and rename it: readers see the old file or the new one."""
     draft = path.with_name(f".{short_name(path.name, 100)}.{secrets.token_hex(8)}.new")
     try:
         write_down(draft, write)
@@ -62,7 +62,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
 
 
 def write_down(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Create a file and have the disk hold what is written to it. FileExistsError if anything has its name."""
+    """Create a file, write it and sync it to disk. FileExistsError if the name is taken."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, 0o666), "wb") as file:
         write(file)
         file.flush()
@@ -70,12 +70,12 @@ def write_down(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
 
 
 def open_to_append(path: Path) -> io.FileIO:
-    """Open a file to be added to, without a buffer, and create it if need be. OSError if it is a link."""
+    """Open a file for appending, without a buffer, and create it if it is missing. OSError if it is a link."""
     return io.FileIO(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _PLAIN, 0o666), "ab")
 
 
 def is_file(path: str | Path) -> bool:
-    """Return whether a file is there. False also for a name that no file can have, such as one of 300 letters."""
+    """Return whether a file exists. False also for a name that no file can have, such as one of 300 letters."""
     try:
         return Path(path).is_file()
     except (OSError, ValueError):
@@ -83,9 +83,10 @@ def is_file(path: str | Path) -> bool:
 
 
 def short_name(name: str, at_most: int) -> str:
-    """Return the name, or a shorter one of its own if it takes more than so many bytes.
+    """Return the name, or a shorter name that stands for it if it takes more than `at_most` bytes.
 
-    File systems have 255 bytes for a name. What is cut off is told apart by eight digits of its checksum.
+    File systems allow 255 bytes for a name. A shortened name ends with eight digits of the whole name's checksum, so
+    two long names that begin alike stay different.
     """
     data = name.encode("utf-8", "surrogateescape")
     if len(data) <= at_most:
@@ -97,10 +98,10 @@ def short_name(name: str, at_most: int) -> str:
 
 
 def place_of(folder: str | Path) -> Path:
-    """Where a folder is, or is to be: behind links, which stay as they are.
+    """Return the path where a folder is, or will be created, with links resolved. The links stay as they are.
 
-    ValueError for one that has no name of its own, such as the one that the process works in: it could not be replaced
-    under those who are in it. FileExistsError for a link that leads back to itself.
+    ValueError for a path that does not end with a name, such as "." or "..": the folder behind it may be in use and
+    could not be replaced. FileExistsError for a link that leads back to itself.
     """
     if Path(folder).name in ("", ".."):
         raise ValueError(f"{str(folder)!r} names no folder that could be written anew. Give one a name of its own.")
@@ -112,11 +113,11 @@ def place_of(folder: str | Path) -> Path:
 
 @contextlib.contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A folder to be filled with files that are on the disk; it becomes `target` at the end of the context.
+    """Yield an empty folder to write files into (see `write_down`). It replaces `target` at the end of the context.
 
-    What was there before is gone then. If the context raises, or the process dies, `target` is as it was. A draft that
-    a killed process left beside it is removed by the next process that makes the same folder anew, so only one process
-    at a time may do so. `target` is no link: see `place_of`.
+    If the context raises, or the process dies, `target` stays as it was. A killed process may leave a draft beside
+    `target`: the next process that writes the same folder removes it, so only one process at a time may write one
+    folder. `target` must not be a link: see `place_of`.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     sweep(target.parent, of=target.name)
@@ -124,12 +125,12 @@ def new_folder(target: Path) -> Iterator[Path]:
         draft = private / "new"
         draft.mkdir()
         yield draft
-        _put_in_place(draft, target, aside=private / "old")  # what was there before goes with the private folder
+        _put_in_place(draft, target, aside=private / "old")  # the old folder is removed with the private one
 
 
 @contextlib.contextmanager
 def private_folder(beside: Path) -> Iterator[Path]:
-    """A folder in the same place, under a random name, that only this user can look into. It is removed at the end."""
+    """Yield a new folder next to `beside`, under a random name, for this user only. It is removed at the end."""
     folder = tempfile.mkdtemp(prefix=f".{short_name(beside.name, 100)}.", suffix=".new", dir=beside.parent)
     try:
         yield Path(folder)
@@ -138,23 +139,23 @@ def private_folder(beside: Path) -> Iterator[Path]:
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder, under another name first: one that is half removed must not be taken for a whole one."""
+    """Rename a folder, then remove it: nobody can take a half-removed folder for a complete one."""
     with private_folder(folder) as private:
         folder.rename(private / "old")
 
 
 def sweep(folder: Path, of: str | None = None) -> None:
-    """Remove the drafts that killed processes left in a folder: all of them, or those of the file or folder `of`."""
+    """Remove the drafts that killed processes left in a folder: all, or only the drafts of the file or folder `of`."""
     prefix = "." if of is None else f".{short_name(of, 100)}."
     for path in list(folder.iterdir()) if folder.is_dir() else ():
         middle = path.name.removeprefix(prefix).rpartition(".")[0]
         if path.name.startswith(prefix) and path.name.endswith(_ENDINGS) and (of is None or "." not in middle):
-            with contextlib.suppress(OSError):  # it may be another user's
+            with contextlib.suppress(OSError):  # the draft may belong to another user
                 remove(path)
 
 
 def remove(folder: Path) -> None:
-    """Have nothing be there: of a link, only the link is removed."""
+    """Remove a file, a folder or a link. What a link leads to stays."""
     if folder.is_symlink() or folder.is_file():
         folder.unlink()
     else:
@@ -162,9 +163,9 @@ def remove(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the disk hold the names in a folder."""
+    """Sync to disk which names a folder contains."""
     if sys.platform == "win32":
-        return  # folders cannot be opened there
+        return  # Windows cannot open folders
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -178,7 +179,7 @@ def _put_in_place(draft: Path, target: Path, aside: Path) -> None:
     if not target.exists():
         draft.rename(target)
     elif not _exchanged(draft, target):
-        target.rename(aside)  # in two steps, between which the old folder stands under another name
+        target.rename(aside)  # in two steps: between them, no folder has the target's name
         try:
             draft.rename(target)
         except BaseException:
@@ -188,7 +189,7 @@ def _put_in_place(draft: Path, target: Path, aside: Path) -> None:
 
 
 def _exchanged(draft: Path, target: Path) -> bool:
-    """Swap the two names in one step, as Linux can; False where that cannot be done."""
+    """Swap the two names in one step and return True. Return False where the system cannot do that."""
     if sys.platform != "linux":
         return False
     rename = getattr(ctypes.CDLL(None), "renameat2", None)

@@ -4,14 +4,14 @@
     @in_turn         the second thread waits until the first has left
 
 An object that uses these has a `CallGuard` as `_guard`; objects that depend on one another share one guard. A method
-that calls another guarded method of the same object, in the same thread, simply goes in: so may a signal handler, or
-an environment in the caller that looks at the manager which steps it.
+that calls another guarded method of the same object, in the same thread, enters at once. The same holds for a signal
+handler, and for an environment in the caller's process that calls the manager which steps it.
 
-Both forms are safe against a Ctrl-C at any moment: the lock is never left behind. Python handles signals only after
-calls and at jumps back, so there is no moment between the taking of the lock and the block that gives it back.
+Both forms are safe against a Ctrl-C at any moment: the lock is always released. Python handles signals only after
+calls and at backward jumps, so no signal can come between taking the lock and entering the block that releases it.
 
-In a process that was forked while another thread was inside, that thread does not exist and would never leave: every
-guard is renewed there.
+A forked process does not contain the other threads, so a thread that was inside would never leave. Each guard that
+such a thread held is renewed in the forked process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GLANCE_SECONDS = 1e-3
 
 
 class _NotHeld:
-    """What a thread that was refused has in the place of the lock, which it must not release."""
+    """Stands in for the lock in a thread that was refused, which must not release the real lock."""
 
     def acquire(self, blocking: bool = True) -> bool:
         return False
@@ -47,11 +47,11 @@ NOT_HELD: Any = _NotHeld()
 
 
 class CallGuard:
-    """Knows which thread is inside an object. Copies and pickles of a guard are new guards, with nobody inside.
+    """Records which thread is inside an object. Copies and pickles of a guard are new guards with no thread inside.
 
     Attributes:
         lock: Held by the thread that is inside.
-        method: The method that was called from outside. Empty in `step`, which has no time to say so.
+        method: The method that was called from outside. Empty during `step`, which does not set it, to stay fast.
         thread: The identifier of the thread that is inside a method that is `in_turn`, else 0.
     """
 
@@ -64,12 +64,12 @@ class CallGuard:
         _guards.add(self)
 
     def renew(self) -> None:
-        """Forget who is inside."""
+        """Forget which thread is inside, and make a new lock."""
         self.lock, self.thread, self.method = threading.RLock(), 0, ""
 
     def refuse(self, method: str) -> None:
-        """Raise `ConcurrentCall`."""
-        owner = re.search(r"owner=(\d+)", repr(self.lock))  # the one place where an RLock tells
+        """Raise `ConcurrentCall` for a second thread that called `method`."""
+        owner = re.search(r"owner=(\d+)", repr(self.lock))  # only the repr of an RLock names its owner
         names = {str(thread.ident): thread.name for thread in threading.enumerate()}
         here, there = threading.current_thread().name, names.get(owner[1], owner[1]) if owner else "unknown"
         raise ConcurrentCall(
@@ -84,7 +84,7 @@ class CallGuard:
         return self.thread not in (0, get_ident())
 
     def wait_until_free(self, seconds: float) -> bool:
-        """Wait until no other thread is inside, but at most so long. False: there still is one."""
+        """Wait at most `seconds` until no other thread is inside (see `is_taken`). Return whether that is so."""
         deadline = time.monotonic() + seconds
         while self.is_taken:
             if time.monotonic() >= deadline:
@@ -106,7 +106,7 @@ def _renew_in_forked_processes() -> None:
 
 def _renew_all() -> None:
     for guard in list(_guards):
-        if guard.lock.acquire(False):  # nobody was inside, or the thread that forked, which goes on where it was
+        if guard.lock.acquire(False):  # no thread was inside, or only the one that forked
             guard.lock.release()
         else:
             guard.renew()
@@ -123,7 +123,7 @@ def one_thread(method: _Method) -> _Method:
     def refusing(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         guard = self._guard
         lock, is_outermost = guard.lock, False
-        try:  # before the lock is taken, since a Ctrl-C may come as soon as it is
+        try:  # begins before the lock is taken: a Ctrl-C may come right after
             if not lock.acquire(False):
                 lock = NOT_HELD
                 guard.refuse(name)

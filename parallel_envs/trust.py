@@ -1,20 +1,20 @@
 """Which names in a file may become an import or a call.
 
-A run folder, a policy folder or a checkpoint may come from a stranger, and to import a module is to run it. So a name
-that stands in such a file is followed only if it leads to
+A run folder, a policy folder, a checkpoint or a results file may come from a stranger, and importing a module runs its
+code. So a name in such a file is imported or called only if it leads to
 
-- a policy or an environment that this package brings itself (`OUR_POLICIES`, `OUR_ENVS`),
+- a policy or an environment that is part of this package (`OUR_POLICIES`, `OUR_ENVS`),
 - an environment that is registered with Gymnasium in this process, or one of a few known families of environments that
   are installed (`mpe2`, `pettingzoo`, `ale_py`, ...),
 - a module that the user trusts: `--trust MODULE` on the command line, `trust=[...]` in Python.
 
-Anything else is an `UntrustedName`. Names that the user gives (on the command line, in code, in a settings or mission
-file that the user names as such) are the user's own words and are not checked. Not everything in this package is
-allowed, because a few of its functions call whatever their arguments name (`load_policy`) or remove folders.
+Anything else raises `UntrustedName`. Names that the user gives are not checked: on the command line, in code, or in a
+file that the user gives as settings or missions. Not everything in this package is allowed, because some of its
+functions remove folders, or import and call what their arguments name (`load_policy`).
 
-`policies/specs.py` asks for `policy.json`; `learners/resuming.py` and `learners/meta/learner.py` ask for the
-`settings.yaml` of a run that goes on; `cli/evaluate.py` asks for missions and policies that only a results file names.
-Whatever else learns to make something by a name in a file must ask here, too.
+Callers: `policies/specs.py` for `policy.json`; `learners/resuming.py` and `learners/meta/learner.py` for the
+`settings.yaml` of a resumed run; `cli/evaluate.py` for missions and policies that only a results file names. New code
+that makes an object from a name in a file must call `check_policy` or `check_env`, too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OUR_POLICIES = frozenset(
         "parallel_envs.policies.ready:RandomAgent",
     }
 )
-"""Policies of this package that run nothing else, whatever their arguments are."""
+"""Policies of this package that run no code from outside, whatever their arguments are."""
 
 TUPLE_AGENTS = "parallel_envs.testing.tuple_agents:tuple_agents"
 OUR_ENVS = frozenset(
@@ -57,17 +57,17 @@ OUR_ENVS = frozenset(
         TUPLE_AGENTS,
     }
 )
-"""The same for environments. `tuple_agents` makes the Gymnasium id in its argument `env`, which is checked as well."""
+"""The same for environments. `tuple_agents` makes the Gymnasium id in its argument `env`: that id is checked, too."""
 
 _FAMILIES = frozenset({"ale_py", "gymnasium", "gymnasium_robotics", "lbforaging", "metaworld", "minigrid", "mpe2"})
 """Packages of environments that may be imported if they are installed: `ale_py:ALE/Pong-v5`, `mpe2.simple_v3`."""
 _PETTINGZOO = ("pettingzoo.atari", "pettingzoo.butterfly", "pettingzoo.classic", "pettingzoo.sisl")
 _CALLS_OTHERS = frozenset({"GymV21Environment", "GymV26Environment"})
-"""Ids of Gymnasium's own that import whatever their arguments name, without their versions."""
+"""Ids that Gymnasium itself registers, without their versions: their environments import whatever their arguments name."""
 
 
 def trusted_modules(trust: Any) -> tuple[str, ...]:
-    """Return the modules that the user trusts. Raise TypeError or ValueError for what names no modules."""
+    """Return the modules that the user trusts. Raise TypeError or ValueError for anything else."""
     if isinstance(trust, str) or not isinstance(trust, Iterable):
         raise TypeError(f"trust={trust!r} is not a list of modules. Give their names, such as ['my_agents'].")
     modules = tuple(trust)
@@ -80,8 +80,8 @@ def trusted_modules(trust: Any) -> tuple[str, ...]:
 def check_policy(path: str, file: str | Path, trust: Iterable[str] = ()) -> None:
     """Raise `UntrustedName` unless the `package.module:Class` that `file` names may be imported and called.
 
-    A trusted module is imported here to see whether the class is its own: a name that the module has only imported
-    itself, such as `subprocess.Popen`, does not become trusted by that.
+    A trusted module is imported here, to see whether it defines the class. A class that the module only imports from
+    elsewhere, such as `subprocess.Popen`, is not trusted.
     """
     modules = trusted_modules(trust)
     if path not in OUR_POLICIES:
@@ -112,7 +112,7 @@ def _check_import(path: str, what: str, file: str | Path, trust: tuple[str, ...]
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):
-        return  # whoever makes it says what is missing, and which name may have been meant
+        return  # the code that makes the object raises a better error, with the nearest name
     home = str(getattr(found, "__module__", None) or type(found).__module__)
     if not _is_within(home, trust):
         raise _untrusted(path, what, home, file)
@@ -124,7 +124,7 @@ def _check_id(name: str, file: str | Path, trust: tuple[str, ...]) -> None:
 
     module, colon, env_id = name.rpartition(":")
     if not colon:
-        # A dotted name is imported as it stands. So is one without dots, where there is a module of that name.
+        # A name with dots is imported as a module. A name without dots is imported if a module has this name.
         is_module = "." in name.partition("/")[0] or _is_module(name)
         module = "" if name in gymnasium.registry or not is_module else name
     if env_id.partition("-v")[0] in _CALLS_OTHERS:
@@ -134,13 +134,13 @@ def _check_id(name: str, file: str | Path, trust: tuple[str, ...]) -> None:
 
 
 def _is_of_family(module: str) -> bool:
-    """Whether a module is of an installed family of environments: not of a folder that the user happens to be in."""
+    """Whether a module is part of an installed family of environments, and does not lie in the working folder."""
     package = module.partition(".")[0]
     if package not in _FAMILIES and not _is_within(module, _PETTINGZOO):
         return False
     found = importlib.util.find_spec(package)
     if found is None:
-        return True  # there is nothing to be imported
+        return True  # not installed: nothing can be imported
     if found.origin is None:
         return False  # a folder without __init__.py: no family of environments is one
     here = Path.cwd()

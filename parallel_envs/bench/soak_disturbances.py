@@ -1,7 +1,7 @@
-"""Faults of the soak that hit what is around the workers: output, the keeper, the caller itself, other work beside it.
+"""Faults of the soak around the workers: in their output, the keeper, the caller, and other work of the caller.
 
-None of them may cost an env of the manager its episode. Each is injected between two calls of the manager, or runs
-beside them, and what it finds wrong becomes a complaint of the tally.
+No env of the manager may lose its episode through them. Each fault is injected between two calls of the manager, or
+runs beside them, and returns a text if something was wrong. The soak counts such a text as a complaint.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ STOP_SECONDS: Final = 0.3
 """How long the keeper is stopped."""
 
 FORK_SECONDS: Final = 20.0
-"""How long a forked child may take to try every call. Each is refused at once; a busy machine needs some time."""
+"""How long a forked child may take to try every call. Each call is refused at once, but the machine may be busy."""
 
 PROGRAM_SECONDS: Final = 60.0
-"""How long a program may take. Then it is killed."""
+"""How long a `FloodingProgram` may take before it is killed."""
 
 _LEFT_SECONDS = 20.0
-"""How long the processes of a killed program may take to follow it."""
+"""How long the workers of a killed program may take to end after it."""
 
 
 _EPISODES = 20
@@ -50,7 +50,7 @@ _PROGRAM = "from parallel_envs.bench.soak_disturbances import flooding_program; 
 
 
 class KeeperStop:
-    """Stop the keeper now and let it continue after STOP_SECONDS. Call `end` to be sure that it has."""
+    """Stop the keeper now and let it continue after STOP_SECONDS. `end` waits until it continues."""
 
     def __init__(self) -> None:
         pid = keeper_pid()
@@ -82,7 +82,7 @@ def fork_and_try(envs: ParallelEnvManager, actions: Any) -> str:
             os.close(reading)
             found = "; ".join(_not_refused(envs, actions))
             os.write(writing, found.encode()[:4000])
-        except BaseException as error:  # noqa: BLE001  # nothing of the child may reach the code of the soak
+        except BaseException as error:  # noqa: BLE001  # the child must never return into the code of the soak
             os.write(writing, f"the forked child raised {error!r}".encode()[:4000])
         finally:
             os._exit(0)
@@ -101,7 +101,7 @@ def fork_and_try(envs: ParallelEnvManager, actions: Any) -> str:
 
 
 def _not_refused(envs: ParallelEnvManager, actions: Any) -> Iterator[str]:
-    """Name the calls that a forked child can make. Closing, too, must leave the parent's workers alone."""
+    """Yield a text for each call that a forked child can make. `close`, too, must not end the parent's workers."""
     calls: dict[str, Callable[[], object]] = {
         "step": partial(envs.step, actions),
         "step_wait": partial(envs.step_wait, timeout=0.1),
@@ -114,7 +114,7 @@ def _not_refused(envs: ParallelEnvManager, actions: Any) -> Iterator[str]:
         try:
             call()
         except WorkerTimeout:
-            pass  # it waited for answers that are the parent's
+            pass  # wrong: it waited for answers that belong to the parent
         except (ParallelEnvsError, NoAsyncCallError, AlreadyPendingCallError):
             continue
         yield f"{name} was not refused in a forked child"
@@ -126,7 +126,7 @@ def _not_refused(envs: ParallelEnvManager, actions: Any) -> Iterator[str]:
 
 
 def evaluate_and_kill(killed_after: float) -> str:
-    """Play an evaluation and kill one of its workers meanwhile. Return what was wrong, or an empty text."""
+    """Run an evaluation and kill one of its workers during it. Return what was wrong, or an empty text."""
     before = set(descendants())
     killer = threading.Timer(killed_after, _kill_one_worker, [before])
     killer.start()
@@ -160,10 +160,10 @@ def _scores(jobs: int) -> list[float | None]:
 
 
 class FloodingProgram:
-    """A program whose envs write without measure, in a process of its own. It is judged in a thread, beside the soak.
+    """A separate program whose envs write very much output. A thread checks the program while the soak goes on.
 
     With `is_killed` the program is killed while its envs write: all of its processes must end. Otherwise the reader of
-    its stderr leaves: the program must go on and come to the right result.
+    its stderr leaves: the program must go on and print "good".
     """
 
     def __init__(self, *, is_killed: bool) -> None:
@@ -190,7 +190,7 @@ class FloodingProgram:
             overdue = threading.Timer(PROGRAM_SECONDS, program.kill)
             overdue.start()
             first = program.stdout.readline()
-            time.sleep(0.05)  # so that the envs are in the midst of writing
+            time.sleep(0.05)  # by now the envs are writing
             if self._is_killed:
                 program.kill()
             os.close(reading)
@@ -206,7 +206,7 @@ class FloodingProgram:
 
 
 def _left_of(pids: list[int]) -> str:
-    """Return which of these processes of a killed program do not end, or an empty text."""
+    """Return a text that names the processes of a killed program that did not end, or an empty text."""
     until = time.monotonic() + _LEFT_SECONDS
     while (left := [pid for pid in pids if parent_of(pid)]) and time.monotonic() < until:
         time.sleep(0.05)
@@ -217,7 +217,7 @@ def _left_of(pids: list[int]) -> str:
 
 
 class Flooding(SoakEnv):
-    """A course of the soak whose steps write 200 kB each, or never stop writing."""
+    """An env of the soak whose steps write 200 kB each, or whose first step never stops writing."""
 
     def __init__(self, env: int, is_endless: bool) -> None:
         super().__init__(env, "array")
@@ -231,7 +231,7 @@ class Flooding(SoakEnv):
 
 
 def flooding_program() -> None:
-    """Step envs that write without measure, beside the same envs in this process, and print "good" if all is equal."""
+    """Step envs that write very much, and quiet ones in this process. Print "good" if both give equal observations."""
     is_endless = sys.argv[1:] == ["forever"]
     factories = [partial(Flooding, env, is_endless) for env in range(2)]
     with ParallelEnvManager(factories, step_timeout=PROGRAM_SECONDS) as envs:

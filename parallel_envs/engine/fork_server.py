@@ -1,15 +1,15 @@
-"""Fork servers: processes that have imported what workers need, and fork workers on the keeper's order.
+"""Fork servers: processes that have imported what workers need, and fork workers when the keeper orders it.
 
     keeper ──socket──▶ fork server (modules A) ──fork──▶ worker, worker, ...
        └────socket──▶ fork server (modules A and B; forked from the one above)
 
-The keeper does not import or fork workers itself: an import may take a minute, or crash. Each fork server imports one
-set of modules before it serves and never imports again, so one that is ready always answers at once. When a worker
-needs further modules, a ready fork server forks a copy of itself that imports those.
+The keeper does not import modules or fork workers itself: an import may take a minute, or crash. Each fork server
+imports one set of modules before it serves and never imports again, so a ready fork server always answers at once.
+When a worker needs further modules, a ready fork server forks a copy of itself, and the copy imports them.
 
 A worker has to be the keeper's child, so that the keeper learns its exit code and the kernel ends it with the keeper.
-So a fork server forks twice: the process in the middle ends at once, and the kernel gives the new process to the
-nearest process above that takes in orphans, which is the keeper.
+So a fork server forks twice: the process in the middle ends at once, and the kernel makes the new process a child of
+the nearest ancestor that adopts orphans, which is the keeper.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOOK_SECONDS = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Imports:
-    """Modules that are imported before workers are forked, and the path on which they are found."""
+    """Modules to import before workers are forked, and the `sys.path` on which to find them."""
 
     modules: tuple[str, ...]
     path: tuple[str, ...]
@@ -57,8 +57,9 @@ class ForkWorker:
 
 @dataclass(frozen=True, slots=True)
 class ForkServer:
-    """Order to fork a fork server with further imports. The socket that it will serve travels with it. Answered by
-    `Forked`, and by the new fork server with `Ready` on its own socket.
+    """Order to fork a fork server with further imports. The socket of the new fork server travels with the order.
+
+    Answered by `Forked`. The new fork server sends `Ready` on its own socket when its imports are done.
     """
 
     number: int
@@ -67,7 +68,7 @@ class ForkServer:
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """Answer to an order: the pid of the new process, or why there is none."""
+    """Answer to an order: the pid of the new process, or 0 and the error."""
 
     number: int
     pid: int
@@ -76,17 +77,20 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The imports are done. `has_children`: a module has started processes, which must not lose their parent."""
+    """Message that the imports are done.
+
+    `has_children` is true if a module started processes: the keeper then keeps this fork server, their parent, alive.
+    """
 
     has_children: bool
 
 
 def serve_forks(channel: socket.socket, keeper: int, imports: Imports) -> NoReturn:
-    """Be a fork server until the keeper ends or closes the channel."""
+    """Run as a fork server until the keeper ends or closes the channel."""
     name = _set_name(FORK_SERVER_NAME)
     sys.path[:] = imports.path
     for module in imports.modules:
-        # The worker that needs a module raises the error where the user sees it.
+        # The error is ignored here: the worker imports the module again and raises it where the user sees it.
         with contextlib.suppress(Exception, SystemExit):
             importlib.import_module(module)
     gc.collect()
@@ -113,7 +117,7 @@ def serve_forks(channel: socket.socket, keeper: int, imports: Imports) -> NoRetu
 
 
 def _begin(order: ForkWorker | ForkServer, fds: list[int], keeper: int) -> NoReturn:
-    """In the new process: become what was ordered."""
+    """Run the ordered fork server or worker in the new process."""
     try:
         if isinstance(order, ForkServer):
             serve_forks(socket.socket(fileno=fds[0]), keeper, order.imports)
@@ -127,7 +131,7 @@ def _begin(order: ForkWorker | ForkServer, fds: list[int], keeper: int) -> NoRet
 def _fork_for(keeper: int, *, leads_group: bool) -> int:
     """Fork a process that becomes the keeper's child. Return its pid here, and 0 in the new process.
 
-    Raises `OSError` where the system has no room for another process.
+    Raises `OSError` if the system cannot start another process.
     """
     read, write = os.pipe()
     try:
@@ -152,9 +156,9 @@ def _fork_for(keeper: int, *, leads_group: bool) -> int:
 
 
 def _pass_to_keeper(keeper: int, write: int, *, leads_group: bool) -> bool:
-    """In the process in the middle: fork the new process, write its pid (or minus the error's number), and end.
+    """Fork the new process from the process in the middle, write its pid (or minus the error number), and end.
 
-    Returns only in the new process, as soon as that is the keeper's child.
+    Returns only in the new process, as soon as the new process is the keeper's child.
     """
     middle = os.getpid()
     try:
@@ -164,7 +168,7 @@ def _pass_to_keeper(keeper: int, write: int, *, leads_group: bool) -> bool:
         os._exit(1)
     if pid:
         if leads_group:
-            with contextlib.suppress(OSError):  # the new process does the same; whichever comes first
+            with contextlib.suppress(OSError):  # the new process does the same: either may be first
                 os.setpgid(pid, pid)
         os.write(write, b"%d" % pid)
         os._exit(0)
@@ -191,16 +195,16 @@ def start_fork_server(channel: socket.socket, imports: Imports) -> int:
 
 
 def close_all_but(kept: Iterable[int]) -> None:
-    """Close every descriptor of this process but stdin, stdout, stderr and these."""
+    """Close every descriptor of this process except stdin, stdout, stderr and `kept`."""
     spared = {0, 1, 2, *kept}
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in spared:
-            with contextlib.suppress(OSError):  # the one through which the folder was read
+            with contextlib.suppress(OSError):  # `listdir` also lists its own descriptor, which is closed by now
                 os.close(int(name))
 
 
 def _set_name(name: str) -> str:
-    """Set the name that the system shows for this process, and return the one it had."""
+    """Set the name that the system shows for this process, and return the name before."""
     try:
         before = _COMM.read_text().rstrip("\n")
         _COMM.write_text(name)

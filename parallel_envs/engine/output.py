@@ -1,8 +1,8 @@
-"""What workers write, on its way to the stderr of the user's process: whole lines, with their writer's name.
+"""Pass what workers write on to the stderr of the user's process: whole lines, each with its worker's name.
 
-The keeper never waits here, neither for a worker that writes no more nor for a reader of stderr that is stopped, slow
-or gone. Its memory is bounded: it reads from workers only while the printer has room, so that a worker that writes
-faster than stderr is read waits in its own write.
+The keeper never waits here, neither for a silent worker nor for a reader of stderr that is stopped, slow or gone. The
+keeper's memory is bounded: the keeper reads from workers only while the printer has room. A worker that writes faster
+than stderr is read is blocked in its own write.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections import deque
 
 _TAIL_LINES = 200
 _TAIL_BYTES = 256 << 10
-_LONGEST_LINE = 64 << 10  # output without line ends is passed on in pieces of about this size
-_READ_BYTES = 16 << 10  # empty lines grow 20-fold by the name of their worker
+_LONGEST_LINE = 64 << 10  # longer lines are passed on in pieces of about this size
+_READ_BYTES = 16 << 10  # small, since the worker's name makes an empty line 20 times longer
 _MOST_WAITING_BYTES = 1 << 20
-_PIECE_BYTES = select.PIPE_BUF  # what a pipe takes as a whole or not at all
-_STANDSTILL_SECONDS = 0.25  # a reader that takes nothing for so long has stopped
+_PIECE_BYTES = select.PIPE_BUF  # a pipe takes up to this much as a whole or not at all
+_STANDSTILL_SECONDS = 0.25  # a reader that takes nothing for this long has stopped
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -38,11 +38,11 @@ class Output:
 
     @property
     def tail(self) -> tuple[str, ...]:
-        """The last lines, as text: at most 200 lines and about 256 KiB."""
+        """The last lines that the worker wrote, as text: at most 200 lines and about 256 KiB."""
         return tuple(line.decode(errors="replace") for line in self._tail)
 
     def read(self) -> bytes | None:
-        """Read a piece of the output and return its whole lines, named. None: there is nothing to read now.
+        """Read a piece of the output and return its whole lines, with the worker's name. None: nothing to read now.
 
         `ended` is true once the last writer has closed its end.
         """
@@ -54,16 +54,16 @@ class Output:
         return self.rest() if self.ended else self._named(self._whole_lines(data))
 
     def rest(self) -> bytes:
-        """Return the last line, named, if it was never ended."""
+        """Return the last line, with the worker's name, if it has no line end; else b""."""
         rest, self._unfinished = self._unfinished, b""
         return self._named([rest.rstrip(b"\r")]) if rest else b""
 
     def drain(self) -> bytes:
-        """Read all that a worker which has ended left in its pipe, and return the named lines.
+        """Read what a dead worker left in its pipe, and return the lines with the worker's name.
 
-        It reads no more than the pipe can hold: a process that the worker started may still write to it without end.
+        At most what the pipe can hold is read: a process that the worker started may still write without end.
         """
-        import fcntl  # only systems that have worker processes have it
+        import fcntl  # Unix only, as worker processes are
 
         texts = []
         for _ in range(fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ) // _READ_BYTES + 1):
@@ -93,17 +93,18 @@ class Printer:
         self._waiting = bytearray()
         self._dropped_bytes = 0
         self.is_blocked = False
-        """Text waits, and stderr takes no more of it now."""
+        """Whether text waits that stderr does not take now."""
         self.failure: str | None = None
-        """Why stderr cannot be written to any more: its reader has left, or its terminal is gone. Output is dropped."""
+        """Why stderr cannot be written to any more, such as a reader that has left. Output is dropped from then on."""
         self._socket: socket.socket | None = None
         self.fd, self._may_wait = self._open()
 
     def _open(self) -> tuple[int, bool]:
         """Return a descriptor of stderr, and whether a write to it may wait for the reader.
 
-        The flag that keeps a write from waiting belongs to the open file, which the user's process shares. So pipes and
-        terminals are opened anew. (A file is not: it would be written to from its beginning. Writes to it do not wait.)
+        O_NONBLOCK belongs to the open file, which the user's process shares and which must stay as it is. So pipes and
+        terminals are opened again. A plain file is not opened again, since writes would begin at its start, and writes
+        to a plain file never wait.
         """
         try:
             mode = os.fstat(2).st_mode
@@ -112,7 +113,7 @@ class Printer:
             elif stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
                 return os.open("/proc/self/fd/2", flags), False
-        except OSError:  # no /proc, a terminal that belongs to another user, a pipe whose reader has left already
+        except OSError:  # no /proc, a terminal of another user, or a pipe without a reader
             pass
         return 2, self._socket is None
 
@@ -122,8 +123,9 @@ class Printer:
         return len(self._waiting) < _MOST_WAITING_BYTES
 
     def put(self, text: bytes) -> None:
-        """Take a text to be written. It is dropped if twice the bound waits already, which only deaths can bring about,
-        or if stderr has failed.
+        """Queue a text. It is dropped if stderr has failed, or if more than twice `_MOST_WAITING_BYTES` are queued.
+
+        So much is queued only when many workers die at once: their last output is read even if there is no room.
         """
         if self.failure is not None:
             return
@@ -136,7 +138,7 @@ class Printer:
         self._waiting += text
 
     def flush(self) -> None:
-        """Write what stderr takes now. `is_blocked` and `failure` tell what became of it."""
+        """Write as much as stderr takes now, and set `is_blocked` and `failure`."""
         self.is_blocked = False
         while self._waiting and not self.is_blocked and self.failure is None:
             end = self._waiting.rfind(b"\n", 0, _PIECE_BYTES) + 1 or _PIECE_BYTES
@@ -155,12 +157,12 @@ class Printer:
         if self._may_wait:
             poll = select.poll()
             poll.register(self.fd, select.POLLOUT)
-            if not poll.poll(0):  # an error counts as ready: the write tells which
+            if not poll.poll(0):  # an error counts as ready, and the write raises it
                 raise BlockingIOError
         return os.write(self.fd, data)
 
     def finish(self, seconds: float) -> None:
-        """Write what waits, for at most so long, for as long as stderr takes any of it."""
+        """Write the queued text. Stop after `seconds`, or when stderr takes nothing for `_STANDSTILL_SECONDS`."""
         until = time.monotonic() + seconds
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)

@@ -1,11 +1,11 @@
-"""The checkpoint that an evaluation plays with: chosen once, by the caller, and copied before anything is played.
+"""Choose the checkpoint of each policy once, in the caller, and copy it before any episode is played.
 
     with holding(candidates, settings_to_resume) as candidates: ...
 
-A run that is still training writes newer checkpoints and removes old ones. Workers, and second tries of an episode,
-make their policies at different times, so none of them may look for the newest checkpoint itself. They all read the
-copy, which lives in a temporary folder for as long as the context lasts. The result's settings name the checkpoint by
-its path and by the digest of the copy, and an evaluation that is resumed takes the checkpoint that is named there.
+A run that is still training writes new checkpoints and removes old ones. Workers make their policies at different
+times, and again for a second try of an episode. If each of them looked for the newest checkpoint, they would play
+different ones. So all read one copy, which is in a temporary folder until the context ends. The result's settings hold
+the checkpoint's path and the digest of the copy, and a resumed evaluation takes the same checkpoint.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from parallel_envs.evaluation.candidates import Candidate
 
 CHECKPOINT, DIGEST = "checkpoint", "digest"
-"""In what describes a policy: the path of its checkpoint; what the policy is made of, in a few letters."""
+"""Keys in the description of a policy: the path of its checkpoint, and a short hash of its class and files."""
 
-# How `parallel_envs.learners` lays out its folders (learners/run_folder.py and checkpoints.py, which this room may not
-# import: a test compares the two).
+# The names that `parallel_envs.learners` gives to its files. They repeat learners/run_folder.py and checkpoints.py,
+# which this package may not import; a test compares the two.
 _RUN, _RUN_FILES = "run.json", ("run.json", "settings.yaml", "chosen.json")
 _CHECKPOINTS, _CHECKPOINT, _AGENT = "checkpoints", "checkpoint.json", "agent.json"
 _FORMAT = b'"format": "parallel_envs '
-_MEMORY = "memory.npz"  # a replay buffer: large, and no policy acts by it
+_MEMORY = "memory.npz"  # a replay buffer: large, and not needed to act
 
-_MOST_TRIES = 5  # how often the newest checkpoint may be removed while it is copied
+_MOST_TRIES = 5  # tries, since a run may remove a checkpoint while it is copied
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class HeldCheckpoint:
     """A checkpoint that was copied.
 
     Args:
-        path: The checkpoint, or the folder of one agent, by the path that the user knows.
-        folder: The folder that the policy was given by: the path itself, or the run's.
-        copy: The copy of that folder, with this one checkpoint in it.
-        digest: What the copy and the policy's class are made of (see `digest_of`).
+        path: The original checkpoint, or the original folder of one agent.
+        folder: The folder that the user gave as the policy: `path` itself, or the folder of the run.
+        copy: The copy of `folder`, which contains only this checkpoint.
+        digest: A hash of the copy and of the policy's class (see `digest_of`).
     """
 
     path: str
@@ -60,13 +60,13 @@ class HeldCheckpoint:
 
 @contextlib.contextmanager
 def holding(candidates: Sequence[Candidate], earlier: Mapping[str, Any] | None = None) -> Iterator[list[Candidate]]:
-    """Give the candidates, each with a copy of its checkpoint; those that have none, or are held already, as they are.
+    """Yield the candidates, each with a copy of its checkpoint. Those without one, or held already, are unchanged.
 
     Args:
         candidates: The policies.
-        earlier: The settings of the result that is to be resumed: the checkpoints that they name are taken.
+        earlier: The settings of the result that is resumed. The checkpoints that they name are used.
 
-    Raises BadEvaluation if there is no checkpoint, or it cannot be copied, or is not the one that was evaluated before.
+    Raises BadEvaluation if there is no checkpoint, if it cannot be copied, or if it changed since `earlier`.
     """
     told = (earlier or {}).get("policies")
     before = told if isinstance(told, Mapping) else {}
@@ -86,7 +86,7 @@ def holding(candidates: Sequence[Candidate], earlier: Mapping[str, Any] | None =
 
 @contextlib.contextmanager
 def named_as_given(held: HeldCheckpoint | None) -> Iterator[None]:
-    """Have the texts of errors name the folder that the user gave instead of its copy."""
+    """Make the texts of errors name the folder that the user gave, and not its copy."""
     try:
         yield
     except Exception as error:
@@ -98,7 +98,7 @@ def named_as_given(held: HeldCheckpoint | None) -> Iterator[None]:
 
 
 def _is_of_learners(source: Any) -> bool:
-    """Return whether a policy is made from a folder of `parallel_envs.learners`, by whatever class."""
+    """Return whether a policy reads a folder that `parallel_envs.learners` wrote. Its class may be any."""
     if not isinstance(source, PolicySpec) or source.data_path is None:
         return False
     folder = Path(source.data_path)
@@ -113,7 +113,7 @@ def _is_by_learners(spec: PolicySpec) -> bool:
 
 
 def _is_written_by_learners(file: Path) -> bool:
-    """Return whether the file begins as learners write it. Others too call their files agent.json."""
+    """Return whether the learners wrote this file. The name is not enough: others may write an agent.json, too."""
     try:
         with file.open("rb") as opened:
             return _FORMAT in opened.read(100)
@@ -136,14 +136,14 @@ def _hold(name: str, spec: PolicySpec, before: Mapping[str, Any], into: Path) ->
     if earlier is not None and before.get(DIGEST) not in (None, digest):
         raise BadEvaluation(
             f"The episodes so far were played by the policy {name!r} of the checkpoint {earlier}, and the checkpoint "
-            f"or the code of the policy has changed since ({DIGEST} {before[DIGEST]}, now {digest}). The rest would "
-            "not go together with them: bring back what was evaluated, or begin anew."
+            f"or the code of the policy has changed since ({DIGEST} {before[DIGEST]}, now {digest}). New "
+            "episodes could not be compared with them: bring back the old state, or begin anew."
         )
     return HeldCheckpoint(str(path), str(folder), str(into), digest)
 
 
 def _copied(folder: Path, wanted: Path | None, name: str, spec: PolicySpec, into: Path) -> Path:
-    """Copy a checkpoint, the newest of a run unless one is wanted. Returns where it was."""
+    """Copy the checkpoint `wanted`, or the newest of a run, and return the path of the original."""
     is_run = (folder / _RUN).is_file()
     skipped = (_MEMORY,) if _is_by_learners(spec) else ()
     for tries in range(1, _MOST_TRIES + 1):
@@ -168,7 +168,7 @@ def _copied(folder: Path, wanted: Path | None, name: str, spec: PolicySpec, into
             if wanted is not None:
                 raise BadEvaluation(
                     f"The episodes so far were played by the policy {name!r} of the checkpoint {wanted}, which is "
-                    "gone. The rest would not go together with them: bring the checkpoint back, or begin anew."
+                    "gone. New episodes could not be compared with them: bring the checkpoint back, or begin anew."
                 ) from None
             if not is_run or tries == _MOST_TRIES:
                 raise BadEvaluation(
@@ -181,7 +181,7 @@ def _copied(folder: Path, wanted: Path | None, name: str, spec: PolicySpec, into
 
 
 def _newest(run: Path) -> Path | None:
-    """Return the newest whole checkpoint of a run."""
+    """Return the newest complete checkpoint of a run, or None."""
     found = [path for path in (run / _CHECKPOINTS).glob("[0-9]*") if path.name.isdecimal()]
     return max(
         (path for path in found if (path / _CHECKPOINT).is_file()), key=lambda path: int(path.name), default=None
@@ -189,7 +189,7 @@ def _newest(run: Path) -> Path | None:
 
 
 def _copy(folder: Path, to: Path, skipped: Sequence[str]) -> None:
-    """Copy a folder, read by its descriptor: if another is put in its place meanwhile, the two are not mixed."""
+    """Copy a folder through its descriptor, so that a folder which replaces it meanwhile is not mixed in."""
 
     def fail(error: OSError) -> NoReturn:
         raise error

@@ -1,8 +1,8 @@
-"""Two envs of one process must be two objects: what factories return is checked here.
+"""Check that the factories of envs in one process return different objects.
 
-`[lambda: env for _ in range(4)]` makes four factories of one env. Where these are made in one process (a worker with
-several envs, or any worker of the serial and thread backends) all four would step the same object, and each would see
-what the others did. Envs made in different processes are copies of their own.
+`[lambda: env for _ in range(4)]` makes four factories of one env. If they are called in one process (a worker with
+several envs, or any worker of the serial and thread backends), all four envs would be the same object, and a step of
+one would be a step of all. Envs that are made in different processes are separate copies.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 _INSIDE = ("env", "aec_env", "_conversion")
-"""The names under which wrappers of Gymnasium, PettingZoo and this package hold what they wrap."""
+"""Attributes in which wrappers of Gymnasium, PettingZoo and this package keep the env that they wrap."""
 
 
 class OwnedEnvs:
-    """The env to which each object belongs, within one process. Threads may share it.
+    """Records which object belongs to which env, in one process. Several threads may use one `OwnedEnvs`.
 
-    It holds the objects, so that no other object gets the `id` of one that is in use.
+    It keeps a reference to each object, so that no new object can get the same `id`.
     """
 
     def __init__(self) -> None:
@@ -25,9 +25,9 @@ class OwnedEnvs:
         self._ids: dict[int, list[int]] = {}
 
     def claim(self, env: int, made: Any) -> None:
-        """Note that the factory of `env` returned `made`. Raise ValueError if another env has it, or one it wraps.
+        """Note that `env`'s factory returned `made`. Raise ValueError if `made`, or an env inside, belongs to another.
 
-        What `env` had before must have been released.
+        If `env` had an object before, call `release(env)` first.
         """
         ids = self._ids[env] = []
         for layer in _layers(made):
@@ -43,16 +43,16 @@ class OwnedEnvs:
             ids.append(id(layer))
 
     def release(self, env: int) -> None:
-        """Forget what belongs to `env`: it is closed, or replaced by another."""
+        """Forget the objects of `env`, which is closed or will be made again."""
         for one in self._ids.pop(env, ()):
             del self._owners[one]
 
 
 def _layers(env: Any) -> Iterator[Any]:
-    """An env and, if it is a wrapper, the env inside, and so on.
+    """Yield an env and, if the env is a wrapper, the env inside, and so on.
 
-    An env may share parts with others, such as a simulator that serves several. Only what a wrapper wraps counts: an
-    object is a wrapper if its class defines `unwrapped` and that is not the object itself.
+    Other parts of an env are not yielded, since envs may share them (a simulator that serves several, for example). An
+    object is a wrapper if its class defines `unwrapped` and its `unwrapped` is not the object itself.
     """
     seen = set[int]()
     while env is not None and id(env) not in seen:
@@ -62,15 +62,15 @@ def _layers(env: Any) -> Iterator[Any]:
 
 
 def _inside(wrapper: Any) -> Any:
-    """What a wrapper wraps; None if that cannot be told.
+    """Return the env that a wrapper wraps, or None if it cannot be found.
 
-    It asks for attributes by name: a look into `__dict__` would make each later step of the env slower, since Python
-    keeps the attributes of objects whose dict nobody has seen in a quicker form.
+    Attributes are read by name and never through `__dict__`: once `__dict__` of an object has been read, Python keeps
+    its attributes in a slower form, and each later step of the env would be slower.
     """
     for name in _INSIDE:
         try:
             return getattr(wrapper, name)
-        except Exception:  # noqa: BLE001  # mostly AttributeError; a property of user code may raise anything
+        except Exception:  # noqa: BLE001  # often AttributeError, but a property may raise anything
             continue
     return None
 
@@ -80,5 +80,5 @@ def _is_wrapper(env: Any) -> bool:
         return False
     try:
         return env.unwrapped is not env
-    except Exception:  # noqa: BLE001  # a property of user code; mostly the env inside has no `unwrapped`
+    except Exception:  # noqa: BLE001  # often because the env inside has no `unwrapped`
         return True
