@@ -63,7 +63,7 @@ _FAMILIES = frozenset({"ale_py", "gymnasium", "gymnasium_robotics", "lbforaging"
 """Packages of environments that may be imported if they are installed: `ale_py:ALE/Pong-v5`, `mpe2.simple_v3`."""
 _PETTINGZOO = ("pettingzoo.atari", "pettingzoo.butterfly", "pettingzoo.classic", "pettingzoo.sisl")
 _CALLS_OTHERS = frozenset({"GymV21Environment", "GymV26Environment"})
-"""Ids that Gymnasium itself registers, without their versions: their environments import whatever their arguments name."""
+"""Ids that Gymnasium itself registers, without their versions. Their environments import what their arguments name."""
 
 
 def trusted_modules(trust: Any) -> tuple[str, ...]:
