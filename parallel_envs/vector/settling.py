@@ -52,9 +52,11 @@ class Settler:
 
     def _raise_new_death(self, ticket: Ticket, doing: str, advice: str) -> None:
         """Raise the death of the first worker that no exception has named yet, if there is one."""
-        if self.has_new_deaths(ticket):
-            self._crew.pool.pump(0.0)  # of several that died at the same time, all are known then
-        for worker, death in sorted(self._new_deaths(ticket).items()):
+        num_known = 0
+        while len(deaths := self._new_deaths(ticket)) > num_known:
+            num_known = len(deaths)
+            self._crew.pool.pump(0.0)  # several workers may have died at the same time
+        for worker, death in sorted(deaths.items()):
             if self._raised[0] != ticket.number:
                 self._raised = (ticket.number, set())
             self._raised[1].add(worker)
