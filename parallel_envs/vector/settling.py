@@ -40,22 +40,23 @@ class Settler:
     def act_on_deaths(self, ticket: Ticket, doing: str, timeout: float | None, ask_again: AskAgain | None) -> None:
         """Workers have died while others are still at work: raise `WorkerDied` at once, or replace them at once.
 
-        A death is raised once: who waits again waits for the others.
+        Each death is raised once. Another wait after that is for the workers that are still at work.
         """
         if self._restarts and ask_again is not None:
             self._recovery.replace_dead(ticket, doing, timeout)
             return
-        advice = f"{RESTART_ADVICE} Still at work: {env_names(self._crew.late_envs(ticket))}."
-        if ask_again is not None:
-            advice += LATE_ROWS_ADVICE
-        self._raise_new_death(ticket, doing, advice)
+        self._raise_new_death(ticket, doing, ask_again)
 
-    def _raise_new_death(self, ticket: Ticket, doing: str, advice: str) -> None:
+    def _raise_new_death(self, ticket: Ticket, doing: str, ask_again: AskAgain | None) -> None:
         """Raise the death of the first worker that no exception has named yet, if there is one."""
         num_known = 0
         while len(deaths := self._new_deaths(ticket)) > num_known:
             num_known = len(deaths)
             self._crew.pool.pump(0.0)  # several workers may have died at the same time
+        advice = RESTART_ADVICE
+        if ticket.waiting:
+            advice += f" Still at work: {env_names(self._crew.late_envs(ticket))}."
+            advice += LATE_ROWS_ADVICE if ask_again is not None else ""
         for worker, death in sorted(deaths.items()):
             if self._raised[0] != ticket.number:
                 self._raised = (ticket.number, set())
@@ -89,7 +90,7 @@ class Settler:
             return [ticket]
         if ask_again is not None and (self._restarts or self._replaced(ticket)):
             return self._recovery.mend(ticket, doing, timeout, ask_again)
-        self._raise_new_death(ticket, doing, RESTART_ADVICE)
+        self._raise_new_death(ticket, doing, ask_again)
         self._crew.check(ticket, doing, advice=RESTART_ADVICE)
         return [ticket]
 

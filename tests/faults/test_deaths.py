@@ -298,6 +298,17 @@ def send_and_receive(envs: ParallelEnvManager) -> Any:
 # ---- while others take long ----------------------------------------------------------------------
 
 
+def test_only_workers_that_live_are_told_to_be_at_work(make: Make, gate: Gate) -> None:
+    envs = make([partial(CountingEnv, 9), partial(CountingEnv, 9), partial(GatedEnv, gate.path)], step_timeout=None)
+    reset(envs)
+    for row in envs.stats()[:2]:
+        os.kill(row["pid"], signal.SIGKILL)
+    assert all(ends_within(row["pid"], WAIT_SECONDS) for row in envs.stats()[:2])
+    with pytest.raises(WorkerDied, match=r"^Worker 0 \(env 0, .*Still at work: env 2\."):
+        step(envs)
+    gate.let_through()
+
+
 @pytest.mark.parametrize("method", ["forkserver", "fork"])
 def test_a_death_is_told_while_others_are_busy_and_they_can_be_waited_for_after_a_restart(
     make: Make, gate: Gate, method: str
