@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -109,7 +109,7 @@ def test_a_keeper_that_was_silent_for_long_is_replaced_and_its_workers_go_on(
         step(envs)
         other.close()
     until = time.monotonic() + IN_TIME
-    while keeper_client._torn[-1].silent_seconds() and time.monotonic() < until:
+    while keeper_client._torn[-1].silent_seconds() > 0.0 and time.monotonic() < until:
         time.sleep(0.01)  # the keeper goes on, and answers what it was asked meanwhile
     os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
     with pytest.raises(WorkerDied, match="signal 9"):  # the keeper that started it is asked, not the new one
