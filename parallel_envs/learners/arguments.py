@@ -20,9 +20,10 @@ from parallel_envs.vector.arguments import check_count, choice
 def check_options(envs: MultiAgentEnvManager, update_mode: str, on_divergence: str, workers: int | None) -> None:
     """Raise ValueError for what cannot be, TypeError for a number of workers that is none."""
     if not isinstance(envs, MultiAgentEnvManager):
+        name = envs if isinstance(envs, str) else "CartPole-v1"
         raise TypeError(
             f"{envs!r} was given as environments. Learners live in a MultiAgentEnvManager, also those that are alone: "
-            'MultiAgentEnvManager([env_factory("CartPole-v1")] * 8), with env_factory from '
+            f"MultiAgentEnvManager([env_factory({name!r})] * 8), with env_factory from "
             "parallel_envs.multiagent.by_name."
         )
     choice("update_mode", update_mode, MODES)
