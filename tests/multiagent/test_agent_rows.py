@@ -320,12 +320,12 @@ class TestAutoresetMode:
     def test_it_cannot_change_after_a_reset(self, make_serial: Make) -> None:
         envs = make_serial([scripted(together(2))])
         envs.reset()
-        with pytest.raises(ValueError, match="'SameStep' was given after the first reset, .* have 'NextStep'"):
+        with pytest.raises(ValueError, match=r"'SameStep' was given after the first reset, .* have 'NextStep'"):
             envs.as_vector_env(autoreset_mode="SameStep")
         envs.as_vector_env(autoreset_mode="NextStep")
 
     def test_a_mode_that_is_none_is_refused(self, make_serial: Make) -> None:
-        with pytest.raises(ValueError, match="autoreset_mode='Sam.*Did you mean 'SameStep'"):
+        with pytest.raises(ValueError, match=r"autoreset_mode='Sam.*Did you mean 'SameStep'"):
             make_serial([scripted(together(2))]).as_vector_env(autoreset_mode="Same")
 
 

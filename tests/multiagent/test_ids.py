@@ -12,7 +12,7 @@ import gymnasium
 import pettingzoo
 import pytest
 
-from parallel_envs import EnvError, MultiAgentEnvManager, ParallelEnvManager, env_ids
+from parallel_envs import EnvError, MultiAgentEnvManager, ParallelEnvManager, env_ids, evaluate
 from parallel_envs.multiagent.by_name import env_factory
 from parallel_envs.testing import ScriptedAgentsEnv, assert_same_batch
 from tests.multiagent.scripts import scripted, together
@@ -58,9 +58,7 @@ def steps_of(envs: MultiAgentEnvManager, count: int = 6) -> list[Any]:
     actions = {agent: envs.action_space(agent) for agent in envs.possible_agents}
     for space in actions.values():
         space.seed(5)
-    for _ in range(count):
-        seen.append(envs.step({agent: space.sample() for agent, space in actions.items()}))
-    return seen
+    return seen + [envs.step({agent: space.sample() for agent, space in actions.items()}) for _ in range(count)]
 
 
 @pytest.mark.parametrize("name", ["mpe2/simple_spread-v3", "mpe2/simple_spread", "mpe2/simple_spread_v3"])
@@ -201,6 +199,14 @@ def test_gymnasiums_replaced_environments_are_the_callers_in_workers() -> None:
             assert envs.single_observation_space.shape == (2,)
     finally:
         gymnasium.registry["CartPole-v1"] = before
+
+
+@has_registry
+def test_evaluations_play_what_the_caller_has_registered(registry: Callable[..., None]) -> None:
+    registry(OURS, local_copy())
+    here, there = (evaluate(OURS, "random", episodes=2, jobs=jobs) for jobs in (0, 2))
+    assert [one.returns for one in here.episodes] == [one.returns for one in there.episodes]
+    assert set(here.episodes[0].returns) == {"a", "b"}
 
 
 @has_registry
