@@ -163,7 +163,7 @@ def test_foraging_plays_the_same_on_every_backend(make: Make, num_workers: int) 
     envs = make([_foraging] * 5, num_workers=num_workers)
     observations, _ = envs.reset(seed=0)
     plain = [_foraging() for _ in range(5)]
-    seen = [env.reset(seed=seed)[0] for seed, env in enumerate(plain)]
+    seen: list[Any] = [env.reset(seed=seed)[0] for seed, env in enumerate(plain)]
     for step in range(40):
         for agent in envs.possible_agents:
             assert_same_batch(observations[agent].copy(), np.stack([one[agent] for one in seen]))

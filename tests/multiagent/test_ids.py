@@ -27,6 +27,10 @@ def make_together(length: int = 4) -> ScriptedAgentsEnv:
     return scripted(together(length))()
 
 
+def mountain_car(**kwargs: Any) -> Any:
+    return gymnasium.make("MountainCar-v0", **kwargs).unwrapped
+
+
 def local_copy() -> Callable[..., Any]:
     """A function that only the caller has: a worker cannot import it."""
 
@@ -193,7 +197,7 @@ def test_gymnasiums_replaced_environments_are_the_callers_in_workers() -> None:
     before = gymnasium.registry["CartPole-v1"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        gymnasium.register("CartPole-v1", entry_point=lambda: gymnasium.make("MountainCar-v0").unwrapped)
+        gymnasium.register("CartPole-v1", entry_point=mountain_car)
     try:
         with ParallelEnvManager([partial(gymnasium.make, "CartPole-v1")], context="spawn") as envs:
             assert envs.single_observation_space.shape == (2,)
