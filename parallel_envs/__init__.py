@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from parallel_envs.groups import EnvStateManager
     from parallel_envs.learners import IndependentLearners
     from parallel_envs.meta import MultiEpisodeWrapper, VariBadWrapper, make_env, make_parallel_env
-    from parallel_envs.multiagent import MultiAgentEnvManager
+    from parallel_envs.multiagent import MultiAgentEnvManager, tuple_agents
     from parallel_envs.rollouts import collect
     from parallel_envs.seeding import SeedTree, env_seeds
     from parallel_envs.vector import ParallelEnvManager, vector_entry_point
@@ -74,6 +74,7 @@ _HOMES = {
     "evaluate": "evaluation",
     "make_env": "meta",
     "make_parallel_env": "meta",
+    "tuple_agents": "multiagent",
     "vector_entry_point": "vector",
 }
 
@@ -105,6 +106,7 @@ __all__ = [
     "evaluate",
     "make_env",
     "make_parallel_env",
+    "tuple_agents",
     "vector_entry_point",
 ]
 

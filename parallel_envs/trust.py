@@ -4,8 +4,8 @@ A run folder, a policy folder, a checkpoint or a results file may come from a st
 code. So a name in such a file is imported or called only if it leads to
 
 - a policy or an environment that is part of this package (`OUR_POLICIES`, `OUR_ENVS`),
-- an environment that is registered with Gymnasium in this process, or one of a few known families of environments that
-  are installed (`mpe2`, `pettingzoo`, `ale_py`, ...),
+- an environment that is registered with Gymnasium or PettingZoo in this process, or one of a few known families of
+  environments that are installed (`mpe2`, `pettingzoo`, `ale_py`, ...),
 - a module that the user trusts: `--trust MODULE` on the command line, `trust=[...]` in Python.
 
 Anything else raises `UntrustedName`. Names that the user gives are not checked: on the command line, in code, or in a
@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from parallel_envs.env_ids import zoo_package
 from parallel_envs.errors import UntrustedName
 
 __all__ = ["OUR_ENVS", "OUR_POLICIES", "TUPLE_AGENTS", "check_env", "check_policy", "trusted_modules"]
@@ -42,7 +43,15 @@ OUR_POLICIES = frozenset(
 )
 """Policies of this package that run no code from outside, whatever their arguments are."""
 
-TUPLE_AGENTS = "parallel_envs.testing.tuple_agents:tuple_agents"
+TUPLE_AGENTS = frozenset(
+    {
+        "parallel_envs:tuple_agents",
+        "parallel_envs.multiagent:tuple_agents",
+        "parallel_envs.multiagent.agents_in_tuples:tuple_agents",
+        "parallel_envs.testing.tuple_agents:tuple_agents",  # deprecated, and in the settings of earlier runs
+    }
+)
+"""`tuple_agents` makes the Gymnasium id in its argument `env`, so that id is checked, too."""
 OUR_ENVS = frozenset(
     {
         "parallel_envs.testing.ant_direction:AntDirection",
@@ -54,10 +63,10 @@ OUR_ENVS = frozenset(
         "parallel_envs.testing.matrix_games:climbing",
         "parallel_envs.testing.matrix_games:penalty",
         "parallel_envs.testing.scripted:ScriptedEnv",
-        TUPLE_AGENTS,
+        *TUPLE_AGENTS,
     }
 )
-"""The same for environments. `tuple_agents` makes the Gymnasium id in its argument `env`: that id is checked, too."""
+"""The same for environments."""
 
 _FAMILIES = frozenset({"ale_py", "gymnasium", "gymnasium_robotics", "lbforaging", "metaworld", "minigrid", "mpe2"})
 """Packages of environments that may be imported if they are installed: `ale_py:ALE/Pong-v5`, `mpe2.simple_v3`."""
@@ -92,10 +101,10 @@ def check_env(name: str, kwargs: Mapping[str, Any], file: str | Path, trust: Ite
     """Raise `UntrustedName` unless the environment that `file` names, with these arguments, may be made.
 
     `name` has one of the forms that `multiagent.by_name.env_factory` takes: `package.module:factory`, a PettingZoo
-    module, or a Gymnasium id.
+    module, or an id of Gymnasium's or PettingZoo's.
     """
     modules = trusted_modules(trust)
-    if name == TUPLE_AGENTS:
+    if name in TUPLE_AGENTS:
         _check_id(str(kwargs.get("env", "")), file, modules)
     elif name in OUR_ENVS:
         return
@@ -119,7 +128,7 @@ def _check_import(path: str, what: str, file: str | Path, trust: tuple[str, ...]
 
 
 def _check_id(name: str, file: str | Path, trust: tuple[str, ...]) -> None:
-    """Check a Gymnasium id, with or without a module before it, or the path of a PettingZoo module."""
+    """Check an id, with or without a module before it, or the path of a PettingZoo module."""
     import gymnasium
 
     module, colon, env_id = name.rpartition(":")
@@ -127,6 +136,8 @@ def _check_id(name: str, file: str | Path, trust: tuple[str, ...]) -> None:
         # A name with dots is imported as a module. A name without dots is imported if a module has this name.
         is_module = "." in name.partition("/")[0] or _is_module(name)
         module = "" if name in gymnasium.registry or not is_module else name
+        # A PettingZoo id may mean a module of the package in whose namespace it lies.
+        module = module or (name not in gymnasium.registry and zoo_package(name)) or ""
     if env_id.partition("-v")[0] in _CALLS_OTHERS:
         raise _untrusted(name, "environment", "gymnasium.envs.registration", file)
     if module and not _is_within(module, trust) and not _is_of_family(module):

@@ -42,7 +42,7 @@ LAYERS: list[list[str]] = [
     ["engine"],
     ["trust", "lazy"],
     ["extras"],
-    ["commands", "seeding", "threads", "task_keys", "torch_threads", "closing", "yaml_files", "files"],
+    ["commands", "env_ids", "seeding", "threads", "task_keys", "torch_threads", "closing", "yaml_files", "files"],
     ["errors"],
     ["spelling"],
 ]
@@ -83,6 +83,7 @@ PUBLIC_NAMES = {
     "evaluate",
     "make_env",
     "make_parallel_env",
+    "tuple_agents",
     "vector_entry_point",
 }
 

@@ -16,7 +16,7 @@ from parallel_envs import evaluate
 from parallel_envs.errors import UntrustedName
 from parallel_envs.evaluation import candidates_of
 from parallel_envs.policies import PolicySpec, load_policy
-from parallel_envs.trust import OUR_ENVS, OUR_POLICIES, check_env, trusted_modules
+from parallel_envs.trust import OUR_ENVS, OUR_POLICIES, TUPLE_AGENTS, check_env, trusted_modules
 from tests.cli.test_tool import command
 
 STRANGER = """
@@ -192,8 +192,9 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("gymnasium:GymV21Environment-v0", {"env_id": "stranger:Env-v0"}),
     ("GymV26Environment", {"env_id": "stranger:Env-v0"}),  # Gymnasium takes the newest version
     ("parallel_envs.testing.tuple_agents:tuple_agents", {"env": "gymnasium:GymV26Environment"}),
+    *((name, {"env": "stranger:Env-v0"}) for name in sorted(TUPLE_AGENTS)),
     ("parallel_envs.policies:load_policy", {"spec": "stranger:Policy"}),
-    ("parallel_envs.testing.tuple_agents:tuple_agents", {"env": "stranger:Env-v0"}),
+    ("stranger:mpe2/simple_spread-v3", {}),  # as a PettingZoo id
     ("parallel_envs.__main__", {}),
     ("pettingzoo.utils", {}),
 ]
@@ -216,6 +217,8 @@ def test_a_file_cannot_name_any_environment(name: str, kwargs: dict[str, Any], t
         "pettingzoo.classic.tictactoe_v3",
         "ale_py:ALE/Pong-v5",
         "ALE/Pong-v5",
+        "mpe2/simple_spread-v3",
+        "sisl/pursuit-v5",
         "CartPol-v1",  # is unknown, and that is said where it is made
     ],
 )

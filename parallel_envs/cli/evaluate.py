@@ -80,8 +80,8 @@ def evaluate(
             "--mission",
             "-m",
             metavar="NAME",
-            help="What to play, again for more: a PettingZoo module, a Gymnasium id, package.module:factory, each with "
-            "?key=value if need be; a wildcard (`mpe2.simple_*`); a file missions.yaml, or a set in it "
+            help="What to play, again for more: a PettingZoo module or id, a Gymnasium id, package.module:factory, "
+            "each with ?key=value if need be; a wildcard (`mpe2.simple_*`); a file missions.yaml, or a set in it "
             "(missions.yaml:easy).",
         ),
     ] = None,

@@ -1,6 +1,6 @@
 """From what the user gives to a list of missions: names, wildcards, files, callables.
 
-CartPole-v1                            a Gymnasium id, or a PettingZoo module, or package.module:factory
+CartPole-v1                            a Gymnasium id, a PettingZoo id or module, or package.module:factory
 mpe2.simple_spread_v3?N=5              with what it is made with; values are read as YAML
 mpe2.simple_*                          every environment whose name fits
 missions.yaml   missions.yaml:easy     every mission of a file; one of its sets, or those whose names fit
@@ -17,11 +17,11 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.env_ids import PACKAGES, known_zoo_ids, modules_of, zoo_module
 from parallel_envs.evaluation.missions import Mission
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.extras import advice_for
 from parallel_envs.multiagent.by_name import env_factory
-from parallel_envs.multiagent.nearest import PACKAGES, modules_of
 from parallel_envs.spelling import nearest_few, suggests_keywords
 from parallel_envs.trust import check_env
 from parallel_envs.yaml_files import value_of
@@ -155,7 +155,7 @@ def _meant(name: str) -> str:
 
 
 def _not_installed(name: str) -> str:
-    package = re.split(r"[.:]", name)[0]
+    package = re.split(r"[.:/]", name)[0]
     if advice := advice_for(package):
         return advice
     if package not in {known.partition(".")[0] for known in PACKAGES} or _is_there(package):
@@ -171,7 +171,7 @@ def nearest(name: str, known: Iterable[str], most: int = 3) -> str:
 def known_names() -> list[str]:
     """The environments that can be given by name alone: those that are installed."""
     modules = [module for package in PACKAGES for module in modules_of(package)]
-    return [*sorted(gymnasium.registry), *modules]
+    return [*sorted(gymnasium.registry), *sorted(known_zoo_ids()), *modules]
 
 
 def _package_of(pattern: str) -> str:
@@ -183,6 +183,8 @@ def _package_of(pattern: str) -> str:
 def _fitting(pattern: str) -> list[str]:
     others = modules_of(package) if (package := _package_of(pattern)) else ()
     found = fnmatch.filter(dict.fromkeys([*known_names(), *others]), pattern)
+    if "/" not in pattern:  # an environment with a module and an id would be played twice
+        found = [name for name in found if "/" not in name or zoo_module(name) is None]
     if not found:
         raise BadEvaluation(f"No mission fits {pattern!r}.{_meant(pattern.replace('*', ''))}")
     return found

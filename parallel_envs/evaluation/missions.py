@@ -24,8 +24,9 @@ class Mission:
 
     Args:
         name: What results call it. Its seeds follow from it.
-        env: A PettingZoo module (`mpe2.simple_spread_v3`), a Gymnasium id (`CartPole-v1`, one agent called `agent_0`),
-            `package.module:factory`, or a callable that makes either kind or a configuration of MettaGrid's.
+        env: A PettingZoo module (`mpe2.simple_spread_v3`) or id (`sisl/pursuit-v5`), a Gymnasium id (`CartPole-v1`, one
+            agent called `agent_0`), `package.module:factory`, or a callable that makes either kind or a
+            configuration of MettaGrid's.
         kwargs: What the environment is made with.
         turns: How an AEC environment is played: all agents at once ("simultaneous"), or one after another
             ("sequential").

@@ -27,7 +27,7 @@ class Player:
         candidates: The policies.
         seed: The evaluation's.
         settings: How episodes are played.
-        registrations: Environments that the caller has registered with Gymnasium.
+        registrations: Environments that the caller has registered with Gymnasium or PettingZoo.
         in_worker: Whether this is a worker process, which starts no others.
     """
 

@@ -20,11 +20,7 @@ from parallel_envs.vector.arguments import check_count, choice
 def check_options(envs: MultiAgentEnvManager, update_mode: str, on_divergence: str, workers: int | None) -> None:
     """Raise ValueError for what cannot be, TypeError for a number of workers that is none."""
     if not isinstance(envs, MultiAgentEnvManager):
-        raise TypeError(
-            f"{envs!r} was given as environments. Learners live in a MultiAgentEnvManager, also those that are alone: "
-            'MultiAgentEnvManager([env_factory("CartPole-v1")] * 8), with env_factory from '
-            "parallel_envs.multiagent.by_name."
-        )
+        raise _not_a_manager(envs)
     choice("update_mode", update_mode, MODES)
     choice("on_divergence", on_divergence, ("skip", "raise"))
     if workers is not None:
@@ -41,6 +37,14 @@ def check_options(envs: MultiAgentEnvManager, update_mode: str, on_divergence: s
         )
     if envs.is_open:
         raise ValueError("The environments do not say which agents may come. Learners need `possible_agents`.")
+
+
+def _not_a_manager(given: object) -> TypeError:
+    name = given if isinstance(given, str) else "CartPole-v1"
+    return TypeError(
+        f"{given!r} was given as environments. Learners live in a MultiAgentEnvManager, also those that are alone: "
+        f"MultiAgentEnvManager([env_factory({name!r})] * 8), with env_factory from parallel_envs.multiagent.by_name."
+    )
 
 
 def check_words(how: Mapping[str, Any], options: type) -> None:

@@ -49,7 +49,7 @@ def settings_to_go_on(
     follow = {name: getattr(stored, name) for name in _FOLLOWS}
     settings = load_settings(config or settings_of(folder), overrides, follow)
     _check_same(settings, stored, folder)
-    of_user = "env_kwargs" if settings.env == TUPLE_AGENTS else "env="  # its arguments name the environment
+    of_user = "env_kwargs" if settings.env in TUPLE_AGENTS else "env="  # its arguments name the environment
     if config is None and not any(override.startswith(of_user) for override in overrides):
         check_env(settings.env, settings.env_kwargs, settings_of(folder), trust)
     return settings, stored

@@ -1,6 +1,6 @@
 """What a run is to do: a YAML file, checked word by word before anything starts.
 
-env: mpe2.simple_spread_v3           # a PettingZoo module, package.module:factory, or a Gymnasium id
+env: mpe2.simple_spread_v3           # a PettingZoo module or id, package.module:factory, or a Gymnasium id
 num_envs: 8
 total_steps: 200000
 seed: 0
@@ -113,7 +113,9 @@ class TrainSettings(_Strict):
     """All that a run depends on."""
 
     env: str
-    """A PettingZoo module (`mpe2.simple_spread_v3`), `package.module:factory`, or a Gymnasium id (`CartPole-v1`)."""
+    """A PettingZoo module (`mpe2.simple_spread_v3`) or id (`sisl/pursuit-v5`), `package.module:factory`, or a Gymnasium
+    id (`CartPole-v1`).
+    """
     env_kwargs: dict[str, Any] = {}
     turns: Annotated[Literal["simultaneous"], BeforeValidator(_simultaneous)] = "simultaneous"
     """Learners need all agents' actions at once."""

@@ -4,7 +4,18 @@ Start with `manager.py`. In a worker each environment is wrapped so that all its
 environment (`joint_env.py`); `ParallelEnvManager` does the rest, and `outcomes.py` takes its arrays apart by agent.
 """
 
+from typing import TYPE_CHECKING
+
+from parallel_envs.lazy import on_first_use as _on_first_use
 from parallel_envs.multiagent.manager import MultiAgentEnvManager
 from parallel_envs.multiagent.outcomes import Infos
 
-__all__ = ["Infos", "MultiAgentEnvManager"]
+if TYPE_CHECKING:
+    from parallel_envs.multiagent.agents_in_tuples import TupleAgents, tuple_agents
+
+__all__ = ["Infos", "MultiAgentEnvManager", "TupleAgents", "tuple_agents"]
+
+_WANT_MORE = {"TupleAgents": "agents_in_tuples", "tuple_agents": "agents_in_tuples"}
+"""Names whose module loads PettingZoo."""
+
+__getattr__, __dir__ = _on_first_use(__name__, _WANT_MORE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -15,6 +15,7 @@ from parallel_envs.multiagent.joint import row_of, shown
 from parallel_envs.multiagent.last_words import FINAL_OBS
 from parallel_envs.multiagent.roster import Agent
 from parallel_envs.threads import one_thread
+from parallel_envs.vector.arguments import autoreset, seeds
 from parallel_envs.vector.layout import Leaf, assembler, leaves
 from parallel_envs.vector.snapshots import snapshot
 
@@ -28,11 +29,29 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Row `env * len(agents) + j` is agent `j` of environment `env`.
 
     `infos["alive"]` says which rows act next: others hold zeros (or, where an agent has just ended, its last
-    observation), and their actions are ignored. A row's episode ends with its agent; it goes on when its environment
-    has been reset, which waits until all of its agents have ended: a `reset_mask` (with `autoreset_mode="Disabled"`)
-    resets the environments of which it marks all agents that are alive, and may mark no other. `infos["env_id"]` and
-    `infos["agent"]` (the place in `agents`) name the rows. What counts rows (`RecordEpisodeStatistics`) counts those in
-    which an agent waits for the others too: its returns are right, its lengths are not, where agents end early.
+    observation), and their actions are ignored. `infos["env_id"]` and `infos["agent"]` (the place in `agents`) name the
+    rows. What counts rows (`RecordEpisodeStatistics`) counts those in which an agent waits for the others too: its
+    returns are right, its lengths are not, where agents end early.
+
+    A row is terminated or truncated in the one step in which its agent ends. An environment is reset as a whole, once
+    all of its agents have ended. Until then the rows of agents that ended earlier wait, in every mode: zeros, no flags,
+    not alive. `infos["final_obs"]`, with its mask, has the last observation of every row of an environment in the step
+    in which its last agent ends. What follows is said by `autoreset_mode`:
+
+    - `"NextStep"`: That step returns the last observations. The next step ignores the actions of these rows and returns
+      the first observations of the new episode, with reward 0 and no flags; all rows are alive again.
+    - `"SameStep"`: That step returns the first observations of the new episode beside the rewards and flags of the old
+      one; all rows are alive again.
+    - `"Disabled"`: That step returns the last observations. Steps from then on return zeros for these rows, which are
+      not alive, until `reset(options={"reset_mask": mask})` resets the environments of which the mask marks all agents
+      that are alive. Rows of agents that wait may be marked, and nothing happens to them. A mask that marks an agent
+      while others of its environment play on, and are not marked, raises ValueError.
+
+    `reset(seed=)` takes an int, from which environment `i` has the seed `seed + i` (as the manager's), or a list with
+    one seed a row: an environment has the first seed of its rows that is not None, so `[7, 8, 9, 10]` gives two
+    environments of two agents the seeds 7 and 9. Where all its rows have None, its own generator goes on. With a
+    `reset_mask`, seeds of environments that are not reset are ignored. A list with one seed for each environment is
+    taken as well; one of any other length raises ValueError.
 
     Threads: as its manager, one thread at a time.
 
@@ -40,9 +59,17 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         envs: Its environments have `possible_agents`.
         agents: The order of the agents, by default that of `possible_agents`. All of them must be named, as the others
             would have nobody to act for them, and their spaces must be equal.
+        autoreset_mode: When an environment whose agents have all ended is reset; by default as the manager was told.
+            Another mode holds for the manager and all its views. It must be given before the first reset, else
+            ValueError.
     """
 
-    def __init__(self, envs: MultiAgentEnvManager, agents: Sequence[Agent] | None = None) -> None:
+    def __init__(
+        self,
+        envs: MultiAgentEnvManager,
+        agents: Sequence[Agent] | None = None,
+        autoreset_mode: AutoresetMode | str | None = None,
+    ) -> None:
         if envs.is_open:
             raise ValueError("Agents of these environments come and go: they cannot be rows. Use the manager itself.")
         self.envs, self._guard = envs, envs._guard
@@ -59,6 +86,8 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         rows = np.arange(self.num_envs)
         self._names = {"env_id": rows // len(self.agents), "agent": rows % len(self.agents)}
         self._latest: Any = None
+        if autoreset_mode is not None:  # last: nothing is changed for a view that cannot be made
+            envs._use_autoreset_mode(autoreset(autoreset_mode))
 
     def _common(self, what: str, space_of: Any) -> Any:
         first = space_of(self.agents[0])
@@ -72,7 +101,7 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     @one_thread
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        env_ids = None
+        seed, env_ids = self._env_seeds(seed), None
         if isinstance(options, Mapping) and "reset_mask" in options:
             env_ids = self._marked(options["reset_mask"])
             options = {key: value for key, value in options.items() if key != "reset_mask"} or None
@@ -80,6 +109,23 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 return snapshot(self._latest), self._names_and_masks()
         observations, infos = self.envs.reset(seed=seed, options=options, env_ids=env_ids)
         return self._noted(self._observations(observations)), self._infos(infos)
+
+    def _env_seeds(self, seed: Any) -> Any:
+        """Seeds of rows as seeds of environments: of each the first that one of its rows has."""
+        if seed is None or isinstance(seed, int | np.integer | str) or not isinstance(seed, Iterable):
+            return seed  # the manager takes it, or refuses it
+        given, count = list(seed), len(self.agents)
+        if len(given) == self.envs.num_envs:
+            return given
+        if len(given) != self.num_envs:
+            raise ValueError(
+                f"{len(given)} seeds were given for {self.num_envs} rows ({count} agents in each of "
+                f"{self.envs.num_envs} environments). Give one for each row (the first that is not None counts for its "
+                "environment), one for each environment, or an int."
+            )
+        checked = seeds(given, self.num_envs)
+        by_env = [checked[start : start + count] for start in range(0, self.num_envs, count)]
+        return [next((one for one in rows if one is not None), None) for rows in by_env]
 
     def _noted(self, observations: Any) -> Any:
         """Kept for a reset that resets nobody."""

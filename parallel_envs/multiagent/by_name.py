@@ -1,4 +1,4 @@
-"""Environments by name, for settings and command lines: PettingZoo modules, factories, and Gymnasium ids.
+"""Environments by name, for settings and command lines: PettingZoo modules and ids, factories, and Gymnasium ids.
 
 What is made here travels into workers, so this module imports nothing heavy.
 """
@@ -14,9 +14,9 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.env_ids import is_zoo_id, nearest_id, nearest_module, present_path, registered_kinds
 from parallel_envs.extras import advice_for, explained
-from parallel_envs.multiagent.loading import ModuleFactory
-from parallel_envs.multiagent.nearest import nearest_module
+from parallel_envs.multiagent.loading import ZooFactory, is_module_path
 from parallel_envs.spelling import hint
 from parallel_envs.vector.arguments import find_spec, with_package
 from parallel_envs.vector.exchange import as_float
@@ -25,44 +25,62 @@ AGENT = "agent_0"
 """The agent of a Gymnasium environment."""
 
 _FORMS = (
-    "Give the path of a PettingZoo module (mpe2.simple_spread_v3), package.module:factory, or a Gymnasium id "
-    "(CartPole-v1)."
+    "Give the path of a PettingZoo module (mpe2.simple_spread_v3), a PettingZoo id (sisl/pursuit-v5), "
+    "package.module:factory, or a Gymnasium id (CartPole-v1)."
 )
 
 
 def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: str = "simultaneous") -> Callable[[], Any]:
     """What makes the environment of this name, as a PettingZoo environment. Nothing is built yet.
 
-    A factory may return a Gymnasium environment, too. Raises ValueError for names that mean nothing.
+    An id that both Gymnasium and PettingZoo have means Gymnasium's environment. `module:id` imports the module first,
+    so which of them has the id is seen when the environment is made. A factory may return a Gymnasium environment, too.
+
+    Raises ValueError for names that mean nothing, with the nearest name of either library.
     """
     kwargs = dict(kwargs or {})
     if re.fullmatch(r"[\w.]+:\w+", name):
         return FactoryByName(name, kwargs)
-    if name in gymnasium.registry or ":" in name or "/" in name:
+    if name in gymnasium.registry:
         return GymnasiumFactory(name, kwargs)
-    if _is_module(name):
-        return ModuleFactory(name, turns, kwargs)
+    if ":" in name:
+        return ImportedIdFactory(name, kwargs, turns)
+    if _is_there(name):
+        return ZooFactory(name, turns, kwargs)
     try:
         gymnasium.spec(name)
     except gymnasium.error.Error as error:
+        if "/" in name and _has_namespace_of(name):
+            return GymnasiumFactory(name, kwargs)  # an id without a version is known to `gymnasium.make` alone
         raise ValueError(f"The environment {name!r} is unknown ({error}). {_advice(name)}") from None
     return GymnasiumFactory(name, kwargs)
 
 
+def _is_there(name: str) -> bool:
+    """Return whether PettingZoo or its kin has this module or id."""
+    if not is_module_path(name):
+        return is_zoo_id(name)
+    try:
+        return importlib.util.find_spec(present_path(name)) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _has_namespace_of(env_id: str) -> bool:
+    """Return whether Gymnasium has other environments in the namespace of this id."""
+    namespace = env_id.rpartition("/")[0]
+    return any(spec.namespace == namespace for spec in gymnasium.registry.values())
+
+
 def _advice(name: str) -> str:
-    if advice := advice_for(name):
+    if advice := advice_for(re.split("[./]", name)[0]):
         return advice.strip()
     if (written := with_package(name)) is not None:
         return f"Write {written!r}, so that its package is imported.{advice_for(written.partition(':')[0])}"
-    close = nearest_module(name)
-    return _FORMS if close is None else f"Did you mean {close!r}?"
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
+    if "-" not in name and "/" not in name and (close := nearest_module(name)) is not None:
+        return f"Did you mean {close!r}?"
+    close = nearest_id(name)
+    return _FORMS if close is None else f"Did you mean {close!r}? {_FORMS}"
 
 
 @dataclass(frozen=True)
@@ -96,6 +114,23 @@ class GymnasiumFactory:
         except gymnasium.error.UnregisteredEnv:
             find_spec(self.name)  # raises the same, and says what may have been meant
             raise
+
+
+@dataclass(frozen=True)
+class ImportedIdFactory:
+    """Makes the environment of `module:id`: importing the module registers the id with Gymnasium or PettingZoo."""
+
+    name: str
+    kwargs: dict[str, Any]
+    turns: str
+
+    def __call__(self) -> Any:
+        module, _, env_id = self.name.rpartition(":")
+        with explained(f"The environment {self.name!r}"):
+            importlib.import_module(module)
+        if env_id not in gymnasium.registry and registered_kinds(env_id):
+            return ZooFactory(self.name, self.turns, self.kwargs)()
+        return GymnasiumFactory(self.name, self.kwargs)()
 
 
 class OneAgent:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from parallel_envs.errors import MissingExtra
-from parallel_envs.extras import explained
+import gymnasium
+
+from parallel_envs.env_ids import (
+    modules_of,
+    nearest_id,
+    nearest_module,
+    present_path,
+    registered_kinds,
+    zoo_module,
+    zoo_package,
+)
+from parallel_envs.extras import explained, require
 from parallel_envs.multiagent.conversion import quicker
 from parallel_envs.multiagent.joint_env import JointEnv
-from parallel_envs.multiagent.nearest import no_module
 from parallel_envs.multiagent.open_env import OpenJointEnv
 from parallel_envs.multiagent.turns import TurnEnv
 from parallel_envs.spelling import hint, is_one_of
@@ -40,29 +51,120 @@ class JointFactory:
 
 
 @dataclass(frozen=True)
-class ModuleFactory:
-    """Makes the env of a PettingZoo module, such as `mpe2.simple_spread_v3`."""
+class ZooFactory:
+    """Makes the PettingZoo environment of a name, which is the path of a module or an id.
 
-    path: str
+    A path (`mpe2.simple_spread_v3`) is imported, and its `parallel_env` or `env` is called. An id (`sisl/pursuit-v5`)
+    is made as `pettingzoo.make` makes it: the parallel variant, or the AEC one where there is no other or where `turns`
+    is "sequential". The module that registers an id may stand before it (`my_package:my_env-v0`) and is imported first.
+    An id that is not registered, in a namespace of `env_ids.PACKAGES`, means the module of that name.
+
+    Raises ModuleNotFoundError for a path that leads nowhere and `gymnasium.error.UnregisteredEnv` for an unknown id,
+    with the nearest name; MissingExtra where an extra of this package is missing.
+    """
+
+    name: str
     turns: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> Any:
+        with explained(f"The environment {self.name!r}"):
+            if is_module_path(self.name):
+                return self._made_by(self._imported(present_path(self.name)))
+            module, _, env_id = self.name.rpartition(":")
+            if module and not _is_foraging(env_id):
+                self._imported(module)
+            if kinds := registered_kinds(env_id):
+                return self._registered(env_id, kinds[0 if self.turns == "simultaneous" else -1])
+            if (package := zoo_package(env_id)) is not None:
+                require(f"The environment {self.name!r}", package)
+            if (path := zoo_module(env_id)) is not None:
+                return self._made_by(importlib.import_module(path))
+        raise gymnasium.error.UnregisteredEnv(_nothing_found(self.name, self.name))
+
+    def _imported(self, path: str) -> Any:
         try:
-            with explained(f"The environment {self.path!r}"):
-                module = importlib.import_module(self.path)
-        except MissingExtra:
-            raise
+            return importlib.import_module(path)
         except ModuleNotFoundError as error:
-            if error.name is None or not f"{self.path}.".startswith(f"{error.name}."):
+            if error.name is None or not f"{path}.".startswith(f"{error.name}."):
                 raise  # the module is there, and imports what is not
-            raise ModuleNotFoundError(no_module(self.path, error.name), name=error.name) from error
+            raise ModuleNotFoundError(_nothing_found(self.name, error.name), name=error.name) from error
+
+    def _made_by(self, module: Any) -> Any:
         made_by = "parallel_env" if self.turns == "simultaneous" and hasattr(module, "parallel_env") else "env"
         if not hasattr(module, made_by):
             raise AttributeError(
-                f"The module {self.path!r} has neither parallel_env nor env: it is no PettingZoo module."
+                f"The module {self.name!r} has neither parallel_env nor env: it is no PettingZoo module."
             )
         return getattr(module, made_by)(**self.kwargs)
+
+    def _registered(self, env_id: str, kind: str) -> Any:
+        import pettingzoo
+
+        try:
+            return pettingzoo.make(kind, env_id, **self.kwargs)
+        except pettingzoo.env_registry.exceptions.FailedToImport as error:
+            raise (error.__cause__ or error) from None  # the cause says what is missing
+
+
+def is_module_path(name: str) -> bool:
+    """Return whether a name is the path of a module: with dots, or of a module that is there. Others are ids."""
+    if re.fullmatch(r"\w+(\.\w+)+", name):
+        return True
+    try:
+        return name.isidentifier() and importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _nothing_found(name: str, missing_part: str) -> str:
+    """The text of an error for a name that means nothing: what was looked for, and what is there."""
+    missing = f"No module named {missing_part!r} was found: {name!r} was to have parallel_env or env."
+    if name in gymnasium.registry or re.fullmatch(r"([\w.]+:)?[\w./]*(\w-.*|/\w+_)v\d+", name):
+        return _no_id(name)
+    if ":" in name:
+        return f"{missing} Give what makes environments itself: MultiAgentEnvManager([factory] * num_envs)."
+    if close := nearest_module(name):
+        return f"{missing} Did you mean {close!r}?"
+    if close := nearest_id(name):
+        return f"{missing} No environment is registered with this id either. Did you mean {close!r}?"
+    package, _, _ = name.replace("/", ".").rpartition(".")
+    if package and (others := list(modules_of(package))):
+        return f"{missing} {package!r} has {', '.join(module.rpartition('.')[2] for module in others)}."
+    return (
+        f"{missing} Give its whole path, such as 'mpe2.simple_spread_v3', or its id, such as 'sisl/pursuit-v5', and "
+        "install what it is in."
+    )
+
+
+def _no_id(env_id: str) -> str:
+    """The text of an error for an id that PettingZoo does not have."""
+    missing = f"No PettingZoo environment has the id {env_id!r}."
+    if env_id in gymnasium.registry:
+        return f"{missing} It is the id of a Gymnasium environment: {_advice_for_gymnasium(env_id)}"
+    if (close := nearest_id(env_id)) is None:
+        return f"{missing} It looks like the id of a Gymnasium environment: {_advice_for_gymnasium(env_id)}"
+    if close not in gymnasium.registry:
+        return f"{missing} Did you mean {close!r}?"
+    return (
+        f"{missing} Did you mean {close!r}? That is the id of a Gymnasium environment: {_advice_for_gymnasium(close)}"
+    )
+
+
+def _is_foraging(env_id: str) -> bool:
+    """Return whether this is level-based foraging, which is Gymnasium's and has several agents all the same."""
+    return env_id.startswith("Foraging-")
+
+
+def _advice_for_gymnasium(env_id: str) -> str:
+    """What to do with the id of a Gymnasium environment."""
+    if _is_foraging(env_id.rpartition(":")[2]):
+        return f"its agents are in tuples, so give [lambda: parallel_envs.tuple_agents({env_id!r})] * num_envs."
+    return (
+        "give that to ParallelEnvManager; where learners are to live in it, make "
+        f"MultiAgentEnvManager([env_factory({env_id!r})] * num_envs), with env_factory from "
+        "parallel_envs.multiagent.by_name."
+    )
 
 
 @dataclass(frozen=True)
@@ -84,18 +186,23 @@ def joint_factories(
         raise ValueError(f"turns={turns!r} is unknown. Choose 'simultaneous' or 'sequential'.{hint(turns, TURNS)}")
     if isinstance(env_fns, str):
         if num_envs is None:
-            raise ValueError(f"The module {env_fns!r} was given without num_envs. Say how many environments to make.")
+            raise ValueError(f"The name {env_fns!r} was given without num_envs. Say how many environments to make.")
         check_count("num_envs", num_envs)
         if not env_fns.strip(".") or env_fns.startswith("."):
-            raise ValueError(f"{env_fns!r} is not the path of a module. Give one such as 'mpe2.simple_spread_v3'.")
+            raise ValueError(
+                f"{env_fns!r} is not the path of a module. Give one such as 'mpe2.simple_spread_v3', or an id such as "
+                "'sisl/pursuit-v5'."
+            )
         if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
             raise TypeError(f"env_kwargs={env_kwargs!r} is not a dict of keyword arguments.")
-        return [JointFactory(ModuleFactory(env_fns, turns, dict(env_kwargs or {})), turns)] * int(num_envs)
+        return [JointFactory(ZooFactory(env_fns, turns, dict(env_kwargs or {})), turns)] * int(num_envs)
     if not isinstance(env_fns, Sequence):
-        raise TypeError(f"env_fns={env_fns!r} is neither a sequence of callables nor the path of a PettingZoo module.")
+        raise TypeError(
+            f"env_fns={env_fns!r} is neither a sequence of callables nor the path of a PettingZoo module nor an id."
+        )
     if num_envs is not None or env_kwargs is not None:
         raise ValueError(
-            "num_envs and env_kwargs go with a module path. With callables, give one for each environment."
+            "num_envs and env_kwargs go with a module path or an id. With callables, give one for each environment."
         )
     for env, make in enumerate(env_fns):
         if not callable(make):

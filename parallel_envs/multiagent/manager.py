@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Space, Tuple
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from parallel_envs.errors import EnvError, WorkerDied
@@ -37,7 +38,7 @@ Step = tuple[Named, Named, Named, Named, Infos]
 class MultiAgentEnvManager(PassedOn):
     """Many PettingZoo environments at once, in worker processes.
 
-        envs = MultiAgentEnvManager("mpe2.simple_spread_v3", num_envs=8, num_workers=2)
+        envs = MultiAgentEnvManager("mpe2/simple_spread-v3", num_envs=8, num_workers=2)
         observations, infos = envs.reset(seed=7)                    # observations[agent]: (8, ...)
         for _ in range(1000):
             actions = {agent: envs.action_space(agent).sample() for agent in envs.agents_now}
@@ -63,11 +64,12 @@ class MultiAgentEnvManager(PassedOn):
     time: a call that waits for environments then raises `ClosedError`.
 
     Args:
-        env_fns: Callables that make PettingZoo environments (parallel or AEC), one of its own each, or the path of a
-            module, such as
-            `"mpe2.simple_spread_v3"`, with `num_envs` and `env_kwargs`.
-        num_envs: With a path: how many environments to make.
-        env_kwargs: With a path: keyword arguments for the module's `parallel_env` or `env`.
+        env_fns: Callables that make PettingZoo environments (parallel or AEC), one of its own each; or an id, such as
+            `"sisl/pursuit-v5"` or, with the module that registers it, `"my_package:my_env-v0"`; or the path of a
+            module, such as `"mpe2.simple_spread_v3"`. Ids of packages that register nothing mean modules of theirs:
+            `"mpe2/simple_spread-v3"`. What the caller has registered with PettingZoo is known in the workers.
+        num_envs: With an id or a path: how many environments to make.
+        env_kwargs: With an id or a path: keyword arguments for what makes the environment.
         turns: How AEC environments are played. `"simultaneous"`: all observe, then all act (PettingZoo's own
             conversion, for those that are parallelizable). `"sequential"`: agents act one after another on the world as
             it changes; a step is one turn in each environment. All who are in play are alive; only the agent to move is
@@ -304,14 +306,17 @@ class MultiAgentEnvManager(PassedOn):
 
     # ---- views ------------------------------------------------------------------------------------------------------
 
-    def as_vector_env(self, agents: Sequence[Agent] | None = None) -> Any:
+    def as_vector_env(
+        self, agents: Sequence[Agent] | None = None, *, autoreset_mode: AutoresetMode | str | None = None
+    ) -> Any:
         """Agents of equal spaces as rows of one `gymnasium.vector.VectorEnv`: see `AgentRows`.
 
-        `agents` may say in which order they come in each environment; all must be named.
+        `agents` may say in which order they come in each environment; all must be named. `autoreset_mode` is by default
+        the manager's; another one, given before the first reset, is from then on the manager's as well.
         """
         from parallel_envs.multiagent.agent_rows import AgentRows
 
-        return AgentRows(self, agents)
+        return AgentRows(self, agents, autoreset_mode)
 
     def single_env(self, env_id: int) -> Any:
         """One environment as a PettingZoo `ParallelEnv`: see `SingleEnv`."""
@@ -325,6 +330,18 @@ class MultiAgentEnvManager(PassedOn):
         return f"MultiAgentEnvManager({known}, {self.envs!r})"
 
     # ---- inside -----------------------------------------------------------------------------------------------------
+
+    def _use_autoreset_mode(self, mode: AutoresetMode) -> None:
+        """For a view. What has been reset keeps its mode: an environment may be waiting for the reset it prescribes."""
+        if mode is self.envs.autoreset_mode:
+            return
+        if self._begun:
+            raise ValueError(
+                f"autoreset_mode={mode.value!r} was given after the first reset, and the environments have "
+                f"{self.envs.autoreset_mode.value!r}. Make the view before the first reset, or give the mode to "
+                "MultiAgentEnvManager."
+            )
+        self.envs._use_autoreset_mode(mode)
 
     def _check_actions(self, actions: Mapping[Agent, Any], envs: Sequence[int] | None) -> None:
         """`envs` are the numbers of the rows (None: all)."""

@@ -7,7 +7,6 @@
 - `BanditEnv`, `TabularMDPEnv`, `GridNaviEnv`, `PointRobotEnv`: small families of tasks for meta-RL.
 - `ScriptedAgentsEnv`: the same for PettingZoo: agents come and go by a schedule.
 - `MatrixGame`: two agents and one payoff; the climbing and the penalty game.
-- `TupleAgents`: a Gymnasium environment of agents in tuples (level-based foraging), as PettingZoo has it.
 - `AntDirection`: Gymnasium's Ant with a direction as its task; needs MuJoCo, so it is loaded when it is asked for.
 
 A test of your own environment is then three lines:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from parallel_envs.testing.ant_direction import AntDirection
     from parallel_envs.testing.matrix_games import MatrixGame
     from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
-    from parallel_envs.testing.tuple_agents import TupleAgents
 
 __all__ = [
     "FAULTS_AT",
@@ -51,7 +49,6 @@ __all__ = [
     "Stay",
     "TabularMDP",
     "TabularMDPEnv",
-    "TupleAgents",
     "assert_same_batch",
     "check_vector_env",
     "first_difference",
@@ -63,7 +60,7 @@ _WANT_MORE = {
     "MatrixGame": "matrix_games",
     "ScriptedAgentsEnv": "scripted_agents",
     "Stay": "scripted_agents",
-    "TupleAgents": "tuple_agents",
+    "TupleAgents": "tuple_agents",  # deprecated: it is in parallel_envs.multiagent
 }
 """Names whose modules load MuJoCo or PettingZoo."""
 

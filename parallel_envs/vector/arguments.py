@@ -17,6 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import cores_here, unpicklable_part
+from parallel_envs.env_ids import is_zoo_id, nearest_id
 from parallel_envs.extras import EXTRA_OF, advice_for, require
 from parallel_envs.spelling import hint, is_one_of
 from parallel_envs.tasks import TaskSource
@@ -80,7 +81,7 @@ def find_spec(env_id: str) -> EnvSpec | None:
             if (module := env_id.partition(":")[0]).partition(".")[0] in EXTRA_OF:
                 require(f"The environment {env_id!r}", module)
             return None
-        raise gymnasium.error.NameNotFound(f"{error} {_where_it_may_be(env_id)}") from error
+        raise gymnasium.error.NameNotFound(_unknown_id(env_id, str(error))) from error
     return _copied(spec)
 
 
@@ -104,12 +105,22 @@ def with_package(env_id: str) -> str | None:
     return next((f"{package}:{env_id}" for start, package in _PACKAGES.items() if env_id.startswith(start)), None)
 
 
-def _where_it_may_be(env_id: str) -> str:
+def _unknown_id(env_id: str, error: str) -> str:
+    """The text of the error for an id that Gymnasium does not have: `error` is Gymnasium's own."""
     if re.fullmatch(r"[a-z]\w*(\.\w+)+_v\d+", env_id):
-        return "It looks like a module of PettingZoo's kind: that is for parallel_envs.multiagent.MultiAgentEnvManager."
+        return f"{error} It looks like a module of PettingZoo's kind: that is for {_MULTI_AGENT}."
+    if is_zoo_id(env_id):
+        return f"{env_id!r} is the id of a PettingZoo environment, not of a Gymnasium one: give it to {_MULTI_AGENT}."
+    close = None if "Did you mean" in error else nearest_id(env_id)
+    if close is not None:
+        whose = "" if close in gymnasium.registry else f", a PettingZoo environment, for {_MULTI_AGENT}"
+        error = f"{error} Did you mean {close!r}{whose}?"
     written = with_package(env_id) or f"package:{env_id}"
     missing = advice_for(written.partition(":")[0])
-    return f"If a package registers it, import that package first, or write {written!r}.{missing}"
+    return f"{error} If a package registers it, import that package first, or write {written!r}.{missing}"
+
+
+_MULTI_AGENT = "parallel_envs.multiagent.MultiAgentEnvManager"
 
 
 def check_count(name: str, value: Any, *, at_most: int | None = None, what: str = "") -> None:

@@ -77,6 +77,10 @@ class Crew:
 
     # ---- construction ---------------------------------------------------------------------------------------------
 
+    def use_autoreset_mode(self, mode: AutoresetMode) -> None:
+        """Workers that are replaced are to have this mode."""
+        self._mode = mode
+
     def use_tasks(self) -> None:
         """Tasks are in use from now on: workers that are replaced are to know it too."""
         self._tasks = dataclasses.replace(self._tasks, in_use=True)

@@ -84,7 +84,7 @@ def _fitting(value: Any, leaf: Leaf) -> npt.NDArray[Any]:
 
 _OF_SEVERAL = (
     " Environments of several agents are for MultiAgentEnvManager; those of Gymnasium that keep agents in tuples can "
-    "be given to it by parallel_envs.testing.tuple_agents."
+    "be given to it by parallel_envs.tuple_agents."
 )
 
 

@@ -577,6 +577,13 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """Step every environment."""
         return self.step(actions)
 
+    def _use_autoreset_mode(self, mode: AutoresetMode) -> None:
+        """From now on reset environments whose episodes have ended as this mode says. Call before the first reset."""
+        self._become_idle("use_autoreset_mode")
+        self.autoreset_mode = self.metadata["autoreset_mode"] = mode
+        self._fleet.crew.use_autoreset_mode(mode)
+        self._fleet.tell_all("use_autoreset_mode", mode)
+
     def _use_tasks(self, chosen: Mapping[int, Any]) -> None:
         self._tasks.note(chosen)
         if self._tasks.active and not self._told_of_tasks:

@@ -12,6 +12,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import Failure, SharedBlock, let_ctrl_c_through, picklable, unpicklable_part
+from parallel_envs.env_ids import is_unregistered
 from parallel_envs.tasks import TaskSource, TaskWay, offers, part_of
 from parallel_envs.vector.buffers import Buffers, Plan
 from parallel_envs.vector.identity import OwnedEnvs
@@ -68,6 +69,8 @@ class EnvSlice:
         self._unmade = News()
         self._stepper: Stepper | None = None
         self.ring: Callable[[int], News | None] = lambda argument: self._news_instead()
+        if registrations is not None and registrations.replace_built_in():
+            registrations.install()
         for env, factory in enumerate(factories, first):
             try:
                 self._envs.append(self._make(env, factory))
@@ -80,8 +83,8 @@ class EnvSlice:
         """Make an env. Raise if the factory returned none, or one that is in use already."""
         try:
             env = factory()
-        except gymnasium.error.UnregisteredEnv:
-            if self._registrations is None:
+        except Exception as error:
+            if self._registrations is None or not is_unregistered(error):
                 raise
             self._registrations.install()
             env = factory()
@@ -205,6 +208,10 @@ class EnvSlice:
     def set_source(self, source: TaskSource) -> None:
         """Draw from this source from now on."""
         self._made().desk.source = snapshot(source) if self._copies else source
+
+    def use_autoreset_mode(self, mode: AutoresetMode) -> None:
+        """Reset envs as this mode says from now on."""
+        self._mode = self._made().mode = mode
 
     def tell_tasks(self) -> None:
         """Tasks are in use: final infos are to say which."""

@@ -99,7 +99,8 @@ class Stepper:
         self.desk = TaskDesk(envs, first, buffers, tasks)
         self.tells_tasks = tasks.source is not None or tasks.in_use
         """Whether the last words of an episode say which task and episode it was."""
-        self._envs, self._first, self._mode, self._keep = envs, first, mode, keep
+        self._envs, self._first, self._keep = envs, first, keep
+        self.mode = mode
         self._rows = cells(buffers.rows.view(np.uint8))
         self._counters = cells(buffers.counters[worker])
         self._infos = InfoWriter(buffers.info_rows)
@@ -185,7 +186,7 @@ class Stepper:
         if request.seed is not None and not takes(self._envs[local], "seed"):
             request = dataclasses.replace(request, seed=None)
         observation, info = self._begin_episode(local, request)
-        if self._mode is AutoresetMode.NEXT_STEP:  # the reset that follows the report begins the episode that counts
+        if self.mode is AutoresetMode.NEXT_STEP:  # the reset that follows the report begins the episode that counts
             self.desk.write_marks(local, *before)
             if isinstance(request.task, Task):
                 self.desk.assign(local, request.task)
@@ -229,8 +230,8 @@ class Stepper:
         env = self._first + local
         observation, info = self._lost.pop(local)
         before = self._before.pop(local)
-        self._pending[local] = _AUTORESET if self._mode is AutoresetMode.NEXT_STEP else _NOTHING
-        if self._mode is AutoresetMode.SAME_STEP:
+        self._pending[local] = _AUTORESET if self.mode is AutoresetMode.NEXT_STEP else _NOTHING
+        if self.mode is AutoresetMode.SAME_STEP:
             info = {"final_info": self._ids(*before), "final_obs": snapshot(observation), **info}
         number = self._deliver(env, observation, {**info, RESTARTED: True}, which_set)
         pack_row(self._rows, env * ROW.itemsize, 0.0, number, False, True)
@@ -259,9 +260,9 @@ class Stepper:
 
     def _end_episode(self, local: int, observation: Any, info: Info) -> tuple[Any, Info]:
         """The observation and info to report for a step that ended its episode."""
-        if self._mode is AutoresetMode.NEXT_STEP:
+        if self.mode is AutoresetMode.NEXT_STEP:
             self._pending[local] = _AUTORESET
-        if self._mode is not AutoresetMode.SAME_STEP:
+        if self.mode is not AutoresetMode.SAME_STEP:
             return observation, info
         began = time.perf_counter()
         final = {"final_info": snapshot(info), "final_obs": snapshot(observation)}

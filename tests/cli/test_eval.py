@@ -123,6 +123,21 @@ def test_workers_give_the_same_numbers(tmp_path: Path) -> None:
     assert one == other
 
 
+def test_pettingzoos_ids_are_played_in_workers_too(tmp_path: Path) -> None:
+    pytest.importorskip("mpe2")
+    numbers = []
+    for jobs in ("1", "2"):
+        file = tmp_path / f"{jobs}.json"
+        words = ("-m", "mpe2/simple_spread-v3?max_cycles=5", "-p", "random", "-e", "2", "-o", str(file))
+        assert command("eval", *words, "--jobs", jobs).exit_code == 0
+        episodes = EvaluationResult.from_json(file).episodes
+        numbers.append([(record.seed, record.returns, record.length) for record in episodes])
+    assert numbers[0] == numbers[1]
+    wrong = command("eval", "-m", "mpe2/simple_sprad-v3", "-p", "random")
+    assert wrong.exit_code == 2
+    assert "mpe2/simple_spread-v3" in wrong.stderr
+
+
 def test_episodes_are_kept(tmp_path: Path) -> None:
     result = evaluated("--save-episodes", str(tmp_path / "kept"))
     assert result.exit_code == 0, result.output

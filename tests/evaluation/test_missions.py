@@ -44,7 +44,9 @@ def file(tmp_path: Path) -> Path:
 # ---- names ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "mpe2.simple_v3", "tests.evaluation.stages:Course", "Pendulum-v1"])
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "mpe2.simple_v3", "mpe2/simple-v3", "tests.evaluation.stages:Course", "Pendulum-v1"]
+)
 def test_what_can_be_played_by_name(name: str) -> None:
     (mission,) = missions_of(name)
     env = EnvMaker(mission).make()
@@ -69,6 +71,7 @@ def test_wildcards_stand_for_all_that_fit() -> None:
     spreads = missions_of("mpe2.simple_sp*?max_cycles=3")
     assert [mission.env for mission in spreads] == ["mpe2.simple_speaker_listener_v4", "mpe2.simple_spread_v3"]
     assert spreads[0].kwargs == {"max_cycles": 3}
+    assert names("mpe2/simple_sp*") == ["mpe2/simple_speaker_listener-v4", "mpe2/simple_spread-v3"]
 
 
 def test_callables_and_dicts() -> None:
@@ -84,6 +87,8 @@ def test_callables_and_dicts() -> None:
         ("CartPol-v1", "Did you mean 'CartPole-v1'"),
         ("mpe2.simple_spred_v3", "Did you mean 'mpe2.simple_spread_v3'"),
         ("simple_spread_v3", "Did you mean 'mpe2.simple_spread_v3'"),
+        ("mpe2/simple_spred-v3", "Did you mean 'mpe2/simple_spread-v3'"),
+        ("sisl/pursuit-v4", "Did you mean 'sisl/pursuit-v5'"),
         ("no.such.module:make", "no module 'no.such.module'"),
         ("no_such_thing_at_all", "is unknown"),
         ("Nothing*Fits", "No mission fits"),

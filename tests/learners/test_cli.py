@@ -112,6 +112,19 @@ def test_agents_of_different_algorithms_learn_side_by_side(train: Train, tmp_pat
     assert all(state["counters"]["updates"] > 0 for state in states.values())
 
 
+def test_an_environment_may_be_named_by_pettingzoos_id(train: Train, tmp_path: Path) -> None:
+    pytest.importorskip("mpe2")
+    folders = [tmp_path / "id", tmp_path / "path"]
+    for name, folder in zip(("mpe2/simple_spread-v3", "mpe2.simple_spread_v3"), folders, strict=True):
+        done = train(f"env={name}", "env_kwargs={N: 2}", f"folder={folder}")
+        assert done.exit_code == 0, done.output
+    by_id, by_path = (learnt(folder)[0]["agent_0"]["counters"] for folder in folders)
+    assert by_id == by_path
+    done = train("env=mpe2/simple_sprad-v3")
+    assert done.exit_code == 2
+    assert "Did you mean 'mpe2/simple_spread-v3'?" in " ".join(done.stderr.split())
+
+
 def test_the_plans_block_runs_with_the_same_outcome_as_without(train: Train, tmp_path: Path) -> None:
     plan: dict[str, Any] = {
         "enabled": True,

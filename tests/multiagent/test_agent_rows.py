@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Text
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import vector as wrappers
 
 from parallel_envs import MultiAgentEnvManager
@@ -277,3 +277,104 @@ def test_what_cannot_be_rows(make_serial: Make) -> None:
         make_serial([scripted([{"a": Stay(1), "b": Stay(1)}])]).as_vector_env(["a"])
     with pytest.raises(ValueError, match="come and go: they cannot be rows"):
         make_serial([scripted(possible_agents=None)]).as_vector_env()
+
+
+class TestAutoresetMode:
+    """A view may choose when environments are reset: it is then as if the manager had been told."""
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_it_is_as_if_the_manager_had_been_told(self, make: Make, mode: str) -> None:
+        maker = [scripted(EARLY_AND_LATE)] * 3
+        told = make(maker, num_workers=2, autoreset_mode=mode).as_vector_env()
+        envs = make(maker, num_workers=2, autoreset_mode="NextStep" if mode != "NextStep" else "SameStep")
+        chosen = envs.as_vector_env(autoreset_mode=mode)
+        assert chosen.metadata["autoreset_mode"] is envs.metadata["autoreset_mode"] is AutoresetMode(mode)
+        assert_same_batch(chosen.reset(seed=1), told.reset(seed=1))
+        for step in range(12):
+            actions = (np.arange(9) + step) % 3
+            one, other = chosen.step(actions), told.step(actions)
+            assert_same_batch(one, other)
+            if mode == "Disabled":
+                mask = ~one[4]["alive"].reshape(3, 3).any(1).repeat(3)
+                if mask.any():
+                    options = {"reset_mask": mask}
+                    assert_same_batch(chosen.reset(options=options), told.reset(options=options))
+
+    def test_it_holds_in_workers_that_are_replaced(self, make_process: Make) -> None:
+        envs = make_process([scripted(together(2))] * 2)
+        rows = envs.as_vector_env(autoreset_mode=AutoresetMode.SAME_STEP)
+        envs.restart()
+        rows.reset(seed=0)
+        rows.step(np.zeros(4, np.int64))
+        *_, infos = rows.step(np.zeros(4, np.int64))
+        assert infos["alive"].all()
+        assert infos["_final_obs"].all()
+
+    def test_rows_that_are_over_stay_zero_without_autoreset(self, make: Make) -> None:
+        rows = make([scripted(together(1))] * 2).as_vector_env(autoreset_mode="Disabled")
+        rows.reset(seed=0)
+        rows.step(np.zeros(4, np.int64))
+        observations, rewards, terminated, truncated, infos = rows.step(np.zeros(4, np.int64))
+        assert not any(array.any() for array in (observations, rewards, terminated, truncated, infos["alive"]))
+
+    def test_it_cannot_change_after_a_reset(self, make_serial: Make) -> None:
+        envs = make_serial([scripted(together(2))])
+        envs.reset()
+        with pytest.raises(ValueError, match=r"'SameStep' was given after the first reset, .* have 'NextStep'"):
+            envs.as_vector_env(autoreset_mode="SameStep")
+        envs.as_vector_env(autoreset_mode="NextStep")
+
+    def test_a_mode_that_is_none_is_refused(self, make_serial: Make) -> None:
+        with pytest.raises(ValueError, match=r"autoreset_mode='Sam.*Did you mean 'SameStep'"):
+            make_serial([scripted(together(2))]).as_vector_env(autoreset_mode="Same")
+
+
+class TestSeeds:
+    @pytest.mark.parametrize(
+        ("seed", "of_envs"),
+        [
+            (4, [4, 5, 6]),
+            ([7, 8, 9, 10, 11, 12], [7, 9, 11]),
+            ([None, 8, 9, None, 9, 9], [8, 9, 9]),
+            (np.arange(6), [0, 2, 4]),
+            ([1, 2, 3], [1, 2, 3]),
+        ],
+        ids=range(5),
+    )
+    def test_an_environment_has_the_first_seed_of_its_rows(self, make: Make, seed: Any, of_envs: list[int]) -> None:
+        rows, envs = (make([scripted(together(4))] * 3) for _ in range(2))
+        observations, _ = rows.as_vector_env().reset(seed=seed)
+        expected, _ = envs.reset(seed=of_envs)
+        assert_same_batch(observations[::2], expected["a"].copy())
+
+    def test_rows_without_a_seed_go_on(self, make: Make) -> None:
+        rows, envs = (make([scripted(together(4))] * 2) for _ in range(2))
+        view = rows.as_vector_env()
+        view.reset(seed=1)
+        envs.reset(seed=1)
+        observations, _ = view.reset(seed=[None, None, 3, 3])
+        expected, _ = envs.reset(seed=[None, 3])
+        assert_same_batch(observations[::2], expected["a"].copy())
+
+    def test_with_a_mask_only_marked_environments_are_seeded(self, make: Make) -> None:
+        view = make([scripted(together(1))] * 2).as_vector_env(autoreset_mode="Disabled")
+        view.reset(seed=1)
+        view.step(np.zeros(4, np.int64))
+        mask = np.array([False, False, True, True])
+        observations, _ = view.reset(seed=[7, 7, 8, 8], options={"reset_mask": mask})
+        plain, _ = scripted(together(1))().reset(seed=8)
+        assert_same_batch(observations[2], plain["a"])
+
+    @pytest.mark.parametrize(
+        ("seed", "error", "text"),
+        [
+            ([1, 2, 3], ValueError, r"3 seeds were given for 4 rows \(2 agents in each of 2 environments\)"),
+            ([1, "x", 3, 4], TypeError, "neither an integer nor None"),
+            ("four", TypeError, "neither an integer nor a list"),
+            (True, TypeError, "neither an integer nor a list"),
+        ],
+        ids=range(4),
+    )
+    def test_seeds_that_are_refused(self, make_serial: Make, seed: Any, error: Any, text: str) -> None:
+        with pytest.raises(error, match=text):
+            make_serial([scripted(together(4))] * 2).as_vector_env().reset(seed=seed)

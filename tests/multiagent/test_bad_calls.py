@@ -199,7 +199,7 @@ def test_arguments_that_cannot_be(arguments: dict[str, Any], error: Any, text: s
         ),
         ("mpe2.simple_spred_v3", {}, r"No module named 'mpe2.simple_spred_v3' .* mean 'mpe2.simple_spread_v3'\?"),
         ("mpe2.simple_spread_v2", {}, r"Did you mean 'mpe2.simple_spread_v3'\?"),
-        ("mpe2/simple_spread_v3", {}, r"Did you mean 'mpe2.simple_spread_v3'\?"),
+        ("mpe2/simple_spread_v2", {}, r"Did you mean 'mpe2/simple_spread-v3'\?"),
         ("mpe3.simple_spread_v3", {}, r"No module named 'mpe3' .* Did you mean 'mpe2.simple_spread_v3'\?"),
         ("simple_spread_v3", {}, r"Did you mean 'mpe2.simple_spread_v3'\?"),
         ("CartPole-v1", {}, "is the id of a Gymnasium environment: give that to ParallelEnvManager"),
@@ -216,7 +216,7 @@ def test_paths_that_lead_nowhere(make_both: Make, path: str, settings: dict[str,
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("Foraging-8x8-2p-2f-v3", "looks like the id of a Gymnasium env.* its agents are in tuples, so give"),
+        ("Foraging-8x8-2p-2f-v3", "the id of a Gymnasium env.* its agents are in tuples, so give"),
         ("lbforaging:Foraging-8x8-2p-2f-v3", "its agents are in tuples"),
         ("Nowhere-v0", "looks like the id of a Gymnasium environment: give that to ParallelEnvManager"),
         ("package.module:factory", r"Give what makes environments itself: MultiAgentEnvManager\(\[factory\]"),
