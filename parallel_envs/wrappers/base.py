@@ -10,13 +10,14 @@ A strategy says where policies live and how they are asked: `_begin` starts a tu
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import Failure
@@ -53,6 +54,9 @@ class _Overdue:
 class PerAgentWrapper(ClosedAtExit, ABC):
     """Some agents' policies, asked all at once, in the order in which `policies` names them.
 
+    Every strategy also wraps the policy of a single agent: `PerAgentProcessWrapper(policy)` returns a
+    `StandaloneAgent` (`agent.py`), which has `step(observation)`, `send` and `recv`.
+
     Threads: any thread may call any method, and so may handles of single agents (`agent_policy`); calls wait for one
     another. Use `step`, or have one thread `send` and `recv`: whoever calls `recv` gets the turn that was sent first.
     """
@@ -61,6 +65,19 @@ class PerAgentWrapper(ClosedAtExit, ABC):
     """Whether policies compute by themselves after `send`; else they do in `recv`, in the caller."""
     most_turns = 1
     """How many turns an agent may have been asked in that have not been received yet."""
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        cls.__signature__ = inspect.signature(cls.__init__.__get__(cls))  # type: ignore[attr-defined]  # not `__new__`'s
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        given = arguments[0] if arguments else named.get("policies", {})
+        if isinstance(given, Mapping) or next(iter(inspect.signature(cls).parameters), "") != "policies":
+            return super().__new__(cls)
+        from parallel_envs.wrappers.agent import standalone
+
+        others = {name: value for name, value in named.items() if name != "policies"}
+        return cast(Self, standalone(cls, given, *arguments[1:], **others))  # `__init__` is not called then
 
     @suggests_keywords
     def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:
