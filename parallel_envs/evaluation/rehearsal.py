@@ -110,7 +110,9 @@ class _Rehearsing:
             chosen = {agent: resolved[name] for agent, name in asked.items()}
             here = stuck({agent: policy for agent, policy in policies.items() if chosen.get(agent) == "process"})
         if here:
-            why = f"{why} Not in processes, since their policies cannot be pickled: {', '.join(map(str, here))}.".strip()
+            why = (
+                f"{why} Not in processes, since their policies cannot be pickled: {', '.join(map(str, here))}.".strip()
+            )
         single = {agent: resolved[name] for agent, name in settings.strategies.items()}  # some may join later
         return {
             "strategy": {**single, **chosen} if single else resolved[settings.strategy],

@@ -96,7 +96,9 @@ def standalone(kind: type[PerAgentWrapper], policy: Any, *arguments: Any, **name
     """Wrap the policy of a single agent. The other arguments are those of the wrapper, `kind`."""
     policies = {_AGENT: policy}
     takes = inspect.signature(kind)
-    given = takes.bind_partial(policies, *arguments, **named).arguments if named.keys() <= takes.parameters.keys() else {}
+    given = (
+        takes.bind_partial(policies, *arguments, **named).arguments if named.keys() <= takes.parameters.keys() else {}
+    )
     shared = SharedPool() if "pool" in takes.parameters and given.get("pool") is None else None
     if shared is not None:
         named["pool"] = shared.pool
