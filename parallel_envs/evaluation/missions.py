@@ -163,17 +163,21 @@ def _keywords(mission: Mission) -> tuple[set[str], bool]:
 
     A PettingZoo module makes its environment by functions of `**kwargs`, which hand them on to its `raw_env`.
     """
+    make = mission.env if callable(mission.env) else mission._by_name()
+    makers: list[Any] = [make]
     try:
-        make = mission.env if callable(mission.env) else mission._by_name()
-        makers: list[Any] = [make]
         if isinstance(make, FactoryByName):
             module, function = make.name.split(":")
             makers = [getattr(importlib.import_module(module), function)]
         elif isinstance(make, ModuleFactory):
             found = importlib.import_module(make.path)
             makers = [getattr(found, name) for name in ("parallel_env", "env", "raw_env") if hasattr(found, name)]
+    except Exception as error:  # user code
+        text = f"The mission {mission.name!r} cannot be made: {type(error).__name__}: {error}"
+        raise BadEvaluation(text) from error
+    try:
         signatures = [inspect.signature(one).parameters.values() for one in makers]
-    except (ImportError, AttributeError, TypeError, ValueError):  # the rehearsal says what is wrong with the mission
+    except (TypeError, ValueError):  # something built in
         return set(), True
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     named = {one.name for parameters in signatures for one in parameters if one.kind in kinds}

@@ -63,6 +63,8 @@ class PerAgentWrapper(ClosedAtExit, ABC):
 
     goes_on = False
     """Whether policies compute by themselves after `send`; else they do in `recv`, in the caller."""
+    gathers = False
+    """Whether turns of single agents that are open at once are computed as one. `_begin` returns what was asked then."""
     most_turns = 1
     """How many turns an agent may have been asked in that have not been received yet."""
 
@@ -171,13 +173,23 @@ class PerAgentWrapper(ClosedAtExit, ABC):
             raise ClosedError("Actions were waited for after their wrapper was closed. Make a new one.")
         limit = self.rules.action_timeout
         acting = self if self._deputy is None else self._deputy
-        answers = acting._end(turn.token, None if limit is None else turn.began + limit)
+        until = None if limit is None else turn.began + limit
+        if turn.answers is None and self._open and acting.gathers:
+            self._compute_together(acting, turn, until)
+        answers = acting._end(turn.token, until) if turn.answers is None else turn.answers
         actions = answers.actions
         if answers.others or len(actions) < len(turn.asks) or not self.rules.are_plain:
             return self._judged(turn, answers)
         for agent in actions:
             self.tallies[agent].turns += 1
         return {agent: actions[agent] for agent in turn.asks}
+
+    def _compute_together(self, acting: PerAgentWrapper, turn: Turn, until: float | None) -> None:
+        """Compute a turn and all others that are open, in the order in which their agents were asked."""
+        waiting = sorted((turn, *(one for one in self._open if one.answers is None)), key=lambda one: one.began)
+        answers = acting._end({agent: ask for one in waiting for agent, ask in one.token.items()}, until)
+        for one in waiting:
+            one.answers = answers.part(one.token)
 
     @in_turn
     def abandon(self) -> None:
