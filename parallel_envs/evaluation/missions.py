@@ -19,7 +19,6 @@ from parallel_envs.multiagent.conversion import QuickerConversion, quicker
 from parallel_envs.multiagent.loading import TURNS, ModuleFactory, playable
 from parallel_envs.spelling import hint, is_one_of, suggests_keywords
 
-
 NUM_AGENTS = (
     *("num_agents", "n_agents", "N", "num_cogs", "n_cogs", "cogs", "num_players", "n_players"),
     *("n_pursuers", "n_walkers", "n_pistons"),  # PettingZoo's pursuit and waterworld, multiwalker, pistonball

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parallel_envs.evaluation.actions import objection
@@ -70,11 +70,13 @@ class _Rehearsing:
                 everyone = list(getattr(env, "possible_agents", None) or agents)
             seen = {agent: observations[agent] for agent in agents if agent in observations}
             problem = self._first_misfit(env, seen) if agents else f"The mission {name!r} begins without agents."
-            known = {"mission": name, "agents": tuple(everyone)}
-            if problem:
-                return Rehearsal(**known, problem=problem)
-            is_open = getattr(env, "possible_agents", None) is None
-            return Rehearsal(**known, is_open=is_open, **self._strategies(env, everyone, seen))
+            rehearsal = Rehearsal(
+                mission=name,
+                agents=tuple(everyone),
+                problem=problem,
+                is_open=getattr(env, "possible_agents", None) is None,
+            )
+            return rehearsal if problem else replace(rehearsal, **self._strategies(env, everyone, seen))
 
     def _first_misfit(self, env: Any, seen: dict[Agent, Any]) -> str | None:
         """Who does not fit, and why."""

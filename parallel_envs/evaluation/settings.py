@@ -93,7 +93,7 @@ def shared_processes(strategies: Collection[str], jobs: int, num_episodes: int) 
 
     - Episodes come first, because only a seed and a record travel for an episode: `min(jobs, num_episodes)` workers.
       With "auto" the workers share what is left, so agents get processes only if there are more jobs than episodes.
-    - "process" by name needs a process in each worker: `min(jobs // 2, num_episodes)` workers, which share what is left.
+    - "process" by name needs a process in each worker: `min(jobs // 2, num_episodes)` workers share what is left.
     - Without "auto" and "process" no worker has processes of its own.
 
     Raises BadEvaluation for "process" with a single job.

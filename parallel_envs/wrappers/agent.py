@@ -66,6 +66,7 @@ _AGENT = "agent"
 """What errors call the agent of a policy that was wrapped by itself."""
 
 
+@dataclass
 class StandaloneAgent(WrappedAgent, ClosedAtExit):
     """The policy of a single agent, wrapped by itself: what `PerAgentSubprocessWrapper(policy)` returns.
 
@@ -78,18 +79,16 @@ class StandaloneAgent(WrappedAgent, ClosedAtExit):
     Agents that need processes and are given no `pool` share one of as many workers as there are cores; the last of them
     that is closed closes it. A policy that cannot be pickled is computed in this process, with a warning.
 
-    Threads: any thread may call any method; calls wait for one another. See `PerAgentWrapper`.
+    Threads: different agents may be used by different threads, and each of them by any thread, one at a time.
     """
 
-    def __init__(self, wrapper: PerAgentWrapper, shared: SharedPool | None) -> None:
-        super().__init__(wrapper, _AGENT)
-        self._shared = shared
+    shared: SharedPool | None = field(default=None, repr=False)
 
     def close(self) -> None:
         """Let go of the policy, and of the shared pool if no other agent uses it."""
         self.wrapper.close()
-        if self._shared is not None:
-            self._shared.close()
+        if self.shared is not None:
+            self.shared.close()
 
 
 def standalone(kind: type[PerAgentWrapper], policy: Any, *arguments: Any, **named: Any) -> StandaloneAgent:
@@ -103,7 +102,7 @@ def standalone(kind: type[PerAgentWrapper], policy: Any, *arguments: Any, **name
     if shared is not None:
         named["pool"] = shared.pool
     try:
-        return StandaloneAgent(kind(policies, *arguments, **named), shared)
+        return StandaloneAgent(kind(policies, *arguments, **named), _AGENT, shared)
     except Unpicklable:
         if shared is not None:
             shared.close()
@@ -113,7 +112,7 @@ def standalone(kind: type[PerAgentWrapper], policy: Any, *arguments: Any, **name
             RuntimeWarning,
             stacklevel=line_outside(),
         )
-        return StandaloneAgent(PerAgentSequentialWrapper(policies, given.get("rules")), None)
+        return StandaloneAgent(PerAgentSequentialWrapper(policies, given.get("rules")), _AGENT)
     except BaseException:
         if shared is not None:
             shared.close()

@@ -55,7 +55,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
     """Some agents' policies, asked all at once, in the order in which `policies` names them.
 
     Every strategy also wraps the policy of a single agent: `PerAgentProcessWrapper(policy)` returns a
-    `StandaloneAgent` (`agent.py`), which has `step(observation)`, `send` and `recv`.
+    `StandaloneAgent`, which has `step(observation)`, `send` and `recv`.
 
     Threads: any thread may call any method, and so may handles of single agents (`agent_policy`); calls wait for one
     another. Use `step`, or have one thread `send` and `recv`: whoever calls `recv` gets the turn that was sent first.
@@ -64,7 +64,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
     goes_on = False
     """Whether policies compute by themselves after `send`; else they do in `recv`, in the caller."""
     gathers = False
-    """Whether turns of single agents that are open at once are computed as one. `_begin` returns what was asked then."""
+    """Whether all open turns of single agents are computed as one. If so, `_begin` returns what it was given."""
     most_turns = 1
     """How many turns an agent may have been asked in that have not been received yet."""
 

@@ -9,7 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, ClassVar
 
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import PoolSettings, WorkerPool, open_pool
@@ -156,10 +156,10 @@ class SharedPool(ClosedAtExit):
     Threads: any thread may open and close shares.
     """
 
-    _lock = threading.Lock()
-    _current: PolicyPool | None = None
-    _home = 0  # the process that the pool belongs to
-    _open: weakref.WeakSet[SharedPool] = weakref.WeakSet()
+    _lock: ClassVar[Any] = threading.Lock()
+    _current: ClassVar[PolicyPool | None] = None
+    _home: ClassVar[int] = 0  # the process that the pool belongs to
+    _open: ClassVar[weakref.WeakSet[SharedPool]] = weakref.WeakSet()
 
     def __init__(self) -> None:
         with self._lock:

@@ -38,8 +38,8 @@ class PerAgentProcessWrapper(PerAgentWrapper):
     worker that dies is an error that names its agents; `revive` puts a fresh one in its place, with the policies as
     they were given or last `sync`ed, and with the weights that were loaded last.
 
-    `PerAgentSubprocessWrapper(policy)`, with the policy of a single agent instead of a dict, returns that agent's policy
-    in a worker of a pool that all such agents share (`StandaloneAgent` in `agent.py`).
+    `PerAgentSubprocessWrapper(policy)`, with the policy of a single agent instead of a dict, returns a
+    `StandaloneAgent`: that policy in a worker of a pool that all such agents share.
 
     Threads: any thread may call any method; calls wait for one another. See `PerAgentWrapper`.
     """

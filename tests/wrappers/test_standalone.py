@@ -63,7 +63,7 @@ def wrapped(policy: Any, **others: Any) -> Any:
 def test_its_step_is_computed_in_a_process_and_its_state_is_kept_from_step_to_step() -> None:
     policy = Counting()
     with wrapped(policy) as agent:
-        assert isinstance(agent, AgentPolicy)
+        assert issubclass(type(agent), AgentPolicy)
         found = [agent.step(SEEN) for _ in range(3)]
         assert [count for _, count in found] == [1, 2, 3]
         assert len({pid for pid, _ in found} - {os.getpid()}) == 1
@@ -173,7 +173,7 @@ def test_what_is_no_policy_is_refused(given: Any, text: str) -> None:
 def test_the_signature_is_that_of_the_wrapper() -> None:
     assert list(inspect.signature(PerAgentSubprocessWrapper).parameters) == ["policies", "rules", "pool"]
     with pytest.raises(TypeError, match=r"poool=1 is no argument of PerAgentProcessWrapper. Did you mean pool=\?"):
-        PerAgentSubprocessWrapper(Counting(), poool=1)  # type: ignore[call-arg]
+        PerAgentSubprocessWrapper(Counting(), poool=1)  # type: ignore[call-arg, arg-type]
     with pytest.raises(TypeError, match="policies"):
         PerAgentSubprocessWrapper()  # type: ignore[call-arg]
 
