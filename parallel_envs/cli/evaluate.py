@@ -118,7 +118,7 @@ def evaluate(
             "-j",
             metavar="N|auto",
             help="How many processes work at most, for episodes and for agents together: episodes come first, and "
-            "agents (--parallel-policy) share what is left. 0: everything in this one.",
+            "agents (--parallel-policy) share what is left. 0: episodes in this one, and agents in one for each core.",
         ),
     ] = "0",
     parallel_policy: Annotated[

@@ -92,8 +92,11 @@ def result_of(document: Any, where: str = "The document") -> EvaluationResult:
             missing=tuple((str(mission), int(episode)) for mission, episode in document["missing"]),
             worker_bytes=tuple(map(int, document["worker_bytes"])),
             options=dict(document.get("options", {})),
-            strategies={mission: dict(named) for mission, named in document.get("strategies", {}).items()},
-            why={mission: str(text) for mission, text in document.get("why", {}).items()},
+            strategies={
+                str(mission): {str(agent): str(name) for agent, name in named.items()}
+                for mission, named in document.get("strategies", {}).items()
+            },
+            why={str(mission): str(text) for mission, text in document.get("why", {}).items()},
         )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadDocument(f"{where} is damaged: {type(error).__name__}: {error}. Evaluate anew.") from error

@@ -102,9 +102,9 @@ def evaluate(
             and the settings of the result name its path and digest.
         episodes: How many of each mission.
         seed: Where all seeds come from.
-        jobs: How many processes work at most, for episodes and for agents together (a supervisor of processes in the
-            caller and in each worker that starts some is not counted). 0: episodes are played here, and strategies
-            that need processes have one for each core; "auto": one for each core. Workers that play whole episodes
+        jobs: How many processes work at most, for episodes and for agents together. (Processes that only start and
+            watch others are not counted.) 0: episodes are played here, and strategies that need processes have one for
+            each core; "auto": one for each core. Workers that play whole episodes
             come first, one for each episode up to `jobs`. With the strategy "auto" they share what is left for their
             agents, so agents are tried in processes only if there are more jobs than episodes. With "process" by name
             each worker has at least one process for agents: `jobs // 2` workers, or fewer if there are fewer episodes,

@@ -128,4 +128,4 @@ class _Rehearsing:
         with PerAgentAutoWrapper(policies, pool=self._stage.pool) as wrapper:
             for _ in range(_TURNS):
                 wrapper.step(observations)
-            return wrapper.chosen, wrapper.why
+            return wrapper.chosen, f"Auto: {wrapper.why}"

@@ -52,7 +52,7 @@ def _strategy_line(result: EvaluationResult, mission: str) -> str:
         by_strategy.setdefault(name, []).append(str(agent))
     told = "; ".join(f"{name}: {', '.join(agents)}" for name, agents in by_strategy.items())
     why = result.why.get(mission)
-    return f"Strategies in {mission}: {told}." + (f" Measured: {why}" if why else "")
+    return f"Strategies in {mission}: {told}." + (f" {why}" if why else "")
 
 
 def _figures(result: EvaluationResult) -> Table:

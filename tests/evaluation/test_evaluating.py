@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -199,6 +201,24 @@ def test_no_more_processes_work_than_there_are_jobs(jobs: int, episodes: int, st
     if strategy == "process":
         envs, policies = ({pid for kind, pid in seen if kind == wanted} for wanted in ("env", "policy"))
         assert policies - envs, "agents acted in processes of their own"
+
+
+def test_a_process_of_agents_that_dies_costs_its_episode_one_attempt(tmp_path: Path) -> None:
+    class Noting(Course):
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            (tmp_path / f"env {os.getpid()}").touch()
+            return super().reset(seed, options)
+
+    def dying_once(observation: Any) -> int:
+        if not (tmp_path / f"env {os.getpid()}").exists():
+            with contextlib.suppress(FileExistsError):
+                (tmp_path / "burnt").touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    found = evaluate({"m": Noting}, {"it": dying_once}, 4, jobs=4, parallel_policy="process")
+    assert found.failures == ()
+    assert sorted(record.attempts for record in found.episodes) == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize("jobs", [0, 4])
