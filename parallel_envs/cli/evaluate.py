@@ -34,11 +34,13 @@ _OPTIONS = {
     "jobs": "--jobs",
     "seed": "--seed",
     "turns": "--turns",
+    "strategy": "--strategy",
 }
 """What the arguments of `evaluate` are called here."""
 _KEPT: dict[str, tuple[type, ...]] = {
     "jobs": (str,),
     "turns": (str,),
+    "cogs": (int,),
     "strict": (bool,),
     "allow_late": (bool,),
     "format": (str,),
@@ -53,6 +55,7 @@ _SETTINGS = {
     "seed": "seed",
     "steps": "max_steps",
     "parallel_policy": "parallel_policy",
+    "strategy": "strategy",
     "action_timeout_ms": "action_timeout",
     "episode_timeout": "episode_timeout",
 }
@@ -98,8 +101,25 @@ def evaluate(
     episodes: Annotated[
         int, typer.Option("--episodes", "-e", min=1, metavar="N", help="How many of each mission.")
     ] = 10,
+    cogs: Annotated[
+        int | None,
+        typer.Option(
+            "--cogs",
+            min=1,
+            metavar="N",
+            help="How many agents each mission is to have: as ?N=4, ?num_agents=4 and so on in its name, whichever "
+            "keyword the mission has.",
+        ),
+    ] = None,
     jobs: Annotated[
-        str, typer.Option("--jobs", "-j", metavar="N|auto", help="Worker processes; 0: everything in this one.")
+        str,
+        typer.Option(
+            "--jobs",
+            "-j",
+            metavar="N|auto",
+            help="How many processes work at most, for episodes and for agents together: episodes come first, and "
+            "agents (--parallel-policy) share what is left. 0: episodes in this one, and agents in one for each core.",
+        ),
     ] = "0",
     parallel_policy: Annotated[
         Strategy,
@@ -110,6 +130,13 @@ def evaluate(
             "is meant where nothing follows.",
         ),
     ] = "sequential",
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AGENT=HOW",
+            help="The same for one agent, again for more. All others act as --parallel-policy says.",
+        ),
+    ] = None,
     action_timeout_ms: Annotated[
         float,
         typer.Option(
@@ -210,7 +237,7 @@ def evaluate(
                 _begin_early(said["jobs"])
             if not said["mission"] or not said["policy"]:
                 raise typer.BadParameter(_missing(said, earlier is not None))
-            missions = _missions(said["mission"], said["turns"], earlier)
+            missions = _missions(said["mission"], said["cogs"], said["turns"], earlier)
             shares = _numbers(said["proportions"])
             candidates = stack.enter_context(_candidates(said["policy"], shares, earlier, trust or ()))
             thresholds = [Threshold.parse(text) for text in said["fail_below"] or ()]
@@ -222,6 +249,7 @@ def evaluate(
             asked = {
                 "missions": missions,
                 "policies": candidates,
+                "num_agents": said["cogs"],
                 "jobs": _jobs(said["jobs"]),
                 "strict": said["strict"],
                 "resume": resume,
@@ -392,11 +420,11 @@ def _modules_to_trust(said: Mapping[str, Any], file: Path) -> list[str]:
 # ---- what the user said ------------------------------------------------------------------------------------------
 
 
-def _missions(names: Any, turns: Turns | None, earlier: EvaluationResult | None) -> list[Mission]:
+def _missions(names: Any, cogs: int | None, turns: Turns | None, earlier: EvaluationResult | None) -> list[Mission]:
     """Return the missions; of an evaluation that is resumed with its own words, those that it had."""
     from parallel_envs.evaluation import missions_of
 
-    found = missions_of(names)
+    found = missions_of(names, cogs)
     if earlier is not None and names == earlier.options.get("mission"):
         before = earlier.settings.get("missions")
         found = [mission for mission in found if not isinstance(before, dict) or mission.name in before]
@@ -429,6 +457,7 @@ def _numbers_depend_on(
         "episodes": said["episodes"],
         "seed": said["seed"],
         "parallel_policy": said["parallel_policy"],
+        "strategy": _by_agent(said["strategy"]),
         "action_timeout": _seconds(said["action_timeout_ms"] / 1000),
         "episode_timeout": _seconds(said["episode_timeout"]),
         "max_steps": said["steps"],
@@ -446,6 +475,14 @@ def _jobs(text: str) -> int | str:
     if not text.isdecimal():
         raise typer.BadParameter(f"--jobs {text!r} is neither a whole number from 0 up nor 'auto'.")
     return int(text)
+
+
+def _by_agent(words: Sequence[str] | None) -> dict[str, str] | None:
+    """Return the strategies of single agents; of what was given twice the last."""
+    parts = [word.rpartition("=") for word in words or ()]
+    if wrong := [word for word, (agent, _, name) in zip(words or (), parts, strict=True) if not agent or not name]:
+        raise typer.BadParameter(f"--strategy {wrong[0]!r} has not the form AGENT=HOW, as agent_0=thread has.")
+    return {agent: name for agent, _, name in parts} or None
 
 
 def _numbers(text: str | None) -> list[float] | None:

@@ -51,6 +51,8 @@ def document_of(result: EvaluationResult) -> Values:
         "schema": SCHEMA,
         "settings": plain(result.settings),
         "options": plain(result.options),
+        **({"strategies": plain(result.strategies)} if result.strategies else {}),
+        **({"why": plain(result.why)} if result.why else {}),
         "interrupted": result.interrupted,
         "missing": [list(key) for key in result.missing],
         "worker_bytes": list(result.worker_bytes),
@@ -78,7 +80,8 @@ def result_of(document: Any, where: str = "The document") -> EvaluationResult:
     try:
         _check_kind("episodes", document["episodes"], (list, tuple))
         _check_kind("settings", document["settings"], (Mapping,))
-        _check_kind("options", document.get("options", {}), (Mapping,))
+        for name in ("options", "strategies", "why"):
+            _check_kind(name, document.get(name, {}), (Mapping,))
         for name, kinds in _SETTINGS.items():
             if name in document["settings"]:
                 _check_kind(name, document["settings"][name], kinds)
@@ -89,6 +92,11 @@ def result_of(document: Any, where: str = "The document") -> EvaluationResult:
             missing=tuple((str(mission), int(episode)) for mission, episode in document["missing"]),
             worker_bytes=tuple(map(int, document["worker_bytes"])),
             options=dict(document.get("options", {})),
+            strategies={
+                str(mission): {str(agent): str(name) for agent, name in named.items()}
+                for mission, named in document.get("strategies", {}).items()
+            },
+            why={str(mission): str(text) for mission, text in document.get("why", {}).items()},
         )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadDocument(f"{where} is damaged: {type(error).__name__}: {error}. Evaluate anew.") from error

@@ -47,7 +47,7 @@ class Stage:
     maker: EnvMaker
     originals: Originals
     settings: PlaySettings
-    strategy: str = "sequential"
+    strategy: str | Mapping[Agent, str] = "sequential"
     pool: PolicyPool | None = None
     watch: Watch | None = None
 

@@ -27,7 +27,8 @@ from parallel_envs.evaluation.settings import (
     check_jobs,
     check_whole,
     path_or_none,
-    strategy_of,
+    shared_processes,
+    strategies_of,
     yes_or_no,
 )
 from parallel_envs.evaluation.statistics import late_actions_text
@@ -60,6 +61,8 @@ def evaluate(
     seed: int = 42,
     jobs: int | str = 0,
     parallel_policy: bool | str = False,
+    strategy: str | Mapping[Any, str] | None = None,
+    num_agents: int | None = None,
     proportions: Sequence[float] | Mapping[str, float] | None = None,
     action_timeout: float | None = None,
     lateness_budget: float | None = 5.0,
@@ -99,11 +102,22 @@ def evaluate(
             and the settings of the result name its path and digest.
         episodes: How many of each mission.
         seed: Where all seeds come from.
-        jobs: How many worker processes play them; 0: none, all is played here; "auto": one for each core.
+        jobs: How many processes work at most, for episodes and for agents together. (Processes that only start and
+            watch others are not counted.) 0: episodes are played here, and strategies that need processes have one for
+            each core; "auto": one for each core. Workers that play whole episodes
+            come first, one for each episode up to `jobs`. With the strategy "auto" they share what is left for their
+            agents, so agents are tried in processes only if there are more jobs than episodes. With "process" by name
+            each worker has at least one process for agents: `jobs // 2` workers, or fewer if there are fewer episodes,
+            share what is left. So `jobs=1` is refused with "process". Results are the same in all cases.
         parallel_policy: How the actions of an episode's agents are computed: one after another (False), by the name of
             a strategy of `parallel_envs.wrappers`, or by the one that a rehearsal finds to be quickest (True, "auto").
-            "process" needs `jobs=0`. Policies that share something, such as a list or Python's, NumPy's or torch's own
-            generators, do so in whatever order threads come to it, and not at all in processes.
+            `strategies` of the result says by which. Policies that share something, such as a list or Python's, NumPy's
+            or torch's own generators, do so in whatever order threads come to it, and not at all in processes.
+        strategy: The same for single agents: a dict of names by agent. Agents that are not in it act as
+            `parallel_policy` says. A name instead of a dict is meant for all agents.
+        num_agents: How many agents each mission is to have. It is given to the environment by the keyword that takes
+            it (N, num_agents, n_agents and others, see `missions.NUM_AGENTS`), as if the mission had been given as
+            `name?N=4`. A mission that takes no such number, or has another number of agents then, is a BadEvaluation.
         proportions: How many agents each policy gets, relative to the others. They are shuffled in each episode.
         action_timeout: Seconds for an action, from an agent's second one on; None: no deadline. An action that comes
             later is dropped and counted, and the agent does nothing in that step. How many are late depends on the
@@ -149,11 +163,13 @@ def evaluate(
     strict, save = yes_or_no("strict", strict), path_or_none("save", save)
     resume = resume if isinstance(resume, EvaluationResult) else path_or_none("resume", resume)
     _check_told(progress)
-    found, candidates = missions_of(missions), candidates_of(policies, proportions, trust)
+    found, candidates = missions_of(missions, num_agents), candidates_of(policies, proportions, trust)
     orders = work_list([mission.name for mission in found], episodes, seed)
     num_jobs = check_jobs(jobs, len(orders), len(cores_here()) or 1)
+    everyone, single = strategies_of(parallel_policy, strategy)
     settings = PlaySettings(
-        strategy=strategy_of(parallel_policy, num_jobs),
+        strategy=everyone,
+        strategies=single,
         action_timeout=action_timeout,
         lateness_budget=lateness_budget,
         episode_timeout=episode_timeout,
@@ -162,12 +178,13 @@ def evaluate(
         trajectories=callable(trajectories) or yes_or_no("trajectories", trajectories),
     )
     if num_jobs:
+        shared_processes(settings.all_strategies, num_jobs, len(orders))  # raises what cannot be shared
         _check_portable(found, candidates)
     keep = trajectories if callable(trajectories) else None
     modules = _modules(preload)
     earlier = earlier_result(resume)
     with holding(candidates, None if earlier is None else earlier.settings) as held:
-        plan = _Plan(found, held, orders, settings, num_jobs, context, modules, strict, keep)
+        plan = _Plan(found, held, orders, settings, num_jobs, context, modules, strict, keep, num_agents)
         about = {"episodes": episodes, "seed": seed}
         words = {"mission": _words(missions), "policy": _words(policies)}
         run_by = {"jobs": str(jobs), "strict": strict, **{name: one for name, one in words.items() if one is not None}}
@@ -239,6 +256,7 @@ class _Plan:
     preload: tuple[str, ...]
     strict: bool
     keep: Keep | None
+    num_agents: int | None
 
     def described(self, apart_from: Collection[Path]) -> dict[str, Any]:
         """What the numbers depend on, as JSON can say it. Files to be written do not count."""
@@ -251,8 +269,9 @@ class _Plan:
     def crew(self, num_orders: int) -> Crew:
         """Its workers: no more than there are episodes to be played."""
         parts = self.missions, self.candidates, self.orders[0].root, self.settings, Registrations.here()
-        make = partial(Player, *parts, in_worker=self.jobs > 0)
-        return Crew(min(self.jobs, num_orders), self.context, self.preload, make, self.settings.episode_timeout)
+        workers, own = shared_processes(self.settings.all_strategies, self.jobs, num_orders)
+        make = partial(Player, *parts, num_processes=own if self.jobs else None)
+        return Crew(workers, self.context, self.preload, make, self.settings.episode_timeout)
 
 
 class _Evaluation:
@@ -277,6 +296,8 @@ class _Evaluation:
             check_nothing_is_lost(Path(resume), Path(save), earlier, self._records)
         self._saver = Saver(save, partial(self._result, interrupted=True))
         self._worker_bytes: tuple[int, ...] = ()
+        self._strategies = {} if earlier is None else dict(earlier.strategies)
+        self._why = {} if earlier is None else dict(earlier.why)
 
     def run(self) -> EvaluationResult:
         interrupted = False
@@ -314,9 +335,11 @@ class _Evaluation:
         plan = self._plan
         with one_thread(), plan.crew(len(orders)) as crew:
             crew.start()
-            rehearsals = Rehearsals(orders, plan.settings.strategy, crew.num_workers)
+            rehearsals = Rehearsals(orders, plan.settings, crew.num_workers)
             crew.work_off(rehearsals)
-            rehearsals.check(plan.candidates)
+            rehearsals.check(plan.candidates, plan.num_agents)
+            self._strategies |= {name: one.chosen for name, one in rehearsals.found.items() if one.chosen}
+            self._why |= {name: one.why for name, one in rehearsals.found.items() if one.why}
             crew.work_off(
                 Episodes(
                     orders,
@@ -324,7 +347,7 @@ class _Evaluation:
                     plan.candidates,
                     self._note,
                     strict=plan.strict,
-                    side_by_side=plan.jobs > 1,
+                    side_by_side=crew.num_workers > 1,
                 )
             )
             self._worker_bytes = crew.most_bytes()
@@ -347,4 +370,6 @@ class _Evaluation:
             missing=tuple(key for key in keys if key not in self._records),
             worker_bytes=self._worker_bytes,
             options=self._options,
+            strategies=self._strategies,
+            why=self._why,
         )

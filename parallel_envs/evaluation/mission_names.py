@@ -18,8 +18,9 @@ from typing import Any
 import gymnasium
 
 from parallel_envs.env_ids import PACKAGES, known_zoo_ids, modules_of, zoo_module
-from parallel_envs.evaluation.missions import Mission
+from parallel_envs.evaluation.missions import Mission, with_num_agents
 from parallel_envs.evaluation.mistakes import BadEvaluation
+from parallel_envs.evaluation.settings import check_whole
 from parallel_envs.extras import advice_for
 from parallel_envs.multiagent.by_name import env_factory
 from parallel_envs.spelling import nearest_few, suggests_keywords
@@ -31,13 +32,16 @@ _FACTORY = re.compile(r"[\w.]+:\w+")
 
 
 @suggests_keywords
-def missions_of(given: Any) -> list[Mission]:
+def missions_of(given: Any, num_agents: int | None = None) -> list[Mission]:
     """The missions, in the order given. Raises BadEvaluation.
 
     Args:
         given: A name (see above), a callable that makes an environment, or a `Mission`; a sequence of these; or a dict
             of them by the names that results are to have.
+        num_agents: How many agents each of them is to have: see `with_num_agents`.
     """
+    if num_agents is not None:
+        check_whole("num_agents", num_agents, least=1)
     if isinstance(given, Mapping):
         found = [mission for name, one in given.items() for mission in _renamed(str(name), _missions(one))]
     else:
@@ -45,6 +49,8 @@ def missions_of(given: Any) -> list[Mission]:
         found = [mission for one in (given if several else [given]) for mission in _missions(one)]
     if not found:
         raise BadEvaluation("No mission was given. Give at least one, such as 'CartPole-v1'.")
+    if num_agents is not None:
+        found = [with_num_agents(mission, int(num_agents)) for mission in found]
     names = [mission.name for mission in found]
     if twice := [name for name in names if names.count(name) > 1]:
         raise BadEvaluation(

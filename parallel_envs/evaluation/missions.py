@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import gymnasium
 
+from parallel_envs.evaluation.generators import seeded_globally
 from parallel_envs.evaluation.grids import Grid, is_config
 from parallel_envs.evaluation.mistakes import BadEvaluation
-from parallel_envs.multiagent.by_name import OneAgent, env_factory
+from parallel_envs.multiagent.by_name import FactoryByName, GymnasiumFactory, OneAgent, env_factory
 from parallel_envs.multiagent.conversion import QuickerConversion, quicker
-from parallel_envs.multiagent.loading import TURNS, playable
+from parallel_envs.multiagent.loading import TURNS, ModuleFactory, playable
 from parallel_envs.spelling import hint, is_one_of, suggests_keywords
+
+NUM_AGENTS = (
+    *("num_agents", "n_agents", "N", "num_cogs", "n_cogs", "cogs", "num_players", "n_players"),
+    *("n_pursuers", "n_walkers", "n_pistons"),  # PettingZoo's pursuit and waterworld, multiwalker, pistonball
+)
+"""The keywords by which environments take the number of their agents."""
 
 
 @suggests_keywords
@@ -101,3 +110,95 @@ class EnvMaker:
             self._is_quick = isinstance(made, QuickerConversion)
             return made
         return QuickerConversion(env) if self._is_quick else env
+
+
+def with_num_agents(mission: Mission, number: int) -> Mission:
+    """Return the mission with this number of agents, given by the keyword of `NUM_AGENTS` that its environment has.
+
+    The keyword is looked up in the signature of what makes the environment; nothing is made. If the signature does not
+    tell (`**kwargs` alone) or has several of these keywords, environments are made here, one by each keyword, until one
+    has this number of agents. A mission that is named after its environment is called as if the number had been given
+    in its name (`name?N=4`), so it has the same episodes.
+
+    Raises BadEvaluation for a mission that takes no number of agents, or that was given another number already.
+    """
+    if isinstance(mission.env, str) and isinstance(mission._by_name(), GymnasiumFactory):
+        if number == 1:
+            return mission
+        raise BadEvaluation(
+            f"The mission {mission.name!r} is a Gymnasium environment, which has one agent, and {number} are asked for."
+        )
+    for keyword in NUM_AGENTS:
+        if keyword in mission.kwargs:
+            if mission.kwargs[keyword] == number:
+                return mission
+            raise BadEvaluation(
+                f"The mission {mission.name!r} says {keyword}={mission.kwargs[keyword]!r}, and {number} agents are "
+                "asked for. Give one of the two."
+            )
+    named, takes_any = _keywords(mission)
+    known = [keyword for keyword in NUM_AGENTS if keyword in named]
+    if len(known) != 1:
+        tried = known or (list(NUM_AGENTS) if takes_any else [])
+        known = [keyword for keyword in tried if _num_agents_of(_given(mission, keyword, number)) == number][:1]
+    if not known:
+        others = ", ".join(sorted(named)) or "none"
+        raise BadEvaluation(
+            f"The mission {mission.name!r} takes no number of agents by any of the keywords {', '.join(NUM_AGENTS)}. "
+            f"Its own keywords: {others}. If some of these make agents, give them in the mission: name?keyword=value."
+        )
+    return _given(mission, known[0], number)
+
+
+def _given(mission: Mission, keyword: str, number: int) -> Mission:
+    """Return the mission with one more keyword argument."""
+    name = mission.name
+    if isinstance(mission.env, str) and name.partition("?")[0] == mission.env:
+        name = f"{name}{'&' if '?' in name else '?'}{keyword}={number}"
+    return replace(mission, name=name, kwargs={**mission.kwargs, keyword: number})
+
+
+def _keywords(mission: Mission) -> tuple[set[str], bool]:
+    """Return the keyword arguments that a mission's environment is made with, and whether it may take others.
+
+    A PettingZoo module makes its environment by functions of `**kwargs`, which hand them on to its `raw_env`.
+    """
+    make = mission.env if callable(mission.env) else mission._by_name()
+    makers: list[Any] = [make]
+    try:
+        if isinstance(make, FactoryByName):
+            module, function = make.name.split(":")
+            makers = [getattr(importlib.import_module(module), function)]
+        elif isinstance(make, ModuleFactory):
+            found = importlib.import_module(make.path)
+            makers = [getattr(found, name) for name in ("parallel_env", "env", "raw_env") if hasattr(found, name)]
+    except Exception as error:  # user code
+        text = f"The mission {mission.name!r} cannot be made: {type(error).__name__}: {error}"
+        raise BadEvaluation(text) from error
+    try:
+        signatures = [inspect.signature(one).parameters.values() for one in makers]
+    except (TypeError, ValueError):  # something built in
+        return set(), True
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    named = {one.name for parameters in signatures for one in parameters if one.kind in kinds}
+    last = signatures[-1] if signatures else ()
+    return named, any(one.kind is inspect.Parameter.VAR_KEYWORD for one in last)
+
+
+def _num_agents_of(mission: Mission) -> int | None:
+    """Return how many agents a mission has, found out by making it. None: it cannot be made."""
+    with seeded_globally(0):
+        try:
+            env = EnvMaker(mission).make()
+        except Exception:  # noqa: BLE001  # user code; most often a keyword that it does not know
+            return None
+        try:
+            agents = getattr(env, "possible_agents", None)
+            if agents is None:
+                env.reset(seed=0)
+                agents = env.agents
+            return len(agents)
+        except Exception:  # noqa: BLE001  # as above
+            return None
+        finally:
+            env.close()

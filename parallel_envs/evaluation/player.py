@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 from parallel_envs.errors import WorkerStartError
 from parallel_envs.evaluation.candidates import Candidate
@@ -18,6 +18,8 @@ from parallel_envs.evaluation.work import Order
 from parallel_envs.vector.registry import Registrations
 from parallel_envs.wrappers import PolicyPool
 
+Agent = Any
+
 
 class Player:
     """Plays episodes, one at a time.
@@ -28,7 +30,7 @@ class Player:
         seed: The evaluation's.
         settings: How episodes are played.
         registrations: Environments that the caller has registered with Gymnasium or PettingZoo.
-        in_worker: Whether this is a worker process, which starts no others.
+        num_processes: How many processes it may start for agents' actions. None: one for each core.
     """
 
     def __init__(
@@ -39,23 +41,23 @@ class Player:
         settings: PlaySettings,
         registrations: Registrations,
         *,
-        in_worker: bool,
+        num_processes: int | None,
     ) -> None:
         registrations.install()
         self._originals = Originals(candidates, seed)
         self._settings = settings
-        self._pool = NoProcesses() if in_worker else PolicyPool()
+        self._pool = NoProcesses() if num_processes == 0 else PolicyPool(num_processes)
         self._makers = {mission.name: EnvMaker(mission) for mission in missions}
 
     def rehearse(self, order: Order) -> Rehearsal:
         """Whether the mission of this order can be played."""
         return rehearse(order, self._stage(order, self._settings.strategy))
 
-    def play(self, order: Order, strategy: str, attempt: int) -> EpisodeRecord:
-        """Play an episode, with the actions of all agents computed by this strategy."""
+    def play(self, order: Order, strategy: str | Mapping[Agent, str], attempt: int) -> EpisodeRecord:
+        """Play an episode, with the actions of all agents computed by this strategy, or each by its own."""
         return play(order, self._stage(order, strategy), attempt)
 
-    def _stage(self, order: Order, strategy: str) -> Stage:
+    def _stage(self, order: Order, strategy: str | Mapping[Agent, str]) -> Stage:
         return Stage(
             maker=self._makers[order.mission],
             originals=self._originals,
@@ -81,7 +83,7 @@ class Player:
 
 
 class NoProcesses(PolicyPool):
-    """Threads only: a worker of an evaluation starts no workers."""
+    """Threads only: a worker for which `jobs` has left no processes."""
 
     def processes(self) -> NoReturn:
-        raise WorkerStartError("A worker that plays whole episodes starts no others for their policies.")
+        raise WorkerStartError("all jobs play episodes, and none is left for the agents of an episode")

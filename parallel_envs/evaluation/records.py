@@ -128,6 +128,10 @@ class EvaluationResult:
         worker_bytes: The most memory that each worker had, as far as it is known; nothing with `jobs=0`.
         options: How it was run, as values that JSON can hold: what no number depends on, and the words in which
             missions and policies were given. `parallel-envs eval --resume FILE` goes on with them.
+        strategies: The strategy by which each agent acted, by mission and agent: what was asked for, what "auto" chose,
+            or "sequential" where a policy cannot be pickled and so cannot act in a process. Missions of which nothing
+            was played are not in it. If the evaluation was resumed, the strategies are those of the last part.
+        why: What "auto" measured in each mission, and which policies could not be pickled, in words.
     """
 
     episodes: tuple[EpisodeRecord, ...]
@@ -136,6 +140,8 @@ class EvaluationResult:
     missing: tuple[tuple[str, int], ...] = ()
     worker_bytes: tuple[int, ...] = field(default=(), compare=False)
     options: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    strategies: Mapping[str, Mapping[Agent, str]] = field(default_factory=dict, compare=False)
+    why: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def failures(self) -> tuple[EpisodeRecord, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parallel_envs.evaluation.actions import objection
@@ -14,6 +14,7 @@ from parallel_envs.evaluation.generators import seeded_globally
 from parallel_envs.evaluation.team import Team
 from parallel_envs.evaluation.work import Order
 from parallel_envs.wrappers import PerAgentAutoWrapper
+from parallel_envs.wrappers.sharing import check_together, stuck
 
 Agent = Any
 _TURNS = 6  # of which `auto` measures five
@@ -27,13 +28,20 @@ class Rehearsal:
         mission: Of this mission.
         agents: Those that are known before anything is played.
         problem: Why it cannot be evaluated, or None.
-        strategy: How its policies are computed: what was asked for, or what was found to be quickest.
+        strategy: How its policies are computed, for all agents or by agent: what was asked for, with what was found to
+            be quickest in the place of "auto".
+        chosen: The strategy by which each of `agents` acts.
+        why: What "auto" measured, and which policies cannot be pickled; empty if there is nothing to say.
+        is_open: Whether other agents may join in the course of an episode.
     """
 
     mission: str
     agents: tuple[Agent, ...] = ()
     problem: str | None = None
-    strategy: str = "sequential"
+    strategy: str | Mapping[Agent, str] = "sequential"
+    chosen: Mapping[Agent, str] = field(default_factory=dict)
+    why: str = ""
+    is_open: bool = False
 
 
 def rehearse(order: Order, stage: Stage) -> Rehearsal:
@@ -62,8 +70,13 @@ class _Rehearsing:
                 everyone = list(getattr(env, "possible_agents", None) or agents)
             seen = {agent: observations[agent] for agent in agents if agent in observations}
             problem = self._first_misfit(env, seen) if agents else f"The mission {name!r} begins without agents."
-            strategy = self._stage.strategy if problem else self._strategy(env, everyone, seen)
-            return Rehearsal(mission=name, agents=tuple(everyone), problem=problem, strategy=strategy)
+            rehearsal = Rehearsal(
+                mission=name,
+                agents=tuple(everyone),
+                problem=problem,
+                is_open=getattr(env, "possible_agents", None) is None,
+            )
+            return rehearsal if problem else replace(rehearsal, **self._strategies(env, everyone, seen))
 
     def _first_misfit(self, env: Any, seen: dict[Agent, Any]) -> str | None:
         """Who does not fit, and why."""
@@ -78,15 +91,41 @@ class _Rehearsing:
                         return f"{who} returned {problem}."
         return None
 
-    def _strategy(self, env: Any, everyone: Sequence[Agent], seen: dict[Agent, Any]) -> str:
-        """The strategy that was asked for; "auto" is measured here, so that all episodes have the same."""
-        if self._stage.strategy != "auto":
-            return self._stage.strategy
+    def _strategies(self, env: Any, everyone: Sequence[Agent], seen: dict[Agent, Any]) -> dict[str, Any]:
+        """Return `strategy`, `chosen` and `why` of the rehearsal.
+
+        "auto" is measured here, for all of its agents together, so that all episodes are played in the same way.
+        """
+        settings = self._stage.settings
+        asked = {agent: settings.strategy_of(agent) for agent in everyone}
+        if not {"auto", "process"} & settings.all_strategies:
+            return {"strategy": asked if settings.strategies else settings.strategy, "chosen": asked}
         places = deal(self._stage.originals.candidates, everyone, self._order.dealing())
         team = Team(self._stage.originals, env, self._order.agent_seed)
         with closing(team.close, "policies"), blaming("policy", f"Trying strategies in {self._order.mission!r}"):
             policies = {agent: team.join(agent, places.get(agent, 0)) for agent in seen}
-            with PerAgentAutoWrapper(policies, pool=self._stage.pool) as wrapper:
-                for _ in range(_TURNS):
-                    wrapper.step(seen)
-                return wrapper.chosen
+            if settings.strategies:
+                check_together(policies, settings.strategy_of, policies)
+            measured = {agent: policies[agent] for agent in seen if settings.strategy_of(agent) == "auto"}
+            found, why = self._measured(measured, seen) if measured else ("sequential", "")
+            resolved = {name: found if name == "auto" else name for name in settings.all_strategies}
+            chosen = {agent: resolved[name] for agent, name in asked.items()}
+            here = stuck({agent: policy for agent, policy in policies.items() if chosen.get(agent) == "process"})
+        if here:
+            why = (
+                f"{why} Not in processes, since their policies cannot be pickled: {', '.join(map(str, here))}.".strip()
+            )
+        single = {agent: resolved[name] for agent, name in settings.strategies.items()}  # some may join later
+        return {
+            "strategy": {**single, **chosen} if single else resolved[settings.strategy],
+            "chosen": {agent: "sequential" if agent in here else name for agent, name in chosen.items()},
+            "why": why,
+        }
+
+    def _measured(self, policies: Mapping[Agent, Any], seen: Mapping[Agent, Any]) -> tuple[str, str]:
+        """Return the strategy that is quickest for these policies, and what was measured."""
+        observations = {agent: seen[agent] for agent in policies}
+        with PerAgentAutoWrapper(policies, pool=self._stage.pool) as wrapper:
+            for _ in range(_TURNS):
+                wrapper.step(observations)
+            return wrapper.chosen, f"Auto: {wrapper.why}"

@@ -12,7 +12,9 @@ from parallel_envs.evaluation.episode import assignment
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.evaluation.records import EpisodeRecord
 from parallel_envs.evaluation.rehearsal import Rehearsal
+from parallel_envs.evaluation.settings import PlaySettings
 from parallel_envs.evaluation.work import Key, Order, next_mission
+from parallel_envs.spelling import hint
 
 MOST_ATTEMPTS = 2
 """An episode that failed is tried once more."""
@@ -27,12 +29,14 @@ class Rehearsals(Work):
     With more workers than missions some rehearse the same ones, to have loaded by then what they need.
     """
 
-    def __init__(self, orders: Sequence[Order], strategy: str, num_workers: int) -> None:
+    def __init__(self, orders: Sequence[Order], settings: PlaySettings, num_workers: int) -> None:
         firsts = {order.mission: order for order in reversed(orders)}
         once = [firsts[mission] for mission in dict.fromkeys(order.mission for order in orders)]
         self._waiting = (once * num_workers)[: max(len(once), num_workers)]
-        plain = "sequential" if strategy == "auto" else strategy
-        self.found = {order.mission: Rehearsal(mission=order.mission, strategy=plain) for order in once}
+        self._settings = settings
+        plain = "sequential" if settings.strategy == "auto" else settings.strategy
+        single = {agent: "sequential" if name == "auto" else name for agent, name in settings.strategies.items()}
+        self.found = {order.mission: Rehearsal(mission=order.mission, strategy=single or plain) for order in once}
         self._heard: set[str] = set()
 
     def next(self) -> Task | None:
@@ -44,9 +48,16 @@ class Rehearsals(Work):
             self.found[done.value.mission] = done.value
         return done.failure is not None
 
-    def check(self, candidates: Sequence[Candidate]) -> None:
+    def check(self, candidates: Sequence[Candidate], num_agents: int | None = None) -> None:
         """Raise BadEvaluation with all that does not fit."""
         problems = [one.problem for one in self.found.values() if one.problem]
+        problems += [
+            f"The mission {name!r} has {len(one.agents)} agents ({', '.join(map(str, one.agents))}), and {num_agents} "
+            "are asked for. Give the keywords that make agents in the mission itself: name?keyword=value."
+            for name, one in self.found.items()
+            if num_agents is not None and one.agents and len(one.agents) != num_agents
+        ]
+        problems += self._strangers()
         if problems:
             raise BadEvaluation("\n".join(problems))
         numbers = {len(one.agents) for one in self.found.values()}
@@ -55,6 +66,17 @@ class Rehearsals(Work):
                 f"{len(candidates)} policies are to share at most {max(numbers)} agents, so {idle[0]!r} would never "
                 "play. Give it a larger proportion, or evaluate one after another and compare the results."
             )
+
+    def _strangers(self) -> list[str]:
+        """Return what is wrong with the names of agents that were given a strategy of their own."""
+        if any(one.is_open or not one.agents for one in self.found.values()):
+            return []  # others may join, or nothing is known of the agents
+        known = list(dict.fromkeys(str(agent) for one in self.found.values() for agent in one.agents))
+        return [
+            f"strategy names the agent {agent!r}, and there are only {', '.join(map(repr, known))}.{hint(agent, known)}"
+            for agent in self._settings.strategies
+            if agent not in known
+        ]
 
 
 def _idle(candidates: Sequence[Candidate], numbers: Iterable[int]) -> list[str]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from parallel_envs.evaluation.mistakes import BadEvaluation
-from parallel_envs.spelling import hint
+from parallel_envs.spelling import hint, is_one_of
 from parallel_envs.wrappers import STRATEGIES
 
 
@@ -20,6 +20,7 @@ class PlaySettings:
     """See `evaluate`, whose arguments these are."""
 
     strategy: str = "sequential"
+    strategies: Mapping[str, str] = field(default_factory=dict)
     action_timeout: float | None = None
     lateness_budget: float | None = 5.0
     episode_timeout: float | None = None
@@ -37,10 +38,20 @@ class PlaySettings:
                 f"{hint(self.strategy, STRATEGIES)}"
             )
 
+    def strategy_of(self, agent: Any) -> str:
+        """Return the strategy that was asked for one agent."""
+        return self.strategies.get(str(agent), self.strategy)
+
+    @property
+    def all_strategies(self) -> frozenset[str]:
+        """Every strategy that was asked for."""
+        return frozenset({self.strategy, *self.strategies.values()})
+
     def described(self) -> Mapping[str, Any]:
         """What the numbers depend on."""
         return {
             "parallel_policy": self.strategy,
+            "strategy": dict(sorted(self.strategies.items())) or None,
             "action_timeout": self.action_timeout,
             "lateness_budget": self.lateness_budget,
             "episode_timeout": self.episode_timeout,
@@ -49,17 +60,54 @@ class PlaySettings:
         }
 
 
-def strategy_of(parallel_policy: Any, jobs: int) -> str:
-    """The name of a strategy. Workers hold whole episodes, and no worker starts others."""
+def strategies_of(parallel_policy: Any, strategy: Any) -> tuple[str, dict[str, str]]:
+    """Return the strategy of all agents, and those of single agents by the agent's name as text. See `evaluate`."""
     if not isinstance(parallel_policy, bool | str):
         raise BadEvaluation(f"parallel_policy={parallel_policy!r} is neither True, False nor the name of a strategy.")
-    name = parallel_policy if isinstance(parallel_policy, str) else ("auto" if parallel_policy else "sequential")
-    if name == "process" and jobs:
+    everyone = parallel_policy if isinstance(parallel_policy, str) else ("auto" if parallel_policy else "sequential")
+    if strategy is None:
+        return everyone, {}
+    if isinstance(strategy, str):
+        if parallel_policy is not False:
+            raise BadEvaluation(
+                f"parallel_policy={parallel_policy!r} and strategy={strategy!r} both name a strategy for all agents. "
+                "Give one of them, or strategy={agent: name} for single agents."
+            )
+        strategy, everyone = {}, strategy
+    if not isinstance(strategy, Mapping):
+        raise BadEvaluation(f"strategy={strategy!r} is neither a name nor a dict of names by agent.")
+    named = {str(agent): name for agent, name in strategy.items()}
+    for agent, name in named.items():
+        if not is_one_of(name, STRATEGIES):
+            raise BadEvaluation(
+                f"strategy={name!r} of the agent {agent!r} is unknown. Choose one of {', '.join(STRATEGIES)}."
+                f"{hint(name, STRATEGIES)}"
+            )
+    return everyone, named
+
+
+def shared_processes(strategies: Collection[str], jobs: int, num_episodes: int) -> tuple[int, int]:
+    """Share `jobs` processes between episodes and agents. Return the number of workers, and of processes that each has.
+
+    A worker plays whole episodes. Its own processes compute agents' actions. All of them together are at most `jobs`.
+
+    - Episodes come first, because only a seed and a record travel for an episode: `min(jobs, num_episodes)` workers.
+      With "auto" the workers share what is left, so agents get processes only if there are more jobs than episodes.
+    - "process" by name needs a process in each worker: `min(jobs // 2, num_episodes)` workers share what is left.
+    - Without "auto" and "process" no worker has processes of its own.
+
+    Raises BadEvaluation for "process" with a single job.
+    """
+    if "process" in strategies and jobs == 1:
         raise BadEvaluation(
-            f"parallel_policy='process' would start processes inside each of {jobs} workers. Give jobs=0 with it, or "
-            "leave the processes to the episodes and choose 'thread', 'batch', 'auto' or False."
+            "jobs=1 is one process, which plays the episodes, and the strategy 'process' needs another one for the "
+            "agents. Give jobs=2 or more, or jobs=0 to play the episodes in this process."
         )
-    return name
+    most = jobs // 2 if "process" in strategies else jobs
+    workers = min(most, num_episodes)
+    if not workers or not {"process", "auto"} & set(strategies):
+        return workers, 0
+    return workers, (jobs - workers) // workers
 
 
 def check_whole(name: str, value: Any, *, least: int) -> None:

@@ -32,9 +32,27 @@ def tables(result: EvaluationResult) -> Iterator[RenderableType]:
         yield _failures(result)
     if late := sum(record.late for record in result.episodes):
         yield Text(f"{late:,} action{'s were' if late > 1 else ' was'} late, and default actions took their place.")
+    if any(name != "sequential" for name in _asked_strategies(result)):
+        yield Text("\n".join(_strategy_line(result, mission) for mission in result.strategies))
     if result.missing:
         played = len(result.episodes)
         yield Text(f"Not complete: {played} of {played + len(result.missing)} episodes were played.")
+
+
+def _asked_strategies(result: EvaluationResult) -> list[str]:
+    """Return the strategies that were asked for, for all agents and for single ones."""
+    single = result.settings.get("strategy") or {}
+    return [str(result.settings.get("parallel_policy", "sequential")), *map(str, single.values())]
+
+
+def _strategy_line(result: EvaluationResult, mission: str) -> str:
+    """Return by which strategy each agent of a mission acted, and why where that was measured."""
+    by_strategy: dict[str, list[str]] = {}
+    for agent, name in result.strategies[mission].items():
+        by_strategy.setdefault(name, []).append(str(agent))
+    told = "; ".join(f"{name}: {', '.join(agents)}" for name, agents in by_strategy.items())
+    why = result.why.get(mission)
+    return f"Strategies in {mission}: {told}." + (f" {why}" if why else "")
 
 
 def _figures(result: EvaluationResult) -> Table:

@@ -117,7 +117,7 @@ class Wrapped(Turns):
         env: Any,
         settings: PlaySettings,
         noops: Noops,
-        strategy: str,
+        strategy: str | Mapping[Agent, str],
         pool: PolicyPool | None,
     ) -> None:
         super().__init__(policy_of, env, settings, noops)

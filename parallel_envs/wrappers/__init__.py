@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from parallel_envs.lazy import on_first_use as _on_first_use
+from parallel_envs.wrappers.agent import StandaloneAgent
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
 from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.batch import PerAgentBatchWrapper
@@ -46,6 +47,7 @@ __all__ = [
     "PerAgentWrapper",
     "PolicyPool",
     "Rules",
+    "StandaloneAgent",
     "WrappedMultiAgentPolicy",
 ]
 

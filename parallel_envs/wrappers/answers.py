@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -50,6 +50,13 @@ class Answers(NamedTuple):
         """What one of them said."""
         return self.others[agent] if agent in self.others else Answer(self.actions[agent])
 
+    def part(self, agents: Collection[Agent]) -> Answers:
+        """What these agents said."""
+        return Answers(
+            {agent: self.actions[agent] for agent in agents if agent in self.actions},
+            {agent: self.others[agent] for agent in agents if agent in self.others},
+        )
+
     def add(self, more: Answers) -> None:
         self.actions.update(more.actions)
         self.others.update(more.others)
@@ -62,11 +69,15 @@ class Answers(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """Agents who have been asked and not yet heard. `token` is the strategy's own."""
+    """Agents who have been asked and not yet heard. `token` is the strategy's own.
+
+    `answers` are there before the turn is heard if they were computed together with those of another turn.
+    """
 
     asks: Mapping[Agent, Ask]
     began: float
     token: Any = None
+    answers: Answers | None = None
 
 
 def ask_in_turn(

@@ -10,13 +10,14 @@ A strategy says where policies live and how they are asked: `_begin` starts a tu
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import Failure
@@ -53,14 +54,32 @@ class _Overdue:
 class PerAgentWrapper(ClosedAtExit, ABC):
     """Some agents' policies, asked all at once, in the order in which `policies` names them.
 
+    Every strategy also wraps the policy of a single agent: `PerAgentProcessWrapper(policy)` returns a
+    `StandaloneAgent`, which has `step(observation)`, `send` and `recv`.
+
     Threads: any thread may call any method, and so may handles of single agents (`agent_policy`); calls wait for one
     another. Use `step`, or have one thread `send` and `recv`: whoever calls `recv` gets the turn that was sent first.
     """
 
     goes_on = False
     """Whether policies compute by themselves after `send`; else they do in `recv`, in the caller."""
+    gathers = False
+    """Whether all open turns of single agents are computed as one. If so, `_begin` returns what it was given."""
     most_turns = 1
     """How many turns an agent may have been asked in that have not been received yet."""
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        cls.__signature__ = inspect.signature(cls.__init__.__get__(cls))  # type: ignore[attr-defined]  # not `__new__`'s
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        given = arguments[0] if arguments else named.get("policies", {})
+        if isinstance(given, Mapping) or next(iter(inspect.signature(cls).parameters), "") != "policies":
+            return super().__new__(cls)
+        from parallel_envs.wrappers.agent import standalone
+
+        others = {name: value for name, value in named.items() if name != "policies"}
+        return cast(Self, standalone(cls, given, *arguments[1:], **others))  # `__init__` is not called then
 
     @suggests_keywords
     def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:
@@ -154,13 +173,23 @@ class PerAgentWrapper(ClosedAtExit, ABC):
             raise ClosedError("Actions were waited for after their wrapper was closed. Make a new one.")
         limit = self.rules.action_timeout
         acting = self if self._deputy is None else self._deputy
-        answers = acting._end(turn.token, None if limit is None else turn.began + limit)
+        until = None if limit is None else turn.began + limit
+        if turn.answers is None and self._open and acting.gathers:
+            self._compute_together(acting, turn, until)
+        answers = acting._end(turn.token, until) if turn.answers is None else turn.answers
         actions = answers.actions
         if answers.others or len(actions) < len(turn.asks) or not self.rules.are_plain:
             return self._judged(turn, answers)
         for agent in actions:
             self.tallies[agent].turns += 1
         return {agent: actions[agent] for agent in turn.asks}
+
+    def _compute_together(self, acting: PerAgentWrapper, turn: Turn, until: float | None) -> None:
+        """Compute a turn and all others that are open, in the order in which their agents were asked."""
+        waiting = sorted((turn, *(one for one in self._open if one.answers is None)), key=lambda one: one.began)
+        answers = acting._end({agent: ask for one in waiting for agent, ask in one.token.items()}, until)
+        for one in waiting:
+            one.answers = answers.part(one.token)
 
     @in_turn
     def abandon(self) -> None:

@@ -24,8 +24,13 @@ class PerAgentBatchWrapper(LocalWrapper):
     from its own generator. All others are asked one by one. A stack sees what an optimiser or `load_state_dict` does to
     a network; what is written to `parameter.data` it cannot see.
 
+    Handles of single agents (`agent_policy`) are computed together, too: `send` to all of them, and the first `recv`
+    computes all that were asked.
+
     Threads: any thread may call any method; calls wait for one another. See `PerAgentWrapper`.
     """
+
+    gathers = True
 
     @suggests_keywords
     def __init__(self, policies: Mapping[Agent, Any], rules: Rules | None = None) -> None:

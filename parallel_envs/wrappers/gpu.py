@@ -51,6 +51,8 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
         gather_seconds: How long a turn may wait for others when it is received. 0: not at all.
     """
 
+    gathers = False  # it has a way of its own, for threads too
+
     @suggests_keywords
     def __init__(
         self,

@@ -6,9 +6,10 @@ import os
 import queue
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, ClassVar
 
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import PoolSettings, WorkerPool, open_pool
@@ -92,6 +93,8 @@ class PolicyPool(ClosedAtExit):
         self._settings = settings or PoolSettings(
             backend="process", preload=("parallel_envs.wrappers.process_host",), name="policy worker"
         )
+        self.num_seated: Counter[int] = Counter()
+        """How many policies live in each worker, of all wrappers that use this pool."""
         self._threads: Threads | None = None
         self._processes: WorkerPool | None = None
         self._guard = CallGuard(type(self).__name__)
@@ -143,6 +146,37 @@ class PolicyPool(ClosedAtExit):
             self._processes.close(timeout)
             self._guard.wait_until_free(timeout)
             self._processes = None
+
+
+class SharedPool(ClosedAtExit):
+    """A share in the one pool of all agents that were wrapped by themselves and given no pool of their own.
+
+    The first share opens the pool, and the last one that is closed closes it.
+
+    Threads: any thread may open and close shares.
+    """
+
+    _lock: ClassVar[Any] = threading.Lock()
+    _current: ClassVar[PolicyPool | None] = None
+    _home: ClassVar[int] = 0  # the process that the pool belongs to
+    _open: ClassVar[weakref.WeakSet[SharedPool]] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        with self._lock:
+            if SharedPool._current is None or SharedPool._current.closed or SharedPool._home != os.getpid():
+                SharedPool._current, SharedPool._home = PolicyPool(), os.getpid()
+                SharedPool._open = weakref.WeakSet()
+            self.pool = SharedPool._current
+            self._open.add(self)
+
+    def close(self) -> None:
+        with self._lock:
+            self._open.discard(self)
+            is_last = not self._open and SharedPool._current is self.pool
+            if is_last:
+                SharedPool._current = None
+        if is_last:
+            self.pool.close()
 
 
 def _num_cores() -> int:

@@ -38,6 +38,9 @@ class PerAgentProcessWrapper(PerAgentWrapper):
     worker that dies is an error that names its agents; `revive` puts a fresh one in its place, with the policies as
     they were given or last `sync`ed, and with the weights that were loaded last.
 
+    `PerAgentSubprocessWrapper(policy)`, with the policy of a single agent instead of a dict, returns a
+    `StandaloneAgent`: that policy in a worker of a pool that all such agents share.
+
     Threads: any thread may call any method; calls wait for one another. See `PerAgentWrapper`.
     """
 
@@ -69,7 +72,8 @@ class PerAgentProcessWrapper(PerAgentWrapper):
     def _move_in(self) -> None:
         """Put the policies into the workers, while no other wrapper of the pool asks these for anything."""
         self._key = self._workers.new_key()
-        self._held = _shared_out(sharers(self.policies), self._workers.num_workers)
+        self._held = _shared_out(sharers(self.policies), self._workers.num_workers, self._policy_pool.num_seated)
+        self._policy_pool.num_seated.update({worker: len(agents) for worker, agents in self._held.items()})
         self._home = {agent: worker for worker, agents in self._held.items() for agent in agents}
         for worker in self._held:
             if self._workers.death(worker) is not None:  # it has died on another wrapper
@@ -317,6 +321,8 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         if self._own_pool:
             self._policy_pool.close()  # first: another thread that waits for these workers is told so
         super().close()
+        if hasattr(self, "_held"):
+            self._policy_pool.num_seated.subtract({worker: len(agents) for worker, agents in self._held.items()})
         is_gone = self._policy_pool.closed or not hasattr(self, "_held") or self._workers.closed
         if not is_gone and not self._guard.is_taken:
             self._leave()
@@ -336,11 +342,14 @@ PerAgentSubprocessWrapper = PerAgentProcessWrapper
 """The first name of `PerAgentProcessWrapper`."""
 
 
-def _shared_out(groups: list[list[Agent]], num_workers: int) -> dict[int, list[Agent]]:
-    """The agents of each worker: large groups first, each to the worker that has the fewest agents."""
+def _shared_out(groups: list[list[Agent]], num_workers: int, others: Mapping[int, int]) -> dict[int, list[Agent]]:
+    """The agents of each worker: large groups first, each to the worker that has the fewest agents.
+
+    `others`: how many agents of other wrappers live in each worker.
+    """
     held: dict[int, list[Agent]] = {worker: [] for worker in range(num_workers)}
     for group in sorted(groups, key=len, reverse=True):
-        held[min(held, key=lambda worker: len(held[worker]))].extend(group)
+        held[min(held, key=lambda worker: len(held[worker]) + others.get(worker, 0))].extend(group)
     return {worker: agents for worker, agents in held.items() if agents}
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -14,10 +17,10 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from threadpoolctl import threadpool_info
 
 import parallel_envs
-from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, evaluate
-from parallel_envs.evaluation.settings import check_jobs, strategy_of
+from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, evaluate
+from parallel_envs.evaluation.settings import check_jobs, shared_processes, strategies_of
 from parallel_envs.evaluation.threads import one_thread
-from parallel_envs.policies import AgentPolicy, PolicySpec
+from parallel_envs.policies import AgentPolicy, MultiAgentPolicy, PolicySpec
 from tests.evaluation.stages import Counting, Course
 
 
@@ -44,6 +47,7 @@ def test_settings_tell_what_the_numbers_depend_on() -> None:
             }
         },
         "parallel_policy": "sequential",
+        "strategy": None,
         "action_timeout": None,
         "lateness_budget": 5.0,
         "episode_timeout": None,
@@ -69,7 +73,16 @@ def test_settings_tell_what_the_numbers_depend_on() -> None:
         ({"episode_timeout": "soon"}, "episode_timeout='soon'"),
         ({"parallel_policy": "proces"}, "parallel_policy='proces' is unknown"),
         ({"parallel_policy": 3}, "parallel_policy=3"),
-        ({"parallel_policy": "process", "jobs": 2}, "would start processes inside each of 2 workers"),
+        ({"parallel_policy": "process", "jobs": 1}, "jobs=1 is one process, .* Give jobs=2 or more, or jobs=0"),
+        ({"strategy": {"red": "process"}, "jobs": 1}, "jobs=1 is one process"),
+        ({"parallel_policy": True, "strategy": "batch"}, "both name a strategy for all agents"),
+        ({"strategy": 3}, "strategy=3 is neither a name nor a dict"),
+        ({"strategy": {"red": "proces"}}, "strategy='proces' of the agent 'red' is unknown.*Did you mean 'process'"),
+        (
+            {"strategy": {"rde": "thread"}},
+            "strategy names the agent 'rde'.* only 'red', 'blue', 'green'. Did you mean 'red'",
+        ),
+        ({"num_agents": 0}, "num_agents=0 is not a whole number from 1 up"),
         ({"info_keys": "score"}, "Give a list of names"),
         ({"proportions": [1, 1]}, "2 proportions were given for 1 policies"),
     ],
@@ -144,7 +157,137 @@ def test_no_more_workers_than_episodes() -> None:
     ("given", "expected"), [(False, "sequential"), (True, "auto"), ("thread", "thread"), ("process", "process")]
 )
 def test_strategies_by_name(given: Any, expected: str) -> None:
-    assert strategy_of(given, 0) == expected
+    assert strategies_of(given, None) == (expected, {})
+
+
+@pytest.mark.parametrize(
+    ("strategies", "jobs", "num_episodes", "expected"),
+    [
+        (["sequential", "thread"], 4, 10, (4, 0)),
+        (["sequential"], 16, 3, (3, 0)),
+        (["auto"], 4, 10, (4, 0)),  # episodes come first
+        (["auto"], 4, 2, (2, 1)),  # and agents share what is left
+        (["auto", "batch"], 8, 3, (3, 1)),
+        (["process"], 4, 10, (2, 1)),
+        (["process", "auto"], 2, 10, (1, 1)),
+        (["process"], 9, 2, (2, 3)),
+        (["process"], 9, 0, (0, 0)),
+        (["process"], 0, 10, (0, 0)),
+    ],
+)
+def test_episodes_and_agents_share_the_jobs(
+    strategies: list[str], jobs: int, num_episodes: int, expected: tuple[int, int]
+) -> None:
+    workers, own = shared_processes(strategies, jobs, num_episodes)
+    assert (workers, own) == expected
+    assert workers * (1 + own) <= jobs
+
+
+@pytest.mark.parametrize(("jobs", "episodes", "strategy"), [(4, 5, "process"), (4, 1, "process"), (3, 5, "auto")])
+def test_no_more_processes_work_than_there_are_jobs(jobs: int, episodes: int, strategy: str, tmp_path: Path) -> None:
+    def act(observation: Any) -> int:
+        (tmp_path / f"policy {os.getpid()}").touch()
+        return 0
+
+    class Noting(Course):
+        def step(self, actions: Any) -> Any:
+            (tmp_path / f"env {os.getpid()}").touch()
+            return super().step(actions)
+
+    found = evaluate({"m": Noting}, {"it": act}, episodes, jobs=jobs, parallel_policy=strategy)
+    assert found.failures == ()
+    seen = [path.name.split() for path in tmp_path.iterdir()]
+    assert len({pid for _, pid in seen} - {str(os.getpid())}) <= jobs
+    if strategy == "process":
+        envs, policies = ({pid for kind, pid in seen if kind == wanted} for wanted in ("env", "policy"))
+        assert policies - envs, "agents acted in processes of their own"
+
+
+def test_a_process_of_agents_that_dies_costs_its_episode_one_attempt(tmp_path: Path) -> None:
+    class Noting(Course):
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            (tmp_path / f"env {os.getpid()}").touch()
+            return super().reset(seed, options)
+
+    def dying_once(observation: Any) -> int:
+        if not (tmp_path / f"env {os.getpid()}").exists():
+            with contextlib.suppress(FileExistsError):
+                (tmp_path / "burnt").touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    found = evaluate({"m": Noting}, {"it": dying_once}, 4, jobs=4, parallel_policy="process")
+    assert found.failures == ()
+    assert sorted(record.attempts for record in found.episodes) == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("jobs", [0, 4])
+def test_each_agent_has_a_strategy_of_its_own(jobs: int, tmp_path: Path) -> None:
+    plain = evaluate({"m": Course}, Counting(), 3)
+    asked = {"red": "process", "green": "auto", "blue": "thread"}
+    policies = PolicySpec("tests.evaluation.stages:Counting")
+    found = evaluate({"m": Course}, {"Counting": policies}, 3, jobs=jobs, strategy=asked, save=tmp_path / "r.json")
+    assert [one.returns for one in found.episodes] == [one.returns for one in plain.episodes]
+    assert found.settings["strategy"] == asked
+    named = found.strategies["m"]
+    assert (named["red"], named["blue"]) == ("process", "thread")
+    assert named["green"] in ("sequential", "batch")
+    assert f"{named['green']} of " in found.why["m"]
+    read = EvaluationResult.from_json(tmp_path / "r.json")
+    assert (read.strategies, read.why) == (found.strategies, found.why)
+    table = " ".join(found.to_table().split())
+    assert "Strategies in m: process: red; " in table
+    assert found.why["m"] in table
+    assert "Strategies" not in plain.to_table()
+    assert plain.strategies == {"m": dict.fromkeys(("red", "blue", "green"), "sequential")}
+    again = evaluate({"m": Course}, {"Counting": policies}, 4, strategy=asked, resume=tmp_path / "r.json")
+    assert again.episodes[:3] == found.episodes
+    with pytest.raises(BadEvaluation, match="was made with strategy="):
+        evaluate({"m": Course}, {"Counting": policies}, 4, resume=tmp_path / "r.json")
+
+
+def test_a_policy_that_cannot_be_pickled_is_told_to_act_here() -> None:
+    with pytest.warns(RuntimeWarning, match="cannot be pickled"):
+        found = evaluate(
+            {"m": Course},
+            {"locked": PolicySpec("tests.evaluation.test_evaluating:Unpicklable")},
+            1,
+            parallel_policy="process",
+        )
+    assert set(found.strategies["m"].values()) == {"sequential"}
+    assert found.why["m"] == "Not in processes, since their policies cannot be pickled: red, blue, green."
+
+
+class Unpicklable(AgentPolicy):
+    def __init__(self) -> None:
+        self.events = (one for one in "abc")
+
+    def __deepcopy__(self, memo: Any) -> Unpicklable:
+        return Unpicklable()
+
+    def step(self, observation: Any) -> int:
+        return 1
+
+
+def test_agents_that_share_something_have_one_strategy() -> None:
+    with pytest.raises(BadEvaluation, match=r"share an object, but their strategies are \['process', 'sequential'\]"):
+        evaluate({"m": Course}, SharedMemory(), 1, strategy={"red": "process"})
+
+
+class SharedMemory(MultiAgentPolicy):
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def agent_policy(self, agent: Any) -> AgentPolicy:
+        return Remembering(self.seen)
+
+
+class Remembering(AgentPolicy):
+    def __init__(self, seen: list[Any]) -> None:
+        self.seen = seen
+
+    def step(self, observation: Any) -> int:
+        return 0
 
 
 def test_the_caller_has_as_many_threads_afterwards_as_before() -> None:

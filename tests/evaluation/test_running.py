@@ -11,6 +11,7 @@ from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, Failure, cand
 from parallel_envs.evaluation.crew import Done, Task
 from parallel_envs.evaluation.rehearsal import Rehearsal
 from parallel_envs.evaluation.running import Episodes, Rehearsals
+from parallel_envs.evaluation.settings import PlaySettings
 from parallel_envs.evaluation.work import Order, work_list
 
 BROKEN = Failure(kind="env", error_type="ValueError", message="injected", where="step 2")
@@ -57,7 +58,7 @@ def taken(work: Any) -> Task:
 
 @pytest.mark.parametrize(("num_workers", "expected"), [(1, "ab"), (2, "ab"), (3, "aba"), (5, "ababa")])
 def test_each_mission_is_rehearsed_and_no_worker_is_idle(num_workers: int, expected: str) -> None:
-    work = Rehearsals(orders("a", "b"), "sequential", num_workers)
+    work = Rehearsals(orders("a", "b"), PlaySettings(), num_workers)
     found = [taken(work).args[0] for _ in expected]
     assert work.next() is None
     assert "".join(order.mission for order in found) == expected
@@ -65,7 +66,7 @@ def test_each_mission_is_rehearsed_and_no_worker_is_idle(num_workers: int, expec
 
 
 def test_the_first_answer_counts() -> None:
-    work = Rehearsals(orders("a"), "auto", 2)
+    work = Rehearsals(orders("a"), PlaySettings(strategy="auto"), 2)
     first, second = taken(work), taken(work)
     assert not work.settle(Done(second, Rehearsal(mission="a", strategy="batch")))
     assert not work.settle(Done(first, Rehearsal(mission="a", strategy="thread")))
@@ -74,14 +75,14 @@ def test_the_first_answer_counts() -> None:
 
 @pytest.mark.parametrize(("asked", "left"), [("auto", "sequential"), ("thread", "thread")])
 def test_a_rehearsal_that_is_not_answered_says_nothing(asked: str, left: str) -> None:
-    work = Rehearsals(orders("a"), asked, 1)
+    work = Rehearsals(orders("a"), PlaySettings(strategy=asked), 1)
     assert work.settle(Done(taken(work), failure=DEAD)), "the worker is not to be trusted"
     assert work.found["a"].strategy == left
     work.check(candidates_of("random"))
 
 
 def test_problems_are_told_together() -> None:
-    work = Rehearsals(orders("a", "b", "c"), "sequential", 1)
+    work = Rehearsals(orders("a", "b", "c"), PlaySettings(), 1)
     for problem in ("first", None, "third"):
         task = taken(work)
         work.settle(Done(task, Rehearsal(mission=task.args[0].mission, problem=problem)))
@@ -91,14 +92,14 @@ def test_problems_are_told_together() -> None:
 
 @pytest.mark.parametrize(("agents", "proportions"), [(1, None), (3, [100, 1]), (2, [1, 1e-9])])
 def test_a_policy_that_no_agent_would_get_is_refused(agents: int, proportions: list[float] | None) -> None:
-    work = Rehearsals(orders("a"), "sequential", 1)
+    work = Rehearsals(orders("a"), PlaySettings(), 1)
     work.settle(Done(taken(work), Rehearsal(mission="a", agents=tuple(range(agents)))))
     with pytest.raises(BadEvaluation, match=f"share at most {agents} agents, so 'noop' would never play"):
         work.check(candidates_of({"random": "random", "noop": "noop"}, proportions))
 
 
 def test_a_policy_that_plays_in_one_of_the_missions_is_accepted() -> None:
-    work = Rehearsals(orders("small", "large"), "sequential", 2)
+    work = Rehearsals(orders("small", "large"), PlaySettings(), 2)
     for number in (1, 2):
         task = taken(work)
         work.settle(Done(task, Rehearsal(mission=task.args[0].mission, agents=tuple(range(number)))))

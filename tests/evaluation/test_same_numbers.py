@@ -98,7 +98,16 @@ def test_an_episode_is_the_same_whatever_else_is_played(reference: dict[str, Eva
 
 @pytest.mark.parametrize(
     ("strategy", "jobs"),
-    [("sequential", 0), ("thread", 0), ("batch", 0), (True, 0), ("process", 0), ("thread", 2), ("auto", 2)],
+    [
+        ("sequential", 0),
+        ("thread", 0),
+        ("batch", 0),
+        (True, 0),
+        ("process", 0),
+        ("thread", 2),
+        ("auto", 2),
+        ("process", 4),
+    ],
 )
 def test_strategies_play_the_same(reference: dict[str, EvaluationResult], strategy: Any, jobs: int) -> None:
     chance = evaluate(COURSES[:1], {**drawn_by_chance(), "drawing": "random"}, 3, jobs=jobs, **SETTINGS)

@@ -106,3 +106,37 @@ class Unsaid(Constant):
 
     def step(self, observation: Any) -> Any:
         return unpicklable() if isinstance(observation, str) else super().step(observation)
+
+
+class Scoring:
+    """Acts for many at once, and keeps how many it was asked for in each call."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def step(self, observation: Any) -> Any:
+        return self.step_batch(np.asarray(observation)[None])[0]
+
+    def step_batch(self, observations: Any) -> Any:
+        self.counts.append(len(observations))
+        return observations.sum(1)
+
+
+def test_agents_that_are_asked_one_by_one_are_batched_when_the_first_is_received(seat: Seat) -> None:
+    shared = Scoring()
+    wrapper = seat("batch", dict.fromkeys("abc", shared))
+    agents = handles(wrapper, "abc")
+    for turn in range(3):
+        for place, agent in enumerate(agents):
+            agent.send(np.full(2, place + turn))
+        assert [agent.recv() for agent in reversed(agents)] == [2 * (place + turn) for place in (2, 1, 0)]
+    assert shared.counts == [3, 3, 3]
+    agents[0].send(SEEN)
+    assert agents[1].step(SEEN + 1) == 2, "one that was asked is computed with the next that is waited for"
+    assert agents[0].recv() == 0
+    assert shared.counts == [3, 3, 3, 2]
+    assert [agent.tally.turns for agent in agents] == [4, 4, 3]
+    wrapper.send(dict.fromkeys("ab", SEEN))
+    wrapper.abandon()
+    assert agents[2].step(SEEN) == 0
+    assert shared.counts == [3, 3, 3, 2, 1], "a turn that was given up is not computed"

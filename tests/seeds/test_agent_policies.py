@@ -1,0 +1,159 @@
+"""The commands that this package promises for evaluating several agents' policies in parallel.
+
+Each test runs the lines that it quotes. They were written for a tool called `cogames`, whose command is `parallel-envs`
+here, and for its mission `machina_1`, in whose place a module of that name makes a small mission: a module on Python's
+path that has `parallel_env` is a mission.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parallel_envs.evaluation import EvaluationResult
+
+MISSION = '''
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from pettingzoo import ParallelEnv
+
+
+class parallel_env(ParallelEnv):
+    """Agents that are paid the number of their action."""
+
+    metadata = {"name": "machina_1"}
+
+    def __init__(self, num_agents=2, max_cycles=20):
+        self.possible_agents = [f"agent_{number}" for number in range(num_agents)]
+        self.agents, self.max_cycles = [], max_cycles
+
+    def observation_space(self, agent):
+        return Box(-1.0, 1.0, (3,), np.float32)
+
+    def action_space(self, agent):
+        return Discrete(5)
+
+    def reset(self, seed=None, options=None):
+        self.generator, self.elapsed = np.random.default_rng(seed), 0
+        self.agents = list(self.possible_agents)
+        return self._seen(), {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        self.elapsed += 1
+        rewards = {agent: float(actions[agent]) for agent in self.agents}
+        over = dict.fromkeys(self.agents, self.elapsed == self.max_cycles)
+        told = self._seen(), rewards, dict.fromkeys(self.agents, False), over, {agent: {} for agent in self.agents}
+        self.agents = [] if self.elapsed == self.max_cycles else self.agents
+        return told
+
+    def _seen(self):
+        return {agent: self.generator.uniform(-1, 1, 3).astype(np.float32) for agent in self.agents}
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "machina_1.py").write_text(MISSION, encoding="utf-8")
+    return tmp_path
+
+
+def run(folder: Path, line: str, *words: str) -> tuple[str, EvaluationResult]:
+    """Run a line of a block, with a file for its results. Return what is printed, and the results."""
+    tool, *given = shlex.split(line)
+    assert tool == "cogames"
+    command = [sys.executable, "-m", "parallel_envs", *given, *words, "--output", "results.json"]
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    ran = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, check=False, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout, EvaluationResult.from_json(folder / "results.json")
+
+
+def commands(block: str) -> list[str]:
+    return [line for line in block.strip().splitlines() if line and not line.startswith("#")]
+
+
+def returns(result: EvaluationResult) -> list[Any]:
+    assert result.failures == ()
+    assert result.missing == ()
+    return [record.returns for record in result.episodes]
+
+
+def test_agent_level_parallelization(folder: Path) -> None:
+    block = """
+cogames eval -m machina_1 -p random --cogs 4 --parallel-policy
+"""
+    (line,) = commands(block)
+    printed, found = run(folder, line)
+    agents = [f"agent_{number}" for number in range(4)]
+    assert list(found.episodes[0].returns) == agents
+    (chosen,) = found.strategies.values()
+    assert list(chosen) == agents
+    assert "Strategies in machina_1?num_agents=4: " in printed
+    _, sequential = run(folder, line.removesuffix(" --parallel-policy"))
+    assert returns(found) == returns(sequential)
+
+
+def test_episode_level_parallelization(folder: Path) -> None:
+    block = """
+cogames eval -m machina_1 -p random --episodes 10 --jobs 4
+"""
+    (line,) = commands(block)
+    printed, found = run(folder, line)
+    assert "machina_1" in printed
+    assert [(record.mission, record.episode) for record in found.episodes] == [("machina_1", n) for n in range(10)]
+    assert len(found.worker_bytes) == 4
+    _, sequential = run(folder, line.replace("--jobs 4", "--jobs 0"))
+    assert returns(found) == returns(sequential)
+
+
+def test_all_ways_and_both_together(folder: Path) -> None:
+    block = """
+# Agent-level parallelization
+cogames eval -m machina_1 -p random --cogs 4 --parallel-policy
+
+# Episode-level parallelization
+cogames eval -m machina_1 -p random --episodes 10 --jobs 4
+
+# Combined (three-level parallelization)
+cogames eval -m machina_1 -p random --cogs 4 --episodes 10 --jobs 4 --parallel-policy
+"""
+    agents, episodes, combined = [run(folder, line)[1] for line in commands(block)]
+    assert returns(combined) == returns(agents)
+    assert len(returns(episodes)) == 10
+    assert len(combined.worker_bytes) == 4
+
+
+def test_agents_in_processes_share_the_jobs_with_episodes(folder: Path) -> None:
+    line = "cogames eval -m machina_1 -p random --cogs 4 --episodes 10 --jobs 4 --parallel-policy"
+    _, sequential = run(folder, line.removesuffix(" --parallel-policy"))
+    _, found = run(folder, line, "process")
+    assert returns(found) == returns(sequential)
+    assert len(found.worker_bytes) == 2, "and each has one process for its agents"
+    assert found.strategies == {"machina_1?num_agents=4": {f"agent_{n}": "process" for n in range(4)}}
+
+
+def test_several_missions_at_once(folder: Path) -> None:
+    (folder / "machina_2.py").write_text(MISSION, encoding="utf-8")
+    line = "cogames eval -m machina_1 -m machina_2 -p random --cogs 4 --episodes 2 --jobs 4 --parallel-policy"
+    _, found = run(folder, line)
+    assert len(found.worker_bytes) == 4, "episodes of both missions are played side by side"
+    assert len(returns(found)) == 4
+
+
+def test_some_agents_in_threads_others_in_processes(folder: Path) -> None:
+    line = "cogames eval -m machina_1 -p random --cogs 4 --strategy agent_0=process --strategy agent_1=thread"
+    _, found = run(folder, line)
+    chosen = {"agent_0": "process", "agent_1": "thread", "agent_2": "sequential", "agent_3": "sequential"}
+    assert found.strategies == {"machina_1?num_agents=4": chosen}
+    assert json.loads((folder / "results.json").read_text())["strategies"] == found.strategies
+    _, sequential = run(folder, "cogames eval -m machina_1 -p random --cogs 4")
+    assert returns(found) == returns(sequential)
