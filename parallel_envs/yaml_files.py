@@ -15,7 +15,12 @@ from typing import Any
 
 from parallel_envs.spelling import nearest
 
-__all__ = ["DEEPEST", "MOST_VALUES", "content_of", "settings_in", "value_of"]
+__all__ = ["DEEPEST", "MOST_VALUES", "BadSettings", "content_of", "settings_in", "value_of"]
+
+
+class BadSettings(ValueError):
+    """Settings that cannot be run. The text has a line for each mistake, and says where it is."""
+
 
 DEEPEST = 50
 """Blocks and lists within one another."""

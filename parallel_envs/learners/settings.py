@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from parallel_envs.learners.setting_mistakes import told
-from parallel_envs.yaml_files import DEEPEST, settings_in, value_of
+from parallel_envs.yaml_files import DEEPEST, BadSettings, settings_in, value_of
 
 OnFailure = Literal["restart", "raise"]
 UpdateMode = Literal["sequential", "thread", "process", "fused", "auto"]
@@ -58,10 +58,6 @@ STEP_TIMEOUT, RESET_TIMEOUT, START_TIMEOUT = 300.0, 600.0, 600.0
 minutes are a hang, and all that a night's run loses to one. A reset may load maps, and a start may start servers."""
 
 WHY_SIMULTANEOUS = "learners need all agents' actions at once, so environments that take turns cannot be trained in"
-
-
-class BadSettings(ValueError):
-    """Settings that cannot be run. The text has a line for each mistake, and says where it is."""
 
 
 class _Strict(BaseModel):
