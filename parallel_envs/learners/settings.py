@@ -235,15 +235,30 @@ def _check_undoes_none(override: str, earlier: Sequence[str]) -> None:
             )
 
 
-def _replace(content: dict[str, Any], override: str) -> None:
+def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return what `seed=3` and `train.num_iters=10` say, by the names before the `=`."""
+    said = {}
+    for number, override in enumerate(overrides):
+        _check_undoes_none(override, overrides[:number])
+        path, value = _read_override(override)
+        said[".".join(path)] = value
+    return said
+
+
+def _read_override(override: str) -> tuple[list[str], Any]:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise BadSettings(f"The override {override!r} has not the form key=value, as in seed=3.")
-    *path, last = key.split(".")
-    if len(path) > DEEPEST:
+    path = key.split(".")
+    if len(path) > DEEPEST + 1:
         raise BadSettings(f"The override {override[:80]}... leads into more than {DEEPEST} blocks within one another.")
+    return path, value_of(text, f"The value of the override {override!r}", BadSettings)
+
+
+def _replace(content: dict[str, Any], override: str) -> None:
+    (*path, last), value = _read_override(override)
     for step in path:
         content = content.setdefault(step, {})
         if not isinstance(content, dict):
             raise BadSettings(f"The override {override!r} leads into `{step}`, which holds no settings.")
-    content[last] = value_of(text, f"The value of the override {override!r}", BadSettings)
+    content[last] = value

@@ -261,7 +261,7 @@ class Learner(Player):
             self._end_iteration(run, stats)
 
     def _end_iteration(self, run: Run, stats: Mapping[str, float]) -> None:
-        """Count an iteration that was learnt from, write down what came of it, and save a checkpoint where one is due."""
+        """Count an iteration, write down what came of it, and save a checkpoint where one is due."""
         self.num_iters_done += 1
         told = {"return": float(self.last_rollouts.total_rewards.mean()), **stats}
         self.log_train_stats(run, {**told, "skipped": float(self.agent.counters["skipped"])})
