@@ -67,18 +67,19 @@ class Player(ClosedAtExit):
     # ---- what there is ----------------------------------------------------------------------------------------------
 
     def _env_words(self) -> dict[str, Any]:
-        """The arguments of `init_env`: all that it names, and others that are not as by default.
+        """The arguments of `init_env`: all that it names, and others that are not as by default, and `env_type`.
 
         A subclass's `init_env` that passes its `**kwargs` on to `make_env` is given what environments are made with by
         name: `env_kwargs`, and what the agent is to see.
         """
         block, words = self.settings.env, self.settings.env.model_dump()
         names, fields = inspect.signature(self.init_env).parameters, type(block).model_fields
-        words = {name: value for name, value in words.items() if name in names or value != fields[name].default}
+        heeded = {*names, "env_type"}
+        words = {name: value for name, value in words.items() if name in heeded or value != fields[name].default}
         if "env_kwargs" in names:
             return words
-        shown = {name: value for name, value in shown_to(self.agent_arch).items() if value}
-        return {**words, **shown, **words.pop("env_kwargs", {})}
+        env_kwargs = words.pop("env_kwargs", {})
+        return {**words, **{name: value for name, value in shown_to(self.agent_arch).items() if value}, **env_kwargs}
 
     @one_thread
     def init_env(
