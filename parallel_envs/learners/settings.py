@@ -20,7 +20,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from parallel_envs.learners.setting_mistakes import told
-from parallel_envs.yaml_files import DEEPEST, BadSettings, settings_in, value_of
+from parallel_envs.yaml_files import DEEPEST, settings_in, value_of
+from parallel_envs.yaml_files import BadSettings as BadSettings
 
 OnFailure = Literal["restart", "raise"]
 UpdateMode = Literal[

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from parallel_envs.groups import EnvStateManager
-from parallel_envs.groups.settings import BadSettings
+from parallel_envs.groups.failures import BadSettings
 from parallel_envs.testing import assert_same_batch
 
 CONFIGURATION = """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -102,6 +102,12 @@ def changed(**words: Any) -> dict[str, Any]:
 
 def weights(made: IndependentLearners) -> dict[str, Any]:
     return {agent: state["arrays"]["weights"] for agent, state in made.states().items()}
+
+
+def pay(agent: Any, change: Callable[[Any], Any]) -> None:
+    """Have one agent see other rewards than the environments return."""
+    observe = agent.observe
+    agent.observe = lambda *given: observe(*given[:3], change(given[3]), *given[4:])
 
 
 # ---- the configuration ----------------------------------------------------------------------------------------------
@@ -231,7 +237,7 @@ def test_no_two_agents_share_a_buffer_or_a_network() -> None:
                 assert one.model.brain is not other.model.brain
                 for name, array in one.state()["memory"]["arrays"].items():
                     assert not np.shares_memory(array, other.state()["memory"]["arrays"][name])
-                assert not np.shares_memory(*(each.brain.strip.weights.numpy() for each in (one, other)))
+                assert not np.shares_memory(one.brain.strip.weights.numpy(), other.brain.strip.weights.numpy())
 
 
 def test_an_agent_learns_from_its_own_experience_only() -> None:
@@ -239,12 +245,7 @@ def test_an_agent_learns_from_its_own_experience_only() -> None:
     results = []
     for scale in (1.0, 100.0):
         with learners(DQN, parallel=changed(async_learning=False, parallel_actions=False)) as made:
-            observe = made.agents["agent_2"].observe
-
-            def paid(*given: Any, observe: Any = observe, scale: float = scale) -> None:
-                observe(*given[:3], given[3] * scale, *given[4:])
-
-            made.agents["agent_2"].observe = paid  # type: ignore[method-assign]  # for this agent alone
+            pay(made.agents["agent_2"], partial(np.multiply, scale))
             made.train(STEPS)
             results.append(weights(made))
     for agent in ("agent_0", "agent_1"):
@@ -311,7 +312,8 @@ def test_losses_are_added_up_and_the_same_by_every_way_to_learn() -> None:
     for mode in ("sequential", "process", "thread"):
         losses: list[float] = []
         with learners(UNLIKE, update_mode=mode, workers=2) as made:
-            made.train(STEPS, on_update=lambda made, to=losses: to.append(sum(_losses(made))))
+            add = losses.append
+            made.train(STEPS, on_update=lambda made, add=add: add(sum(_losses(made))))  # type: ignore[misc]  # bound
         totals[mode] = losses
     assert totals["sequential"]
     assert totals["process"] == totals["thread"] == totals["sequential"]
@@ -323,12 +325,7 @@ def _losses(made: IndependentLearners) -> list[float]:
 
 def test_a_failure_of_one_agents_training_leaves_the_others_learnt() -> None:
     with learners(UNLIKE, parallel=changed(async_learning=False)) as made:
-        observe = made.agents["agent_0"].observe
-        made.agents["agent_0"].observe = (
-            lambda *given: observe(  # type: ignore[method-assign]  # for it alone
-                *given[:3], given[3] + np.inf, *given[4:]
-            )
-        )
+        pay(made.agents["agent_0"], lambda rewards: rewards + np.inf)
         made.train(STEPS)
         counters = {agent: one.counters for agent, one in made.agents.items()}
     assert (counters["agent_0"]["updates"], counters["agent_0"]["skipped"] > 0) == (0, True)
@@ -391,7 +388,7 @@ class ThreadSafeBuffer(Buffer):
 
 def test_a_thread_safe_buffer_holds_whole_steps_only() -> None:
     """The plan's own class; `agents[i].model.memory` of learners is shown likewise below."""
-    memory = ThreadSafeBuffer(64)
+    memory: Any = ThreadSafeBuffer(64)  # type: ignore[no-untyped-call]  # as it is printed
     memory.add(1, 1, 1, 1)
     writer = threading.Thread(target=lambda: [memory.add(n, n, n, n) for n in range(2_000)])
     writer.start()
@@ -434,7 +431,7 @@ def test_a_snapshot_of_a_buffer_stays_as_it_was() -> None:
         made.train(STEPS)
         for own, before in zip(snapshots, kept, strict=True):
             assert_same_batch(own["arrays"], before)
-    buffer = ThreadSafeBuffer(4)
+    buffer: Any = ThreadSafeBuffer(4)  # type: ignore[no-untyped-call]  # as it is printed
     buffer.add(1, 2, 3, 0)
     snapshot = buffer.get_buffer_snapshot()
     buffer.add(5, 6, 7, 1)

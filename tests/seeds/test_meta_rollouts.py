@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ logger = Messages()
 
 class Learner(parallel_envs.learners.Learner):
     # In learner.py init_env method:
-    def init_env(  # type: ignore[no-untyped-def,override]  # as it is printed
+    def init_env(  # type: ignore[no-untyped-def]  # as it is printed
         self,
         env_type,
         env_name,
@@ -92,7 +91,7 @@ class Learner(parallel_envs.learners.Learner):
         )
 
     # In learner.py train method:
-    def train(self):  # type: ignore[no-untyped-def,override]
+    def train(self) -> None:  # type: ignore[override]  # returns nothing, as it is printed
         self._start_training()
 
         # Initial pool collection
@@ -188,11 +187,14 @@ def test_it_falls_back_to_sequential_collection_and_comes_to_the_same(arch: str,
     assert_same_batch(results[1], results[0])
 
 
+FURTHER: dict[str, Any] = {"train.num_iters": 3}
+
+
 def test_its_run_can_be_resumed(tmp_path: Path) -> None:
     with Learner(settings("GridNavi-v0", tmp_path / "run")) as learner:
         learner.train()
         weights = learner.agent.brain.strip.weights.numpy().copy()
-    with Learner.resume(tmp_path / "run", **{"train.num_iters": 3}) as learner:
+    with Learner.resume(tmp_path / "run", **FURTHER) as learner:
         np.testing.assert_array_equal(learner.agent.brain.strip.weights.numpy(), weights)
         learner.train()
         assert learner.num_iters_done == 3
@@ -224,7 +226,7 @@ def test_an_init_env_that_adds_to_ours_gets_all_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_environments_of_a_family_agree_on_its_tasks(family: str) -> None:
-    max_rollouts, numbers = 2, {"num_train_tasks": 5, "num_eval_tasks": 4, "horizon": SHORT}
+    max_rollouts, numbers = 2, dict[str, Any](num_train_tasks=5, num_eval_tasks=4, horizon=SHORT)
     one = make_env(family, max_rollouts, seed=1, **numbers)
     other = make_env(family, max_rollouts, seed=2, **numbers)
     with contextlib.closing(make_parallel_env(family, max_rollouts, num_workers=2, seed=0, **numbers)) as many:
@@ -277,13 +279,15 @@ def test_numbers_that_cannot_be_are_refused(env_id: str, numbers: Any, words: st
 
 
 def test_a_misspelt_family_is_named() -> None:
-    for make in (make_env, lambda *given: make_parallel_env(*given, num_workers=1)):
-        with pytest.raises(gym.error.NameNotFound, match="Did you mean 'GridNavi-v0'"):
-            make("GridNav-v0", 2)
+    with pytest.raises(gym.error.NameNotFound, match="Did you mean 'GridNavi-v0'"):
+        make_env("GridNav-v0", 2)
+    with pytest.raises(gym.error.NameNotFound, match="Did you mean 'GridNavi-v0'"):
+        make_parallel_env("GridNav-v0", 2, num_workers=1)
 
 
 def test_an_id_that_the_user_has_registered_goes_first() -> None:
-    gym.register("GridNavi-v0", entry_point=Numbered, kwargs={"num_train_tasks": 1})
+    numbered: Any = Numbered
+    gym.register("GridNavi-v0", entry_point=numbered, kwargs={"num_train_tasks": 1})
     try:
         assert isinstance(make_env("GridNavi-v0", 2).unwrapped, Numbered)
     finally:
@@ -294,14 +298,13 @@ def test_an_id_that_the_user_has_registered_goes_first() -> None:
 # ---- the steps of a collection --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def parallel_env() -> Iterator[ParallelEnvManager]:
-    envs = make_parallel_env("GridNavi-v0", 2, num_workers=2, seed=0, num_train_tasks=6, num_eval_tasks=3)
-    yield envs
-    envs.close()
+def test_tasks_and_steps_are_sent_to_each_worker() -> None:
+    numbers: dict[str, Any] = {"num_train_tasks": 6, "num_eval_tasks": 3}
+    with make_parallel_env("GridNavi-v0", 2, num_workers=2, seed=0, **numbers) as parallel_env:
+        collect_by_hand(parallel_env)
 
 
-def test_tasks_and_steps_are_sent_to_each_worker(parallel_env: ParallelEnvManager) -> None:
+def collect_by_hand(parallel_env: ParallelEnvManager) -> None:
     num_workers, train_tasks = 2, parallel_env.get_attr("train_tasks")[0]
     asked = []
     # In collect_rollouts_parallel:

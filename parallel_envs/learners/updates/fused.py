@@ -83,7 +83,7 @@ def pays(brains: Mapping[Agent, Brain]) -> bool:
 def _work_of(brain: Brain) -> int:
     """Multiplications of a step, about: parameters times rows."""
     config: Any = brain.algorithm.config
-    rows = getattr(config, "minibatch_size", None) or getattr(config, "batch_size", _USUAL_ROWS)
+    rows: int = getattr(config, "minibatch_size", 0) or getattr(config, "batch_size", _USUAL_ROWS)
     return int(brain.strip.weights.numel() * rows)
 
 
