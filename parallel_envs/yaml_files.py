@@ -4,23 +4,33 @@ Such a file says what JSON can say: text, numbers, true, false, null, lists, and
 (`2024-01-01`), as it will be when the settings have been written down and read again, and tags such as `!!binary` or
 `!!python/...` are refused. So is what would take more memory or stack to read than any settings need: blocks within
 blocks beyond `DEEPEST`, blocks that contain themselves, and aliases that stand for more than `MOST_VALUES` in all.
+
+A line with nothing but `...`, by which guides leave out the settings that do not matter there, is no mistake. It says
+nothing, so those settings have their defaults.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from parallel_envs.spelling import nearest
 
-__all__ = ["DEEPEST", "MOST_VALUES", "content_of", "settings_in", "value_of"]
+__all__ = ["DEEPEST", "MOST_VALUES", "BadSettings", "content_of", "settings_in", "value_of"]
+
+
+class BadSettings(ValueError):
+    """Settings that cannot be run. The text has a line for each mistake, and says where it is."""
+
 
 DEEPEST = 50
 """Blocks and lists within one another."""
 MOST_VALUES = 100_000
 """In a file, with every alias (`*name`) counted as what it stands for."""
+_LEFT_OUT = re.compile(r"^[ \t]*\.\.\.[ \t]*(#.*)?$", re.MULTILINE)
 
 
 def content_of(path: str | Path, mistake: type[Exception]) -> Any:
@@ -39,7 +49,13 @@ def value_of(text: str, what: str, mistake: type[Exception]) -> Any:
     import yaml
 
     try:
-        return yaml.load(text, Loader=_loader())
+        try:
+            return yaml.load(text, Loader=_loader())
+        except yaml.YAMLError:
+            rest = re.sub(_LEFT_OUT, "", text)  # only now: in a text of several lines, `...` is a part of that text
+            if rest == text:
+                raise
+            return yaml.load(rest, Loader=_loader())
     except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
         # PyYAML lets errors of Python's own through for numbers that it cannot read: `0b_`, 5,000 digits.
         raise mistake(f"{what} is not YAML: {error}") from error

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from parallel_envs.yaml_files import content_of, settings_in
+from parallel_envs.yaml_files import content_of, settings_in, value_of
 
 
 class Mistake(Exception):
@@ -101,3 +101,19 @@ def test_fifty_blocks_within_one_another_are_read(tmp_path: Path) -> None:
 def test_names_that_no_file_has_are_the_readers_mistake(name: str, tmp_path: Path) -> None:
     with pytest.raises(Mistake, match="cannot be read"):
         content_of(tmp_path / name, Mistake)
+
+
+@pytest.mark.parametrize("left_out", ["  ...", "...", "  ...   # and so on"])
+def test_a_line_of_three_dots_says_nothing(left_out: str) -> None:
+    text = f"env:\n  name: a\ntrain:\n  steps: 3\n{left_out}\nseed: 1\n"
+    assert value_of(text, "it", Mistake) == {"env": {"name": "a"}, "train": {"steps": 3}, "seed": 1}
+
+
+def test_three_dots_stay_where_they_are_a_text() -> None:
+    text = "prompt: |\n  first\n  ...\n  last\nlist:\n  - ...\n"
+    assert value_of(text, "it", Mistake) == {"prompt": "first\n...\nlast\n", "list": ["..."]}
+
+
+def test_a_mistake_beside_three_dots_is_told_where_it_stands() -> None:
+    with pytest.raises(Mistake, match=r"(?s)it is not YAML.*line 5"):
+        value_of("a:\n  b: 2\n  ...\nc: [\n", "it", Mistake)

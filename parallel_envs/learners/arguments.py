@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import create_empty_array
 
 from parallel_envs.learners.algorithm import Agent, AlgorithmConfig
-from parallel_envs.learners.updates import MODES
+from parallel_envs.learners.updates import EITHER, MODES
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.spelling import unknown_keyword
 from parallel_envs.vector.arguments import check_count, choice
@@ -21,7 +21,7 @@ def check_options(envs: MultiAgentEnvManager, update_mode: str, on_divergence: s
     """Raise ValueError for what cannot be, TypeError for a number of workers that is none."""
     if not isinstance(envs, MultiAgentEnvManager):
         raise _not_a_manager(envs)
-    choice("update_mode", update_mode, MODES)
+    choice("update_mode", update_mode, [*MODES, *EITHER])
     choice("on_divergence", on_divergence, ("skip", "raise"))
     if workers is not None:
         check_count("workers", workers)
@@ -53,6 +53,25 @@ def check_words(how: Mapping[str, Any], options: type) -> None:
     for name, value in how.items():
         if name not in known:
             raise unknown_keyword("train", name, value, known)
+
+
+def check_said_once(**given: tuple[Any, Any]) -> None:
+    """Raise ValueError for an argument that differs from its default, where `parallel` says it too."""
+    said = [name for name, (value, default) in given.items() if value != default]
+    if said:
+        raise ValueError(
+            f"{said[0]}={given[said[0]][0]!r} was given beside parallel=, which says the same thing. Give one of them."
+        )
+
+
+def with_train_interval(config: Any, interval: int | None) -> Any:
+    """Return the config, or the configs by agent, with this `train_interval` in the place of the default one."""
+    if isinstance(config, Mapping):
+        return {agent: with_train_interval(own, interval) for agent, own in config.items()}
+    default = getattr(type(config), "train_interval", None)
+    if interval is None or default is None or config.train_interval != default:
+        return config
+    return dataclasses.replace(config, train_interval=interval)
 
 
 def configs_of(

@@ -26,13 +26,20 @@ import numpy.typing as npt
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.algorithm import Agent, AlgorithmConfig
-from parallel_envs.learners.arguments import check_options, check_words, configs_of, no_actions
+from parallel_envs.learners.arguments import (
+    check_options,
+    check_said_once,
+    check_words,
+    configs_of,
+    no_actions,
+    with_train_interval,
+)
 from parallel_envs.learners.brain import Brain, Diverged, Report
 from parallel_envs.learners.keeping import check_states, load_states_from, put_states, save_states_to, states_of
 from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.life import Life
 from parallel_envs.learners.runner import Make, Runner
-from parallel_envs.learners.updates import MODES, UPDATE_TIMEOUT, UpdateMode
+from parallel_envs.learners.updates import MODES, UPDATE_TIMEOUT, UpdateMode, mode_for
 from parallel_envs.learners.updates.failures import UpdateFailed
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.rollouts.interrupts import Interrupts
@@ -71,7 +78,8 @@ class IndependentLearners(ClosedAtExit):
         config: `PPOConfig`, `DQNConfig` or `SACConfig`, or one for each agent in a dict.
         update_mode: How updates are run: "sequential", "thread", "process", "fused", or "auto", which measures and
             takes the quickest. All come to the same numbers up to rounding, and each by itself to the same bits in
-            every run; what "auto" takes may differ from run to run.
+            every run; what "auto" takes may differ from run to run. "fused_or_process" (or `_thread`, `_sequential`) is
+            "fused" for agents of one kind with small networks and minibatches, where that is quicker, else the other.
         seed: All that is random here follows from it.
         strategy: How actions are computed: see `WrappedMultiAgentPolicy`.
         workers: How many threads or processes updates may use.
@@ -80,6 +88,13 @@ class IndependentLearners(ClosedAtExit):
             and what learns in the caller, cannot be ended and have no such limit.
         on_divergence: An agent's update that is not finite is undone, and the agent named: in a log with "skip", in a
             `Diverged` error with "raise". The others have learnt in either case.
+        parallel: The block `parallel` of a settings file, as a dict: `{"parallel_training": True, "async_learning":
+            True, "train_interval": 4, "num_workers": None, ...}`; see `ParallelBlock` in `settings.py`. It takes the
+            place of `update_mode`, `strategy`, `workers` (here `num_workers` are workers that learn) and, of `train`,
+            of `mode` and `learn_in`. A dict that holds it under "parallel" will do.
+
+    Raises:
+        BadSettings: A ValueError, for a mistake in `parallel`.
     """
 
     @suggests_keywords
@@ -94,8 +109,18 @@ class IndependentLearners(ClosedAtExit):
         workers: int | None = None,
         update_timeout: float | None = UPDATE_TIMEOUT,
         on_divergence: str = "skip",
+        parallel: Mapping[str, Any] | None = None,
     ) -> None:
         self._guard = CallGuard("IndependentLearners")
+        self._how: dict[str, Any] = {}
+        if parallel is not None:
+            from parallel_envs.learners.settings import read_parallel
+
+            check_said_once(update_mode=(update_mode, "fused"), strategy=(strategy, "batch"), workers=(workers, None))
+            meant = read_parallel(parallel)
+            update_mode, strategy, workers = meant["update_mode"], meant["strategy"], meant["worker_budget"]
+            self._how = {name: meant[name] for name in ("mode", "learn_in")}
+            config = with_train_interval(config, meant["train_interval"])
         check_options(envs, update_mode, on_divergence, workers)
         self.envs, self.seed, self.on_divergence = envs, seed, on_divergence
         self._tree = SeedTree(seed)
@@ -123,11 +148,12 @@ class IndependentLearners(ClosedAtExit):
         self._life = Life(list(self.agents), envs.num_envs)
         self.policy = WrappedMultiAgentPolicy({agent: one.policy() for agent, one in self.agents.items()}, strategy)
         """What acts."""
-        self.update_mode, self.workers = update_mode, workers
+        brains = {agent: one.brain for agent, one in self.agents.items()}
+        self.update_mode, self.workers = mode_for(update_mode, brains), workers
         self.update_timeout = optional_seconds("update_timeout", update_timeout)
         self.loop: Loop | None = None
         """What collects and learns just now, if `train` does."""
-        self._runner = Runner({agent: one.brain for agent, one in self.agents.items()})
+        self._runner = Runner(brains)
 
     # ---- living -----------------------------------------------------------------------------------------------------
 
@@ -272,8 +298,9 @@ class IndependentLearners(ClosedAtExit):
         Args:
             total_steps: From now on; at least so many are made.
             on_update: Called after every round of updates, with these learners.
-            **how: `mode` ("sync", "overlap" or "free") and the other fields of `LoopOptions`, which says what they
-                mean. What cannot be is a ValueError, another word a TypeError, before anything starts.
+            **how: `mode` ("sync", "overlap" or "free"; by default "sync", or what `parallel` said) and the other fields
+                of `LoopOptions`, which says what they mean. What cannot be is a ValueError, another word a TypeError,
+                before anything starts.
 
         Returns:
             Lags, waiting times, and how much of the time was saved.
@@ -284,7 +311,7 @@ class IndependentLearners(ClosedAtExit):
         check_words(how, LoopOptions)
         if on_update is not None and not callable(on_update):
             raise TypeError(f"on_update={on_update!r} cannot be called. Give a function of these learners, or None.")
-        return run_loop(self, LoopOptions(**how), total_steps, on_update)
+        return run_loop(self, LoopOptions(**{**self._how, **how}), total_steps, on_update)
 
     @property
     def mode(self) -> UpdateMode:

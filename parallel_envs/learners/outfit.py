@@ -40,7 +40,7 @@ def loop_options(settings: TrainSettings) -> LoopOptions:
 
 
 def _check_agents(settings: TrainSettings, learners: IndependentLearners) -> None:
-    check_agents(loop_options(settings), learners.agents, settings.update_mode)
+    check_agents(loop_options(settings), learners.agents, learners.update_mode)
 
 
 def _shares(settings: TrainSettings) -> Shares | None:

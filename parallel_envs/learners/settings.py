@@ -21,9 +21,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from parallel_envs.learners.setting_mistakes import told
 from parallel_envs.yaml_files import DEEPEST, settings_in, value_of
+from parallel_envs.yaml_files import BadSettings as BadSettings
 
 OnFailure = Literal["restart", "raise"]
-UpdateMode = Literal["sequential", "thread", "process", "fused", "auto"]
+UpdateMode = Literal[
+    "sequential", "thread", "process", "fused", "auto", "fused_or_sequential", "fused_or_process", "fused_or_thread"
+]
 Strategy = Literal["sequential", "thread", "process", "batch", "gpu", "auto"]
 Backend = Literal["process", "thread", "serial", "auto"]
 
@@ -60,12 +63,13 @@ minutes are a hang, and all that a night's run loses to one. A reset may load ma
 WHY_SIMULTANEOUS = "learners need all agents' actions at once, so environments that take turns cannot be trained in"
 
 
-class BadSettings(ValueError):
-    """Settings that cannot be run. The text has a line for each mistake, and says where it is."""
-
-
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _nothing(value: Any) -> Any:
+    """Python's None, which is a text in YAML."""
+    return None if value == "None" else value
 
 
 class ParallelBlock(_Strict):
@@ -76,13 +80,15 @@ class ParallelBlock(_Strict):
     parallel_actions: bool = True
     """The actions of all agents in one go."""
     parallel_training: bool = True
-    """Agents learn beside one another."""
+    """Agents learn beside one another: fused where that pays, elsewhere in workers."""
     async_learning: Literal[True, False, "overlap", "free"] = False
     """Collect while learning. True or "overlap": with weights that lag by one update; "free": as fast as it goes."""
-    train_interval: PositiveInt | None = None
-    """Steps of each environment between two updates, for agents that learn from a replay buffer."""
-    num_workers: PositiveInt | None = None
-    """How many workers, those of environments and those that learn together. None: no bound."""
+    train_interval: Annotated[PositiveInt | None, BeforeValidator(_nothing)] = 4
+    """Steps of each environment between two updates, for agents that learn from a replay buffer and do not say it
+    themselves. Others learn when their rollouts are full. None: as the algorithm has it."""
+    num_workers: Annotated[PositiveInt | None, BeforeValidator(_nothing)] = None
+    """How many workers, those of environments and those that learn together. None: no bound, and as many that learn as
+    there are agents or cores, whichever is less."""
     use_threads: bool = False
     """Threads in the place of processes."""
 
@@ -90,17 +96,21 @@ class ParallelBlock(_Strict):
         """The same in the settings' own words."""
         common = {"mode": self._mode, "train_interval": self.train_interval}
         if not self.enabled:
-            alone = {"update_mode": "sequential", "strategy": "sequential", "backend": "serial"}
-            return {**common, **alone, "learn_in": "serial", "worker_budget": None}
+            alone = {"strategy": "sequential", "backend": "serial", "learn_in": "serial", "worker_budget": None}
+            return {**common, **alone, "update_mode": self._update_mode("sequential")}
         workers = "thread" if self.use_threads else "process"
         return {
             **common,
-            "update_mode": workers if self.parallel_training else "sequential",
+            "update_mode": self._update_mode(workers),
             "strategy": "batch" if self.parallel_actions else "sequential",
             "backend": workers,
             "learn_in": workers,
             "worker_budget": self.num_workers,
         }
+
+    def _update_mode(self, otherwise: str) -> str:
+        """Fused updates round in another way, so they are also used where nothing may run beside anything else."""
+        return f"fused_or_{otherwise}" if self.parallel_training else "sequential"
 
     @property
     def _mode(self) -> str:
@@ -145,9 +155,10 @@ class TrainSettings(_Strict):
     agents: Annotated[dict[str, dict[str, Any]], BeforeValidator(_words)] = {}
     """By agent, what differs from `algorithm`; with another `name`, all of it."""
     update_mode: UpdateMode = "fused"
-    """Runs of any mode but "auto" can be repeated to the bit. "auto" measures, so its runs can be repeated up to
-    rounding only. What it has chosen stands in the run's folder (`chosen.json`), and a run that is resumed behind that
-    goes on with it."""
+    """"fused_or_process" and so on are "fused" for agents of one kind with small networks and minibatches, else the
+    other. Runs of any mode but "auto" can be repeated to the bit. "auto" measures, so its runs can be repeated
+    up to rounding only. What it has chosen stands in the run's folder (`chosen.json`), and a run that is resumed behind
+    that goes on with it."""
     update_timeout: PositiveFloat | None = 600.0
     """Seconds that a worker process has for a round of updates, after which it is replaced; null: as long as it
     takes."""
@@ -183,12 +194,25 @@ class TrainSettings(_Strict):
     def applied(self) -> TrainSettings:
         """The same with nothing left open: in the place of the block `parallel` stands what it means."""
         meant = self.parallel.applied() if self.parallel else {}
+        if self.parallel and not self._replays:
+            meant["train_interval"] = None
         meant["checkpoint_every"] = self.checkpoint_every or _share(self.total_steps, 10)
         meant["log_every"] = self.log_every or _share(self.total_steps, 1000)
         twice = sorted(self.model_fields_set & meant.keys() - {"checkpoint_every", "log_every"})
         if twice:
             raise BadSettings(f"`parallel` and `{'`, `'.join(twice)}` say the same thing. Say it in one place.")
         return TrainSettings(**{**self.model_dump(exclude={"parallel"}, exclude_unset=True), **meant})
+
+    @property
+    def _replays(self) -> bool:
+        """Whether some agent may learn from a replay buffer: one whose algorithm is not known here, too."""
+        from parallel_envs.learners.learner import configs_by_name  # brings torch, and few files have the block
+
+        kinds = configs_by_name()
+        names = {
+            str(block.get("name", self.algorithm.get("name"))) for block in (self.algorithm, *self.agents.values())
+        }
+        return any(name not in kinds or hasattr(kinds[name], "train_interval") for name in names)
 
     def described(self) -> dict[str, Any]:
         """Everything, defaults as well, as JSON can say it."""
@@ -227,6 +251,16 @@ def read_settings(content: Mapping[str, Any], where: str = "the settings") -> Tr
         raise BadSettings(f"In {where}:{lines}") from None
 
 
+def read_parallel(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a block `parallel`, or a dict that holds one under this name, means in the settings' own words."""
+    block = given["parallel"] if given.keys() == {"parallel"} else given
+    try:
+        return ParallelBlock.model_validate(block).applied()
+    except ValidationError as error:
+        lines = "".join(f"\n  {told(mistake, ParallelBlock.model_fields)}" for mistake in error.errors())
+        raise BadSettings(f"In `parallel`:{lines}") from None
+
+
 def _known_at(path: Sequence[Any]) -> Collection[str]:
     return (ParallelBlock if path[0] == "parallel" else TrainSettings).model_fields
 
@@ -241,15 +275,30 @@ def _check_undoes_none(override: str, earlier: Sequence[str]) -> None:
             )
 
 
-def _replace(content: dict[str, Any], override: str) -> None:
+def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return what `seed=3` and `train.num_iters=10` say, by the names before the `=`."""
+    said = {}
+    for number, override in enumerate(overrides):
+        _check_undoes_none(override, overrides[:number])
+        path, value = _read_override(override)
+        said[".".join(path)] = value
+    return said
+
+
+def _read_override(override: str) -> tuple[list[str], Any]:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise BadSettings(f"The override {override!r} has not the form key=value, as in seed=3.")
-    *path, last = key.split(".")
-    if len(path) > DEEPEST:
+    path = key.split(".")
+    if len(path) > DEEPEST + 1:
         raise BadSettings(f"The override {override[:80]}... leads into more than {DEEPEST} blocks within one another.")
+    return path, value_of(text, f"The value of the override {override!r}", BadSettings)
+
+
+def _replace(content: dict[str, Any], override: str) -> None:
+    (*path, last), value = _read_override(override)
     for step in path:
         content = content.setdefault(step, {})
         if not isinstance(content, dict):
             raise BadSettings(f"The override {override!r} leads into `{step}`, which holds no settings.")
-    content[last] = value_of(text, f"The value of the override {override!r}", BadSettings)
+    content[last] = value

@@ -30,16 +30,20 @@ from parallel_envs.learners.display import Display, Progress, display
 from parallel_envs.learners.independent import IndependentLearners
 from parallel_envs.learners.loops import Loop, open_loop
 from parallel_envs.learners.loops.loop import Metrics
+from parallel_envs.learners.meta.architectures import AGENT
+from parallel_envs.learners.meta.learner import Learner
+from parallel_envs.learners.meta.settings import is_meta
 from parallel_envs.learners.outfit import learners_of, loop_options
 from parallel_envs.learners.repetitions import Counted, Repetitions
 from parallel_envs.learners.resuming import settings_to_go_on, why_done
 from parallel_envs.learners.run_folder import newest_whole
-from parallel_envs.learners.runs import BadRun, CheckpointNotSaved, Run
-from parallel_envs.learners.settings import TrainSettings, load_settings
+from parallel_envs.learners.runs import BadRun, CheckpointNotSaved, Run, settings_of
+from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings, read_overrides
 from parallel_envs.learners.updates import MODES, AutoUpdates
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.vector.failures import env_names
+from parallel_envs.yaml_files import settings_in
 
 Agent = Hashable
 
@@ -47,7 +51,13 @@ _log = logging.getLogger(__name__)
 
 
 def begin(config: str | Path, overrides: Sequence[str] = ()) -> Path:
-    """Train as a settings file says, in a new folder. Returns the folder."""
+    """Train as a settings file says, in a new folder. Returns the folder.
+
+    Settings whose `env` is a block (`env_type: meta`) are those of the meta-RL `Learner`, which is trained then.
+    """
+    if is_meta(settings_in(config, BadSettings)):
+        with _shown() as console, _ShownLearner(config, **read_overrides(overrides)) as learner:
+            return learner.train_shown(console)
     settings = load_settings(config, overrides)
     folder = settings.folder or _new_folder(Path(config).stem)
     with (
@@ -81,6 +91,12 @@ def go_on(
         UntrustedName: The run's own settings.yaml names an environment of another module.
         NothingLearnt: As `train` does, also for a run that was done before.
     """
+    if is_meta(settings_in(settings_of(folder), BadSettings)):
+        if config is not None:
+            raise BadSettings(f"{config} was given beside a meta-RL run. Change single settings of it, as key=value.")
+        resumed = _ShownLearner.resume(folder, trust=trust, **read_overrides(overrides))
+        with _shown() as console, resumed as learner:
+            return learner.train_shown(console)
     settings, stored = settings_to_go_on(folder, config, overrides, trust)
     with _shown() as console:
         if told := why_done(folder, settings.total_steps):
@@ -270,6 +286,35 @@ def _log_line(
     returns = {agent: {"return": value} for agent, value in learners.returns().items()}
     more = {agent: skipped[agent] | lags.get(agent, {}) | returns.get(agent, {}) for agent in means}
     run.log(counts, {agent: {**own, **more[agent]} for agent, own in means.items()})
+
+
+class _ShownLearner(Learner):
+    """The meta-RL learner, with the display."""
+
+    _display: Display | None = None
+
+    def train_shown(self, console: Console) -> Path:
+        """Train until the settings' end, and say how well the agent adapts. Returns the run's folder."""
+        run = self._start_training()
+        told = f"Run in {run.folder}; if it is ended: {run.resume_words()}"
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        try:
+            with display(self.n_env_steps_total, console=console) as self._display:
+                folder = self.train()
+        except KeyboardInterrupt:
+            told = f"Ended by Ctrl-C after {self.num_env_steps:,} steps: {run.resume_words()}"
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
+            raise
+        curve = " ".join(f"{one:.4g}" for one in self.evaluate().curve)
+        told = f"Mean return by inner episode on {len(self.eval_tasks)} evaluation tasks: {curve}"
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        return folder
+
+    def log_train_stats(self, run: Any, stats: Any = None) -> None:
+        super().log_train_stats(run, stats)
+        if self._display is not None and stats is not None:
+            now = Progress(self.num_env_steps, self.num_iters_done, {AGENT: stats["return"]}, dict(self.seconds))
+            self._display.show(now, last=self.finished)
 
 
 def _progress(learners: IndependentLearners, loop: Loop) -> Progress:

@@ -77,6 +77,11 @@ class MultiEpisodeWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         seed: For the first reset, unless that one gives another.
     """
 
+    train_tasks: list[Any]
+    """Only if `make_env` was asked for `num_train_tasks`: these tasks of the env's family."""
+    eval_tasks: list[Any]
+    """Likewise for `num_eval_tasks`; none of them is in `train_tasks`."""
+
     @suggests_keywords
     def __init__(
         self,

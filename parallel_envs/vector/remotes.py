@@ -2,7 +2,7 @@
 
     envs.remotes[3].send(("reset", {"task": 17}))
     kind, observation = envs.remotes[3].recv()                        # "obs"
-    envs.remotes[3].send(("step", {"action": action}))
+    envs.remotes[3].send(("step", action))                            # or {"action": action}
     kind, (observation, reward, done, info) = envs.remotes[3].recv()  # "transition"
 
 Every `send` wants one `recv`. An unmatched one is an error at once, never a wait without end.
@@ -10,12 +10,15 @@ Every `send` wants one `recv`. An unmatched one is an error at once, never a wai
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
+from parallel_envs.errors import ClosedError
 from parallel_envs.threads import one_thread
 from parallel_envs.vector.layout import assembler, leaves
 
@@ -46,24 +49,38 @@ class Remote:
     """The env `env` of a manager. Resets and steps of different remotes may be on their way at once; a "get_attr" is
     answered at once, and must wait until none of them is.
 
+    A remote does not keep its manager alive, so `del envs` ends the workers also after `envs.remotes` was used. From
+    then on `send` raises `ClosedError`.
+
     Threads: all remotes of a manager and the manager itself together serve one thread at a time; a second one gets a
     `ConcurrentCall`.
     """
 
     def __init__(self, manager: ParallelEnvManager, env: int) -> None:
-        self._manager, self._env = manager, env
+        self._manager_ref, self._env = weakref.ref(manager), env
         self._guard = manager._guard
-        space = manager.single_action_space
-        self._leaves, self._assemble = leaves(space), assembler(space)
+        self._space = manager.single_action_space
+        self._leaves, self._assemble = leaves(self._space), assembler(self._space)
         self._asked: str | None = None
         self._ready: Any = None
         self._seed: int | None = None
 
+    @property
+    def _manager(self) -> ParallelEnvManager:
+        manager = self._manager_ref()
+        if manager is None:
+            raise ClosedError(
+                f"The manager of remote {self._env} no longer exists, and its workers have ended. Keep the manager "
+                "(`envs`) in a variable for as long as you use `envs.remotes`."
+            )
+        return manager
+
     @one_thread
     def send(self, request: tuple[str, Any]) -> None:
-        """Ask for something: `("reset", {"task": t})`, `("step", {"action": a})`, `("get_attr", {"name": n})`,
-        `("seed", s)` for the next reset, or `("close", None)`, which leaves closing to the manager. The answer to a
-        "get_attr" that names a method is a `RemoteMethod`: the method runs when that is called.
+        """Ask for something: `("reset", {"task": t})`, `("step", a)` or `("step", {"action": a})`,
+        `("get_attr", {"name": n})`, `("seed", s)` for the next reset, or `("close", None)`, which leaves closing to the
+        manager. The answer to a "get_attr" that names a method is a `RemoteMethod`: the method runs when that is
+        called.
         """
         word, data = self._checked(request)
         if self._is_waiting():
@@ -76,7 +93,7 @@ class Remote:
             case "reset":
                 self._send_reset(dict(data or {}))
             case "step":
-                self._manager.send(self._batch_of(data["action"]), env_ids=[self._env])
+                self._manager.send(self._batch_of(data if self._is_bare(data) else data["action"]), env_ids=[self._env])
             case "get_attr":
                 self._ready = self._manager._look_up(data["name"], self._env)
             case "seed":
@@ -98,6 +115,14 @@ class Remote:
         word, self._asked = str(self._asked), None
         answer, self._ready = self._ready, None
         return word, answer
+
+    def _is_bare(self, data: Any) -> bool:
+        """Whether the data of a "step" is the action itself. Otherwise it has to be `{"action": a}`."""
+        if not isinstance(data, Mapping):
+            return data is not None
+        names = self._space.spaces.keys() if isinstance(self._space, spaces.Dict) else {None}
+        inner = data.get("action")
+        return names <= data.keys() and not (isinstance(inner, Mapping) and names <= inner.keys())
 
     def _batch_of(self, action: Any) -> Any:
         """A batch of this one action."""
@@ -127,8 +152,11 @@ class Remote:
             raise ValueError(f"{request!r} was sent to remote {self._env}. Its data must be a dict, or None.")
         if word == "seed" and (isinstance(data, bool) or not isinstance(data, int | np.integer)):
             raise ValueError(f"{request!r} was sent to remote {self._env}. Its data must be a whole number.")
-        if word in ("step", "get_attr"):
-            needed = {"step": "action", "get_attr": "name"}[word]
-            if not isinstance(data, Mapping) or needed not in data:
-                raise ValueError(f"{request!r} was sent to remote {self._env}. Its data must be {{{needed!r}: ...}}.")
+        needed = {"step": "action", "get_attr": "name"}.get(word)
+        is_missing = needed is not None and not (isinstance(data, Mapping) and needed in data)
+        if is_missing and not (word == "step" and self._is_bare(data)):
+            given = "an action, or " if word == "step" else ""
+            raise ValueError(
+                f"{request!r} was sent to remote {self._env}. Its data must be {given}{{{needed!r}: ...}}."
+            )
         return word, data

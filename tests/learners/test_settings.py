@@ -204,13 +204,17 @@ PLAN = {
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({}, {"update_mode": "process", "strategy": "batch", "backend": "process", "mode": "overlap"}),
-        ({"use_threads": True, "num_workers": 3}, {"update_mode": "thread", "backend": "thread", "worker_budget": 3}),
+        ({}, {"update_mode": "fused_or_process", "strategy": "batch", "backend": "process", "mode": "overlap"}),
+        (
+            {"use_threads": True, "num_workers": 3},
+            {"update_mode": "fused_or_thread", "backend": "thread", "worker_budget": 3},
+        ),
         ({"use_threads": True}, {"learn_in": "thread", "mode": "overlap"}),
         ({"async_learning": "free"}, {"learn_in": "process", "mode": "free"}),
         ({"parallel_training": False}, {"update_mode": "sequential", "strategy": "batch", "backend": "process"}),
         ({"parallel_actions": False, "async_learning": False}, {"strategy": "sequential", "mode": "sync"}),
-        ({"train_interval": 2}, {"train_interval": 2}),
+        ({"num_workers": "None", "train_interval": "None"}, {"worker_budget": None, "train_interval": None}),
+        ({"train_interval": 2}, {"train_interval": None}),  # of PPO
         (
             {"enabled": False},
             {"strategy": "sequential", "backend": "serial", "mode": "overlap", "learn_in": "serial"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
+from parallel_envs import ParallelEnvManager
 from parallel_envs.errors import ClosedError
 from parallel_envs.testing import ScriptedEnv, assert_same_batch
 from tests.gates import Gate
@@ -45,8 +47,10 @@ def test_a_reset_is_answered_with_an_observation(make: Make) -> None:
         spaces.Tuple([spaces.Discrete(3), spaces.Text(4)]),
         spaces.Box(-1.0, 1.0, (2, 2)),
         spaces.Text(4),
+        spaces.Discrete(3),
+        spaces.Dict(action=spaces.Discrete(3)),
     ],
-    ids=["dict", "tuple", "box", "text"],
+    ids=["dict", "tuple", "box", "text", "discrete", "called-action"],
 )
 def test_actions_of_any_space_reach_the_env(make: Make, space: spaces.Space[Any]) -> None:
     envs, reference = make([partial(ScriptedEnv, action_space=space)] * 2), ScriptedEnv(action_space=space)
@@ -56,6 +60,8 @@ def test_actions_of_any_space_reach_the_env(make: Make, space: spaces.Space[Any]
     for action in [space.sample() for _ in range(2)]:
         observation, reward, *_ = reference.step(action)
         assert_same_batch(asked(envs.remotes[1], "step", {"action": action})[1][:2], (observation, reward))
+    observation, reward, *_ = reference.step(action)  # by itself it is the same action
+    assert_same_batch(asked(envs.remotes[1], "step", action)[1][:2], (observation, reward))
 
 
 def test_a_step_is_answered_with_a_transition(make: Make) -> None:
@@ -143,6 +149,20 @@ def test_the_task_stays_through_autoresets(make: Make) -> None:
     assert course == [[7, 0, 1], [7, 0, 2], [7, 1, 0], [7, 1, 1], [7, 1, 2]]
 
 
+def test_remotes_do_not_keep_the_manager_alive() -> None:
+    envs = ParallelEnvManager([ByResetTask] * 2)
+    remote, pool = envs.remotes[1], envs._fleet.pool
+    assert asked(remote, "reset", {"task": 3})[0] == "obs"
+    gc.disable()  # nothing but the references says when the manager goes
+    try:
+        del envs
+        assert pool.closed
+    finally:
+        gc.enable()
+    with pytest.raises(ClosedError, match="remote 1 no longer exists"):
+        remote.send(STEP)
+
+
 # ---- several at once -----------------------------------------------------------------------------
 
 
@@ -228,7 +248,6 @@ BAD_REQUESTS: list[tuple[Any, str]] = [
     (("rest", {}), "'rest'"),
     ((None, {}), "None"),
     (("step", None), "'action'"),
-    (("step", 1), "'action'"),
     (("step", {"actions": 1}), "'action'"),
     (("get_attr", "length"), "'name'"),
 ]

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 from parallel_envs.engine import cores_here
 
-_OF_THEIR_OWN = ("thread", "process", "auto")  # update modes that have workers also where nothing is beside
+_OF_THEIR_OWN = (
+    "thread",
+    "process",
+    "auto",
+    "fused_or_process",
+    "fused_or_thread",
+)  # update modes that have workers also where nothing is beside
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The meta-RL learner: agents that learn to learn a task within a few episodes of it.
 
 Start with `learner.py` (`Learner`) and `player.py`, which it is built on. `settings.py` says what can be asked of it;
-`families.py`, `splits.py`, `stage.py` what is played and where; `architectures.py`, `on_policy.py` and `sequences.py`
+`stage.py` what is played and where; `architectures.py`, `on_policy.py` and `sequences.py`
 what acts and learns, `memories.py` and `fast_weights.py` what remembers; `agent.py` is that with its numbers and
 buffer; `experience.py` turns rollouts into what algorithms take; `curves.py` says how returns grow from one
 episode on a task to the next. Names are resolved on first use: they need torch.

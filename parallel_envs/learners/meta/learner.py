@@ -10,22 +10,24 @@ at a checkpoint goes on as the one that was never ended.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from types import EllipsisType
+from typing import Any, Self, overload
 
 from parallel_envs.learners.brain import Diverged, NothingLearnt
 from parallel_envs.learners.checkpoints import load_checkpoint, save_checkpoint
 from parallel_envs.learners.meta.architectures import AGENT
-from parallel_envs.learners.meta.families import KNOWN
 from parallel_envs.learners.meta.player import Player
 from parallel_envs.learners.meta.settings import MetaSettings, load_settings
 from parallel_envs.learners.runs import CheckpointNotSaved, Run, settings_of
 from parallel_envs.learners.settings import BadSettings
+from parallel_envs.meta.families import KNOWN
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.threads import one_thread
 from parallel_envs.trust import check_env
@@ -84,10 +86,15 @@ class Learner(Player):
     # ---- learning ---------------------------------------------------------------------------------------------------
 
     @one_thread
-    def update(self, num_updates: int | None = None) -> dict[str, float]:
-        """Have the agent learn from what was collected. Returns its metrics."""
+    def update(self, num_updates: int | EllipsisType | None = None) -> dict[str, float]:
+        """Have the agent learn from what was collected. Returns its metrics.
+
+        Args:
+            num_updates: None or `...`: as the settings say.
+        """
         began = time.perf_counter()
-        wanted = self.settings.train.num_updates_per_iter if num_updates is None else num_updates
+        said = self.settings.train.num_updates_per_iter
+        wanted = said if num_updates is None or isinstance(num_updates, EllipsisType) else num_updates
         left = 1.0 - self.progress * (1.0 - self.settings.train.last_learning_rate)
         stats = self.agent.update(1 if wanted is None else wanted, rate=max(left, 1e-6))
         self.seconds["learn"] += time.perf_counter() - began
@@ -109,9 +116,8 @@ class Learner(Player):
             NothingLearnt: At the end: every update was undone. Where only some were, a warning says how many.
             CheckpointNotSaved: See `Run.save_if_possible`.
         """
-        run = self._run(folder)
-        self._resumed = run.folder
-        with run:
+        run = self._start_training(folder)
+        with self._closing_run():
             try:
                 self._fill_pool()
                 while not self.finished:
@@ -133,6 +139,68 @@ class Learner(Player):
                 raise
             self._tell_of_losses()
         return run.folder
+
+    @one_thread
+    def _start_training(self, folder: str | Path | None = None) -> Run:
+        """Open the run's folder, unless it is open. For a `train` that a subclass has written itself.
+
+            self._start_training()
+            while self._n_env_steps_total < self.n_env_steps_total:
+                self.collect_rollouts_parallel(self.num_rollouts_per_iter, parallel_env=self.train_env_parallel)
+                self.log_train_stats(self.update())
+
+        `close` closes it, and `train_folder` is where it is.
+        """
+        if self._open_run is None:
+            self._open_run = self._run(folder)
+            self._resumed = self._open_run.folder
+        return self._open_run
+
+    _open_run: Run | None = None
+
+    @contextlib.contextmanager
+    def _closing_run(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._close_run()
+
+    def _close_run(self) -> None:
+        run, self._open_run = self._open_run, None
+        if run is not None:
+            run.close()
+
+    @one_thread
+    def close(self) -> None:
+        """End the workers, close the environments and the run's files. Calling it twice does nothing."""
+        self._close_run()
+        super().close()
+
+    @property
+    def train_folder(self) -> Path | None:
+        """The folder of the run that was begun or resumed last."""
+        return self._resumed
+
+    @property
+    def num_init_rollouts_pool(self) -> int:
+        """As `train.num_init_rollouts_pool` of the settings."""
+        return self.settings.train.num_init_rollouts_pool
+
+    @property
+    def num_rollouts_per_iter(self) -> int:
+        """As `train.num_rollouts_per_iter` of the settings."""
+        return self.settings.train.num_rollouts_per_iter
+
+    @property
+    def n_env_steps_total(self) -> int:
+        """Steps of environments after which training ends: `train.n_env_steps_total` of the settings, or as many as the
+        rollouts of all iterations have at most.
+        """
+        said = self.settings.train
+        if said.n_env_steps_total is not None:
+            return said.n_env_steps_total
+        rollouts = said.num_init_rollouts_pool + said.num_rollouts_per_iter * (said.num_iters or _DEFAULT_ITERS)
+        return rollouts * self.max_trajectory_len
 
     def _tell_of_losses(self) -> None:
         """Say what went wrong on the way. Raises NothingLearnt if every update was undone."""
@@ -183,19 +251,23 @@ class Learner(Player):
         """Learn from what was collected, and write down what came of it."""
         with Interrupts():  # a Ctrl-C waits until that is done; a second one does not
             self._learnt_from, self._is_whole = self._num_rollouts, False
-            stats = {"return": float(self.last_rollouts.total_rewards.mean())}
+            stats: dict[str, float] = {}
             try:
-                stats |= self.update()
+                stats = self.update()
             except Diverged as error:
                 if self.settings.train.on_divergence == "raise":
                     raise
                 _log.warning("%s", str(error))
-            stats["skipped"] = float(self.agent.counters["skipped"])
-            self.num_iters_done += 1
-            self.log_train_stats(run, stats)
-            self._is_whole = True
-            if self.finished or self.num_iters_done % self._tenth(self.settings.checkpoint_every) == 0:
-                self._keep(run, is_last=self.finished)
+            self._end_iteration(run, stats)
+
+    def _end_iteration(self, run: Run, stats: Mapping[str, float]) -> None:
+        """Count an iteration, write down what came of it, and save a checkpoint where one is due."""
+        self.num_iters_done += 1
+        told = {"return": float(self.last_rollouts.total_rewards.mean()), **stats}
+        self.log_train_stats(run, {**told, "skipped": float(self.agent.counters["skipped"])})
+        self._is_whole = True
+        if self.finished or self.num_iters_done % self._tenth(self.settings.checkpoint_every) == 0:
+            self._keep(run, is_last=self.finished)
 
     def _keep(self, run: Run, *, is_last: bool) -> None:
         """Save a checkpoint, if there is none of this moment, and nothing is half learnt."""
@@ -215,9 +287,25 @@ class Learner(Player):
         """Whether rollouts wait to be learnt from."""
         return self._is_whole and self._num_rollouts > self._learnt_from
 
+    @overload
+    def log_train_stats(self, run: Mapping[str, float], /) -> None: ...
+
+    @overload
+    def log_train_stats(self, run: Run, stats: Mapping[str, float]) -> None: ...
+
     @one_thread
-    def log_train_stats(self, run: Run, stats: Mapping[str, float]) -> None:
-        """Write a line of metrics, with an evaluation where one is due."""
+    def log_train_stats(self, run: Run | Mapping[str, float], stats: Mapping[str, float] | None = None) -> None:
+        """Write a line of metrics, with an evaluation where one is due.
+
+        `log_train_stats(stats)`, in a `train` of a subclass's own, ends an iteration: it is counted, and a checkpoint
+        is saved where one is due.
+        """
+        if not isinstance(run, Run):
+            with Interrupts():
+                self._learnt_from = self._num_rollouts
+                self._end_iteration(self._start_training(), run)
+            return
+        stats = {} if stats is None else stats
         counts: dict[str, Any] = {
             "update": self.num_iters_done,
             "steps": self._n_env_steps_total,

@@ -6,6 +6,7 @@ the sequential path and the parallel one collect the same rollouts, for any numb
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from parallel_envs.learners.meta.architectures import AGENT, AGENT_ARCHS, read_a
 from parallel_envs.learners.meta.curves import INNER, Adaptation
 from parallel_envs.learners.meta.experience import Lesson
 from parallel_envs.learners.meta.settings import MetaSettings, load_settings
-from parallel_envs.learners.meta.stage import Stage
+from parallel_envs.learners.meta.stage import GivenStage, OwnStage, Stage
 from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.runs import newest_checkpoint
 from parallel_envs.learners.settings import RESET_TIMEOUT, START_TIMEOUT, STEP_TIMEOUT, BadSettings
@@ -57,13 +58,28 @@ class Player(ClosedAtExit):
         self.seconds = {"collect": 0.0, "learn": 0.0, "evaluate": 0.0}
         """How long each has taken."""
         try:
-            self.init_env(**self.settings.env.model_dump())
+            self.init_env(**self._env_words())
             self.init_agent()
         except BaseException:
             self.close()
             raise
 
     # ---- what there is ----------------------------------------------------------------------------------------------
+
+    def _env_words(self) -> dict[str, Any]:
+        """The arguments of `init_env`: all that it names, and others that are not as by default, and `env_type`.
+
+        A subclass's `init_env` that passes its `**kwargs` on to `make_env` is given what environments are made with by
+        name: `env_kwargs`, and what the agent is to see.
+        """
+        block, words = self.settings.env, self.settings.env.model_dump()
+        names, fields = inspect.signature(self.init_env).parameters, type(block).model_fields
+        heeded = {*names, "env_type"}
+        words = {name: value for name, value in words.items() if name in heeded or value != fields[name].default}
+        if "env_kwargs" in names:
+            return words
+        env_kwargs = words.pop("env_kwargs", {})
+        return {**words, **{name: value for name, value in shown_to(self.agent_arch).items() if value}, **env_kwargs}
 
     @one_thread
     def init_env(
@@ -91,9 +107,13 @@ class Player(ClosedAtExit):
         """Draw the tasks and start the workers. What there was before is closed.
 
         The arguments are those of the block `env` of the settings; `kwargs` are added to `env_kwargs`.
+
+        A subclass may have an `init_env` of its own, which sets `train_env`, `eval_env` and, for rollouts side by side,
+        `train_env_parallel`. What these were made by tells the tasks: see `num_train_tasks` of `make_env`.
         """
         if env_type != "meta":
             raise BadSettings(f"env_type={env_type!r} is unknown. Only 'meta' is.")
+        shown = shown_to(self.agent_arch)  # a subclass may have passed it on
         words = {
             "env_name": env_name,
             "max_rollouts_per_task": max_rollouts_per_task,
@@ -103,7 +123,7 @@ class Player(ClosedAtExit):
             "num_envs": num_envs,
             "backend": backend,
             "share_tasks": share_tasks,
-            "env_kwargs": {**(env_kwargs or {}), **kwargs},
+            "env_kwargs": {**(env_kwargs or {}), **{name: one for name, one in kwargs.items() if name not in shown}},
             "manager_options": {
                 "on_failure": on_failure,
                 "step_timeout": step_timeout,
@@ -114,10 +134,13 @@ class Player(ClosedAtExit):
                 **(manager_options or {}),
             },
         }
-        self.close()
-        self.stage = Stage(words, shown_to(self.agent_arch), self._tree)
+        self._close_stage()
+        self.stage = OwnStage(words, shown, self._tree)
         self.max_rollouts_per_task = max_rollouts_per_task
-        self.observation_space, self.action_space = self.stage.spaces
+        self._look_at_spaces()
+
+    def _look_at_spaces(self) -> None:
+        self.observation_space, self.action_space = self._stage.spaces
 
     stage: Stage | None = None
 
@@ -130,24 +153,51 @@ class Player(ClosedAtExit):
         return self.stage
 
     @property
+    def _stage_to_fill(self) -> Stage:
+        """The stage for environments that a subclass has made."""
+        if self.stage is None:
+            self.stage = GivenStage(self._tree)
+            self.max_rollouts_per_task = self.settings.env.max_rollouts_per_task
+        return self.stage
+
+    @property
     def train_env_parallel(self) -> ParallelEnvManager | None:
-        """Where rollouts are collected side by side. None: one after another, in `train_env`."""
+        """Where rollouts are collected side by side. None: one after another, in `train_env`.
+
+        This and the other environments may be set. The learner closes what it has been given, and what it had before.
+        """
         return self._stage.many("train")
+
+    @train_env_parallel.setter
+    def train_env_parallel(self, envs: ParallelEnvManager | None) -> None:
+        self._stage_to_fill.use_many("train", envs)
 
     @property
     def eval_env_parallel(self) -> ParallelEnvManager | None:
         """Environments of evaluation's own, if there are several for training; made when they are first asked for."""
         return self._stage.many("eval")
 
+    @eval_env_parallel.setter
+    def eval_env_parallel(self, envs: ParallelEnvManager | None) -> None:
+        self._stage_to_fill.use_many("eval", envs)
+
     @property
     def train_env(self) -> Env[Any, Any]:
         """One environment for training, made when it is first asked for."""
         return self._stage.single("train")
 
+    @train_env.setter
+    def train_env(self, env: Env[Any, Any]) -> None:
+        self._stage_to_fill.use_single("train", env)
+
     @property
     def eval_env(self) -> Env[Any, Any]:
         """One environment for evaluation, which is never trained in; made when it is first asked for."""
         return self._stage.single("eval")
+
+    @eval_env.setter
+    def eval_env(self, env: Env[Any, Any]) -> None:
+        self._stage_to_fill.use_single("eval", env)
 
     @property
     def train_tasks(self) -> list[Any] | None:
@@ -161,6 +211,11 @@ class Player(ClosedAtExit):
         return [task.value for task in self._stage.tasks.eval_tasks]
 
     @property
+    def max_trajectory_len(self) -> int:
+        """How many steps a rollout has at most."""
+        return self._stage.most_steps
+
+    @property
     def num_env_steps(self) -> int:
         """Steps of environments so far that were trained on."""
         return self._n_env_steps_total
@@ -168,6 +223,7 @@ class Player(ClosedAtExit):
     @one_thread
     def init_agent(self) -> None:
         """Make an agent that has learnt nothing, or what one has learnt that it is to begin with."""
+        self._look_at_spaces()
         lesson = Lesson(self.settings.train.reward_scale, self.settings.train.end_is_final)
         spaces = self.observation_space, self.action_space
         self._check_minibatch()
@@ -256,6 +312,9 @@ class Player(ClosedAtExit):
     @one_thread
     def close(self) -> None:
         """End the workers and close the environments. Calling it twice does nothing."""
+        self._close_stage()
+
+    def _close_stage(self) -> None:
         if self.stage is not None:
             self.stage.close()
         self.stage = None

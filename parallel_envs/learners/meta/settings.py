@@ -170,6 +170,11 @@ _BLOCKS: dict[str, type[BaseModel]] = {
 }
 
 
+def is_meta(content: Mapping[str, Any]) -> bool:
+    """Return whether settings are those of a meta-RL run: their `env` is a block, and elsewhere it is a name."""
+    return isinstance(content.get("env"), Mapping)
+
+
 def load_settings(given: Any, overrides: Mapping[str, Any] | None = None) -> MetaSettings:
     """Settings of a dict, of the path of a YAML file, or of settings.
 

@@ -29,6 +29,8 @@ from parallel_envs.learners.updates.steps import take_steps
 from parallel_envs.torch_threads import one_torch_thread
 
 _MOST_CREWS = 32  # sets of agents that are remembered: each holds matrices of all their numbers
+_MOST_WORK = 6_000_000  # multiplications of a step of one agent up to which one pass for all is quicker
+_USUAL_ROWS = 256  # of a minibatch, where an algorithm of the user's own does not say it
 _WORTH_WRITING = 3  # updates of a crew before its operations are written down, which takes as long as many of them
 
 Gradients = Callable[..., tuple[Tensor, list[Tensor], Metrics]]
@@ -65,6 +67,24 @@ class FusedUpdates(UpdateMode):
                 del self._crews[next(iter(self._crews))]
             self._crews[agents] = Crew([self.brains[agent] for agent in agents])
         return self._crews[agents]
+
+
+def pays(brains: Mapping[Agent, Brain]) -> bool:
+    """Return whether one pass for all is likely to be quicker than workers that learn side by side.
+
+    It is for agents of one kind whose steps are so small that most of their time is what a call into torch costs. This
+    follows from the networks and the minibatches alone and nothing is measured, so it is the same in every run.
+    """
+    algorithms = [brain.algorithm for brain in brains.values()]
+    alike = len(brains) > 1 and len({algorithm.signature for algorithm in algorithms}) == 1 and algorithms[0].stackable
+    return alike and max(_work_of(brain) for brain in brains.values()) <= _MOST_WORK
+
+
+def _work_of(brain: Brain) -> int:
+    """Multiplications of a step, about: parameters times rows."""
+    config: Any = brain.algorithm.config
+    rows: int = getattr(config, "minibatch_size", 0) or getattr(config, "batch_size", _USUAL_ROWS)
+    return int(brain.strip.weights.numel() * rows)
 
 
 def groups(brains: Mapping[Agent, Brain], plans: Mapping[Agent, Plan]) -> list[tuple[Agent, ...]]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import gymnasium
 
-from parallel_envs.learners.settings import BadSettings
 from parallel_envs.spelling import advice
 from parallel_envs.tasks import part_of
+from parallel_envs.yaml_files import BadSettings
 
 KNOWN = {
     "AntDir-v0": "parallel_envs.testing.ant_direction:AntDirection",
@@ -22,7 +22,16 @@ KNOWN = {
     "PointRobotSparse-v0": "parallel_envs.testing.families:PointRobotEnv",
     "TabularMDP-v0": "parallel_envs.testing.families:TabularMDPEnv",
 }
-"""Families that can be named shortly, and where they are."""
+"""Families that can be named shortly, and where they are. An id of the same name that a user has registered with
+Gymnasium takes the place of the family."""
+
+
+def maker_of(env_name: str) -> Callable[..., Any] | None:
+    """Return the class of a known family. None if `env_name` is not one, or if it is a registered id."""
+    if env_name in gymnasium.registry or env_name not in KNOWN:
+        return None
+    maker: Callable[..., Any] = _imported(KNOWN[env_name], env_name)
+    return maker
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +51,14 @@ class Family:
 
 def find_family(env_name: str, env_kwargs: Mapping[str, Any]) -> Family:
     """The family of this name. Raises BadSettings if there is none, or if nobody says what its tasks are."""
-    path = KNOWN.get(env_name, env_name)
+    path = env_name if env_name in gymnasium.registry else KNOWN.get(env_name, env_name)
     if ":" in path:
         maker = _imported(path, env_name)
-        return _family(env_name, maker, maker, env_kwargs)
+        return family_of(env_name, maker, maker, env_kwargs)
     if path not in gymnasium.registry:
         raise BadSettings(f"`env.env_name: {env_name}` is unknown. {advice(env_name, [*KNOWN, *gymnasium.registry])}")
     with closing(gymnasium.make(path, **env_kwargs)) as env:
-        return _family(env_name, path, env, env_kwargs)
+        return family_of(env_name, path, env, env_kwargs)
 
 
 def _imported(path: str, env_name: str) -> Any:
@@ -60,12 +69,12 @@ def _imported(path: str, env_name: str) -> Any:
         raise BadSettings(f"`env.env_name: {env_name}` cannot be imported: {error}.") from error
 
 
-def _family(name: str, env_id: Any, source: Any, env_kwargs: Mapping[str, Any]) -> Family:
-    """What a class or an env says about its tasks."""
+def family_of(name: str, env_id: Any, source: Any, env_kwargs: Mapping[str, Any]) -> Family:
+    """Return what a class or an env says about its tasks. Raises BadSettings if it says nothing."""
     sample, listed = _method(source, "sample_tasks"), _method(source, "all_tasks")
     if sample is None:
         raise BadSettings(
-            f"`env.env_name: {name}` does not say what its tasks are. Give it a static method "
+            f"The environment {name!r} does not say what its tasks are. Give it a static method "
             "`sample_tasks(num_tasks, seed=0)`, and `sample_eval_tasks` if evaluation is to be on others."
         )
     return Family(

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parallel_envs.learners.meta.families import Family
-from parallel_envs.learners.settings import BadSettings
+from parallel_envs.meta.families import Family
 from parallel_envs.seeding import SeedTree
 from parallel_envs.task_keys import task_key
 from parallel_envs.tasks import Task, TaskSource, UniformTasks, split_tasks
+from parallel_envs.yaml_files import BadSettings
 
 Pool = tuple[Task, ...]
 Draw = Callable[[int, int], Sequence[Any]]
@@ -47,7 +47,7 @@ class FreshTasks(TaskSource):
             if task_key(value) not in self._left_out:
                 return Task(value, self._first_number + env)
         raise BadSettings(
-            f"`env.num_train_tasks` is null, but `{self._family.name}` has hardly any task besides those for "
+            f"`num_train_tasks` is None, but `{self._family.name}` has hardly any task besides those for "
             "evaluation. Say how many tasks are to be trained on."
         )
 
@@ -62,6 +62,18 @@ def split(family: Family, num_train: int | None, num_eval: int, seed: SeedTree, 
     return TaskSplit(UniformTasks(train, seed.child("choice").seed()), train, kept)
 
 
+def split_of(
+    family: Callable[[], Family], train: Sequence[Any] | None, kept: Sequence[Any], seed: SeedTree
+) -> TaskSplit:
+    """Return the split of tasks that were drawn elsewhere. `family` is asked only if `train` is None: see `split`."""
+    if train is None:
+        numbered = _numbered(kept)
+        return TaskSplit(FreshTasks(family(), numbered, seed.child("fresh")), None, numbered)
+    pool = _numbered([*train, *kept])
+    own = pool[: len(train)]
+    return TaskSplit(UniformTasks(own, seed.child("choice").seed()), own, pool[len(train) :])
+
+
 def _parted(family: Family, num_train: int, num_eval: int, seed: SeedTree, share: bool) -> tuple[Pool, Pool]:
     if share:
         pool = _numbered(_distinct(family, max(num_train, num_eval), seed))
@@ -71,6 +83,8 @@ def _parted(family: Family, num_train: int, num_eval: int, seed: SeedTree, share
         pool = _numbered([*kept, *_distinct(family, num_train, seed, without=kept)])
         return pool[num_eval:], pool[:num_eval]
     pool = _numbered(_distinct(family, num_train + num_eval, seed))
+    if not num_eval:
+        return pool, ()
     train, others = split_tasks(pool, num_train, seed.child("split").seed())
     return tuple(train), tuple(others)
 
@@ -99,9 +113,9 @@ def _distinct(
 def _check_enough(family: Family, found: int, count: int) -> None:
     if found < count:
         raise BadSettings(
-            f"{count} tasks are wanted of `{family.name}` (`env.num_train_tasks` and `env.num_eval_tasks`, no task "
-            f"being both), and it has {found}. Ask for fewer, or say `env.share_tasks: true`, and evaluation is on "
-            "tasks that are trained on."
+            f"{count} tasks are wanted of `{family.name}` (`num_train_tasks` and `num_eval_tasks`, no task being "
+            f"both), and it has {found}. Ask for fewer. (In a learner's settings `env.share_tasks: true` has it "
+            "evaluate on tasks that are trained on.)"
         )
 
 

@@ -1,0 +1,159 @@
+"""A guide to `EnvStateManager` with multiprocessing: each of its configurations and examples, as it is printed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from parallel_envs.groups import EnvStateManager
+from parallel_envs.groups.failures import BadSettings
+from parallel_envs.testing import assert_same_batch
+
+CONFIGURATION = """
+es_manager:
+  use_multiprocessing: true          # Enable/disable multiprocessing
+  max_workers: 8                     # Number of worker processes (default: min(8, cpu_count()))
+  sequential_env_types: []           # Environment types to force sequential processing
+  format_penalty: 0.1               # Existing penalty for invalid actions
+"""
+
+OF_ONE_TYPE = """
+# Force WebShop to use sequential processing
+es_manager:
+  use_multiprocessing: true
+  sequential_env_types: ['webshop']
+"""
+
+
+SMALL: dict[str, Any] = {
+    "es_manager": {
+        "max_workers": 2,
+        "train": {"env_groups": 2, "group_size": 2, "env_configs": {"tags": ["Room", "Shop"], "n_groups": [1, 1]}},
+    },
+    "custom_envs": {
+        "Room": {"env_type": "sokoban", "env_config": {"num_boxes": 1}, "where": "process"},
+        "Shop": {"env_type": "webshop", "where": "auto"},
+    },
+}
+"""Few environments of two types, in the place of the defaults' 128."""
+
+
+def given(text: str, **changes: Any) -> dict[str, Any]:
+    """A block of the guide as a dict, with few environments."""
+    content = yaml.safe_load(text)
+    block = {**content["es_manager"], **SMALL["es_manager"], **changes}
+    return {"es_manager": block, "custom_envs": SMALL["custom_envs"]}
+
+
+@pytest.fixture
+def opened() -> Iterator[list[EnvStateManager]]:
+    managers: list[EnvStateManager] = []
+    yield managers
+    for manager in managers:
+        manager.close()
+
+
+def inputs(entries: Any, *actions: str) -> list[dict[str, Any]]:
+    """The same answer to every entry."""
+    said = {"llm_response": "", "llm_raw_response": "", "actions": list(actions)}
+    return [{"env_id": entry["env_id"], **said} for entry in entries]
+
+
+@pytest.mark.parametrize("text", [CONFIGURATION, OF_ONE_TYPE])
+@pytest.mark.parametrize("as_file", [False, True])
+def test_the_block_alone_is_a_configuration(text: str, as_file: bool, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    config: Any = path if as_file else yaml.safe_load(text)
+    with EnvStateManager(config, mode="train") as es_manager:
+        said = es_manager.settings.es_manager
+        assert (es_manager.num_envs, es_manager.group_size) == (128, 16)
+        assert {seat.tag for seat in es_manager.envs} == {"CoordSokoban"}
+        assert {name: getattr(said, name) for name in yaml.safe_load(text)["es_manager"]} == (
+            yaml.safe_load(text)["es_manager"]
+        )
+    with EnvStateManager(config, mode="val") as es_manager:
+        assert es_manager.num_envs == 512
+
+
+def test_a_part_of_the_groups_is_not_filled_up_from_the_defaults() -> None:
+    for missing in ("custom_envs", "train"):
+        config = given(CONFIGURATION)
+        config.pop(missing, None)
+        config["es_manager"].pop(missing, None)
+        with pytest.raises(BadSettings, match=f"`(es_manager.)?{missing}` is missing"):
+            EnvStateManager(config, mode="train")
+
+
+def test_a_misspelt_word_of_the_block_is_named() -> None:
+    with pytest.raises(BadSettings, match=r"`es_manager.max_worker` is unknown. Did you mean `max_workers`\?"):
+        EnvStateManager({"es_manager": {"max_worker": 8}}, mode="train")
+
+
+def test_basic_usage(opened: list[EnvStateManager]) -> None:
+    config = yaml.safe_load(CONFIGURATION)
+    # Automatic configuration-based behavior
+    es_manager = EnvStateManager(config, mode="train")
+    opened.append(es_manager)
+    rollout_cache = es_manager.reset(seed=42)
+    all_env_inputs = inputs(rollout_cache, "Up", "Left")
+    env_outputs = es_manager.step(all_env_inputs)
+    going = [env for env, status in enumerate(es_manager.statuses) if not (status.terminated or status.truncated)]
+    assert [entry["env_id"] for entry in env_outputs] == going  # the members of a group whose room is solved are over
+    assert 0 < len(going) <= len(rollout_cache) == 128
+
+
+def test_force_sequential_processing(opened: list[EnvStateManager]) -> None:
+    config = given(CONFIGURATION)
+    # Disable multiprocessing for debugging
+    es_manager = EnvStateManager(config, mode="train")
+    es_manager.use_multiprocessing = False
+    opened.append(es_manager)
+    all_env_inputs = inputs(es_manager.reset(seed=42), "Up")
+    env_outputs = es_manager.step(all_env_inputs)
+    assert len(env_outputs) == 4
+    assert es_manager.stats().num_workers == 0
+
+
+def test_sequential_processing_can_be_forced_between_resets_and_changes_nothing(opened: list[EnvStateManager]) -> None:
+    def played(switch_before: int | None) -> list[Any]:
+        es_manager = EnvStateManager(given(CONFIGURATION), mode="train")
+        opened.append(es_manager)
+        told = []
+        for number in range(3):
+            if number == switch_before:
+                es_manager.use_multiprocessing = False
+            entries = es_manager.reset(seed=number)
+            told += [entries, es_manager.step(inputs(entries, "Up", "Right"))]
+            assert (es_manager.stats().num_workers > 0) == (switch_before is None or number < switch_before)
+        return told
+
+    parallel = played(None)
+    for switch_before in (0, 1, 2):
+        assert_same_batch(played(switch_before), parallel)
+
+
+def test_environment_specific_configuration(opened: list[EnvStateManager]) -> None:
+    es_manager = EnvStateManager(given(OF_ONE_TYPE), mode="train")
+    opened.append(es_manager)
+    es_manager.reset(seed=42)
+    assert (es_manager.stats().num_workers, es_manager.stats().in_caller) == (2, ("Shop",))
+
+
+def test_a_worker_that_dies_costs_nothing(opened: list[EnvStateManager]) -> None:
+    es_manager = EnvStateManager(given(OF_ONE_TYPE), mode="train")
+    opened.append(es_manager)
+    entries = es_manager.reset(seed=42)
+    assert es_manager._homes is not None
+    assert es_manager._homes.crew is not None
+    os.kill(es_manager._homes.crew.pool.pid(0), signal.SIGKILL)
+    with EnvStateManager(given(OF_ONE_TYPE, use_multiprocessing=False)) as sequential:
+        expected = sequential.step(inputs(sequential.reset(seed=42), "Up"))
+    assert_same_batch(es_manager.step(inputs(entries, "Up")), expected)
+    assert es_manager.stats().restarts == 1

@@ -1,0 +1,556 @@
+"""A plan for independent agents that learn while they collect: its blocks as they are printed, and what it promises.
+
+Its pseudo code cannot be run. What that promises is shown with `IndependentLearners`: `agents[i].model.memory` is a
+buffer of each agent's own, collecting goes on while agents learn, they learn every `train_interval`, and what was
+collected last is learnt from at the end.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from gymnasium.spaces import Box, Discrete
+from numpy import ndenumerate
+from pettingzoo import ParallelEnv
+
+from parallel_envs.engine import cores_here
+from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
+from parallel_envs.learners.learner import AgentLearner
+from parallel_envs.learners.loops import LoopOptions
+from parallel_envs.learners.loops.workers import check_budget
+from parallel_envs.learners.settings import BadSettings, ParallelBlock, load_settings
+from parallel_envs.learners.training import begin
+from parallel_envs.learners.updates import SequentialUpdates
+from parallel_envs.multiagent import MultiAgentEnvManager
+from parallel_envs.testing import assert_same_batch
+from parallel_envs.wrappers import WrappedMultiAgentPolicy
+
+config = {
+    "parallel": {
+        "enabled": True,
+        "parallel_actions": True,  # Parallel action computation
+        "parallel_training": True,  # Parallel agent training
+        "async_learning": True,  # Concurrent collection/learning
+        "train_interval": 4,  # Train every N epochs
+        "num_workers": None,  # None = auto (number of agents or CPU count)
+        "use_threads": False,  # True for threading, False for multiprocessing
+    }
+}
+
+PPO = PPOConfig(rollout_length=8, minibatch_size=16, num_epochs=1, hidden=(8,))
+DQN = DQNConfig(learning_starts=8, batch_size=8, buffer_size=400, hidden=(8,))
+SAC = SACConfig(learning_starts=8, batch_size=8, buffer_size=400, hidden=(8,))
+ROWS, STEPS = 2, 160
+
+
+class Gathering(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ships no type information
+    """Three agents of one kind; each is paid for what it does. Episodes have four steps."""
+
+    metadata = {"name": "gathering"}  # noqa: RUF012  # PettingZoo's form
+    possible_agents = ["agent_0", "agent_1", "agent_2"]  # noqa: RUF012  # PettingZoo's form
+
+    def __init__(self, *, discrete: bool = True) -> None:
+        self.space: Any = Discrete(2) if discrete else Box(-1.0, 1.0, (1,))
+
+    def observation_space(self, agent: str) -> Any:
+        return Box(-1.0, 1.0, (2,))
+
+    def action_space(self, agent: str) -> Any:
+        return self.space
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        if seed is not None:
+            self.source = np.random.default_rng(seed)
+        self.agents, self.turn = list(self.possible_agents), 0
+        return self.seen(), {agent: {} for agent in self.agents}
+
+    def seen(self) -> Any:
+        return {agent: self.source.uniform(-1, 1, 2).astype(np.float32) for agent in self.possible_agents}
+
+    def step(self, actions: Any) -> Any:
+        self.turn += 1
+        over, there = self.turn == 4, list(self.possible_agents)
+        self.agents = [] if over else there
+        rewards = {agent: float(np.sum(actions[agent])) for agent in there}
+        return self.seen(), rewards, dict.fromkeys(there, over), dict.fromkeys(there, False), {one: {} for one in there}
+
+
+@contextmanager
+def learners(algorithm: Any, *, discrete: bool = True, **options: Any) -> Iterator[IndependentLearners]:
+    factory = partial(Gathering, discrete=discrete)
+    with (
+        MultiAgentEnvManager([factory] * ROWS, backend="serial") as envs,
+        IndependentLearners(envs, algorithm, seed=3, **options) as made,
+    ):
+        yield made
+
+
+def changed(**words: Any) -> dict[str, Any]:
+    return {"parallel": {**config["parallel"], **words}}
+
+
+def weights(made: IndependentLearners) -> dict[str, Any]:
+    return {agent: state["arrays"]["weights"] for agent, state in made.states().items()}
+
+
+def pay(agent: Any, change: Callable[[Any], Any]) -> None:
+    """Have one agent see other rewards than the environments return."""
+    observe = agent.observe
+    agent.observe = lambda *given: observe(*given[:3], change(given[3]), *given[4:])
+
+
+# ---- the configuration ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize(("algorithm", "discrete"), [(PPO, True), (DQN, True), (SAC, False)], ids=["ppo", "dqn", "sac"])
+def test_the_configuration_trains(algorithm: Any, discrete: bool, threads: bool) -> None:
+    with learners(algorithm, discrete=discrete, parallel=changed(use_threads=threads)) as made:
+        before = weights(made)
+        report = made.train(STEPS)
+        assert (report.mode, made.update_mode) == ("overlap", "fused")
+        assert all(one.counters["updates"] > 0 for one in made.agents.values())
+        assert all((before[agent] != own).any() for agent, own in weights(made).items())
+
+
+PASTED = """
+env: CartPole-v1
+total_steps: 96
+num_envs: 2
+algorithm: {name: ppo, rollout_length: 8, minibatch_size: 8, num_epochs: 1, hidden: [8]}
+parallel: {
+        "enabled": True,
+        "parallel_actions": True,  # Parallel action computation
+        "parallel_training": True,  # Parallel agent training
+        "async_learning": True,     # Concurrent collection/learning
+        "train_interval": 4,        # Train every N epochs
+        "num_workers": None,        # None = auto (number of agents or CPU count)
+        "use_threads": False,       # True for threading, False for multiprocessing
+    }
+"""
+
+
+def test_the_block_can_be_pasted_into_a_settings_file(tmp_path: Path) -> None:
+    (tmp_path / "pasted.yaml").write_text(PASTED, encoding="utf-8")
+    (tmp_path / "null.yaml").write_text(PASTED.replace("None, ", "null, "), encoding="utf-8")
+    settings = load_settings(tmp_path / "pasted.yaml")
+    assert settings == load_settings(tmp_path / "null.yaml")
+    assert (settings.mode, settings.worker_budget, settings.train_interval) == ("overlap", None, None)
+    folder = begin(tmp_path / "pasted.yaml", ["tensorboard=false", f"folder={tmp_path / 'run'}"])
+    stored = yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8"))
+    assert stored["update_mode"] == "fused_or_process"
+
+
+@pytest.mark.parametrize(("name", "interval"), [("ppo", None), ("dqn", 4), ("sac", 4)])
+def test_the_train_interval_is_for_agents_with_a_replay_buffer(name: str, interval: int | None, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({"env": "a", "total_steps": 9, "algorithm": {"name": name}, "parallel": {}}))
+    assert load_settings(path).train_interval == interval
+
+
+def test_its_defaults_are_those_of_the_plan() -> None:
+    block = ParallelBlock()
+    assert (block.enabled, block.train_interval, block.num_workers, block.use_threads) == (True, 4, None, False)
+    with learners(PPO, parallel=changed(async_learning=False)) as made:
+        made.update_mode = "process"
+        assert check_budget(LoopOptions(), made) == min(3, len(cores_here()))
+        made.workers = 2
+        assert check_budget(LoopOptions(), made) == 2
+
+
+LARGE = PPOConfig(rollout_length=1024, minibatch_size=2048, hidden=(256, 256))
+UNLIKE = {"agent_0": PPO, "agent_1": PPO, "agent_2": DQN}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words", "mode"),
+    [
+        (PPO, {}, "fused"),
+        (DQN, {}, "fused"),
+        (UNLIKE, {}, "process"),
+        (UNLIKE, {"use_threads": True}, "thread"),
+        (UNLIKE, {"enabled": False}, "sequential"),
+        (LARGE, {}, "process"),
+        (PPO, {"enabled": False}, "fused"),
+        (PPO, {"parallel_training": False}, "sequential"),
+    ],
+)
+def test_updates_are_fused_where_that_is_quicker(algorithm: Any, words: Any, mode: str) -> None:
+    with learners(algorithm, parallel=changed(**words)) as made:
+        assert made.update_mode == mode
+
+
+def test_agents_that_do_not_say_their_train_interval_have_that_of_the_block() -> None:
+    own = {"agent_0": PPO, "agent_1": DQN, "agent_2": DQNConfig(train_interval=7)}
+    with learners(own, parallel=changed(train_interval=2)) as made:
+        configs: Any = [one.config for one in made.agents.values()]
+        assert (configs[0], configs[1].train_interval, configs[2].train_interval) == (PPO, 2, 7)
+
+
+def test_mistakes_in_the_block_are_named() -> None:
+    with (
+        pytest.raises(BadSettings, match=r"`trian_interval` is unknown. Did you mean `train_interval`\?"),
+        learners(PPO, parallel={"trian_interval": 4}),
+    ):
+        pass
+    with (
+        pytest.raises(ValueError, match="update_mode='process' was given beside parallel="),
+        learners(PPO, parallel=config, update_mode="process"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(("algorithm", "discrete"), [(PPO, True), (DQN, True), (SAC, False)], ids=["ppo", "dqn", "sac"])
+def test_the_results_are_the_same_when_parallelization_is_disabled(algorithm: Any, discrete: bool) -> None:
+    """Sequential and parallel training come to the same: to the bit where actions are computed in the same way."""
+    results = []
+    for words in ({}, {"use_threads": True}, {"enabled": False}):
+        parallel = changed(parallel_actions=False, **words)
+        with learners(algorithm, discrete=discrete, parallel=parallel) as made:
+            made.train(STEPS)
+            results.append(weights(made))
+    assert_same_batch(results[1], results[0])
+    assert_same_batch(results[2], results[0])
+
+
+# ---- what is each agent's own ---------------------------------------------------------------------------------------
+
+
+def test_no_two_agents_share_a_buffer_or_a_network() -> None:
+    with learners(DQN, parallel=config) as made:
+        made.train(STEPS)
+        agents = list(made.agents.values())
+        for i, one in enumerate(agents):
+            for other in agents[i + 1 :]:
+                assert one.model.memory is not other.model.memory
+                assert one.model.brain is not other.model.brain
+                for name, array in one.state()["memory"]["arrays"].items():
+                    assert not np.shares_memory(array, other.state()["memory"]["arrays"][name])
+                assert not np.shares_memory(one.brain.strip.weights.numpy(), other.brain.strip.weights.numpy())
+
+
+def test_an_agent_learns_from_its_own_experience_only() -> None:
+    """What another agent lives changes nothing: its reward is not seen, and its loss is only added up."""
+    results = []
+    for scale in (1.0, 100.0):
+        with learners(DQN, parallel=changed(async_learning=False, parallel_actions=False)) as made:
+            pay(made.agents["agent_2"], partial(np.multiply, scale))
+            made.train(STEPS)
+            results.append(weights(made))
+    for agent in ("agent_0", "agent_1"):
+        np.testing.assert_array_equal(results[0][agent], results[1][agent])
+    assert (results[0]["agent_2"] != results[1]["agent_2"]).any()
+
+
+# ---- collecting and learning ----------------------------------------------------------------------------------------
+
+
+def test_collecting_goes_on_while_agents_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    learning, stepped = threading.Event(), threading.Event()
+    update = SequentialUpdates.update
+
+    def waiting(self: Any, plans: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            learning.set()
+            assert stepped.wait(60), "no environment was stepped while agents learnt"
+        return update(self, plans)
+
+    monkeypatch.setattr(SequentialUpdates, "update", waiting)
+    with learners(UNLIKE, parallel=changed(parallel_training=False, use_threads=True)) as made:
+        step = made.envs.step
+
+        def told(actions: Any) -> Any:
+            result = step(actions)
+            if learning.is_set():
+                stepped.set()
+            return result
+
+        monkeypatch.setattr(made.envs, "step", told)
+        made.train(STEPS)
+    assert stepped.is_set()
+
+
+def test_agents_learn_every_train_interval() -> None:
+    for async_learning in (False, True):
+        with learners(DQN, parallel=changed(async_learning=async_learning)) as made:
+            rounds: list[int] = []
+            plan = AgentLearner.plan
+            agent = made.agents["agent_1"]
+
+            def noted(agent: Any = agent, rounds: Any = rounds, plan: Any = plan) -> Any:
+                rounds.append(agent.counters["rounds"])
+                return plan(agent)
+
+            agent.plan = noted  # type: ignore[method-assign]  # to see when it is asked
+            made.train(STEPS)
+            assert rounds == list(range(4, agent.counters["rounds"] + 1, 4))
+
+
+@pytest.mark.parametrize("async_learning", [False, True])
+def test_what_was_collected_last_is_learnt_from_at_the_end(async_learning: bool) -> None:
+    with learners(PPO, parallel=changed(async_learning=async_learning)) as made:
+        made.train(STEPS)
+        for one in made.agents.values():
+            full = one.counters["rounds"] // PPO.rollout_length
+            assert one.counters["updates"] == full > 0
+            assert one.acting_version == full  # the newest weights act
+
+
+def test_losses_are_added_up_and_the_same_by_every_way_to_learn() -> None:
+    totals = {}
+    for mode in ("sequential", "process", "thread"):
+        losses: list[float] = []
+        with learners(UNLIKE, update_mode=mode, workers=2) as made:
+            add = losses.append
+            made.train(STEPS, on_update=lambda made, add=add: add(sum(_losses(made))))  # type: ignore[misc]  # bound
+        totals[mode] = losses
+    assert totals["sequential"]
+    assert totals["process"] == totals["thread"] == totals["sequential"]
+
+
+def _losses(made: IndependentLearners) -> list[float]:
+    return [one.metrics.get("loss", 0.0) for one in made.agents.values()]
+
+
+def test_a_failure_of_one_agents_training_leaves_the_others_learnt() -> None:
+    with learners(UNLIKE, parallel=changed(async_learning=False)) as made:
+        pay(made.agents["agent_0"], lambda rewards: rewards + np.inf)
+        made.train(STEPS)
+        counters = {agent: one.counters for agent, one in made.agents.items()}
+    assert (counters["agent_0"]["updates"], counters["agent_0"]["skipped"] > 0) == (0, True)
+    assert all(counters[agent]["updates"] > 0 for agent in ("agent_1", "agent_2"))
+
+
+def test_weights_of_workers_are_those_that_act() -> None:
+    with learners(UNLIKE, update_mode="process", workers=2) as made:
+        made.train(STEPS)
+        for agent, one in made.agents.items():
+            assert one.acting_version == one.version > 0, agent
+
+
+# ---- the blocks in Python -------------------------------------------------------------------------------------------
+
+
+class Buffer:
+    """The user's own: what the plan's blocks subclass and read."""
+
+    def __init__(self, capacity: int) -> None:
+        self.states, self.actions = np.zeros(capacity), np.zeros(capacity)
+        self.rewards, self.dones = np.zeros(capacity), np.zeros(capacity)
+        self.size = self.idx = 0
+
+    def add(self, obs: Any, action: Any, reward: Any, done: Any) -> None:
+        for name, value in {"states": obs, "actions": action, "rewards": reward, "dones": done}.items():
+            getattr(self, name)[self.idx] = value
+        self.idx = (self.idx + 1) % len(self.states)
+        self.size = min(self.size + 1, len(self.states))
+
+    def sample(self, batch_size: int) -> Any:
+        rows = np.random.default_rng(0).integers(self.size, size=batch_size)
+        return self.states[rows], self.actions[rows], self.rewards[rows], self.dones[rows]
+
+
+class ThreadSafeBuffer(Buffer):
+    def __init__(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+        super().__init__(*args, **kwargs)
+        self._lock = Lock()  # Each buffer instance has its own lock
+
+    def add(self, obs, action, reward, done):  # type: ignore[no-untyped-def]
+        with self._lock:  # Protects writes during collection
+            super().add(obs, action, reward, done)
+
+    def sample(self, batch_size):  # type: ignore[no-untyped-def]
+        with self._lock:  # Protects reads during training
+            return super().sample(batch_size)
+
+    def get_buffer_snapshot(self):  # type: ignore[no-untyped-def]
+        """Create a snapshot of THIS agent's buffer (not shared)."""
+        return {
+            "states": self.states.copy(),
+            "actions": self.actions.copy(),
+            "rewards": self.rewards.copy(),
+            "dones": self.dones.copy(),
+            "size": self.size,
+            "idx": self.idx,
+        }
+
+
+def test_a_thread_safe_buffer_holds_whole_steps_only() -> None:
+    """The plan's own class; `agents[i].model.memory` of learners is shown likewise below."""
+    memory: Any = ThreadSafeBuffer(64)  # type: ignore[no-untyped-call]  # as it is printed
+    memory.add(1, 1, 1, 1)
+    writer = threading.Thread(target=lambda: [memory.add(n, n, n, n) for n in range(2_000)])
+    writer.start()
+    while writer.is_alive():
+        parts = memory.sample(16)
+        assert all((part == parts[0]).all() for part in parts)
+    writer.join()
+
+
+def test_an_agents_memory_holds_whole_steps_only() -> None:
+    with learners(DQN, parallel=config) as made:
+        made.begin()
+        made.step()
+        memory: Any = made.agents["agent_0"].model.memory
+        done = threading.Event()
+
+        def collect() -> None:
+            for number in range(400):
+                value = np.full((ROWS, 2), number % 7 / 7, np.float32)
+                flags = np.zeros(ROWS, np.bool_)
+                actions = np.full(ROWS, number % 2)
+                memory.add(value, actions, value[:, 0], flags, flags, value, ~flags)
+            done.set()
+
+        writer = threading.Thread(target=collect)
+        writer.start()
+        while not done.is_set():
+            batch = memory.state()["arrays"]
+            lived = batch["observations0"][2 * ROWS :]
+            np.testing.assert_array_equal(lived[:, 0], batch["rewards"][2 * ROWS :])
+        writer.join()
+
+
+def test_a_snapshot_of_a_buffer_stays_as_it_was() -> None:
+    with learners(DQN, parallel=config) as made:
+        made.train(STEPS)
+        agents = [*made.agents.values()]
+        snapshots = [agent.model.memory.state() for agent in agents]  # type: ignore[union-attr]  # of DQN
+        kept = [{name: array.copy() for name, array in own["arrays"].items()} for own in snapshots]
+        made.train(STEPS)
+        for own, before in zip(snapshots, kept, strict=True):
+            assert_same_batch(own["arrays"], before)
+    buffer: Any = ThreadSafeBuffer(4)  # type: ignore[no-untyped-call]  # as it is printed
+    buffer.add(1, 2, 3, 0)
+    snapshot = buffer.get_buffer_snapshot()
+    buffer.add(5, 6, 7, 1)
+    assert (snapshot["states"].tolist(), snapshot["size"]) == ([1, 0, 0, 0], 1)
+
+
+class Thing:
+    """Something on the map that is no agent."""
+
+    has_transitions, moved = True, 0
+
+    def transition(self, world: Any) -> None:
+        self.moved += 1
+
+
+class Agent(Thing):
+    """Sees how far the world is, and adds to it what it does."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.memory = name, list[Any]()
+
+    def can_act(self) -> bool:
+        return True
+
+    def pov(self, world: Any) -> Any:
+        return np.array([world.total_reward, len(self.memory)], np.float64)
+
+    def act(self, world: Any, action: Any) -> float:
+        world.total_reward += int(action)
+        return float(action)
+
+    def is_done(self, world: Any) -> bool:
+        return bool(world.total_reward > 1000)
+
+    def add_memory(self, *step: Any) -> None:
+        self.memory.append(step)
+
+
+class World:
+    total_reward = 0
+
+    def __init__(self, agents: list[Agent]) -> None:
+        self.map = np.array([Thing(), *agents], object)
+
+
+class Environment:
+    """What the block leaves out: the world, and how actions are computed side by side."""
+
+    def __init__(self, strategy: str) -> None:
+        self.agents = [Agent(f"agent_{number}") for number in range(4)]
+        self.world, self.turn = World(self.agents), 0
+        policies = {agent.name: partial(_action, number) for number, agent in enumerate(self.agents)}
+        self.policy = WrappedMultiAgentPolicy(policies, strategy=strategy)
+
+    def _parallel_get_actions(self, agents: list[Agent], states: list[Any]) -> list[Any]:
+        actions: Mapping[Any, Any] = self.policy.step(
+            {agent.name: state for agent, state in zip(agents, states, strict=True)}
+        )
+        return [actions[agent.name] for agent in agents]
+
+    # In Environment.take_turn() or subclass
+    def take_turn(self) -> None:
+        self.turn += 1
+
+        # Process non-agent entities first (unchanged)
+        for _, x in ndenumerate(self.world.map):
+            if x.has_transitions and not isinstance(x, Agent):
+                x.transition(self.world)
+
+        # NEW: Parallel agent action computation
+        # Batch all observations first
+        active_agents = [a for a in self.agents if a.can_act()]
+        if active_agents:
+            # Parallel observation gathering (if independent)
+            states = [agent.pov(self.world) for agent in active_agents]
+
+            # Parallel action selection (batched or multi-process)
+            actions = self._parallel_get_actions(active_agents, states)
+
+            # Parallel action execution (sequential due to world state dependencies)
+            # Note: May need locking/coordination if world state affects rewards
+            for agent, action in zip(active_agents, actions):  # noqa: B905  # as it is printed
+                reward = agent.act(self.world, action)
+                done = agent.is_done(self.world)
+                agent.add_memory(states[active_agents.index(agent)], action, reward, done)
+
+
+def _action(number: int, observation: Any) -> int:
+    return int(observation.sum() + number) % 5
+
+
+@pytest.mark.parametrize("strategy", ["thread", "process"])
+def test_a_turn_with_actions_side_by_side_is_the_sequential_one(strategy: str) -> None:
+    played = []
+    for way in ("sequential", strategy):
+        environment = Environment(way)
+        with environment.policy:
+            for _ in range(5):
+                environment.take_turn()
+        assert environment.world.map[0].moved == 5
+        played.append([agent.memory for agent in environment.agents])
+    assert_same_batch(played[1], played[0])
+
+
+SPAWN = """
+import torch.multiprocessing as mp
+mp.set_start_method('spawn', force=True)  # Required for CUDA
+
+from parallel_envs.learners import IndependentLearners
+from parallel_envs.multiagent import MultiAgentEnvManager
+from tests.seeds.test_learning_while_collecting import UNLIKE, Gathering
+
+with MultiAgentEnvManager([Gathering] * 2, backend="serial") as envs:
+    with IndependentLearners(envs, UNLIKE, update_mode="process", workers=2) as learners:
+        learners.train(96)
+        print(mp.get_start_method(), [one.counters["updates"] > 0 for one in learners.agents.values()])
+"""
+
+
+def test_the_start_method_of_torch_may_be_set() -> None:
+    ran = subprocess.run([sys.executable, "-c", SPAWN], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "spawn [True, True, True]\n"), ran.stderr

@@ -1,0 +1,422 @@
+"""A guide to rollouts of meta-RL side by side: its blocks as they are printed, `AntDir-v0` where MuJoCo is installed.
+
+Only the import is another one: `envs.meta.make_env` there is `parallel_envs.meta` here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import yaml
+from gymnasium.spaces import Box
+
+import parallel_envs.learners
+from parallel_envs import EnvError, ParallelEnvManager
+from parallel_envs.learners.runs import newest_checkpoint, read_metrics
+from parallel_envs.learners.settings import BadSettings
+from parallel_envs.meta import make_env, make_parallel_env
+from parallel_envs.testing import assert_same_batch
+from parallel_envs.testing.families import GridNaviEnv
+from tests.learners.command_lines import command
+
+NEEDS_MUJOCO = pytest.mark.skipif(importlib.util.find_spec("mujoco") is None, reason="needs MuJoCo")
+FAMILIES = [pytest.param("AntDir-v0", marks=NEEDS_MUJOCO), "PointRobotSparse-v0", "GridNavi-v0"]
+SHORT = 4
+"""Steps of an inner episode, here."""
+
+
+class Messages:
+    """The guide's `logger`."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
+
+
+logger = Messages()
+
+
+class Learner(parallel_envs.learners.Learner):
+    # In learner.py init_env method:
+    def init_env(  # type: ignore[no-untyped-def]  # as it is printed
+        self,
+        env_type,
+        env_name,
+        max_rollouts_per_task,
+        num_train_tasks,
+        num_eval_tasks,
+        num_parallel_workers=4,
+        **kwargs,
+    ):
+        # Create single env for evaluation
+        self.eval_env = make_env(
+            env_name,
+            max_rollouts_per_task,
+            seed=self.seed + 1,
+            num_train_tasks=num_train_tasks,
+            num_eval_tasks=num_eval_tasks,
+            **kwargs,
+        )
+
+        # Create parallel envs for training
+        if num_parallel_workers > 1:
+            self.train_env_parallel = make_parallel_env(
+                env_name,
+                max_rollouts_per_task,
+                num_workers=num_parallel_workers,
+                seed=self.seed,
+                num_train_tasks=num_train_tasks,
+                num_eval_tasks=num_eval_tasks,
+                **kwargs,
+            )
+        else:
+            self.train_env_parallel = None
+
+        # Also keep single env for compatibility
+        self.train_env = make_env(
+            env_name,
+            max_rollouts_per_task,
+            seed=self.seed,
+            num_train_tasks=num_train_tasks,
+            num_eval_tasks=num_eval_tasks,
+            **kwargs,
+        )
+
+    # In learner.py train method:
+    def train(self) -> None:  # type: ignore[override]  # returns nothing, as it is printed
+        self._start_training()
+
+        # Initial pool collection
+        if self.num_init_rollouts_pool > 0:
+            logger.log("Collecting initial pool of data..")
+            while self._n_env_steps_total < self.num_init_rollouts_pool * self.max_trajectory_len:
+                # Use parallel collection if available
+                self.collect_rollouts_parallel(
+                    num_rollouts=1,
+                    random_actions=True,
+                    parallel_env=self.train_env_parallel,  # Will fallback to sequential if None
+                )
+
+        # Main training loop
+        while self._n_env_steps_total < self.n_env_steps_total:
+            # Collect data in parallel
+            env_steps = self.collect_rollouts_parallel(  # noqa: F841  # as it is printed
+                num_rollouts=self.num_rollouts_per_iter,
+                parallel_env=self.train_env_parallel,
+            )
+
+            # Update policy
+            train_stats = self.update(...)
+            self.log_train_stats(train_stats)
+
+
+def settings(family: str, folder: Path, algorithm: str = "ppo", arch: str = "memory", workers: int = 2) -> Any:
+    small: dict[str, Any] = {"hidden": [8]}
+    small |= {"minibatch_size": 8, "num_epochs": 1} if algorithm == "ppo" else {"batch_size": 8, "buffer_size": 200}
+    return {
+        "env": {
+            "env_type": "meta",
+            "env_name": family,
+            "max_rollouts_per_task": 2,
+            "num_train_tasks": 6,
+            "num_eval_tasks": 3,
+            "num_parallel_workers": workers,
+            "env_kwargs": {"horizon": SHORT},
+        },
+        "train": {
+            "num_iters": 2,
+            "num_rollouts_per_iter": 3,
+            "num_init_rollouts_pool": 0 if algorithm == "ppo" else 2,
+            "exact": True,
+        },
+        "policy": {"arch": arch, "algorithm": {"name": algorithm, **small}},
+        "folder": folder,
+        "seed": 5,
+    }
+
+
+# ---- the learner ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_learner_trains(family: str, tmp_path: Path) -> None:
+    with Learner(settings(family, tmp_path / "run")) as learner:
+        before = learner.agent.brain.strip.weights.clone()
+        learner.train()
+        assert (learner.agent.brain.strip.weights != before).any()
+        assert learner.num_env_steps == learner.n_env_steps_total == 2 * 3 * 2 * SHORT
+        assert (len(learner.train_tasks or ()), len(learner.eval_tasks)) == (6, 3)
+        assert learner.train_folder == tmp_path / "run"
+        parallel = learner.train_env_parallel
+    lines = read_metrics(tmp_path / "run")
+    assert [line["steps"] for line in lines] == [24, 48]
+    assert len(lines[-1]["evaluation"]["by_episode"]) == 2
+    assert newest_checkpoint(tmp_path / "run") is not None
+    assert parallel is not None
+    assert parallel.closed
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+def test_a_pool_is_collected_first(algorithm: str, tmp_path: Path) -> None:
+    logger.lines.clear()
+    family = {"dqn": "GridNavi-v0", "sac": "PointRobotSparse-v0"}[algorithm]
+    with Learner(settings(family, tmp_path / "run", algorithm)) as learner:
+        learner.train()
+        assert logger.lines == ["Collecting initial pool of data.."]
+        assert learner.num_env_steps == (2 + 2 * 3) * 2 * SHORT
+        assert learner.agent.counters["updates"] == 2
+
+
+@pytest.mark.parametrize("arch", ["markov", "memory", "memory_markov"])
+def test_it_falls_back_to_sequential_collection_and_comes_to_the_same(arch: str, tmp_path: Path) -> None:
+    results = []
+    for workers in (1, 2):
+        with Learner(settings("GridNavi-v0", tmp_path / str(workers), arch=arch, workers=workers)) as learner:
+            assert (learner.train_env_parallel is None) == (workers == 1)
+            assert learner.train_env.get_wrapper_attr("_config").add_previous_action == (arch != "markov")
+            learner.train()
+            results.append([learner.agent.brain.strip.weights.numpy().copy(), learner.evaluate().returns])
+    assert_same_batch(results[1], results[0])
+
+
+FURTHER: dict[str, Any] = {"train.num_iters": 3}
+
+
+def test_its_run_can_be_resumed(tmp_path: Path) -> None:
+    with Learner(settings("GridNavi-v0", tmp_path / "run")) as learner:
+        learner.train()
+        weights = learner.agent.brain.strip.weights.numpy().copy()
+    with Learner.resume(tmp_path / "run", **FURTHER) as learner:
+        np.testing.assert_array_equal(learner.agent.brain.strip.weights.numpy(), weights)
+        learner.train()
+        assert learner.num_iters_done == 3
+    assert [line["update"] for line in read_metrics(tmp_path / "run")] == [1, 2, 3]
+
+
+def test_environments_that_do_not_tell_their_tasks_are_refused(tmp_path: Path) -> None:
+    class Forgetful(parallel_envs.learners.Learner):
+        def init_env(self, env_type: str, env_name: str, **kwargs: Any) -> None:  # type: ignore[override]
+            self.train_env = self.eval_env = make_env(env_name, 2, horizon=SHORT)
+
+    given = settings("GridNavi-v0", tmp_path / "run", workers=1)
+    with Forgetful(given) as learner, pytest.raises(BadSettings, match=r"`make_env\(..., num_train_tasks=, "):
+        learner.collect_rollouts(1)
+
+
+def test_an_init_env_that_adds_to_ours_gets_all_words(tmp_path: Path) -> None:
+    class Adding(parallel_envs.learners.Learner):
+        def init_env(self, *args: Any, **kwargs: Any) -> None:
+            super().init_env(*args, **{**kwargs, "num_envs": 3})
+
+    with Adding(settings("GridNavi-v0", tmp_path / "run")) as learner:
+        assert learner.train_env_parallel is not None
+        assert (learner.train_env_parallel.num_envs, learner.max_trajectory_len) == (3, 2 * SHORT)
+
+
+# ---- making environments --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_environments_of_a_family_agree_on_its_tasks(family: str) -> None:
+    max_rollouts, numbers = 2, dict[str, Any](num_train_tasks=5, num_eval_tasks=4, horizon=SHORT)
+    one = make_env(family, max_rollouts, seed=1, **numbers)
+    other = make_env(family, max_rollouts, seed=2, **numbers)
+    with contextlib.closing(make_parallel_env(family, max_rollouts, num_workers=2, seed=0, **numbers)) as many:
+        for name, count in (("train_tasks", 5), ("eval_tasks", 4)):
+            assert len(getattr(one, name)) == count
+            for told in (getattr(other, name), *many.get_attr(name)):
+                assert_same_batch(told, getattr(one, name))
+    assert not {str(task) for task in one.train_tasks} & {str(task) for task in one.eval_tasks}
+    observation, _ = one.reset(task=one.train_tasks[0])
+    assert one.observation_space.contains(observation)
+    for env in (one, other):
+        env.close()
+
+
+def test_numbers_may_be_given_alone() -> None:
+    assert not hasattr(make_env("GridNavi-v0", 2), "eval_tasks")
+    assert not hasattr(make_env("GridNavi-v0", 2, num_eval_tasks=4), "train_tasks")
+    assert len(make_env("GridNavi-v0", 2, num_train_tasks=21).train_tasks) == 21
+    assert len(make_env(GridNaviEnv, 2, num_train_tasks=4, num_eval_tasks=2).eval_tasks) == 2
+
+
+class Numbered(gym.Env[Any, Any]):
+    """A family that parts its tasks itself."""
+
+    horizon = SHORT
+    observation_space, action_space = Box(-1.0, 1.0, (1,)), Box(-1.0, 1.0, (1,))
+
+    def __init__(self, num_train_tasks: int, num_eval_tasks: int | None = None) -> None:
+        self.numbers = num_train_tasks, num_eval_tasks
+
+
+def test_an_environment_that_asks_for_the_numbers_is_given_them() -> None:
+    env: Any = make_env(Numbered, 2, num_train_tasks=5)
+    assert (env.unwrapped.numbers, hasattr(env, "train_tasks")) == ((5, None), False)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "numbers", "words"),
+    [
+        ("GridNavi-v0", {"num_train_tasks": 20, "num_eval_tasks": 2}, "22 tasks are wanted of `GridNavi-v0`"),
+        ("GridNavi-v0", {"num_train_tasks": 0}, "num_train_tasks=0"),
+        ("CartPole-v1", {"num_train_tasks": 2}, "'CartPole-v1' does not say what its tasks are"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(env_id: str, numbers: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make_env(env_id, 2, **numbers)
+    with pytest.raises((ValueError, EnvError), match=words):
+        make_parallel_env(env_id, 2, num_workers=1, manager_options={"backend": "serial"}, **numbers)
+
+
+def test_a_misspelt_family_is_named() -> None:
+    with pytest.raises(gym.error.NameNotFound, match="Did you mean 'GridNavi-v0'"):
+        make_env("GridNav-v0", 2)
+    with pytest.raises(gym.error.NameNotFound, match="Did you mean 'GridNavi-v0'"):
+        make_parallel_env("GridNav-v0", 2, num_workers=1)
+
+
+def test_an_id_that_the_user_has_registered_goes_first() -> None:
+    numbered: Any = Numbered
+    gym.register("GridNavi-v0", entry_point=numbered, kwargs={"num_train_tasks": 1})
+    try:
+        assert isinstance(make_env("GridNavi-v0", 2).unwrapped, Numbered)
+    finally:
+        del gym.registry["GridNavi-v0"]
+    assert isinstance(make_env("GridNavi-v0", 2).unwrapped, GridNaviEnv)
+
+
+# ---- the steps of a collection --------------------------------------------------------------------------------------
+
+
+def test_tasks_and_steps_are_sent_to_each_worker() -> None:
+    numbers: dict[str, Any] = {"num_train_tasks": 6, "num_eval_tasks": 3}
+    with make_parallel_env("GridNavi-v0", 2, num_workers=2, seed=0, **numbers) as parallel_env:
+        collect_by_hand(parallel_env)
+
+
+def collect_by_hand(parallel_env: ParallelEnvManager) -> None:
+    num_workers, train_tasks = 2, parallel_env.get_attr("train_tasks")[0]
+    asked = []
+    # In collect_rollouts_parallel:
+    for worker_id in range(num_workers):
+        task = train_tasks[np.random.randint(len(train_tasks))]
+        parallel_env.remotes[worker_id].send(("reset", {"task": task}))
+        asked.append(task)
+    obs = [parallel_env.remotes[worker_id].recv()[1] for worker_id in range(num_workers)]
+    assert parallel_env.get_tasks() == asked
+
+    active_workers, stored = list(range(num_workers)), []
+    while active_workers:
+        actions = {}
+        for worker_id in active_workers:
+            actions[worker_id] = int(abs(obs[worker_id].sum())) % 5  # in the place of the policy
+
+        # Send commands to ALL workers (non-blocking)
+        for worker_id in active_workers:
+            action, remote = actions[worker_id], parallel_env.remotes[worker_id]
+            remote.send(("step", action))  # Returns immediately
+
+        # Collect results after all workers finish
+        for worker_id in list(active_workers):
+            remote = parallel_env.remotes[worker_id]
+            result = remote.recv()  # Blocks until this worker is done
+            kind, (obs[worker_id], reward, done, _) = result
+            assert kind == "transition"
+            stored.append((worker_id, reward))
+            if done:
+                active_workers.remove(worker_id)
+    assert len(stored) == 2 * parallel_env.get_attr("horizon_bamdp")[0]
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_cleanup(used: bool) -> None:
+    parallel_env = make_parallel_env("GridNavi-v0", 2, num_workers=2, seed=0)
+    pool = parallel_env._fleet.pool
+    if used:
+        parallel_env.remotes[0].send(("reset", {"task": (3, 1)}))
+        parallel_env.remotes[0].recv()
+    # Automatic cleanup on deletion
+    del parallel_env
+    assert pool.closed
+
+
+def test_explicit_cleanup() -> None:
+    parallel_env = make_parallel_env("GridNavi-v0", 2, num_workers=2, seed=0)
+    pool = parallel_env._fleet.pool
+    # Or explicit cleanup
+    parallel_env.close()
+    assert pool.closed
+
+
+# ---- the configuration ----------------------------------------------------------------------------------------------
+
+CONFIG = """
+# In your config YAML
+env:
+  env_type: meta
+  env_name: AntDir-v0
+  max_rollouts_per_task: 2
+  num_train_tasks: 50
+  num_eval_tasks: 20
+  num_parallel_workers: 6  # NEW: Number of parallel environment workers
+
+train:
+  num_rollouts_per_iter: 12  # Will be distributed across 6 workers (2 each)
+  ...
+"""
+SMALLER = ["train.num_iters=1", "env.env_kwargs.horizon=12"]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("words", [pytest.param([], marks=NEEDS_MUJOCO), ["env.env_name=PointRobotSparse-v0"]])
+def test_the_command_trains_with_the_printed_configuration(config: Path, tmp_path: Path, words: list[str]) -> None:
+    folder = tmp_path / "run"
+    done = command(config, *SMALLER, *words, f"folder={folder}")
+    assert done.exit_code == 0, done.output
+    assert "evaluation tasks:" in done.output
+    (line,) = read_metrics(folder)
+    assert (line["rollouts"], line["evaluation"]["rollouts"]) == (12, 20)
+    stored = yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8"))
+    assert (stored["env"]["num_parallel_workers"], stored["policy"]["arch"]) == (6, "memory")
+    done = command("--resume", folder, "train.num_iters=2", "env.num_parallel_workers=2")
+    assert done.exit_code == 0, done.output
+    assert [line["rollouts"] for line in read_metrics(folder)] == [12, 24]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["env.num_train_task=3"], "`env.num_train_task` is unknown. Did you mean `num_train_tasks`?"),
+        (["train.num_rollout_per_iter=3"], "Did you mean `num_rollouts_per_iter`?"),
+        (["env.env_type=metta"], "`env.env_type: metta` is unknown. Did you mean `meta`?"),
+        (["seed=1", "seed=2"], "The override 'seed=2' would undo 'seed=1'"),
+        (["seed"], "No such file"),
+    ],
+)
+def test_mistakes_are_named(config: Path, words: list[str], told: str) -> None:
+    done = command(config, *words) if "=" in words[0] else command(config.parent / words[0])
+    assert (done.exit_code, told in done.output) == (2, True), done.output
+
+
+def test_a_run_that_goes_on_takes_no_other_file(config: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with parallel_envs.learners.Learner(settings("GridNavi-v0", folder)) as learner:
+        learner.train()
+    done = command("--resume", folder, config)
+    assert (done.exit_code, "was given beside a meta-RL run" in done.output) == (2, True), done.output
