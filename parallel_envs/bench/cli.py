@@ -78,7 +78,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_ENV_HELP = "A Gymnasium id, spin:MICROSECONDS, or package.module:factory."
+_ENV_HELP = "A Gymnasium id, spin:MICROSECONDS, package.module:factory, or ./file.py:Class."
 Env = Annotated[str, typer.Option("--env", help=_ENV_HELP)]
 NumEnvs = Annotated[int, typer.Option(min=1, help="How many environments.")]
 NumWorkers = Annotated[int | None, typer.Option(min=1, help="Our workers; one per environment unless given.")]
@@ -144,7 +144,8 @@ def rollouts(
 @app.command()
 def zoo(
     env: Annotated[
-        str, typer.Option("--env", help="A PettingZoo module, agents:NUMBER, or package.module:factory.")
+        str,
+        typer.Option("--env", help="A PettingZoo module, agents:NUMBER, package.module:factory, or ./file.py:Class."),
     ] = "mpe2.simple_spread_v3",
     num_envs: NumEnvs = 8,
     num_workers: Annotated[

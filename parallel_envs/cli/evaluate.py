@@ -80,9 +80,9 @@ def evaluate(
             "--mission",
             "-m",
             metavar="NAME",
-            help="What to play, again for more: a PettingZoo module, a Gymnasium id, package.module:factory, each with "
-            "?key=value if need be; a wildcard (`mpe2.simple_*`); a file missions.yaml, or a set in it "
-            "(missions.yaml:easy).",
+            help="What to play, again for more: a PettingZoo module, a Gymnasium id, package.module:factory, "
+            "./file.py:Class, each with ?key=value if need be; a wildcard (`mpe2.simple_*`); a file missions.yaml, or "
+            "a set in it (missions.yaml:easy).",
         ),
     ] = None,
     policy: Annotated[
@@ -196,6 +196,7 @@ def evaluate(
     from parallel_envs.cli.thresholds import BadThreshold, Threshold
     from parallel_envs.errors import ParallelEnvsError
     from parallel_envs.evaluation import BadEvaluation
+    from parallel_envs.evaluation.evaluating import absolute_words
 
     mistakes = BadEvaluation, BadThreshold, ParallelEnvsError, OSError
     said = {name: value for name, value in locals().items() if name in context.params}
@@ -226,7 +227,7 @@ def evaluate(
                 "strict": said["strict"],
                 "resume": resume,
                 "preload": slow_imports(candidates),
-                "options": {"mission": said["mission"], "policy": said["policy"], **_to_keep(said)},
+                "options": {"mission": absolute_words(said["mission"]), "policy": said["policy"], **_to_keep(said)},
                 **_numbers_depend_on(said, given, earlier),
             }
             result, went_wrong = _played(deliveries, asked)
@@ -355,7 +356,7 @@ def _how_to_go_on(result: EvaluationResult, deliveries: Deliveries, said: Mappin
         return f"{told}, and cannot be gone on with: there is no --output FILE.json."
     file = shlex.quote(str(deliveries.kept_up_to_date))
     modules = _modules_to_trust(said, deliveries.kept_up_to_date)
-    words = ["parallel-envs eval --resume", file, *(f"--trust {module}" for module in modules)]
+    words = ["parallel-envs eval --resume", file, *(f"--trust {shlex.quote(module)}" for module in modules)]
     return f"{told}, which are kept. To play the rest: {' '.join(words)}"
 
 
@@ -395,9 +396,10 @@ def _modules_to_trust(said: Mapping[str, Any], file: Path) -> list[str]:
 def _missions(names: Any, turns: Turns | None, earlier: EvaluationResult | None) -> list[Mission]:
     """Return the missions; of an evaluation that is resumed with its own words, those that it had."""
     from parallel_envs.evaluation import missions_of
+    from parallel_envs.evaluation.evaluating import absolute_words
 
     found = missions_of(names)
-    if earlier is not None and names == earlier.options.get("mission"):
+    if earlier is not None and absolute_words(names) == earlier.options.get("mission"):
         before = earlier.settings.get("missions")
         found = [mission for mission in found if not isinstance(before, dict) or mission.name in before]
     return found if turns is None else [dataclasses.replace(mission, turns=turns) for mission in found]

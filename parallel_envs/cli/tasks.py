@@ -19,7 +19,10 @@ _SAMPLE = "task"  # stands in code for a task of which no example is known
 def tasks(
     env: Annotated[
         str,
-        typer.Argument(help="A Gymnasium id, a PettingZoo module, or package.module:factory; ?key=value if need be."),
+        typer.Argument(
+            help="A Gymnasium id, a PettingZoo module, package.module:factory, or ./file.py:Class; ?key=value if need "
+            "be."
+        ),
     ],
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that making the environment may take.")] = 120.0,
 ) -> None:

@@ -15,7 +15,7 @@ from parallel_envs.errors import EpisodeFailed
 from parallel_envs.evaluation.candidates import Candidate, candidates_of
 from parallel_envs.evaluation.checkpoints import holding
 from parallel_envs.evaluation.crew import Crew
-from parallel_envs.evaluation.mission_names import missions_of
+from parallel_envs.evaluation.mission_names import missions_of, with_absolute_path
 from parallel_envs.evaluation.missions import Mission
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.evaluation.player import Player
@@ -169,7 +169,7 @@ def evaluate(
     with holding(candidates, None if earlier is None else earlier.settings) as held:
         plan = _Plan(found, held, orders, settings, num_jobs, context, modules, strict, keep)
         about = {"episodes": episodes, "seed": seed}
-        words = {"mission": _words(missions), "policy": _words(policies)}
+        words = {"mission": absolute_words(_words(missions)), "policy": _words(policies)}
         run_by = {"jobs": str(jobs), "strict": strict, **{name: one for name, one in words.items() if one is not None}}
         return _Evaluation(plan, about, {**run_by, **(options or {})}, resume, earlier, save, progress).run()
 
@@ -183,6 +183,13 @@ def _words(given: Any) -> Any:
         return dict(given) if is_text else None
     is_text = isinstance(given, Sequence) and all(isinstance(one, str) for one in given)
     return list(given) if is_text else None
+
+
+def absolute_words(missions: Any) -> Any:
+    """Return the words of missions, in a list or by name, with absolute paths: a file may be resumed anywhere."""
+    if isinstance(missions, Mapping):
+        return {name: with_absolute_path(one) for name, one in missions.items()}
+    return None if missions is None else [with_absolute_path(one) for one in missions]
 
 
 def _check_told(progress: Any) -> None:

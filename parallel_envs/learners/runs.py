@@ -224,7 +224,7 @@ class Run(ClosedAtExit):
             stored = load_settings(settings_of(self.folder))
             check_env(stored.env, stored.env_kwargs, settings_of(self.folder))
         except UntrustedName as error:
-            return f"{words} --trust {error.module}"
+            return f"{words} --trust {shlex.quote(error.module)}"
         except (BadSettings, OSError):  # settings of the meta learner, which has another way to go on
             pass
         return words

@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.extras import explained
 from parallel_envs.meta.config import MultiEpisodeConfig
 from parallel_envs.meta.inner_task import AnyEnv
@@ -37,7 +38,7 @@ def make_env(
     Threads: any number may call it at once; for what it makes see `MultiEpisodeWrapper`.
 
     Args:
-        env_id: A registered id, a spec, or a callable that returns an env.
+        env_id: A registered id, a spec, `./file.py:Class`, or a callable that returns an env.
         episodes_per_task: See `MultiEpisodeWrapper`, as for `oracle`.
         seed: For the env's first reset, and for the action space, which draws from a stream of its own.
         oracle: Show the task in every observation.
@@ -125,6 +126,8 @@ def _settings(
 
 
 def _bare_env(env_id: EnvId, kwargs: dict[str, Any]) -> AnyEnv:
+    if isinstance(env_id, str) and is_env_file(env_id):
+        env_id = FileFactory.of(env_id)
     if isinstance(env_id, str | EnvSpec):
         try:
             with explained(f"The environment {env_id!r}"):
@@ -155,6 +158,8 @@ def _travelling(env_id: EnvId) -> EnvId:
     if not isinstance(env_id, str | EnvSpec):
         _check_callable(env_id)
         return env_id
+    if isinstance(env_id, str) and is_env_file(env_id):
+        return FileFactory.of(env_id)
     spec = copy.deepcopy(env_id) if isinstance(env_id, EnvSpec) else find_spec(env_id)
     return env_id if spec is None else portable(spec)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.env_files import FileFactory, absolute, is_env_file
 from parallel_envs.extras import advice_for, explained
 from parallel_envs.multiagent.loading import ModuleFactory
 from parallel_envs.multiagent.nearest import nearest_module
@@ -25,8 +26,8 @@ AGENT = "agent_0"
 """The agent of a Gymnasium environment."""
 
 _FORMS = (
-    "Give the path of a PettingZoo module (mpe2.simple_spread_v3), package.module:factory, or a Gymnasium id "
-    "(CartPole-v1)."
+    "Give the path of a PettingZoo module (mpe2.simple_spread_v3), package.module:factory, ./file.py:Class, or a "
+    "Gymnasium id (CartPole-v1)."
 )
 
 
@@ -36,6 +37,9 @@ def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: str =
     A factory may return a Gymnasium environment, too. Raises ValueError for names that mean nothing.
     """
     kwargs = dict(kwargs or {})
+    if is_env_file(name):
+        FileFactory.of(name)  # raises, before any worker is started, if there is no such file
+        return FactoryByName(absolute(name), kwargs)
     if re.fullmatch(r"[\w.]+:\w+", name):
         return FactoryByName(name, kwargs)
     if name in gymnasium.registry or ":" in name or "/" in name:
@@ -67,19 +71,24 @@ def _is_module(name: str) -> bool:
 
 @dataclass(frozen=True)
 class FactoryByName:
-    """Calls `package.module:factory`."""
+    """Calls `package.module:factory`, or what a file has under a name (`/path/file.py:Class`)."""
 
     name: str
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> Any:
+        env = self._made_by()(**self.kwargs)
+        return OneAgent(env) if isinstance(env, gymnasium.Env) else env
+
+    def _made_by(self) -> Any:
+        if is_env_file(self.name):
+            return FileFactory(self.name).load()
         module, function = self.name.split(":")
         with explained(f"The environment {self.name!r}"):
             found = importlib.import_module(module)
         if not hasattr(found, function):
             raise AttributeError(f"The module {module!r} has no attribute {function!r}.{hint(function, dir(found))}")
-        env = getattr(found, function)(**self.kwargs)
-        return OneAgent(env) if isinstance(env, gymnasium.Env) else env
+        return getattr(found, function)
 
 
 @dataclass(frozen=True)

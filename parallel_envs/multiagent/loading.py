@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.errors import MissingExtra
 from parallel_envs.extras import explained
 from parallel_envs.multiagent.conversion import quicker
@@ -86,10 +87,12 @@ def joint_factories(
         if num_envs is None:
             raise ValueError(f"The module {env_fns!r} was given without num_envs. Say how many environments to make.")
         check_count("num_envs", num_envs)
-        if not env_fns.strip(".") or env_fns.startswith("."):
-            raise ValueError(f"{env_fns!r} is not the path of a module. Give one such as 'mpe2.simple_spread_v3'.")
         if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
             raise TypeError(f"env_kwargs={env_kwargs!r} is not a dict of keyword arguments.")
+        if is_env_file(env_fns):
+            return [JointFactory(FileFactory.of(env_fns, env_kwargs), turns)] * int(num_envs)
+        if not env_fns.strip(".") or env_fns.startswith("."):
+            raise ValueError(f"{env_fns!r} is not the path of a module. Give one such as 'mpe2.simple_spread_v3'.")
         return [JointFactory(ModuleFactory(env_fns, turns, dict(env_kwargs or {})), turns)] * int(num_envs)
     if not isinstance(env_fns, Sequence):
         raise TypeError(f"env_fns={env_fns!r} is neither a sequence of callables nor the path of a PettingZoo module.")
