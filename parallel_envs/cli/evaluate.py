@@ -91,8 +91,9 @@ def evaluate(
             "--policy",
             "-p",
             metavar="SPEC",
-            help="Who plays, again for more, who then share the agents: random, noop, package.module:Class, a folder, "
-            "or class=C,data=D.",
+            help="What acts: random, noop, package.module:Class, a folder, or class=C,data=D. Again for more: each is "
+            "evaluated on its own, on the same episodes, and they stand side by side. With --versus they share the "
+            "agents.",
         ),
     ] = None,
     episodes: Annotated[
@@ -130,8 +131,17 @@ def evaluate(
         typer.Option(metavar="HOW", help="AEC environments: simultaneous (if they can), or sequential, one by one."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Where everything random comes from.")] = 42,
+    versus: Annotated[
+        bool,
+        typer.Option(
+            "--versus",
+            help="Several policies share the agents of each episode, which are dealt out anew in each; their rows are "
+            "marked as mixed. `parallel-envs compare FILE` then has cross-play and Elo.",
+        ),
+    ] = False,
     proportions: Annotated[
-        str | None, typer.Option(metavar="N,N", help="How many agents each policy gets, relative to the others.")
+        str | None,
+        typer.Option(metavar="N,N", help="How many agents each policy gets, relative to the others: means --versus."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first episode that fails.")] = False,
     allow_late: Annotated[
@@ -214,15 +224,20 @@ def evaluate(
             missions = _missions(said["mission"], said["turns"], earlier)
             shares = _numbers(said["proportions"])
             candidates = stack.enter_context(_candidates(said["policy"], shares, earlier, trust or ()))
+            share = _share_agents(said, candidates, earlier)
+            if len(candidates) > 1:
+                typer.echo(_told_of_sharing(len(candidates), share), err=True)
             thresholds = [Threshold.parse(text) for text in said["fail_below"] or ()]
             names = [one.name for one in missions] + [one.name for one in candidates]
             for threshold in thresholds:
                 threshold.check_name(names)
+                threshold.check_missions(missions)
             deliveries = Deliveries(output or resume, said["save_episodes"], said["record"], said["videos"])
             deliveries.check()
             asked = {
                 "missions": missions,
                 "policies": candidates,
+                "versus": share,
                 "jobs": _jobs(said["jobs"]),
                 "strict": said["strict"],
                 "resume": resume,
@@ -248,6 +263,23 @@ def evaluate(
         raise typer.Exit(_INTERRUPTED)
     if went_wrong or missed or result.failures or not deliveries.complete or (late is not None and not allowed):
         raise typer.Exit(1)
+
+
+def _share_agents(said: Mapping[str, Any], candidates: Sequence[Candidate], earlier: EvaluationResult | None) -> bool:
+    """Return whether the policies share the agents of each episode. Proportions say so, too; else a file that is gone
+    on with says what it was."""
+    if said["versus"] or said["proportions"] is not None or any(one.proportion != 1 for one in candidates):
+        return True
+    return earlier is not None and earlier.settings.get("versus") is not False
+
+
+def _told_of_sharing(number: int, share: bool) -> str:
+    if share:
+        return f"The {number} policies share the agents of each episode: their rows are mixed."
+    return (
+        f"Each of the {number} policies is evaluated on its own, on the same episodes. To have them share the agents "
+        "of an episode, give --versus."
+    )
 
 
 def slow_imports(candidates: Sequence[Candidate]) -> tuple[str, ...]:

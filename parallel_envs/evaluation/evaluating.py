@@ -60,6 +60,7 @@ def evaluate(
     seed: int = 42,
     jobs: int | str = 0,
     parallel_policy: bool | str = False,
+    versus: bool = True,
     proportions: Sequence[float] | Mapping[str, float] | None = None,
     action_timeout: float | None = None,
     lateness_budget: float | None = 5.0,
@@ -104,7 +105,12 @@ def evaluate(
             a strategy of `parallel_envs.wrappers`, or by the one that a rehearsal finds to be quickest (True, "auto").
             "process" needs `jobs=0`. Policies that share something, such as a list or Python's, NumPy's or torch's own
             generators, do so in whatever order threads come to it, and not at all in processes.
-        proportions: How many agents each policy gets, relative to the others. They are shuffled in each episode.
+        versus: Of several policies: True has them share the agents of each episode, which are dealt out anew in each
+            (the records are `mixed`). False evaluates each on its own: all agents of an episode have one policy, and
+            every policy plays the same episodes, from the same seeds. `parallel-envs eval` does that unless it is
+            given --versus.
+        proportions: How many agents each policy gets, relative to the others. They are shuffled in each episode. Only
+            with `versus`.
         action_timeout: Seconds for an action, from an agent's second one on; None: no deadline. An action that comes
             later is dropped and counted, and the agent does nothing in that step. How many are late depends on the
             machine, its load and `jobs`, so scores do too: the result counts late actions (`EpisodeRecord.late`,
@@ -150,7 +156,13 @@ def evaluate(
     resume = resume if isinstance(resume, EvaluationResult) else path_or_none("resume", resume)
     _check_told(progress)
     found, candidates = missions_of(missions), candidates_of(policies, proportions, trust)
-    orders = work_list([mission.name for mission in found], episodes, seed)
+    alone = [] if yes_or_no("versus", versus) or len(candidates) == 1 else [one.name for one in candidates]
+    if alone and proportions is not None:
+        raise BadEvaluation(
+            f"proportions={proportions!r} says how policies share agents, and versus=False has each play on its own. "
+            "Give one of the two."
+        )
+    orders = work_list([mission.name for mission in found], episodes, seed, alone)
     num_jobs = check_jobs(jobs, len(orders), len(cores_here()) or 1)
     settings = PlaySettings(
         strategy=strategy_of(parallel_policy, num_jobs),
@@ -168,7 +180,7 @@ def evaluate(
     earlier = earlier_result(resume)
     with holding(candidates, None if earlier is None else earlier.settings) as held:
         plan = _Plan(found, held, orders, settings, num_jobs, context, modules, strict, keep)
-        about = {"episodes": episodes, "seed": seed}
+        about = {"episodes": episodes, "seed": seed, **({"versus": False} if alone else {})}
         words = {"mission": absolute_words(_words(missions)), "policy": _words(policies)}
         run_by = {"jobs": str(jobs), "strict": strict, **{name: one for name, one in words.items() if one is not None}}
         return _Evaluation(plan, about, {**run_by, **(options or {})}, resume, earlier, save, progress).run()

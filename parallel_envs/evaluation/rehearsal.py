@@ -8,8 +8,7 @@ from typing import Any
 
 from parallel_envs.evaluation.actions import objection
 from parallel_envs.evaluation.blame import EpisodeEnds, blaming, closing
-from parallel_envs.evaluation.candidates import deal
-from parallel_envs.evaluation.episode import Stage
+from parallel_envs.evaluation.episode import Stage, places
 from parallel_envs.evaluation.generators import seeded_globally
 from parallel_envs.evaluation.team import Team
 from parallel_envs.evaluation.work import Order
@@ -68,6 +67,8 @@ class _Rehearsing:
     def _first_misfit(self, env: Any, seen: dict[Agent, Any]) -> str | None:
         """Who does not fit, and why."""
         for place, candidate in enumerate(self._stage.originals.candidates):
+            if self._order.alone not in ("", candidate.name):
+                continue
             team = Team(self._stage.originals, env, self._order.agent_seed)
             with closing(team.close, "policies"):
                 for agent, observation in seen.items():
@@ -82,10 +83,11 @@ class _Rehearsing:
         """The strategy that was asked for; "auto" is measured here, so that all episodes have the same."""
         if self._stage.strategy != "auto":
             return self._stage.strategy
-        places = deal(self._stage.originals.candidates, everyone, self._order.dealing())
+        dealt = places(self._order, self._stage.originals.candidates, everyone)
+        other = next(iter(dealt.values())) if self._order.alone else 0  # of agents that were not known beforehand
         team = Team(self._stage.originals, env, self._order.agent_seed)
         with closing(team.close, "policies"), blaming("policy", f"Trying strategies in {self._order.mission!r}"):
-            policies = {agent: team.join(agent, places.get(agent, 0)) for agent in seen}
+            policies = {agent: team.join(agent, dealt.get(agent, other)) for agent in seen}
             with PerAgentAutoWrapper(policies, pool=self._stage.pool) as wrapper:
                 for _ in range(_TURNS):
                     wrapper.step(seen)

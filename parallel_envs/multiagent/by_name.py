@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -51,6 +52,36 @@ def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: str =
     except gymnasium.error.Error as error:
         raise ValueError(f"The environment {name!r} is unknown ({error}). {_advice(name)}") from None
     return GymnasiumFactory(name, kwargs)
+
+
+def as_text(name: str, kwargs: Mapping[str, Any]) -> str:
+    """Return an environment with its arguments as one text, `name?key=value&key=value`, as the command line takes it.
+
+    Values are written as YAML reads them, in one line.
+    """
+    words = "&".join(f"{key}={_in_yaml(value)}" for key, value in kwargs.items())
+    return f"{name}?{words}" if words else name
+
+
+def _in_yaml(value: Any) -> str:
+    """Return a value as YAML without `&` and without `.yaml`, which would end it or make it the name of a file."""
+    match value:
+        case Mapping():
+            return f"{{{', '.join(f'{_in_yaml(str(key))}: {_in_yaml(inner)}' for key, inner in value.items())}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(_in_yaml, value))}]"
+        case str() if re.fullmatch(r"[A-Za-z_][\w-]*", value) and value.lower() not in _YAML_WORDS:
+            return value
+        case float():
+            text = repr(value).replace("inf", ".inf").replace("nan", ".nan")
+            return text if "." in text else text.replace("e", ".0e")  # to YAML, 1e-05 is text
+        case _:
+            written = json.dumps(value, ensure_ascii=False)
+            return re.sub(r"\.(?=ya?ml)", r"\\u002e", written.replace("&", r"\u0026"))
+
+
+_YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+"""Text that YAML takes for something else, so it is written in quotes."""
 
 
 def _advice(name: str) -> str:
