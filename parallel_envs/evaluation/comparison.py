@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from parallel_envs.evaluation.bootstrap import Interval, bootstrap_interval
 from parallel_envs.evaluation.documents import plain
-from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
+from parallel_envs.evaluation.records import EvaluationResult
 from parallel_envs.evaluation.statistics import like_missions, standard_error
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import hint, is_one_of, suggests_keywords

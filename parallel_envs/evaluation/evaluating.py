@@ -270,7 +270,7 @@ class _Plan:
     def crew(self, num_orders: int) -> Crew:
         """Its workers: no more than there are episodes to be played."""
         parts = self.missions, self.candidates, self.orders[0].root, self.settings, Registrations.here()
-        make = partial(Player, *parts, in_worker=self.jobs > 0)
+        make = partial(Player, *parts, in_worker=self.jobs > 0, alone=bool(self.orders[0].alone))
         return Crew(min(self.jobs, num_orders), self.context, self.preload, make, self.settings.episode_timeout)
 
 

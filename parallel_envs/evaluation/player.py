@@ -29,6 +29,7 @@ class Player:
         settings: How episodes are played.
         registrations: Environments that the caller has registered with Gymnasium.
         in_worker: Whether this is a worker process, which starts no others.
+        alone: Whether the policies play one by one.
     """
 
     def __init__(
@@ -40,9 +41,10 @@ class Player:
         registrations: Registrations,
         *,
         in_worker: bool,
+        alone: bool = False,
     ) -> None:
         registrations.install()
-        self._originals = Originals(candidates, seed)
+        self._originals = Originals(candidates, seed, alone=alone)
         self._settings = settings
         self._pool = NoProcesses() if in_worker else PolicyPool()
         self._makers = {mission.name: EnvMaker(mission) for mission in missions}

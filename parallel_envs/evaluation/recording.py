@@ -213,7 +213,8 @@ def _replayed(script: _Script, watch: Callable[[Any], None]) -> EpisodeRecord:
     """The episode again, without deadlines: nobody is late because of a camera."""
     shown = dataclasses.replace(script.mission, kwargs={**script.mission.kwargs, "render_mode": "rgb_array"})
     free = PlaySettings(action_timeout=None, lateness_budget=None, episode_timeout=None, max_steps=script.max_steps)
-    with one_thread(), contextlib.closing(Originals(script.candidates, script.order.root)) as originals:
+    made = Originals(script.candidates, script.order.root, alone=bool(script.order.alone))
+    with one_thread(), contextlib.closing(made) as originals:
         return play(script.order, Stage(maker=EnvMaker(shown), originals=originals, settings=free, watch=watch))
 
 
