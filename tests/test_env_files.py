@@ -6,6 +6,7 @@ import json
 import pickle
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ def test_the_form_is_a_python_file_and_a_name(name: str, meant: bool) -> None:
 def test_a_manager_takes_it_in_every_kind_of_worker(
     backend: str, context: str | None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {} if context is None else {"context": context}
+    options: dict[str, Any] = {} if context is None else {"context": context}
     with ParallelEnvManager(
         "./corridor.py:Corridor", num_envs=2, env_kwargs={"length": 2}, backend=backend, **options
     ) as envs:

@@ -101,6 +101,6 @@ def _met(result: EvaluationResult) -> Iterator[Table]:
             "which meet with --versus."
         )
     for group in like_missions(result):
-        part = dataclasses.replace(result, episodes=[one for one in result.episodes if one.mission in group])
+        part = dataclasses.replace(result, episodes=tuple(one for one in result.episodes if one.mission in group))
         if met := pairings_of(part):
             yield cross_play_table(cross_play(met), elo_ratings(met))

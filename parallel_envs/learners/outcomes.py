@@ -201,8 +201,8 @@ def _table(agents: Mapping[str, AgentOutcome]) -> list[str]:
     rows = [("agent", "algorithm", "episodes", "last mean return", "best")]
     for name, one in list(agents.items())[:_MOST_AGENTS]:
         episodes = "-" if one.episodes is None else f"{one.episodes:,}"
-        numbers = ("-" if value is None else f"{value:.4g}" for value in (one.last_return, one.best_return))
-        rows.append((name, one.algorithm or "-", episodes, *numbers))
+        last, best = ("-" if value is None else f"{value:.4g}" for value in (one.last_return, one.best_return))
+        rows.append((name, one.algorithm or "-", episodes, last, best))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "  ".join(
