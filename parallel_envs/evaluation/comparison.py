@@ -45,6 +45,7 @@ class Comparison:
     """How often chance alone, which gives either policy either number of a pair, makes a difference this large."""
 
 
+@np.errstate(invalid="ignore", over="ignore")  # of infinite returns, which a file may have, nothing is a number
 def compare(
     first: Mapping[Any, Sequence[float]], second: Mapping[Any, Sequence[float]], *, seed: int = 0
 ) -> Comparison:

@@ -22,6 +22,8 @@ from parallel_envs.evaluation.bootstrap import Interval, bootstrap_interval
 if TYPE_CHECKING:
     from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
 
+_LIKE_FLOATS: dict[str, Any] = {"invalid": "ignore", "over": "ignore"}
+"""Figures of infinite returns, which a file may have, are not numbers, and no warning says so."""
 _TRIMMED = 0.25  # cut off at either end by the interquartile mean
 
 
@@ -67,13 +69,17 @@ def summarise(
         mixed: Whether agents of several policies played in some of them.
     """
     pooled = np.concatenate([np.zeros(0), *(np.asarray(values, float) for values in strata.values())])
+    with np.errstate(**_LIKE_FLOATS):
+        mean = float(pooled.mean()) if len(pooled) else None
+        iqm = float(interquartile_mean(pooled)) if len(pooled) else None
+        interval = bootstrap_interval(list(strata.values()), interquartile_mean, seed=seed)
     return Summary(
         n=len(pooled),
         failed=failed,
-        mean=float(pooled.mean()) if len(pooled) else None,
+        mean=mean,
         standard_error=standard_error(strata.values()),
-        iqm=float(interquartile_mean(pooled)) if len(pooled) else None,
-        iqm_interval=bootstrap_interval(list(strata.values()), interquartile_mean, seed=seed),
+        iqm=iqm,
+        iqm_interval=interval,
         success_rate=success_rate(successes, failed),
         late=late,
         mixed=mixed,
@@ -88,7 +94,8 @@ def standard_error(strata: Iterable[npt.ArrayLike]) -> float | None:
     arrays = _filled(strata)
     if not arrays or any(len(array) < 2 for array in arrays):
         return None
-    squares = sum(len(array) * float(array.var(ddof=1)) for array in arrays)
+    with np.errstate(**_LIKE_FLOATS):
+        squares = sum(len(array) * float(array.var(ddof=1)) for array in arrays)
     return math.sqrt(squares) / sum(map(len, arrays))
 
 
