@@ -6,7 +6,8 @@ code. So a name in such a file is imported or called only if it leads to
 - a policy or an environment that is part of this package (`OUR_POLICIES`, `OUR_ENVS`),
 - an environment that is registered with Gymnasium or PettingZoo in this process, or one of a few known families of
   environments that are installed (`mpe2`, `pettingzoo`, `ale_py`, ...),
-- a module that the user trusts: `--trust MODULE` on the command line, `trust=[...]` in Python.
+- a module that the user trusts: `--trust MODULE` on the command line, `trust=[...]` in Python; an environment in a
+  single file (`/path/file.py:Class`) if the user trusts that file, by its path: `--trust /path/file.py`.
 
 Anything else raises `UntrustedName`. Names that the user gives are not checked: on the command line, in code, or in a
 file that the user gives as settings or missions. Not everything in this package is allowed, because some of its
@@ -22,10 +23,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from parallel_envs.env_files import file_of, is_env_file
 from parallel_envs.env_ids import zoo_package
 from parallel_envs.errors import UntrustedName
 
@@ -76,11 +79,15 @@ _CALLS_OTHERS = frozenset({"GymV21Environment", "GymV26Environment"})
 
 
 def trusted_modules(trust: Any) -> tuple[str, ...]:
-    """Return the modules that the user trusts. Raise TypeError or ValueError for anything else."""
+    """Return the modules that the user trusts; of files, their absolute paths. Raise TypeError or ValueError."""
     if isinstance(trust, str) or not isinstance(trust, Iterable):
         raise TypeError(f"trust={trust!r} is not a list of modules. Give their names, such as ['my_agents'].")
-    modules = tuple(trust)
+    modules = tuple(
+        str(Path(one).resolve()) if isinstance(one, str | Path) and str(one).endswith(".py") else one for one in trust
+    )
     for module in modules:
+        if isinstance(module, str) and module.endswith(".py"):
+            continue
         if not isinstance(module, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", module):
             raise ValueError(f"The trusted module {module!r} is not a module's name. Give one such as 'my_agents'.")
     return modules
@@ -100,11 +107,14 @@ def check_policy(path: str, file: str | Path, trust: Iterable[str] = ()) -> None
 def check_env(name: str, kwargs: Mapping[str, Any], file: str | Path, trust: Iterable[str] = ()) -> None:
     """Raise `UntrustedName` unless the environment that `file` names, with these arguments, may be made.
 
-    `name` has one of the forms that `multiagent.by_name.env_factory` takes: `package.module:factory`, a PettingZoo
-    module, or an id of Gymnasium's or PettingZoo's.
+    `name` has one of the forms that `multiagent.by_name.env_factory` takes: `package.module:factory`,
+    `/path/file.py:Class`, a PettingZoo module, or an id of Gymnasium's or PettingZoo's.
     """
     modules = trusted_modules(trust)
-    if name in TUPLE_AGENTS:
+    if is_env_file(name):
+        if (path := str(file_of(name))) not in modules:
+            raise _untrusted(name, "environment", path, file)
+    elif name in TUPLE_AGENTS:
         _check_id(str(kwargs.get("env", "")), file, modules)
     elif name in OUR_ENVS:
         return
@@ -174,6 +184,6 @@ def _untrusted(name: str, what: str, module: str, file: str | Path) -> Untrusted
     return UntrustedName(
         module,
         f"{file} asks for the {what} {name!r}. To make it would run code of {module!r}, which neither belongs to this "
-        f"package nor was named by you. If you trust the file and that module, allow it: --trust {module} (in Python: "
-        f"trust=[{module!r}]).",
+        f"package nor was named by you. If you trust the file and that module, allow it: --trust "
+        f"{shlex.quote(module)} (in Python: trust=[{module!r}]).",
     )

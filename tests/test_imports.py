@@ -41,6 +41,7 @@ LAYERS: list[list[str]] = [
     ["tasks"],
     ["engine"],
     ["trust", "lazy"],
+    ["env_files"],
     ["extras"],
     ["commands", "env_ids", "seeding", "threads", "task_keys", "torch_threads", "closing", "yaml_files", "files"],
     ["errors"],

@@ -40,7 +40,7 @@ from parallel_envs.bench.soak import soak as run_soak
 from parallel_envs.bench.soak_leg import Crowd
 from parallel_envs.bench.startup import measure_startup
 from parallel_envs.bench.step import StepPlan, measure_step
-from parallel_envs.bench.suggest import best, try_settings
+from parallel_envs.bench.suggest import Advice, advise, try_settings
 from parallel_envs.bench.syscalls import StraceMissing, measure_calls
 from parallel_envs.bench.train import train
 from parallel_envs.bench.turns import Pace
@@ -78,7 +78,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_ENV_HELP = "A Gymnasium id, spin:MICROSECONDS, or package.module:factory."
+_ENV_HELP = "A Gymnasium id, spin:MICROSECONDS, package.module:factory, or ./file.py:Class."
 Env = Annotated[str, typer.Option("--env", help=_ENV_HELP)]
 NumEnvs = Annotated[int, typer.Option(min=1, help="How many environments.")]
 NumWorkers = Annotated[int | None, typer.Option(min=1, help="Our workers; one per environment unless given.")]
@@ -144,7 +144,8 @@ def rollouts(
 @app.command()
 def zoo(
     env: Annotated[
-        str, typer.Option("--env", help="A PettingZoo module, agents:NUMBER, or package.module:factory.")
+        str,
+        typer.Option("--env", help="A PettingZoo module, agents:NUMBER, package.module:factory, or ./file.py:Class."),
     ] = "mpe2.simple_spread_v3",
     num_envs: NumEnvs = 8,
     num_workers: Annotated[
@@ -221,19 +222,39 @@ def suggest(
     rounds: Rounds = 7,
     json: Json = None,
 ) -> None:
-    """Try settings and name the best for this environment on this machine."""
+    """Try settings and name the best for this environment on this machine, if that can be told.
+
+    "too close to tell": the intervals (quartiles over the rounds) of the fastest settings overlap; the simplest of them
+    is named. "machine busy": other programs, or rounds that differ too much, make the figures worthless; nothing is
+    named, and the exit code is 1.
+    """
     pace = Pace(seconds=seconds, rounds=rounds)
     with _asking() as tell:
         choice = resolve(env)
+        before = machine.busy_cores()
         trials = try_settings(choice, num_envs, pace, tell)
-    found = best(trials)
+    load = max((busy for busy in (before, machine.busy_cores()) if busy is not None), default=None)
+    found = advise(trials, busy_cores=load, num_cores=machine.available_cores())
+    code = found.setting.code(choice, num_envs) if found.setting else None
     advice = {
-        "best": found.setting.name if found else None,
-        "code": found.setting.code(choice, num_envs) if found else None,
+        "verdict": found.verdict,
+        "best": found.setting.name if found.setting else None,
+        "code": code,
+        "why": found.why,
+        "busy_cores": load,
     }
     settings = {"env": env, "num_envs": num_envs, "seconds": seconds, "rounds": rounds, **advice}
-    _deliver(report.suggest_report(trials, settings, _title(env, num_envs, pace)), json, good=found is not None)
-    typer.echo(f"best here: {advice['best']}\n    {advice['code']}")
+    shown = report.suggest_report(trials, settings, _title(env, num_envs, pace))
+    shown = dataclasses.replace(shown, notes=[*shown.notes, _advice_text(found, code)])
+    _deliver(shown, json, good=found.setting is not None)
+
+
+def _advice_text(found: Advice, code: str | None) -> str:
+    """What the last lines of `suggest` say."""
+    if found.setting is None:
+        return f"{found.verdict}: {found.why}"
+    name = "best here" if found.verdict == "best" else f"{found.verdict}; the simplest of them"
+    return f"{name}: {found.setting.name}\n    {code}\n{found.why}"
 
 
 @app.command()

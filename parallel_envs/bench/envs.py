@@ -1,4 +1,4 @@
-"""Which environment is measured: a Gymnasium id, `spin:MICROSECONDS`, or `package.module:factory`.
+"""Which environment is measured: a Gymnasium id, `spin:MICROSECONDS`, `package.module:factory`, `./file.py:Class`.
 
 Everything here travels into worker processes of every library, so it imports gymnasium and nothing heavier.
 """
@@ -16,9 +16,13 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from parallel_envs.env_files import FileFactory, is_env_file
+
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
-_FORMS = "Give a Gymnasium id (CartPole-v1, ALE/Breakout-v5), spin:MICROSECONDS, or package.module:factory."
+_FORMS = (
+    "Give a Gymnasium id (CartPole-v1, ALE/Breakout-v5), spin:MICROSECONDS, package.module:factory, or ./file.py:Class."
+)
 
 
 class UnknownEnv(ValueError):
@@ -64,6 +68,11 @@ def resolve(name: str) -> EnvChoice:
     """What `name` means. Nothing is built yet."""
     if name.startswith("spin:"):
         return EnvChoice(name, functools.partial(SpinEnv, _microseconds(name)))
+    if is_env_file(name):
+        try:
+            return EnvChoice(name, FileFactory.of(name))
+        except ValueError as error:
+            raise UnknownEnv(str(error)) from error
     if _is_factory_path(name):
         return EnvChoice(name, _imported(name))
     make = _make_atari if name.startswith("ALE/") else gymnasium.make

@@ -1,9 +1,18 @@
-"""`bench suggest`: which way of stepping suits this environment on this machine."""
+"""`bench suggest`: which way of stepping suits this environment on this machine, and whether that can be told at all.
+
+    trials = try_settings(choice, num_envs, pace)          # every setting, in turns
+    advise(trials, busy_cores=0.1, num_cores=4)            # pure: from figures to a verdict
+
+The interval of a setting is its quartiles over the rounds. Where the intervals of the fastest setting and another
+overlap, it is too close to tell which is faster, and the simplest of them is the advice. Where other programs take the
+cores, or the rounds of the fastest differ too much, the figures say nothing of this environment, so nothing is advised.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from parallel_envs.bench.contestants import Backend, Contestant, InProcess, Ours, Workload
 from parallel_envs.bench.envs import EnvChoice
@@ -12,6 +21,9 @@ from parallel_envs.bench.measure import Series, Slice, Spread, Tell, paired_rati
 from parallel_envs.bench.turns import Pace, make_workload, rates_of, run_in_turns
 
 _AS_GOOD = 0.97  # of the best: within this, the simpler setting is the better advice
+_LEAST_ROUNDS = 3  # for quartiles that say anything
+_STEADY = 0.3  # of the median: quartiles that are further apart come from something else than the setting
+_BUSY_CORES, _BUSY_SHARE = 0.5, 0.1  # others' cores, and their share of all, above which figures are worthless
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,85 @@ def best(trials: Sequence[Trial]) -> Trial | None:
     rates = {trial: trial.spread.median for trial in trials if trial.spread is not None and trial.error is None}
     enough = _AS_GOOD * max(rates.values(), default=0.0)
     return next((trial for trial, rate in rates.items() if rate >= enough), None)
+
+
+Verdict = Literal["best", "too close to tell", "machine busy", "nothing works"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What the trials say. `setting` None: nothing can be advised."""
+
+    verdict: Verdict
+    setting: Setting | None
+    why: str
+    """The figures, with their intervals."""
+
+
+def advise(trials: Sequence[Trial], *, busy_cores: float | None, num_cores: int) -> Advice:
+    """Say which setting to take, if that can be told.
+
+    Args:
+        trials: What every setting reached, the simplest first.
+        busy_cores: How many cores other programs keep busy; None where the system does not tell.
+        num_cores: How many cores there are.
+    """
+    good = sorted((one for one in trials if one.spread is not None and one.error is None), key=_rate, reverse=True)
+    if not good:
+        return Advice(verdict="nothing works", setting=None, why="No setting could be measured.")
+    fastest = good[0]
+    if busy_cores is not None and busy_cores > max(_BUSY_CORES, _BUSY_SHARE * num_cores):
+        load = f"Other programs keep {busy_cores:.1f} of {num_cores} cores busy. {_AGAIN}"
+        return Advice(verdict="machine busy", setting=None, why=load)
+    if (unsteady := _width(fastest)) > _STEADY:
+        rounds = f"{_told(fastest)}: its rounds differ by {unsteady:.0%}. {_AGAIN}"
+        return Advice(verdict="machine busy", setting=None, why=rounds)
+    rivals = [one for one in good[1:] if _upper(one) >= _lower(fastest)]
+    if rivals or (len(good) > 1 and _num_rounds(fastest) < _LEAST_ROUNDS):
+        close = [fastest, *(rivals or good[1:2])]
+        simplest = next(one for one in trials if one in close)
+        overlap = "overlap" if rivals else f"need {_LEAST_ROUNDS} rounds or more"
+        told = f"{'; '.join(map(_told, close))}. The intervals {overlap}, so take the simplest, or give more --rounds."
+        return Advice(verdict="too close to tell", setting=simplest.setting, why=told)
+    found = best(trials)
+    assert found is not None  # one setting at least works
+    next_best = [f"next {_told(one)}" for one in good if one is not found][:1]
+    return Advice(verdict="best", setting=found.setting, why="; ".join([_told(found), *next_best]) + ".")
+
+
+_AGAIN = "Nothing is advised: measure again when the machine is quiet, or with longer --seconds."
+
+
+def _told(trial: Trial) -> str:
+    found = trial.spread
+    assert found is not None
+    quartiles = f"{found.lower_quartile:,.0f} to {found.upper_quartile:,.0f}"
+    return f"{trial.setting.name} {found.median:,.0f} env steps/s (quartiles {quartiles}, {found.num_samples} rounds)"
+
+
+def _rate(trial: Trial) -> float:
+    assert trial.spread is not None
+    return trial.spread.median
+
+
+def _lower(trial: Trial) -> float:
+    assert trial.spread is not None
+    return trial.spread.lower_quartile
+
+
+def _upper(trial: Trial) -> float:
+    assert trial.spread is not None
+    return trial.spread.upper_quartile
+
+
+def _num_rounds(trial: Trial) -> int:
+    assert trial.spread is not None
+    return trial.spread.num_samples
+
+
+def _width(trial: Trial) -> float:
+    """How far the quartiles are apart, as a share of the median."""
+    return (_upper(trial) - _lower(trial)) / _rate(trial) if _rate(trial) > 0 else 0.0
 
 
 def _in_process_code(env: EnvChoice, num_envs: int) -> str:

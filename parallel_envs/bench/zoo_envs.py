@@ -19,8 +19,8 @@ from parallel_envs.bench.contestants import Workload
 from parallel_envs.bench.envs import EnvChoice, UnknownEnv, resolve
 
 _FORMS = (
-    "Give the path of a PettingZoo module that has parallel_env (mpe2.simple_spread_v3), agents:NUMBER, or "
-    "package.module:factory."
+    "Give the path of a PettingZoo module that has parallel_env (mpe2.simple_spread_v3), agents:NUMBER, "
+    "package.module:factory, or ./file.py:Class."
 )
 
 

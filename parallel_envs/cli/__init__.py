@@ -15,11 +15,12 @@ from parallel_envs.cli.bench import bench
 from parallel_envs.cli.compare import compare
 from parallel_envs.cli.doctor import doctor
 from parallel_envs.cli.evaluate import EvalCommand, evaluate
+from parallel_envs.cli.report import report
 from parallel_envs.cli.tasks import tasks
 from parallel_envs.cli.train import train
 from parallel_envs.commands import SuggestingGroup
 
-__all__ = ["EvalCommand", "app", "bench", "compare", "doctor", "evaluate", "main", "tasks", "train"]
+__all__ = ["EvalCommand", "app", "bench", "compare", "doctor", "evaluate", "main", "report", "tasks", "train"]
 
 app = typer.Typer(
     name="parallel-envs",
@@ -36,6 +37,7 @@ app = typer.Typer(
 app.command()(train)
 app.command("eval", cls=EvalCommand, no_args_is_help=True)(evaluate)
 app.command(no_args_is_help=True)(compare)
+app.command(no_args_is_help=True)(report)
 app.command(no_args_is_help=True)(tasks)
 app.command()(doctor)
 app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)

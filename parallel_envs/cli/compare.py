@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from parallel_envs.evaluation import EvaluationResult
-
-_ALL = "all missions"
+    from parallel_envs.evaluation.comparison import Comparison
 
 
 def compare(
@@ -25,8 +26,9 @@ def compare(
     """Compare two evaluations, episode by episode, or the policies that met in one.
 
     An episode that both played from the same seed is a pair: the difference is first minus second, `better` counts
-    pairs that the first has won, and `p` is how often chance alone makes such a difference. Of one evaluation: what
-    each policy got beside each other, and Elo ratings from who did better than whom.
+    pairs that the first has won, and `p` is how often chance alone makes such a difference. Of one evaluation: the
+    first policy and each other, if each played on its own; if they shared the agents (--versus), what each policy got
+    beside each other, and Elo ratings from who did better than whom.
 
     Example: parallel-envs compare careful.json careless.json
     """
@@ -34,27 +36,71 @@ def compare(
 
     with plain_errors(ValueError):
         one = EvaluationResult.from_json(first)
-        found = _met(one) if second is None else _side_by_side(one, EvaluationResult.from_json(second))
-    console().print(found)
+        if second is not None:
+            other = EvaluationResult.from_json(second)
+            for file, result in ((first, one), (second, other)):
+                if len(named := _one_by_one(result)) > 1:
+                    raise ValueError(
+                        f"{file} has several policies, each on its own: {', '.join(map(repr, named))}. Give that file "
+                        "alone to compare them, or evaluate one policy for each file."
+                    )
+            found = [_rows_table(_side_by_side(one, other))]
+        elif len(policies := _one_by_one(one)) > 1:
+            rows: dict[str, Comparison] = {}
+            for policy in policies[1:]:
+                pairs = _side_by_side(one, one, policies[0], policy)
+                rows |= {f"{policies[0]} - {policy}: {name}": found for name, found in pairs.items()}
+            found = [_rows_table(rows)]
+        else:
+            found = list(_met(one))
+    for table in found:
+        console().print(table)
 
 
-def _side_by_side(first: EvaluationResult, second: EvaluationResult) -> Table:
+def _one_by_one(result: EvaluationResult) -> list[str]:
+    """The policies that played on their own, each beside others that did, too."""
+    return list(dict.fromkeys(record.alone for record in result.episodes if record.alone))
+
+
+def _side_by_side(
+    first: EvaluationResult,
+    second: EvaluationResult,
+    first_policy: str | None = None,
+    second_policy: str | None = None,
+) -> dict[str, Comparison]:
+    """A comparison for each mission, and one for those of an environment together."""
     from parallel_envs.evaluation.comparison import compare as compared
     from parallel_envs.evaluation.comparison import paired_scores
+    from parallel_envs.evaluation.tables import like_parts
+
+    ours, theirs = paired_scores(first, second, first_policy, second_policy)
+    rows = {name: compared({name: ours[name]}, {name: theirs[name]}) for name in ours}
+    for title, part in like_parts(first):
+        if len(both := [name for name in part.missions if name in ours]) > 1:
+            scores = ({name: one[name] for name in both} for one in (ours, theirs))
+            rows[title] = compared(*scores)
+    return rows
+
+
+def _rows_table(rows: dict[str, Comparison]) -> Table:
     from parallel_envs.evaluation.tables import comparison_table
 
-    ours, theirs = paired_scores(first, second)
-    rows = {name: compared({name: ours[name]}, {name: theirs[name]}) for name in ours}
-    return comparison_table({**rows, _ALL: compared(ours, theirs)} if len(rows) > 1 else rows)
+    return comparison_table(rows)
 
 
-def _met(result: EvaluationResult) -> Table:
+def _met(result: EvaluationResult) -> Iterator[Table]:
+    """Cross-play and ratings; for missions of each environment by themselves, as their returns have no common mean."""
     from parallel_envs.evaluation.pairings import cross_play, elo_ratings, pairings_of
+    from parallel_envs.evaluation.statistics import like_missions
     from parallel_envs.evaluation.tables import cross_play_table
 
     pairings = pairings_of(result)
     if all(pairing.first == pairing.second for pairing in pairings):
         raise ValueError(
-            "No two policies met in this evaluation. Give a second one, or evaluate with several policies (-p, -p)."
+            "No two policies met in this evaluation. Give a second one, or evaluate with several policies (-p, -p), "
+            "which meet with --versus."
         )
-    return cross_play_table(cross_play(pairings), elo_ratings(pairings))
+    for group in like_missions(result):
+        part = dataclasses.replace(result, episodes=tuple(one for one in result.episodes if one.mission in group))
+        if met := pairings_of(part):
+            yield cross_play_table(cross_play(met), elo_ratings(met))

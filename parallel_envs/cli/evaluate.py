@@ -84,8 +84,8 @@ def evaluate(
             "-m",
             metavar="NAME",
             help="What to play, again for more: a PettingZoo module or id, a Gymnasium id, package.module:factory, "
-            "each with ?key=value if need be; a wildcard (`mpe2.simple_*`); a file missions.yaml, or a set in it "
-            "(missions.yaml:easy).",
+            "./file.py:Class, each with ?key=value if need be; a wildcard (`mpe2.simple_*`); a file missions.yaml, or "
+            "a set in it (missions.yaml:easy).",
         ),
     ] = None,
     policy: Annotated[
@@ -94,8 +94,9 @@ def evaluate(
             "--policy",
             "-p",
             metavar="SPEC",
-            help="Who plays, again for more, who then share the agents: random, noop, package.module:Class, a folder, "
-            "or class=C,data=D.",
+            help="What acts: random, noop, package.module:Class, a folder, or class=C,data=D. Again for more: each is "
+            "evaluated on its own, on the same episodes, and they stand side by side. With --versus they share the "
+            "agents.",
         ),
     ] = None,
     episodes: Annotated[
@@ -157,8 +158,17 @@ def evaluate(
         typer.Option(metavar="HOW", help="AEC environments: simultaneous (if they can), or sequential, one by one."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Where everything random comes from.")] = 42,
+    versus: Annotated[
+        bool,
+        typer.Option(
+            "--versus",
+            help="Several policies share the agents of each episode, which are dealt out anew in each; their rows are "
+            "marked as mixed. `parallel-envs compare FILE` then has cross-play and Elo.",
+        ),
+    ] = False,
     proportions: Annotated[
-        str | None, typer.Option(metavar="N,N", help="How many agents each policy gets, relative to the others.")
+        str | None,
+        typer.Option(metavar="N,N", help="How many agents each policy gets, relative to the others: means --versus."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first episode that fails.")] = False,
     allow_late: Annotated[
@@ -223,6 +233,7 @@ def evaluate(
     from parallel_envs.cli.thresholds import BadThreshold, Threshold
     from parallel_envs.errors import ParallelEnvsError
     from parallel_envs.evaluation import BadEvaluation
+    from parallel_envs.evaluation.evaluating import absolute_words
 
     mistakes = BadEvaluation, BadThreshold, ParallelEnvsError, OSError
     said = {name: value for name, value in locals().items() if name in context.params}
@@ -240,21 +251,26 @@ def evaluate(
             missions = _missions(said["mission"], said["cogs"], said["turns"], earlier)
             shares = _numbers(said["proportions"])
             candidates = stack.enter_context(_candidates(said["policy"], shares, earlier, trust or ()))
+            share = _share_agents(said, candidates, earlier)
+            if len(candidates) > 1:
+                typer.echo(_told_of_sharing(len(candidates), share), err=True)
             thresholds = [Threshold.parse(text) for text in said["fail_below"] or ()]
             names = [one.name for one in missions] + [one.name for one in candidates]
             for threshold in thresholds:
                 threshold.check_name(names)
+                threshold.check_missions(missions)
             deliveries = Deliveries(output or resume, said["save_episodes"], said["record"], said["videos"])
             deliveries.check()
             asked = {
                 "missions": missions,
                 "policies": candidates,
                 "num_agents": said["cogs"],
+                "versus": share,
                 "jobs": _jobs(said["jobs"]),
                 "strict": said["strict"],
                 "resume": resume,
                 "preload": slow_imports(candidates),
-                "options": {"mission": said["mission"], "policy": said["policy"], **_to_keep(said)},
+                "options": {"mission": absolute_words(said["mission"]), "policy": said["policy"], **_to_keep(said)},
                 **_numbers_depend_on(said, given, earlier),
             }
             result, went_wrong = _played(deliveries, asked)
@@ -275,6 +291,23 @@ def evaluate(
         raise typer.Exit(_INTERRUPTED)
     if went_wrong or missed or result.failures or not deliveries.complete or (late is not None and not allowed):
         raise typer.Exit(1)
+
+
+def _share_agents(said: Mapping[str, Any], candidates: Sequence[Candidate], earlier: EvaluationResult | None) -> bool:
+    """Return whether the policies share the agents of each episode. Proportions say so, too; else a file that is gone
+    on with says what it was."""
+    if said["versus"] or said["proportions"] is not None or any(one.proportion != 1 for one in candidates):
+        return True
+    return earlier is not None and earlier.settings.get("versus") is not False
+
+
+def _told_of_sharing(number: int, share: bool) -> str:
+    if share:
+        return f"The {number} policies share the agents of each episode: their rows are mixed."
+    return (
+        f"Each of the {number} policies is evaluated on its own, on the same episodes. To have them share the agents "
+        "of an episode, give --versus."
+    )
 
 
 def slow_imports(candidates: Sequence[Candidate]) -> tuple[str, ...]:
@@ -383,7 +416,7 @@ def _how_to_go_on(result: EvaluationResult, deliveries: Deliveries, said: Mappin
         return f"{told}, and cannot be gone on with: there is no --output FILE.json."
     file = shlex.quote(str(deliveries.kept_up_to_date))
     modules = _modules_to_trust(said, deliveries.kept_up_to_date)
-    words = ["parallel-envs eval --resume", file, *(f"--trust {module}" for module in modules)]
+    words = ["parallel-envs eval --resume", file, *(f"--trust {shlex.quote(module)}" for module in modules)]
     return f"{told}, which are kept. To play the rest: {' '.join(words)}"
 
 
@@ -423,9 +456,10 @@ def _modules_to_trust(said: Mapping[str, Any], file: Path) -> list[str]:
 def _missions(names: Any, cogs: int | None, turns: Turns | None, earlier: EvaluationResult | None) -> list[Mission]:
     """Return the missions; of an evaluation that is resumed with its own words, those that it had."""
     from parallel_envs.evaluation import missions_of
+    from parallel_envs.evaluation.evaluating import absolute_words
 
     found = missions_of(names, cogs)
-    if earlier is not None and names == earlier.options.get("mission"):
+    if earlier is not None and absolute_words(names) == earlier.options.get("mission"):
         before = earlier.settings.get("missions")
         found = [mission for mission in found if not isinstance(before, dict) or mission.name in before]
     return found if turns is None else [dataclasses.replace(mission, turns=turns) for mission in found]

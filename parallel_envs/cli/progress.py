@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from parallel_envs.evaluation import EpisodeRecord
+    from parallel_envs.evaluation.work import Key
 
 Clock = Callable[[], float]
 
@@ -35,8 +36,8 @@ class Tally:
         self.failed: Counter[str] = Counter()
         self.played = 0
 
-    def begin(self, work: Sequence[tuple[str, int]], done: Sequence[EpisodeRecord]) -> None:
-        self.wanted = Counter(mission for mission, _ in work)
+    def begin(self, work: Sequence[Key], done: Sequence[EpisodeRecord]) -> None:
+        self.wanted = Counter(key[0] for key in work)
         for record in done:
             self._count(record)
         self._began, self.played = self._clock(), 0
@@ -77,7 +78,7 @@ class Lines:
         self._console, self._clock, self._tally = console, clock, Tally(clock)
         self._shown = clock()
 
-    def begin(self, work: Sequence[tuple[str, int]], done: Sequence[EpisodeRecord]) -> None:
+    def begin(self, work: Sequence[Key], done: Sequence[EpisodeRecord]) -> None:
         self._tally.begin(work, done)
 
     def note(self, record: EpisodeRecord) -> None:
@@ -96,7 +97,7 @@ class BarPerMission:
         self._tasks: dict[str, TaskID] = {}
         self._shown = float("-inf")
 
-    def begin(self, work: Sequence[tuple[str, int]], done: Sequence[EpisodeRecord]) -> None:
+    def begin(self, work: Sequence[Key], done: Sequence[EpisodeRecord]) -> None:
         self._tally.begin(work, done)
         shown = list(self._tally.wanted)[:_MOST_BARS]
         for mission in shown if len(self._tally.wanted) > 1 else ():

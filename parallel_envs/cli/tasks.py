@@ -20,7 +20,8 @@ def tasks(
     env: Annotated[
         str,
         typer.Argument(
-            help="A Gymnasium id, a PettingZoo module or id, or package.module:factory; ?key=value if need be."
+            help="A Gymnasium id, a PettingZoo module or id, package.module:factory, or ./file.py:Class; ?key=value "
+            "if need be."
         ),
     ],
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that making the environment may take.")] = 120.0,

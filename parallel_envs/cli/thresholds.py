@@ -1,7 +1,7 @@
 """What an evaluation must reach to be good: `--fail-below METRIC=VALUE`.
 
-mean=-30                 each policy, over all missions
-CartPole-v1:mean=100     all that happened in a mission
+mean=-30                 each policy, over all missions, if these are of one environment
+CartPole-v1:mean=100     all that happened in a mission; each policy in it, where policies played one by one
 random:success=0.5       a policy by its name
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from parallel_envs.spelling import hint
 
 if TYPE_CHECKING:
-    from parallel_envs.evaluation import EvaluationResult
+    from parallel_envs.evaluation import EvaluationResult, Mission
     from parallel_envs.evaluation.statistics import Summary
 
 METRICS = {
@@ -64,6 +64,23 @@ class Threshold:
         meant = hint(self.name, names) or f" There are {', '.join(map(repr, names))}."
         raise BadThreshold(f"--fail-below: no mission and no policy is called {self.name!r}.{meant}")
 
+    def check_missions(self, missions: Collection[Mission]) -> None:
+        """Raise BadThreshold for a mean over missions of different environments, which have none."""
+        from parallel_envs.evaluation import EvaluationResult
+        from parallel_envs.evaluation.statistics import like_missions
+
+        names = [mission.name for mission in missions]
+        if self.metric == "success" or self.name in names:
+            return
+        settings = {"missions": {mission.name: mission.described() for mission in missions}}
+        nothing_yet = EvaluationResult(episodes=(), settings=settings, missing=tuple((name, 0) for name in names))
+        if len(like_missions(nothing_yet)) > 1:
+            example = f"{names[0]}:{self.metric}={self.value:g}"
+            raise BadThreshold(
+                f"--fail-below {self.metric}={self.value:g}: missions of different environments have no common "
+                f"{METRICS[self.metric].partition('_')[0]}. Give one for each, such as {example}."
+            )
+
     def missed_by(self, result: EvaluationResult) -> list[str]:
         """A sentence for each figure that is below, or that is not known."""
         return [told for name, summary in self._summaries(result).items() if (told := self._told(name, summary))]
@@ -74,8 +91,19 @@ class Threshold:
         policies = result.per_policy()
         if self.name is None:
             return policies
+        if cells := self._one_by_one(result):
+            return cells
         known = {**policies, **result.per_mission()}
         return {self.name: known.get(self.name) or summarise({})}  # who has not played yet has no figures
+
+    def _one_by_one(self, result: EvaluationResult) -> dict[str, Summary]:
+        """Of a mission that several policies played one by one, the figures of each."""
+        from parallel_envs.evaluation.statistics import per_mission_and_policy
+
+        if len({record.alone for record in result.episodes}) < 2:
+            return {}
+        cells = per_mission_and_policy(result)
+        return {f"{policy} in {of}": cell for (of, policy), cell in cells.items() if of == self.name}
 
     def _told(self, name: str, summary: Summary) -> str:
         value = getattr(summary, METRICS[self.metric])

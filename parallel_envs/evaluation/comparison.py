@@ -8,6 +8,7 @@ numbers and not in their difference, so pairs tell with far fewer episodes than 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +18,8 @@ import numpy.typing as npt
 
 from parallel_envs.evaluation.bootstrap import Interval, bootstrap_interval
 from parallel_envs.evaluation.documents import plain
-from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
-from parallel_envs.evaluation.statistics import standard_error
+from parallel_envs.evaluation.records import EvaluationResult
+from parallel_envs.evaluation.statistics import like_missions, standard_error
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import hint, is_one_of, suggests_keywords
 
@@ -44,6 +45,7 @@ class Comparison:
     """How often chance alone, which gives either policy either number of a pair, makes a difference this large."""
 
 
+@np.errstate(invalid="ignore", over="ignore")  # of infinite returns, which a file may have, nothing is a number
 def compare(
     first: Mapping[Any, Sequence[float]], second: Mapping[Any, Sequence[float]], *, seed: int = 0
 ) -> Comparison:
@@ -76,9 +78,15 @@ def compare_results(
     """Compare two evaluations by the episodes that both played to the end from the same seed.
 
     With `first_policy` or `second_policy`, what the agents of that policy got; otherwise what all agents got. Both may
-    be one evaluation, in which two policies met.
+    be one evaluation, in which two policies met, or that has several, each on its own.
+
+    Missions of different environments have no common mean difference: then only counts are told.
     """
-    return compare(*paired_scores(first, second, first_policy, second_policy), seed=seed)
+    found = compare(*(both := paired_scores(first, second, first_policy, second_policy)), seed=seed)
+    common = [group for group in like_missions(first) if set(group) & both[0].keys()]
+    if len(common) < 2:
+        return found
+    return dataclasses.replace(found, mean_difference=None, standard_error=None, interval=None, p_value=None)
 
 
 def paired_scores(
@@ -109,6 +117,12 @@ def paired_scores(
 def _check_played(name: str, result: Any, policy: Any) -> None:
     if not isinstance(result, EvaluationResult):
         raise TypeError(f"{name}={result!r} is not an EvaluationResult. Give what `evaluate` returned.")
+    alone = list(dict.fromkeys(record.alone for record in result.episodes if record.alone))
+    if policy is None and len(alone) > 1:
+        raise ValueError(
+            f"{name} has several policies, each on its own: {', '.join(map(repr, alone))}. Say which one is compared: "
+            f"{name}_policy=..."
+        )
     known = {one for record in result.episodes for one in record.assignment.values()}
     if policy is not None and not is_one_of(policy, known):
         raise ValueError(
@@ -131,11 +145,12 @@ def _check_same(first: EvaluationResult, second: EvaluationResult, missions: Ite
 def _scores(result: EvaluationResult, policy: str | None) -> dict[tuple[str, int], float]:
     """By mission and seed, the scores of the episodes that did not fail."""
 
-    def score(record: EpisodeRecord) -> float | None:
-        return record.score if policy is None else record.score_of(policy)
-
-    scores = {(record.mission, record.seed): score(record) for record in result.episodes}
-    return {key: value for key, value in scores.items() if value is not None}
+    found = {}
+    for record in result.episodes:
+        score = record.score if policy is None else record.score_of(policy)
+        if score is not None:  # policies that played one by one have an episode each from the same seed
+            found[record.mission, record.seed] = score
+    return found
 
 
 def sign_flip_p_value(differences: npt.ArrayLike, *, seed: int = 0) -> float:

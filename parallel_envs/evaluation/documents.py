@@ -24,7 +24,7 @@ Values = dict[str, Any]
 
 _NUMBERS = {"returns": float, "timeouts": int}
 _KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("mission",), (str,)),
+    **dict.fromkeys(("mission", "alone"), (str,)),
     **dict.fromkeys(("episode", "seed", "length", "attempts"), (int,)),
     **dict.fromkeys(("assignment", "returns", "infos", "timeouts"), (Mapping,)),
     **dict.fromkeys(("seconds",), (int, float)),
@@ -89,7 +89,7 @@ def result_of(document: Any, where: str = "The document") -> EvaluationResult:
             episodes=tuple(map(record_of, document["episodes"])),
             settings=dict(document["settings"]),
             interrupted=bool(document["interrupted"]),
-            missing=tuple((str(mission), int(episode)) for mission, episode in document["missing"]),
+            missing=tuple(map(_key_of, document["missing"])),
             worker_bytes=tuple(map(int, document["worker_bytes"])),
             options=dict(document.get("options", {})),
             strategies={
@@ -110,6 +110,8 @@ def record_values(record: EpisodeRecord) -> Values:
     """An episode as plain values, without its trajectory. Agents are text."""
     values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     del values["trajectory"]
+    if not record.alone:
+        del values["alone"]  # earlier versions, which do not know it, read such a record
     failure = dataclasses.asdict(record.failure) if record.failure else None
     return {**plain(values), "late": record.late, "failure": failure}
 
@@ -131,6 +133,14 @@ def record_of(values: Mapping[str, Any]) -> EpisodeRecord:
     if told.pop("trajectory", None) is not None:
         raise ValueError("trajectories are not in such files")
     return EpisodeRecord(**told, failure=Failure(**failure) if failure else None)
+
+
+def _key_of(told: Sequence[Any]) -> tuple[str, int] | tuple[str, int, str]:
+    mission, episode, *alone = told
+    if alone:
+        (policy,) = alone
+        return str(mission), int(episode), str(policy)
+    return str(mission), int(episode)
 
 
 def _check_kind(name: str, value: Any, kinds: tuple[type, ...]) -> None:

@@ -66,7 +66,14 @@ class _Account:
 
 def assignment(order: Order, candidates: Sequence[Candidate], agents: Sequence[Agent]) -> dict[Agent, str]:
     """The name of each agent's policy in an episode."""
-    return {agent: candidates[place].name for agent, place in deal(candidates, agents, order.dealing()).items()}
+    return {agent: candidates[place].name for agent, place in places(order, candidates, agents).items()}
+
+
+def places(order: Order, candidates: Sequence[Candidate], agents: Sequence[Agent]) -> dict[Agent, int]:
+    """Which candidate each agent has in an episode: the one that plays alone, or dealt out among all."""
+    if order.alone:
+        return dict.fromkeys(agents, [one.name for one in candidates].index(order.alone))
+    return deal(candidates, agents, order.dealing())
 
 
 def play(order: Order, stage: Stage, attempt: int = 1) -> EpisodeRecord:
@@ -106,7 +113,7 @@ class _Episode:
             with blaming("env", "reset"):
                 observations, _ = env.reset(seed=self._order.env_seed)
                 agents = list(getattr(env, "possible_agents", None) or env.agents)
-            self._places = deal(self._stage.originals.candidates, agents, self._order.dealing())
+            self._places = places(self._order, self._stage.originals.candidates, agents)
             self._pattern = list(self._places.values())
             team = Team(self._stage.originals, env, self._order.agent_seed)
             turns = self._turns(env, team)
@@ -127,8 +134,12 @@ class _Episode:
         """An agent's policy. Those that nobody knew of before are dealt policies in the order of the others."""
         if agent not in self._places:
             number = len(self._places) - len(self._pattern)
-            pattern = self._pattern or range(len(self._stage.originals.candidates))
-            self._places[agent] = pattern[number % len(pattern)]
+            candidates = self._stage.originals.candidates
+            if self._order.alone:
+                self._places |= places(self._order, candidates, [agent])
+            else:
+                pattern = self._pattern or range(len(candidates))
+                self._places[agent] = pattern[number % len(pattern)]
         return team.join(agent, self._places[agent])
 
     def _run(self, env: Any, turns: Turns, observations: Named) -> None:
@@ -205,6 +216,7 @@ class _Episode:
         return EpisodeRecord(
             mission=self._order.mission,
             episode=self._order.episode,
+            alone=self._order.alone,
             seed=self._order.env_seed,
             assignment={agent: candidates[place].name for agent, place in self._places.items()},
             returns=account.returns,

@@ -15,7 +15,7 @@ from parallel_envs.errors import EpisodeFailed
 from parallel_envs.evaluation.candidates import Candidate, candidates_of
 from parallel_envs.evaluation.checkpoints import holding
 from parallel_envs.evaluation.crew import Crew
-from parallel_envs.evaluation.mission_names import missions_of
+from parallel_envs.evaluation.mission_names import missions_of, with_absolute_path
 from parallel_envs.evaluation.missions import Mission
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.evaluation.player import Player
@@ -63,6 +63,7 @@ def evaluate(
     parallel_policy: bool | str = False,
     strategy: str | Mapping[Any, str] | None = None,
     num_agents: int | None = None,
+    versus: bool = True,
     proportions: Sequence[float] | Mapping[str, float] | None = None,
     action_timeout: float | None = None,
     lateness_budget: float | None = 5.0,
@@ -118,7 +119,12 @@ def evaluate(
         num_agents: How many agents each mission is to have. It is given to the environment by the keyword that takes
             it (N, num_agents, n_agents and others, see `missions.NUM_AGENTS`), as if the mission had been given as
             `name?N=4`. A mission that takes no such number, or has another number of agents then, is a BadEvaluation.
-        proportions: How many agents each policy gets, relative to the others. They are shuffled in each episode.
+        versus: Of several policies: True has them share the agents of each episode, which are dealt out anew in each
+            (the records are `mixed`). False evaluates each on its own: all agents of an episode have one policy, and
+            every policy plays the same episodes, from the same seeds. `parallel-envs eval` does that unless it is
+            given --versus.
+        proportions: How many agents each policy gets, relative to the others. They are shuffled in each episode. Only
+            with `versus`.
         action_timeout: Seconds for an action, from an agent's second one on; None: no deadline. An action that comes
             later is dropped and counted, and the agent does nothing in that step. How many are late depends on the
             machine, its load and `jobs`, so scores do too: the result counts late actions (`EpisodeRecord.late`,
@@ -164,7 +170,13 @@ def evaluate(
     resume = resume if isinstance(resume, EvaluationResult) else path_or_none("resume", resume)
     _check_told(progress)
     found, candidates = missions_of(missions, num_agents), candidates_of(policies, proportions, trust)
-    orders = work_list([mission.name for mission in found], episodes, seed)
+    alone = [] if yes_or_no("versus", versus) or len(candidates) == 1 else [one.name for one in candidates]
+    if alone and proportions is not None:
+        raise BadEvaluation(
+            f"proportions={proportions!r} says how policies share agents, and versus=False has each play on its own. "
+            "Give one of the two."
+        )
+    orders = work_list([mission.name for mission in found], episodes, seed, alone)
     num_jobs = check_jobs(jobs, len(orders), len(cores_here()) or 1)
     everyone, single = strategies_of(parallel_policy, strategy)
     settings = PlaySettings(
@@ -185,8 +197,8 @@ def evaluate(
     earlier = earlier_result(resume)
     with holding(candidates, None if earlier is None else earlier.settings) as held:
         plan = _Plan(found, held, orders, settings, num_jobs, context, modules, strict, keep, num_agents)
-        about = {"episodes": episodes, "seed": seed}
-        words = {"mission": _words(missions), "policy": _words(policies)}
+        about = {"episodes": episodes, "seed": seed, **({"versus": False} if alone else {})}
+        words = {"mission": absolute_words(_words(missions)), "policy": _words(policies)}
         run_by = {"jobs": str(jobs), "strict": strict, **{name: one for name, one in words.items() if one is not None}}
         return _Evaluation(plan, about, {**run_by, **(options or {})}, resume, earlier, save, progress).run()
 
@@ -200,6 +212,13 @@ def _words(given: Any) -> Any:
         return dict(given) if is_text else None
     is_text = isinstance(given, Sequence) and all(isinstance(one, str) for one in given)
     return list(given) if is_text else None
+
+
+def absolute_words(missions: Any) -> Any:
+    """Return the words of missions, in a list or by name, with absolute paths: a file may be resumed anywhere."""
+    if isinstance(missions, Mapping):
+        return {name: with_absolute_path(one) for name, one in missions.items()}
+    return None if missions is None else [with_absolute_path(one) for one in missions]
 
 
 def _check_told(progress: Any) -> None:
@@ -270,7 +289,7 @@ class _Plan:
         """Its workers: no more than there are episodes to be played."""
         parts = self.missions, self.candidates, self.orders[0].root, self.settings, Registrations.here()
         workers, own = shared_processes(self.settings.all_strategies, self.jobs, num_orders)
-        make = partial(Player, *parts, num_processes=own if self.jobs else None)
+        make = partial(Player, *parts, num_processes=own if self.jobs else None, alone=bool(self.orders[0].alone))
         return Crew(workers, self.context, self.preload, make, self.settings.episode_timeout)
 
 

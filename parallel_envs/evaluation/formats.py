@@ -26,6 +26,7 @@ _COLUMNS = (
     "seconds",
     "failure",
     "error",
+    "policy",
 )
 
 
@@ -41,7 +42,10 @@ def to_yaml(result: EvaluationResult) -> str:
 
 
 def to_csv(result: EvaluationResult) -> str:
-    """A row for each episode: what is known of it, then a policy, a return and late actions for each agent."""
+    """A row for each episode: what is known of it, then a policy, a return and late actions for each agent.
+
+    In the column `policy` is the policy that all agents had, or "mixed".
+    """
     agents = list(dict.fromkeys(str(agent) for record in result.episodes for agent in _agents(record)))
     columns = [*_COLUMNS, *(f"{what}:{agent}" for agent in agents for what in ("policy", "return", "timeouts"))]
     text = io.StringIO()
@@ -88,6 +92,8 @@ def _row(record: EpisodeRecord) -> dict[str, Any]:
     row |= (
         {"failure": failure.kind, "error": f"{failure.error_type}: {failure.message}"} if failure else {"failure": ""}
     )
+    named = list(dict.fromkeys(record.assignment.values()))
+    row["policy"] = "mixed" if record.mixed else record.alone or next(iter(named), "")
     for agent in _agents(record):
         row |= {
             f"policy:{agent}": record.assignment.get(agent),

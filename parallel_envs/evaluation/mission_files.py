@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from parallel_envs.env_files import absolute
 from parallel_envs.evaluation.mission_names import check_known, nearest
 from parallel_envs.evaluation.missions import Mission
 from parallel_envs.evaluation.mistakes import BadEvaluation
@@ -62,7 +63,7 @@ def named_in(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Give the environments that a file names, each with its kwargs. Nothing is looked up or imported."""
     for block in _checked(path, content_of(path, BadEvaluation)).missions.values():
         for kwargs in block.variants.values() or [{}]:
-            yield block.env, {**block.kwargs, **kwargs}
+            yield absolute(block.env, beside=path.parent), {**block.kwargs, **kwargs}
 
 
 def _checked(path: Path, content: Any) -> MissionFile:
@@ -90,13 +91,14 @@ def _told(mistake: Any) -> str:
 def _all(path: Path, file: MissionFile) -> list[Mission]:
     found = []
     for name, block in file.missions.items():
+        env = absolute(block.env, beside=path.parent)
         try:
-            check_known(block.env)
+            check_known(env)
         except BadEvaluation as error:
             raise BadEvaluation(f"In {path}, mission {name!r}: {error}") from None
         variants = {f"{name}:{variant}": kwargs for variant, kwargs in block.variants.items()} or {name: {}}
         found += [
-            Mission(name=one, env=block.env, kwargs={**block.kwargs, **kwargs}, turns=block.turns)
+            Mission(name=one, env=env, kwargs={**block.kwargs, **kwargs}, turns=block.turns)
             for one, kwargs in variants.items()
         ]
     return found

@@ -1,6 +1,7 @@
 """From what the user gives to a list of missions: names, wildcards, files, callables.
 
 CartPole-v1                            a Gymnasium id, a PettingZoo id or module, or package.module:factory
+./my_env.py:MyEnv                      a class in a file; results call it my_env.py:MyEnv, wherever the file is
 mpe2.simple_spread_v3?N=5              with what it is made with; values are read as YAML
 mpe2.simple_*                          every environment whose name fits
 missions.yaml   missions.yaml:easy     every mission of a file; one of its sets, or those whose names fit
@@ -17,6 +18,7 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.env_files import absolute, file_of, is_env_file
 from parallel_envs.env_ids import PACKAGES, known_zoo_ids, modules_of, zoo_module
 from parallel_envs.evaluation.missions import Mission, with_num_agents
 from parallel_envs.evaluation.mistakes import BadEvaluation
@@ -94,6 +96,10 @@ def named_missions(text: str) -> list[Mission]:
 
         return missions_in(Path(match["path"]), match["which"])
     name, kwargs = _split(text)
+    if is_env_file(name):
+        check_known(name)
+        short = f"{file_of(name).name}:{name.rpartition(':')[2]}"  # seeds follow from it, so it has no folder in it
+        return [Mission(name=f"{short}{text[len(name) :]}", env=name, kwargs=kwargs)]
     if "*" in name or "[" in name:
         endings = text[len(name) :]
         return [Mission(name=f"{one}{endings}", env=one, kwargs=kwargs) for one in _fitting(name)]
@@ -112,7 +118,7 @@ def check_trusted(text: str, file: str, trust: Sequence[str]) -> None:
         named = list(named_in(Path(match["path"])))
     else:
         name, kwargs = _split(text)
-        if "*" in name or "[" in name:
+        if not is_env_file(name) and ("*" in name or "[" in name):
             if package := _package_of(name):
                 check_env(f"{package}.any", {}, file, trust)  # to look for what fits imports the package
             named = [(one, kwargs) for one in _fitting(name)]
@@ -120,6 +126,12 @@ def check_trusted(text: str, file: str, trust: Sequence[str]) -> None:
             named = [(name, kwargs)]
     for name, kwargs in named:
         check_env(name, kwargs, file, trust)
+
+
+def with_absolute_path(text: str) -> str:
+    """Return the text of a mission; if it names a file, with an absolute path, to be read from any folder."""
+    name, mark, rest = text.partition("?")
+    return f"{absolute(name)}{mark}{rest}"
 
 
 def _split(text: str) -> tuple[str, dict[str, Any]]:
@@ -135,6 +147,12 @@ def _split(text: str) -> tuple[str, dict[str, Any]]:
 
 def check_known(name: str) -> None:
     """Raise BadEvaluation for a name that leads nowhere, with those most like it. Nothing is built."""
+    if is_env_file(name):
+        try:
+            env_factory(name)
+        except ValueError as error:
+            raise BadEvaluation(str(error)) from None
+        return
     if _FACTORY.fullmatch(name):
         module = name.partition(":")[0]
         if not _is_there(module):

@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.env_files import absolute
 from parallel_envs.evaluation.generators import seeded_globally
 from parallel_envs.evaluation.grids import Grid, is_config
 from parallel_envs.evaluation.mistakes import BadEvaluation
@@ -34,8 +35,8 @@ class Mission:
     Args:
         name: What results call it. Its seeds follow from it.
         env: A PettingZoo module (`mpe2.simple_spread_v3`) or id (`sisl/pursuit-v5`), a Gymnasium id (`CartPole-v1`, one
-            agent called `agent_0`), `package.module:factory`, or a callable that makes either kind or a
-            configuration of MettaGrid's.
+            agent called `agent_0`), `package.module:factory`, `./file.py:Class`, or a callable that makes either kind
+            or a configuration of MettaGrid's.
         kwargs: What the environment is made with.
         turns: How an AEC environment is played: all agents at once ("simultaneous"), or one after another
             ("sequential").
@@ -56,6 +57,8 @@ class Mission:
             raise BadEvaluation(
                 f"kwargs={self.kwargs!r} of the mission {self.name!r} is not a dict of keyword arguments."
             )
+        if isinstance(self.env, str):
+            object.__setattr__(self, "env", absolute(self.env))  # workers and results files know no working folder
 
     def make(self) -> Any:
         """The environment as it is given, a Gymnasium one with its one agent as PettingZoo has it."""

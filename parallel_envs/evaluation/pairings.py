@@ -45,7 +45,7 @@ class Pairing:
     @property
     def score(self) -> float:
         """Of the first: 1 for a win, a half for a draw, 0 for a loss."""
-        return 0.5 + 0.5 * float(np.sign(self.first_return - self.second_return))
+        return 0.5 + 0.5 * ((self.first_return > self.second_return) - (self.first_return < self.second_return))
 
 
 def pairings_of(result: EvaluationResult) -> list[Pairing]:
@@ -74,6 +74,7 @@ class CrossPlay:
     counts: tuple[tuple[int, ...], ...]
 
 
+@np.errstate(invalid="ignore", over="ignore")  # of infinite returns, which a file may have, nothing is a number
 def cross_play(pairings: Iterable[Pairing]) -> CrossPlay:
     """The cross-play matrix. A policy beside itself stands on the diagonal."""
     met = list(pairings)
@@ -104,6 +105,7 @@ class Rating:
     games: int
 
 
+@np.errstate(invalid="ignore", over="ignore")  # likewise
 def elo_ratings(pairings: Iterable[Pairing], *, prior: float = 1.0, seed: int = 0) -> Mapping[str, Rating]:
     """Ratings from who did better than whom, the best first.
 

@@ -31,6 +31,7 @@ class Player:
         settings: How episodes are played.
         registrations: Environments that the caller has registered with Gymnasium or PettingZoo.
         num_processes: How many processes it may start for agents' actions. None: one for each core.
+        alone: Whether the policies play one by one.
     """
 
     def __init__(
@@ -42,9 +43,10 @@ class Player:
         registrations: Registrations,
         *,
         num_processes: int | None,
+        alone: bool = False,
     ) -> None:
         registrations.install()
-        self._originals = Originals(candidates, seed)
+        self._originals = Originals(candidates, seed, alone=alone)
         self._settings = settings
         self._pool = NoProcesses() if num_processes == 0 else PolicyPool(num_processes)
         self._makers = {mission.name: EnvMaker(mission) for mission in missions}

@@ -71,13 +71,14 @@ def check_can_record(which: str) -> None:
 
 
 def chosen(result: EvaluationResult, which: Which) -> list[EpisodeRecord]:
-    """Of each mission the episode with the best, worst or median score (the lower of two), or all of them.
+    """Of each mission the episode with the best, worst or median score (the lower of two), or all of them; of each
+    policy's, where policies played one by one.
 
     Episodes that failed have no score and are left out.
     """
     found = []
-    for mission in result.missions:
-        played = [one for one in result.episodes if one.mission == mission and one.score is not None]
+    for part in dict.fromkeys((one.mission, one.alone) for one in result.episodes):
+        played = [one for one in result.episodes if (one.mission, one.alone) == part and one.score is not None]
         ranked = sorted(played, key=lambda one: one.score or 0.0)
         places = {"best": len(ranked) - 1, "worst": 0, "median": (len(ranked) - 1) // 2}
         found += played if which == "all" else [ranked[places[which]]] if ranked else []
@@ -118,7 +119,7 @@ def record_videos(
         try:
             for record in chosen(result, which):
                 path = episode_file(folder, record, ".mp4")
-                order, mission = Order(record.mission, record.episode, seed), by_name[record.mission]
+                order, mission = Order(record.mission, record.episode, seed, record.alone), by_name[record.mission]
                 script = _Script(order, mission, tuple(held), max_steps, Registrations.here())
                 yield _filmed(pool, record, path, script)
         finally:
@@ -212,7 +213,8 @@ def _replayed(script: _Script, watch: Callable[[Any], None]) -> EpisodeRecord:
     """The episode again, without deadlines: nobody is late because of a camera."""
     shown = dataclasses.replace(script.mission, kwargs={**script.mission.kwargs, "render_mode": "rgb_array"})
     free = PlaySettings(action_timeout=None, lateness_budget=None, episode_timeout=None, max_steps=script.max_steps)
-    with one_thread(), contextlib.closing(Originals(script.candidates, script.order.root)) as originals:
+    made = Originals(script.candidates, script.order.root, alone=bool(script.order.alone))
+    with one_thread(), contextlib.closing(made) as originals:
         return play(script.order, Stage(maker=EnvMaker(shown), originals=originals, settings=free, watch=watch))
 
 

@@ -70,6 +70,8 @@ class EpisodeRecord:
         seconds: How long the last attempt took, by the clock. (It is not the same in every run, so records that differ
             in it only are equal.)
         trajectory: What was seen and done, if it was asked for.
+        alone: The policy that all agents had, where several policies were evaluated one by one (`versus=False`). Empty:
+            all policies that were evaluated share the agents.
     """
 
     mission: str
@@ -85,11 +87,17 @@ class EpisodeRecord:
     attempts: int = 1
     seconds: float = field(default=0.0, compare=False)
     trajectory: Trajectory | None = None
+    alone: str = ""
 
     @property
-    def key(self) -> tuple[str, int]:
-        """The episode's place in the work: mission and number."""
-        return self.mission, self.episode
+    def key(self) -> tuple[str, int] | tuple[str, int, str]:
+        """The episode's place in the work: mission and number; and the policy, where policies played one by one."""
+        return (self.mission, self.episode, self.alone) if self.alone else (self.mission, self.episode)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether agents of several policies played in it."""
+        return len(set(self.assignment.values())) > 1
 
     @property
     def late(self) -> int:
@@ -124,7 +132,7 @@ class EvaluationResult:
         episodes: Those that were played.
         settings: What was asked for, as values that JSON can hold.
         interrupted: Whether a Ctrl-C ended it.
-        missing: The episodes that were not played then, each as mission and number.
+        missing: The episodes that were not played then, each by its `EpisodeRecord.key`.
         worker_bytes: The most memory that each worker had, as far as it is known; nothing with `jobs=0`.
         options: How it was run, as values that JSON can hold: what no number depends on, and the words in which
             missions and policies were given. `parallel-envs eval --resume FILE` goes on with them.
@@ -137,7 +145,7 @@ class EvaluationResult:
     episodes: tuple[EpisodeRecord, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     interrupted: bool = False
-    missing: tuple[tuple[str, int], ...] = ()
+    missing: tuple[tuple[str, int] | tuple[str, int, str], ...] = ()
     worker_bytes: tuple[int, ...] = field(default=(), compare=False)
     options: Mapping[str, Any] = field(default_factory=dict, compare=False)
     strategies: Mapping[str, Mapping[Agent, str]] = field(default_factory=dict, compare=False)
@@ -151,7 +159,7 @@ class EvaluationResult:
     @property
     def missions(self) -> tuple[str, ...]:
         """The names of the missions, in order."""
-        played, missing = [record.mission for record in self.episodes], [name for name, _ in self.missing]
+        played, missing = [record.mission for record in self.episodes], [key[0] for key in self.missing]
         return tuple(dict.fromkeys([*played, *missing]))
 
     @property
@@ -167,7 +175,8 @@ class EvaluationResult:
         return per_mission(self)
 
     def per_policy(self) -> dict[str, Summary]:
-        """What each policy comes to, over all missions: intervals are stratified by mission."""
+        """What each policy comes to, over all missions: intervals are stratified by mission. Missions of different
+        environments have no common mean: see `statistics.like_missions`."""
         from parallel_envs.evaluation.statistics import per_policy
 
         return per_policy(self)

@@ -8,8 +8,7 @@ from typing import Any
 
 from parallel_envs.evaluation.actions import objection
 from parallel_envs.evaluation.blame import EpisodeEnds, blaming, closing
-from parallel_envs.evaluation.candidates import deal
-from parallel_envs.evaluation.episode import Stage
+from parallel_envs.evaluation.episode import Stage, places
 from parallel_envs.evaluation.generators import seeded_globally
 from parallel_envs.evaluation.team import Team
 from parallel_envs.evaluation.work import Order
@@ -81,6 +80,8 @@ class _Rehearsing:
     def _first_misfit(self, env: Any, seen: dict[Agent, Any]) -> str | None:
         """Who does not fit, and why."""
         for place, candidate in enumerate(self._stage.originals.candidates):
+            if self._order.alone not in ("", candidate.name):
+                continue
             team = Team(self._stage.originals, env, self._order.agent_seed)
             with closing(team.close, "policies"):
                 for agent, observation in seen.items():
@@ -100,10 +101,11 @@ class _Rehearsing:
         asked = {agent: settings.strategy_of(agent) for agent in everyone}
         if not {"auto", "process"} & settings.all_strategies:
             return {"strategy": asked if settings.strategies else settings.strategy, "chosen": asked}
-        places = deal(self._stage.originals.candidates, everyone, self._order.dealing())
+        dealt = places(self._order, self._stage.originals.candidates, everyone)
+        other = next(iter(dealt.values())) if self._order.alone else 0  # of agents that were not known beforehand
         team = Team(self._stage.originals, env, self._order.agent_seed)
         with closing(team.close, "policies"), blaming("policy", f"Trying strategies in {self._order.mission!r}"):
-            policies = {agent: team.join(agent, places.get(agent, 0)) for agent in seen}
+            policies = {agent: team.join(agent, dealt.get(agent, other)) for agent in seen}
             if settings.strategies:
                 check_together(policies, settings.strategy_of, policies)
             measured = {agent: policies[agent] for agent in seen if settings.strategy_of(agent) == "auto"}

@@ -18,7 +18,8 @@ from parallel_envs.evaluation.work import Key, Order
 
 _log = logging.getLogger(__name__)
 
-_MAY_DIFFER = ("missions", "episodes")  # more of them leave those that were played as they were
+_MAY_DIFFER = ("missions", "episodes", "versus")
+"""More missions and episodes leave those that were played as they were; `versus` is compared by itself."""
 _LEAST_SECONDS, _MOST_SHARE = 1.0, 0.05  # between two writings; of the time that may go into them
 
 
@@ -75,6 +76,12 @@ def _check_same(where: str, earlier: dict[str, Any], asked: dict[str, Any]) -> N
     for name, value in asked.items():
         if name not in (*_MAY_DIFFER, "policies") and not _is_same(earlier.get(name), value):
             raise BadEvaluation(_differing(where, name, earlier.get(name), value))
+    if (earlier.get("versus", True), asked.get("versus", True)) not in ((True, True), (False, False)):
+        how = "share the agents of each episode" if earlier.get("versus", True) else "play one by one"
+        raise BadEvaluation(
+            f"{where} was made with policies that {how}, and now it is asked for the other way (versus). Its numbers "
+            "would not go together with the rest: ask for the same, or begin anew."
+        )
     missions = earlier.get("missions")
     if not isinstance(missions, dict):
         raise BadEvaluation(f"{where} has the missions {missions!r}, which are not told by name. It cannot be resumed.")

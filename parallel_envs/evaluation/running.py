@@ -13,7 +13,7 @@ from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.evaluation.records import EpisodeRecord
 from parallel_envs.evaluation.rehearsal import Rehearsal
 from parallel_envs.evaluation.settings import PlaySettings
-from parallel_envs.evaluation.work import Key, Order, next_mission
+from parallel_envs.evaluation.work import Key, Order, Part, next_mission
 from parallel_envs.spelling import hint
 
 MOST_ATTEMPTS = 2
@@ -23,29 +23,33 @@ Note = Callable[[EpisodeRecord], None]
 
 
 class Rehearsals(Work):
-    """A rehearsal of each mission that is to be played.
+    """A rehearsal of each mission that is to be played; of policies that play one by one, with each.
 
     One that is not answered, since its worker died or hangs, says nothing: the episodes are to tell what happens.
     With more workers than missions some rehearse the same ones, to have loaded by then what they need.
     """
 
     def __init__(self, orders: Sequence[Order], settings: PlaySettings, num_workers: int) -> None:
-        firsts = {order.mission: order for order in reversed(orders)}
-        once = [firsts[mission] for mission in dict.fromkeys(order.mission for order in orders)]
+        firsts = {order.part: order for order in reversed(orders)}
+        once = [firsts[part] for part in dict.fromkeys(order.part for order in orders)]
+        self._share = not any(order.alone for order in orders)
         self._waiting = (once * num_workers)[: max(len(once), num_workers)]
         self._settings = settings
         plain = "sequential" if settings.strategy == "auto" else settings.strategy
         single = {agent: "sequential" if name == "auto" else name for agent, name in settings.strategies.items()}
-        self.found = {order.mission: Rehearsal(mission=order.mission, strategy=single or plain) for order in once}
-        self._heard: set[str] = set()
+        self.found: dict[Part, Rehearsal] = {
+            order.part: Rehearsal(mission=order.mission, strategy=single or plain) for order in once
+        }
+        self._heard: set[Part] = set()
 
     def next(self) -> Task | None:
         return Task("rehearse", (order := self._waiting.pop(0),), order) if self._waiting else None
 
     def settle(self, done: Done) -> bool:
-        if isinstance(done.value, Rehearsal) and done.value.mission not in self._heard:
-            self._heard.add(done.value.mission)
-            self.found[done.value.mission] = done.value
+        part = done.task.label.part
+        if isinstance(done.value, Rehearsal) and part not in self._heard:
+            self._heard.add(part)
+            self.found[part] = done.value
         return done.failure is not None
 
     def check(self, candidates: Sequence[Candidate], num_agents: int | None = None) -> None:
@@ -61,10 +65,11 @@ class Rehearsals(Work):
         if problems:
             raise BadEvaluation("\n".join(problems))
         numbers = {len(one.agents) for one in self.found.values()}
-        if 0 not in numbers and (idle := _idle(candidates, numbers)):
+        if self._share and 0 not in numbers and (idle := _idle(candidates, numbers)):
             raise BadEvaluation(
                 f"{len(candidates)} policies are to share at most {max(numbers)} agents, so {idle[0]!r} would never "
-                "play. Give it a larger proportion, or evaluate one after another and compare the results."
+                "play. Give it a larger proportion, or evaluate each on its own: versus=False (on the command line, "
+                "leave out --versus and proportions)."
             )
 
     def _strangers(self) -> list[str]:
@@ -101,21 +106,21 @@ class Episodes(Work):
     def __init__(
         self,
         orders: Sequence[Order],
-        rehearsals: Mapping[str, Rehearsal],
+        rehearsals: Mapping[Part, Rehearsal],
         candidates: Sequence[Candidate],
         note: Note,
         *,
         strict: bool,
         side_by_side: bool,
     ) -> None:
-        self._waiting: defaultdict[str, deque[Order]] = defaultdict(deque)
+        self._waiting: defaultdict[Part, deque[Order]] = defaultdict(deque)
         for order in orders:
-            self._waiting[order.mission].append(order)
+            self._waiting[order.part].append(order)
         self._again: list[tuple[Order, int]] = []
         self._rehearsals, self._candidates = rehearsals, candidates
         self._note, self._strict, self._side_by_side = note, strict, side_by_side
-        self._seconds: dict[str, float] = {}
-        self._num_settled: Counter[str] = Counter()
+        self._seconds: dict[Part, float] = {}
+        self._num_settled: Counter[Part] = Counter()
         self.records: dict[Key, EpisodeRecord] = {}
 
     def next(self) -> Task | None:
@@ -125,25 +130,25 @@ class Episodes(Work):
             order, attempt = self._choose(), 1
         else:
             return None
-        return Task("play", (order, self._rehearsals[order.mission].strategy, attempt), (order, attempt))
+        return Task("play", (order, self._rehearsals[order.part].strategy, attempt), (order, attempt))
 
     def _choose(self) -> Order:
-        mission = next_mission(self._waiting, self._seconds) if self._side_by_side else next(iter(self._waiting))
-        order = self._waiting[mission].popleft()
-        if not self._waiting[mission]:
-            del self._waiting[mission]
-        self._seconds.setdefault(mission, 0.0)
+        part = next_mission(self._waiting, self._seconds) if self._side_by_side else next(iter(self._waiting))
+        order = self._waiting[part].popleft()
+        if not self._waiting[part]:
+            del self._waiting[part]
+        self._seconds.setdefault(part, 0.0)
         return order
 
-    def _note_seconds(self, mission: str, seconds: float) -> None:
-        """The mean of a mission's episodes; of one whose episodes have begun and not ended, no time at all."""
-        self._num_settled[mission] += 1
-        self._seconds[mission] += (seconds - self._seconds[mission]) / self._num_settled[mission]
+    def _note_seconds(self, part: Part, seconds: float) -> None:
+        """The mean of a part's episodes; of one whose episodes have begun and not ended, no time at all."""
+        self._num_settled[part] += 1
+        self._seconds[part] += (seconds - self._seconds[part]) / self._num_settled[part]
 
     def settle(self, done: Done) -> bool:
         order, attempt = done.task.label
         record = done.value if isinstance(done.value, EpisodeRecord) else self._lost(order, attempt, done)
-        self._note_seconds(order.mission, record.seconds)
+        self._note_seconds(order.part, record.seconds)
         if record.failure is not None and attempt < MOST_ATTEMPTS:
             self._again.append((order, attempt + 1))
             return True
@@ -155,10 +160,11 @@ class Episodes(Work):
 
     def _lost(self, order: Order, attempt: int, done: Done) -> EpisodeRecord:
         """The record of an episode of which the worker told nothing."""
-        agents = self._rehearsals[order.mission].agents
+        agents = self._rehearsals[order.part].agents
         return EpisodeRecord(
             mission=order.mission,
             episode=order.episode,
+            alone=order.alone,
             seed=order.env_seed,
             assignment=assignment(order, self._candidates, agents),
             failure=done.failure,

@@ -8,6 +8,7 @@ them and never exchanges one for another. An episode that failed has no return. 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from parallel_envs.evaluation.bootstrap import Interval, bootstrap_interval
 if TYPE_CHECKING:
     from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
 
+_LIKE_FLOATS: dict[str, Any] = {"invalid": "ignore", "over": "ignore"}
+"""Figures of infinite returns, which a file may have, are not numbers, and no warning says so."""
 _TRIMMED = 0.25  # cut off at either end by the interquartile mean
 
 
@@ -39,6 +42,9 @@ class Summary:
     """Within which the interquartile mean lies with 95 %, by a bootstrap within each stratum."""
     success_rate: float | None
     """None where the environment does not tell."""
+    mixed: bool = False
+    """Whether agents of several policies played in some of these episodes: the figures are of the policy's own agents,
+    but depend on who the others were."""
     late: int = 0
     """Actions that were late and were replaced, in all of these episodes: 0 unless there was an `action_timeout`."""
 
@@ -50,6 +56,7 @@ def summarise(
     successes: Iterable[bool | None] = (),
     late: int = 0,
     seed: int = 0,
+    mixed: bool = False,
 ) -> Summary:
     """The statistics of numbers that come in strata.
 
@@ -59,17 +66,23 @@ def summarise(
         successes: Of those that were, whether they succeeded; None where nobody can say.
         late: How many actions were late.
         seed: Of the bootstrap.
+        mixed: Whether agents of several policies played in some of them.
     """
     pooled = np.concatenate([np.zeros(0), *(np.asarray(values, float) for values in strata.values())])
+    with np.errstate(**_LIKE_FLOATS):
+        mean = float(pooled.mean()) if len(pooled) else None
+        iqm = float(interquartile_mean(pooled)) if len(pooled) else None
+        interval = bootstrap_interval(list(strata.values()), interquartile_mean, seed=seed)
     return Summary(
         n=len(pooled),
         failed=failed,
-        mean=float(pooled.mean()) if len(pooled) else None,
+        mean=mean,
         standard_error=standard_error(strata.values()),
-        iqm=float(interquartile_mean(pooled)) if len(pooled) else None,
-        iqm_interval=bootstrap_interval(list(strata.values()), interquartile_mean, seed=seed),
+        iqm=iqm,
+        iqm_interval=interval,
         success_rate=success_rate(successes, failed),
         late=late,
+        mixed=mixed,
     )
 
 
@@ -81,7 +94,8 @@ def standard_error(strata: Iterable[npt.ArrayLike]) -> float | None:
     arrays = _filled(strata)
     if not arrays or any(len(array) < 2 for array in arrays):
         return None
-    squares = sum(len(array) * float(array.var(ddof=1)) for array in arrays)
+    with np.errstate(**_LIKE_FLOATS):
+        squares = sum(len(array) * float(array.var(ddof=1)) for array in arrays)
     return math.sqrt(squares) / sum(map(len, arrays))
 
 
@@ -116,22 +130,51 @@ def success_rate(successes: Iterable[bool | None], failed: int = 0) -> float | N
 # ---- of an evaluation --------------------------------------------------------------------------------------------
 
 
+def like_missions(result: EvaluationResult) -> list[tuple[str, ...]]:
+    """Return the missions in groups of which a common mean says something: those of one environment.
+
+    Missions are alike if the settings name the same environment for them, whatever it is made with. Of a mission that
+    was given as a function without a name of its own nobody can say so: it is like no other. Where the settings say
+    nothing of the missions at all, as in results that were put together by hand, they are taken to be alike.
+    """
+    told = result.settings.get("missions")
+    groups: dict[Any, list[str]] = {}
+    for mission in result.missions:
+        one = told.get(mission) if isinstance(told, Mapping) else None
+        env = str(one.get("env", "")) if isinstance(one, Mapping) else ""
+        is_named = env and "<" not in env and env != "partial"
+        groups.setdefault(env if is_named else ("", mission if isinstance(told, Mapping) else ""), []).append(mission)
+    return [tuple(group) for group in groups.values()]
+
+
 def per_mission(result: EvaluationResult) -> dict[str, Summary]:
-    """Of each mission, its episodes' scores: the mean of the agents' returns."""
+    """Of each mission, its episodes' scores: the mean of the agents' returns.
+
+    Where several policies played it one by one, no mean is made of all of them: see `per_mission_and_policy`.
+    """
     of_mission = {name: [record for record in result.episodes if record.mission == name] for name in result.missions}
-    return {
-        name: _summary(records, _score, sum(record.late for record in records), _seed_of(result))
-        for name, records in of_mission.items()
-    }
+    found = {}
+    for name, records in of_mission.items():
+        summary = _summary(records, _score, sum(record.late for record in records), _seed_of(result))
+        found[name] = _without_mean(summary) if len({record.alone for record in records}) > 1 else summary
+    return found
 
 
 def per_policy(result: EvaluationResult) -> dict[str, Summary]:
     """Of each policy, the mean return of the agents that had it, over all missions.
 
+    Missions of different environments have no common mean: then only counts and the success rate are told.
+
     An episode that failed counts against each policy that took part in it, or was to: if it failed so early that
     nobody had a policy yet, against all.
     """
-    return {name: summary for name in result.policies if (summary := _of_policy(result, name, result.episodes))}
+    group_of = {mission: group for group in like_missions(result) for mission in group}
+    found = {}
+    for name in result.policies:
+        if (summary := _of_policy(result, name, result.episodes)) is not None:
+            played = {group_of[record.mission] for record in result.episodes if _took_part(record, name)}
+            found[name] = _without_mean(summary) if len(played) > 1 else summary
+    return found
 
 
 def per_mission_and_policy(result: EvaluationResult) -> dict[tuple[str, str], Summary]:
@@ -146,15 +189,23 @@ def per_mission_and_policy(result: EvaluationResult) -> dict[tuple[str, str], Su
 
 def _of_policy(result: EvaluationResult, policy: str, records: Sequence[EpisodeRecord]) -> Summary | None:
     """None if the policy took no part."""
-    taken = [record for record in records if policy in record.assignment.values() or _failed_early(record)]
+    taken = [record for record in records if _took_part(record, policy)]
     if not taken:
         return None
     late = sum(record.late_of(policy) for record in taken)
     return _summary(taken, lambda record: record.score_of(policy), late, _seed_of(result))
 
 
-def _failed_early(record: EpisodeRecord) -> bool:
-    return record.failure is not None and not record.assignment
+def _took_part(record: EpisodeRecord, policy: str) -> bool:
+    """Whether a policy played in an episode, or was to, if the episode failed before agents had policies."""
+    if record.alone:
+        return record.alone == policy
+    return policy in record.assignment.values() or (record.failure is not None and not record.assignment)
+
+
+def _without_mean(summary: Summary) -> Summary:
+    """The same without figures that say nothing of episodes that are unlike."""
+    return dataclasses.replace(summary, mean=None, standard_error=None, iqm=None, iqm_interval=None)
 
 
 def _summary(
@@ -170,6 +221,7 @@ def _summary(
         successes=[record.success for record in records if record.failure is None],
         late=late,
         seed=seed,
+        mixed=any(record.mixed for record in records),
     )
 
 

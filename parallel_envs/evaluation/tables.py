@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections import Counter
@@ -16,7 +17,13 @@ from parallel_envs.evaluation.bootstrap import Interval
 from parallel_envs.evaluation.comparison import Comparison
 from parallel_envs.evaluation.pairings import CrossPlay, Rating
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult, Failure
-from parallel_envs.evaluation.statistics import Summary, per_mission, per_mission_and_policy, per_policy
+from parallel_envs.evaluation.statistics import (
+    Summary,
+    like_missions,
+    per_mission,
+    per_mission_and_policy,
+    per_policy,
+)
 
 _COLUMNS = ("n", "return per agent", "IQM", "95 %", "success", "failed")
 _LEAST_WIDTH = 10  # of names, on a narrow terminal
@@ -30,6 +37,8 @@ def tables(result: EvaluationResult) -> Iterator[RenderableType]:
     yield _figures(result)
     if result.failures:
         yield _failures(result)
+    if any(record.mixed for record in result.episodes):
+        yield Text("mixed: several policies shared the agents; a row is what the agents of one of them got.")
     if late := sum(record.late for record in result.episodes):
         yield Text(f"{late:,} action{'s were' if late > 1 else ' was'} late, and default actions took their place.")
     if any(name != "sequential" for name in _asked_strategies(result)):
@@ -65,7 +74,13 @@ def _figures(result: EvaluationResult) -> Table:
         table.add_column(name, justify="right", overflow="fold")
     for mission, policy, summary, ends_section in _rows(result):
         late = (str(summary.late),) if is_late else ()
-        table.add_row(escape(mission), escape(policy), *_cells(summary), *late, end_section=ends_section)
+        table.add_row(
+            escape(mission),
+            escape(f"{policy} (mixed)" if policy and summary.mixed else policy),
+            *_cells(summary),
+            *late,
+            end_section=ends_section,
+        )
     return table
 
 
@@ -108,15 +123,30 @@ def _interval(interval: Interval | None) -> str:
 
 def _rows(result: EvaluationResult) -> Iterator[tuple[str, str, Summary, bool]]:
     """Mission, policy, figures, and whether a line is drawn below."""
-    missions, policies, cells = per_mission(result), per_policy(result), per_mission_and_policy(result)
+    missions, cells = per_mission(result), per_mission_and_policy(result)
     for mission in missions:
         own = [(policy, cell) for (of, policy), cell in cells.items() if of == mission]
         shown = own or [("", missions[mission])]  # nothing is known of who played
         for place, (policy, summary) in enumerate(shown):
             yield mission if place == 0 else "", policy, summary, place == len(shown) - 1
-    if len(missions) > 1:
-        for place, (policy, summary) in enumerate(policies.items()):
-            yield "all missions" if place == 0 else "", policy, summary, False
+    for name, part in like_parts(result):
+        for place, (policy, summary) in enumerate(per_policy(part).items()):
+            yield name if place == 0 else "", policy, summary, False
+
+
+def like_parts(result: EvaluationResult) -> Iterator[tuple[str, EvaluationResult]]:
+    """Give the parts of a result that have a common mean, several missions each, and what tables call them."""
+    groups = like_missions(result)
+    for group in groups:
+        if len(group) > 1:
+            name = "all missions" if len(groups) == 1 else f"all of {_env_of(result, group[0])}"
+            episodes = tuple(record for record in result.episodes if record.mission in group)
+            missing = tuple(key for key in result.missing if key[0] in group)
+            yield name, dataclasses.replace(result, episodes=episodes, missing=missing)
+
+
+def _env_of(result: EvaluationResult, mission: str) -> str:
+    return str(result.settings["missions"][mission]["env"])  # where there is more than one group, they are by env
 
 
 def _cells(summary: Summary) -> tuple[str, ...]:

@@ -25,11 +25,12 @@ class Originals:
     """The policies that a worker has made so far. Missions whose agents have equal names and spaces share them.
 
     What a policy draws while it is made, such as the weights of a network that nobody has trained, follows from the
-    evaluation's seed, its place among the candidates, and the agent's name.
+    evaluation's seed, its place among the candidates, and the agent's name. Policies that play one by one (`alone`) are
+    each the first of its own evaluation.
     """
 
-    def __init__(self, candidates: Sequence[Candidate], seed: int) -> None:
-        self.candidates = candidates
+    def __init__(self, candidates: Sequence[Candidate], seed: int, *, alone: bool = False) -> None:
+        self.candidates, self._alone = candidates, alone
         self._seeds = SeedTree(seed).child("making")
         self._made: dict[tuple[int, Agent], list[tuple[tuple[Any, Any], Original]]] = {}
         self._common: dict[int, Original] = {}
@@ -41,7 +42,7 @@ class Originals:
         for own, original in known:
             if own == spaces:
                 return original
-        seed = self._seeds.child(place, str(agent)).seed()
+        seed = self._seeds.child(0 if self._alone else place, str(agent)).seed()
         original = self._make(self.candidates[place], agent, spaces, seed)
         known.append((spaces, original))
         return original

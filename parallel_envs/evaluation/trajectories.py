@@ -69,11 +69,13 @@ def read_episode(path: str | Path) -> SavedEpisode:
 
 
 def episode_file(folder: str | Path, record: EpisodeRecord, suffix: str = ".npz") -> Path:
-    """Where an episode goes: named by its mission, quoted as in an address, and its number.
+    """Where an episode goes: named by its mission, quoted as in an address, by the policy where policies played one by
+    one, and by its number.
 
     A mission's name that is too long for a file is cut, with a checksum at the end that tells it from others.
     """
-    name = short_name(quote(record.mission, safe=",=+", errors="surrogatepass"), 200)
+    parts = [record.mission, record.alone] if record.alone else [record.mission]
+    name = short_name("-".join(quote(part, safe=",=+", errors="surrogatepass") for part in parts), 200)
     return Path(folder) / f"{name}-{record.episode:04d}{suffix}"
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from parallel_envs.seeding import SeedTree
 
-Key = tuple[str, int]
-"""An episode: the name of its mission, and its number in it."""
+Key = tuple[str, int] | tuple[str, int, str]
+"""An episode: the name of its mission, and its number in it; and the policy, where policies play one by one."""
+
+Part = str | tuple[str, str]
+"""What is rehearsed, and whose episodes take equally long: a mission; and the policy, where they play one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +23,23 @@ class Order:
 
     All that is random about it follows from the evaluation's seed, the mission's name and the episode's number alone:
     other missions, other policies and other episodes change nothing.
+
+    `alone`: the name of the policy that all agents have, where several policies are evaluated one by one. Empty: all
+    policies share the agents. Seeds do not follow from it, so each policy plays the same episodes.
     """
 
     mission: str
     episode: int
     root: int
+    alone: str = ""
 
     @property
     def key(self) -> Key:
-        return self.mission, self.episode
+        return (self.mission, self.episode, self.alone) if self.alone else (self.mission, self.episode)
+
+    @property
+    def part(self) -> Part:
+        return (self.mission, self.alone) if self.alone else self.mission
 
     @property
     def _node(self) -> SeedTree:
@@ -53,12 +64,17 @@ class Order:
         return self._node.child("dealing").generator()
 
 
-def work_list(missions: Iterable[str], episodes: int, seed: int) -> list[Order]:
-    """All episodes, mission by mission."""
-    return [Order(mission, episode, seed) for mission in missions for episode in range(episodes)]
+def work_list(missions: Iterable[str], episodes: int, seed: int, alone: Sequence[str] = ()) -> list[Order]:
+    """All episodes, mission by mission; with `alone`, each policy of these names plays all of them by itself."""
+    return [
+        Order(mission, episode, seed, policy)
+        for mission in missions
+        for policy in alone or ("",)
+        for episode in range(episodes)
+    ]
 
 
-def next_mission(waiting: Iterable[str], seconds: Mapping[str, float]) -> str:
+def next_mission(waiting: Iterable[Part], seconds: Mapping[Part, float]) -> Part:
     """Of which mission to begin an episode now, so that no worker is left alone with a long one at the end.
 
     First one episode of each mission, to learn how long they take; then of the mission whose episodes are longest.

@@ -335,6 +335,12 @@ class IndependentLearners(ClosedAtExit):
         returns = {agent: list(own) for agent, own in self._life.returns.items()}  # another thread may be training
         return {agent: float(np.mean(own)) for agent, own in returns.items() if own}
 
+    @property
+    def num_episodes(self) -> dict[Agent, int]:
+        """How many episodes each agent has finished. Of learners that were loaded from a checkpoint, those before it
+        count too (of one that an earlier version wrote, at most the last 100)."""
+        return dict(self._life.num_episodes)
+
     # ---- keeping ----------------------------------------------------------------------------------------------------
 
     @one_thread
@@ -362,14 +368,14 @@ class IndependentLearners(ClosedAtExit):
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint: a folder for each agent, safetensors and JSON. See `checkpoints.py`."""
         self._check_open()
-        save_states_to(self, folder, self._life.returns)
+        save_states_to(self, folder, self._life.returns, self._life.num_episodes)
 
     @one_thread
     def load(self, folder: str | Path) -> None:
         """Become what a checkpoint holds, its seed too. Nothing is changed if it does not fit."""
         self._check_open()
-        about, returns = load_states_from(self, folder)
-        self._life.recall(returns)
+        about, returns, num_episodes = load_states_from(self, folder)
+        self._life.recall(returns, num_episodes)
         self.seed, self._tree = about["seed"], SeedTree(about["seed"])
         self.steps, self.updates = about["steps"], about["updates"]
 

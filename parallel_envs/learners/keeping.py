@@ -45,21 +45,30 @@ def check_states(
         learners.agents[agent].check_state(state, where)
 
 
-def save_states_to(learners: IndependentLearners, folder: str | Path, returns: Mapping[Agent, Iterable[float]]) -> None:
-    """Write a checkpoint. `returns`: what each agent got in its last episodes."""
+def save_states_to(
+    learners: IndependentLearners,
+    folder: str | Path,
+    returns: Mapping[Agent, Iterable[float]],
+    num_episodes: Mapping[Agent, int],
+) -> None:
+    """Write a checkpoint. `returns`: what each agent got in its last episodes; `num_episodes`: how many it finished."""
     from parallel_envs.learners.checkpoints import save_checkpoint
 
     states = learners.states()
-    about = {"seed": learners.seed, "steps": learners.steps, "updates": learners.updates}
-    save_checkpoint(folder, states, about | {"returns": [list(returns[agent]) for agent in states]})
+    about: dict[str, Any] = {"seed": learners.seed, "steps": learners.steps, "updates": learners.updates}
+    about |= {
+        "returns": [list(returns[agent]) for agent in states],
+        "episodes": [num_episodes[agent] for agent in states],
+    }
+    save_checkpoint(folder, states, about)
 
 
 def load_states_from(
     learners: IndependentLearners, folder: str | Path
-) -> tuple[dict[str, Any], dict[Agent, list[float]]]:
+) -> tuple[dict[str, Any], dict[Agent, list[float]], dict[Agent, int]]:
     """Have the learners become what a checkpoint holds; nothing is changed if it does not fit.
 
-    Returns what is said about all of them, and what each got in its last episodes.
+    Returns what is said about all of them, what each got in its last episodes, and how many each has finished.
     """
     from parallel_envs.learners.checkpoints import BadCheckpoint, load_checkpoint
 
@@ -70,9 +79,18 @@ def load_states_from(
         if (count := checkpoint.about.get(name)) is None or type(count) is not int or count < 0:
             raise BadCheckpoint(f"{folder} says {name}={count!r} about all agents. Nothing was loaded.")
     returns = _returns_in(checkpoint.about, len(checkpoint.agents), folder)
+    episodes: Any = checkpoint.about.get("episodes", [len(own) for own in returns])  # earlier versions did not count
+    each = episodes if isinstance(episodes, list) and len(episodes) == len(returns) else [None]
+    if not all(type(one) is int and one >= 0 for one in each):
+        raise BadCheckpoint(f"{folder} says episodes={episodes!r} about all agents. Nothing was loaded.")
     check_states(learners, checkpoint.agents, folder)
     learners.load_states(checkpoint.agents)
-    return checkpoint.about, dict(zip(checkpoint.agents, returns, strict=True))
+    agents = checkpoint.agents
+    return (
+        checkpoint.about,
+        dict(zip(agents, returns, strict=True)),
+        dict(zip(agents, episodes, strict=True)),
+    )
 
 
 def _returns_in(about: Mapping[str, Any], num_agents: int, where: str | Path) -> list[list[float]]:

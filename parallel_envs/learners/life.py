@@ -45,6 +45,8 @@ class Life:
         """Where the agent's newest observation is the first of an episode."""
         self.returns: dict[Agent, deque[float]] = {agent: deque(maxlen=_EPISODES) for agent in agents}
         """Of the last episodes that the agent was in."""
+        self.num_episodes: dict[Agent, int] = dict.fromkeys(agents, 0)
+        """That each agent has finished."""
         self._seen = {agent: np.zeros(num_rows, np.bool_) for agent in agents}
         self._ended = {agent: np.zeros(num_rows, np.bool_) for agent in agents}
         self._running = {agent: np.zeros(num_rows) for agent in agents}
@@ -52,10 +54,11 @@ class Life:
         self._steady: tuple[object, object] | None = None
         self._nowhere = np.zeros(num_rows, np.bool_)
 
-    def recall(self, returns: Mapping[Agent, Sequence[float]]) -> None:
-        """These are what the agents got in their last episodes."""
+    def recall(self, returns: Mapping[Agent, Sequence[float]], num_episodes: Mapping[Agent, int]) -> None:
+        """These are what the agents got in their last episodes, and how many they have finished."""
         for agent, own in returns.items():
             self.returns[agent] = deque(own, maxlen=_EPISODES)
+            self.num_episodes[agent] = num_episodes[agent]
 
     def begin(self, present: Mapping[Agent, Flags]) -> None:
         """All environments have been reset."""
@@ -98,7 +101,9 @@ class Life:
             lived[agent], unseen[agent], returned[agent] = acted & ~away, away, back
             begins[agent] = (present[agent] & (anew | ~seen)) | back
             self._running[agent] += np.where(acted, rewards[agent], 0.0)
-            self.returns[agent].extend(self._running[agent][over & seen & ~lost].tolist())
+            finished = self._running[agent][over & seen & ~lost].tolist()
+            self.returns[agent].extend(finished)
+            self.num_episodes[agent] += len(finished)
             self._running[agent][over] = 0.0
             self._seen[agent] = present[agent] | (seen & ~anew)
         self.begins = begins

@@ -6,25 +6,53 @@ runs/spread/
     chosen.json          the update mode that "auto" has found to be the quickest, if it has
     metrics.jsonl        a line for each update, or for each few
     tensorboard/         the same for TensorBoard
+    outcome.json         how it ended, and what came of it; not there while it trains, or after a kill
     checkpoints/000051200/  by number of steps; the newest few
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from parallel_envs.files import write_whole
+from parallel_envs.files import short_name, write_whole
 from parallel_envs.learners.checkpoints import is_checkpoint
 
 SETTINGS, ABOUT, CHOSEN, METRICS = "settings.yaml", "run.json", "chosen.json", "metrics.jsonl"
+OUTCOME = "outcome.json"
 BOARD, CHECKPOINTS = "tensorboard", "checkpoints"
 
 
 class BadRun(ValueError):
     """A run cannot be gone on with as it stands. The text says what to do."""
+
+
+def new_folder_in_runs(env: str, algorithms: Iterable[str], seed: int) -> Path:
+    """Make an empty folder for a run and return it: `runs/CartPole-v1_ppo_seed0_20260131-120000`.
+
+    The name says env, algorithms (each once, joined by `+`) and seed. Signs that a file's name should not have become
+    `-`, and of a file or module that holds the env only the last part is named. Runs that begin in the same second get
+    a number at the end, so that none takes another's folder.
+    """
+    path, colon, name = env.rpartition(":")
+    whole = f"{Path(path).name.removesuffix('.py')}-{name}" if colon else env
+    safe = re.sub(r"[^\w.+-]+", "-", whole).strip("-.") or "env"
+    learnt = "+".join(dict.fromkeys(algorithms))
+    now = datetime.now().astimezone()
+    stem = f"{short_name(safe, 150)}_{re.sub(r'[^0-9A-Za-z_.+-]+', '-', learnt)}_seed{seed}_{now:%Y%m%d-%H%M%S}"
+    for number in itertools.count(1):
+        folder = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError("itertools.count does not end")
 
 
 def settings_of(folder: str | Path) -> Path:

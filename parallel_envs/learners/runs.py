@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import shlex
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,9 +21,11 @@ from parallel_envs.learners.boards import Board
 from parallel_envs.learners.choice import Choice
 from parallel_envs.learners.claims import Claim
 from parallel_envs.learners.metric_lines import MetricLines, read_metrics
+from parallel_envs.learners.outcomes import resume_command
 from parallel_envs.learners.run_folder import (
     ABOUT,
     CHECKPOINTS,
+    OUTCOME,
     SETTINGS,
     BadRun,
     checkpoints_in,
@@ -50,6 +51,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _MOST_MISSED = 2
 """Checkpoints in a row that a run does without, as there is no room on the disk. The next one that fails ends it: by
 default that is after three tenths of the run, which would be lost if the machine failed."""
+_MOST_MODULES = 5
+"""Modules that one environment may need to have trusted: it is defined in one, and imported from another."""
 _TOTALS = ("restarts",)
 """Counts of a line of metrics that TensorBoard shows as well."""
 
@@ -121,6 +124,7 @@ class Run(ClosedAtExit):
         """Have nothing be there that is newer than the checkpoint at so many steps."""
         self._metrics.drop_after(steps)
         self._choice.go_back(steps)
+        (self.folder / OUTCOME).unlink(missing_ok=True)
         sweep(self.folder / CHECKPOINTS)
 
     def way_back(self, bad: Path) -> str:
@@ -211,20 +215,24 @@ class Run(ClosedAtExit):
     def way_on(self) -> str:
         """Return a sentence that says how to go on with the run when it has ended too early."""
         if newest_checkpoint(self.folder):
-            return f"To go on from it: {self.resume_words()}"
+            return f"To go on from it: {self.resume_command()}"
         return "Begin the run anew in another folder."
 
-    def resume_words(self) -> str:
-        """Return the options with which `parallel-envs train` goes on with the run.
+    def resume_command(self) -> str:
+        """Return the command that goes on with the run, ready to copy.
 
-        They include `--trust MODULE` where the run's environment is of a module that a file alone may not name.
+        It has `--trust MODULE` for each module of the run's environment that a file alone may not name.
         """
-        words = f"--resume {shlex.quote(str(self.folder))}"
+        modules: list[str] = []
         try:
             stored = load_settings(settings_of(self.folder))
-            check_env(stored.env, stored.env_kwargs, settings_of(self.folder))
-        except UntrustedName as error:
-            return f"{words} --trust {error.module}"
+            while len(modules) < _MOST_MODULES:
+                try:
+                    check_env(stored.env, stored.env_kwargs, settings_of(self.folder), modules)
+                except UntrustedName as error:
+                    modules.append(error.module)
+                    continue
+                break
         except (BadSettings, OSError):  # settings of the meta learner, which has another way to go on
             pass
-        return words
+        return resume_command(self.folder, modules)

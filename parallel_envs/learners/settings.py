@@ -1,6 +1,6 @@
 """What a run is to do: a YAML file, checked word by word before anything starts.
 
-env: mpe2.simple_spread_v3           # a PettingZoo module or id, package.module:factory, or a Gymnasium id
+env: mpe2.simple_spread_v3           # a PettingZoo module or id, package.module:factory, ./file.py:Class, Gymnasium id
 num_envs: 8
 total_steps: 200000
 seed: 0
@@ -17,8 +17,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from parallel_envs.env_files import absolute
 from parallel_envs.learners.setting_mistakes import told
 from parallel_envs.yaml_files import DEEPEST, settings_in, value_of
 from parallel_envs.yaml_files import BadSettings as BadSettings
@@ -122,10 +123,10 @@ class ParallelBlock(_Strict):
 class TrainSettings(_Strict):
     """All that a run depends on."""
 
-    env: str
-    """A PettingZoo module (`mpe2.simple_spread_v3`) or id (`sisl/pursuit-v5`), `package.module:factory`, or a Gymnasium
-    id (`CartPole-v1`).
-    """
+    env: Annotated[str, AfterValidator(absolute)]
+    """A PettingZoo module (`mpe2.simple_spread_v3`) or id (`sisl/pursuit-v5`), `package.module:factory`,
+    `./file.py:Class`, or a Gymnasium id (`CartPole-v1`). The path of a file is made absolute here: it is looked for in
+    the working folder, then beside the settings file."""
     env_kwargs: dict[str, Any] = {}
     turns: Annotated[Literal["simultaneous"], BeforeValidator(_simultaneous)] = "simultaneous"
     """Learners need all agents' actions at once."""
@@ -236,6 +237,8 @@ def load_settings(
     """
     path = Path(path)
     content = {**(otherwise or {}), **settings_in(path, BadSettings)}
+    if isinstance(content.get("env"), str):
+        content["env"] = absolute(content["env"], beside=path.parent)
     for number, override in enumerate(overrides):
         _check_undoes_none(override, overrides[:number])
         _replace(content, override)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,21 +22,22 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
-from parallel_envs.files import short_name
 from parallel_envs.learners.averages import Averages
 from parallel_envs.learners.brain import NothingLearnt
 from parallel_envs.learners.checkpoints import BadCheckpoint, load_checkpoint
 from parallel_envs.learners.display import Display, Progress, display
 from parallel_envs.learners.independent import IndependentLearners
+from parallel_envs.learners.learner import ALGORITHMS
 from parallel_envs.learners.loops import Loop, open_loop
 from parallel_envs.learners.loops.loop import Metrics
 from parallel_envs.learners.meta.architectures import AGENT
 from parallel_envs.learners.meta.learner import Learner
 from parallel_envs.learners.meta.settings import is_meta
+from parallel_envs.learners.outcomes import Ended, commands_after, outcome_of
 from parallel_envs.learners.outfit import learners_of, loop_options
 from parallel_envs.learners.repetitions import Counted, Repetitions
 from parallel_envs.learners.resuming import settings_to_go_on, why_done
-from parallel_envs.learners.run_folder import newest_whole
+from parallel_envs.learners.run_folder import new_folder_in_runs, newest_whole
 from parallel_envs.learners.runs import BadRun, CheckpointNotSaved, Run, settings_of
 from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings, read_overrides
 from parallel_envs.learners.updates import MODES, AutoUpdates
@@ -59,13 +60,11 @@ def begin(config: str | Path, overrides: Sequence[str] = ()) -> Path:
         with _shown() as console, _ShownLearner(config, **read_overrides(overrides)) as learner:
             return learner.train_shown(console)
     settings = load_settings(config, overrides)
-    folder = settings.folder or _new_folder(Path(config).stem)
-    with (
-        _shown() as console,
-        learners_of(settings) as learners,
-        Run.create(folder, settings.described(), seed=settings.seed, **_run_options(settings)) as run,
-    ):
-        train(learners, settings, run, console)
+    with _shown() as console, learners_of(settings) as learners:
+        algorithms = [ALGORITHMS[type(one.config)].name for one in learners.agents.values()]
+        folder = settings.folder or new_folder_in_runs(settings.env, algorithms, settings.seed)
+        with Run.create(folder, settings.described(), seed=settings.seed, **_run_options(settings)) as run:
+            train(learners, settings, run, console)
     return folder
 
 
@@ -140,7 +139,8 @@ def _chosen(learners: IndependentLearners) -> str | None:
 def train(learners: IndependentLearners, settings: TrainSettings, run: Run, console: Console | None = None) -> None:
     """Go on until `total_steps` have been made and learnt from, with metrics and checkpoints in the run's folder.
 
-    Whatever ends the run early has a note that says which checkpoint is kept, and how to go on from it.
+    However the run ends, the console says what came of it and which commands go on from there (`outcomes.py`), and the
+    folder keeps the figures. Whatever ends it early has a note that says which checkpoint is kept, and how to go on.
 
     Raises:
         EnvError, WorkerDied, StepTimeout: With `on_failure: raise`, or once an environment fails more often than
@@ -150,11 +150,10 @@ def train(learners: IndependentLearners, settings: TrainSettings, run: Run, cons
         CheckpointNotSaved: See `Run.save_if_possible`.
     """
     every, console = settings.checkpoint_every or settings.total_steps, console or Console(stderr=True)
-    console.print(
-        f"Run in {run.folder}; if it is ended: {run.resume_words()}", markup=False, highlight=False, soft_wrap=True
-    )
+    _say(console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
+    tell = partial(_tell_outcome, learners, settings, run, console, learners.steps, time.monotonic())
     with (
-        _told_if_ended(learners, settings, run, console),
+        _told_if_ended(learners, settings, run, console, tell),
         display(settings.total_steps, console=console) as shown,
         open_loop(learners, loop_options(settings)) as loop,
     ):
@@ -172,9 +171,35 @@ def train(learners: IndependentLearners, settings: TrainSettings, run: Run, cons
                 _take_in(loop.settle(), learners, loop, averages, shown)
                 keep(is_last=learners.steps >= settings.total_steps)
         shown.show(_progress(learners, loop), last=True)
-    told = f"Updates were run by {learners.mode.why}. {loop.report()}{_told_of_restarts(learners)}"
-    console.print(told, markup=False, highlight=False, soft_wrap=True)
+    _say(console, f"Updates were run by {learners.mode.why}. {loop.report()}{_told_of_restarts(learners)}")
+    tell("budget")
     _check_learnt({agent: one.counters for agent, one in learners.agents.items()})
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _tell_outcome(
+    learners: IndependentLearners,
+    settings: TrainSettings,
+    run: Run,
+    console: Console,
+    began: int,
+    since: float,
+    ended: Ended,
+    reason: str = "",
+) -> None:
+    """Say what came of the run and what to do next, and have the run's folder keep the figures.
+
+    `began`, `since`: the steps and the clock when it was begun or resumed.
+    """
+    seconds = time.monotonic() - since
+    outcome = outcome_of(learners, run.folder, settings, ended=ended, reason=reason, began=began, seconds=seconds)
+    outcome.write()
+    _say(console, outcome.told())
+    if commands := commands_after(run, settings, learners.steps):
+        _say(console, "\n".join(["Next:", *(f"  {command}" for command in commands)]))
 
 
 def _told_of_restarts(learners: IndependentLearners) -> str:
@@ -208,21 +233,27 @@ class _Heeded(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def _told_if_ended(
-    learners: IndependentLearners, settings: TrainSettings, run: Run, console: Console
+    learners: IndependentLearners,
+    settings: TrainSettings,
+    run: Run,
+    console: Console,
+    tell: Callable[..., None],
 ) -> Iterator[None]:
     """Say how to go on after a Ctrl-C or an error. Entered before the display, it says so below the last frame."""
     try:
         yield
-    except CheckpointNotSaved:  # its text says it
+    except CheckpointNotSaved as error:  # its text says how to go on
+        tell("error", type(error).__name__)
         raise
     except Exception as error:
+        tell("error", type(error).__name__)
         error.add_note(f"{run.kept()} {run.way_on()}")
         if settings.on_failure == "raise" and isinstance(error, EnvError | WorkerDied | StepTimeout):
             error.add_note("With on_failure=restart a run goes on after such a failure.")
         raise
     except _Heeded:
-        told = f"Ended by Ctrl-C after {learners.steps:,} steps, which are kept: {run.resume_words()}"
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        _say(console, f"Ended by Ctrl-C after {learners.steps:,} steps, which are kept: {run.resume_command()}")
+        tell("ctrl-c")
         raise
 
 
@@ -334,10 +365,6 @@ def _progress(learners: IndependentLearners, loop: Loop) -> Progress:
 
 def _run_options(settings: TrainSettings) -> dict[str, Any]:
     return {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
-
-
-def _new_folder(name: str) -> Path:
-    return Path("runs") / f"{short_name(name, 200)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.env_files import FileFactory, is_env_file
+from parallel_envs.errors import MissingExtra
 from parallel_envs.spelling import advice
 from parallel_envs.tasks import part_of
 from parallel_envs.yaml_files import BadSettings
@@ -52,6 +54,14 @@ class Family:
 def find_family(env_name: str, env_kwargs: Mapping[str, Any]) -> Family:
     """The family of this name. Raises BadSettings if there is none, or if nobody says what its tasks are."""
     path = env_name if env_name in gymnasium.registry else KNOWN.get(env_name, env_name)
+    if is_env_file(path):
+        try:
+            factory = FileFactory.of(path)
+            return family_of(env_name, factory, factory.load(), env_kwargs)
+        except MissingExtra:
+            raise
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise BadSettings(f"`env.env_name: {env_name}`: {error}") from error
     if ":" in path:
         maker = _imported(path, env_name)
         return family_of(env_name, maker, maker, env_kwargs)

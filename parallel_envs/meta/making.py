@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.extras import explained
 from parallel_envs.meta.config import MultiEpisodeConfig
 from parallel_envs.meta.families import KNOWN, family_of, maker_of
@@ -50,8 +51,8 @@ def make_env(
     Threads: any number may call it at once; for what it makes see `MultiEpisodeWrapper`.
 
     Args:
-        env_id: A registered id, a known family (`"AntDir-v0"`; `families.py` lists them), a spec, or a callable that
-            returns an env.
+        env_id: A registered id, a known family (`"AntDir-v0"`; `families.py` lists them), a spec, `./file.py:Class`, or
+            a callable that returns an env.
         episodes_per_task: See `MultiEpisodeWrapper`, as for `oracle`.
         seed: For the env's first reset, and for the action space, which draws from a stream of its own.
         oracle: Show the task in every observation.
@@ -192,6 +193,8 @@ def _bare_env(env_id: EnvId, kwargs: dict[str, Any]) -> AnyEnv:
         with explained(f"The environment {env_id!r}"):
             made: AnyEnv = maker(**kwargs)
         return made
+    if isinstance(env_id, str) and is_env_file(env_id):
+        env_id = FileFactory.of(env_id)
     if isinstance(env_id, str | EnvSpec):
         try:
             with explained(f"The environment {env_id!r}"):
@@ -222,6 +225,8 @@ def _travelling(env_id: EnvId) -> EnvId:
     if not isinstance(env_id, str | EnvSpec):
         _check_callable(env_id)
         return env_id
+    if isinstance(env_id, str) and is_env_file(env_id):
+        return FileFactory.of(env_id)
     if isinstance(env_id, str) and maker_of(env_id) is not None:
         return env_id
     spec = copy.deepcopy(env_id) if isinstance(env_id, EnvSpec) else _spec_of(env_id)

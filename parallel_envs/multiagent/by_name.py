@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.env_files import FileFactory, absolute, is_env_file
 from parallel_envs.env_ids import is_zoo_id, nearest_id, nearest_module, present_path, registered_kinds
 from parallel_envs.extras import advice_for, explained
 from parallel_envs.multiagent.loading import ZooFactory, is_module_path
@@ -26,7 +28,7 @@ AGENT = "agent_0"
 
 _FORMS = (
     "Give the path of a PettingZoo module (mpe2.simple_spread_v3), a PettingZoo id (sisl/pursuit-v5), "
-    "package.module:factory, or a Gymnasium id (CartPole-v1)."
+    "package.module:factory, ./file.py:Class, or a Gymnasium id (CartPole-v1)."
 )
 
 
@@ -39,6 +41,9 @@ def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: str =
     Raises ValueError for names that mean nothing, with the nearest name of either library.
     """
     kwargs = dict(kwargs or {})
+    if is_env_file(name):
+        FileFactory.of(name)  # raises, before any worker is started, if there is no such file
+        return FactoryByName(absolute(name), kwargs)
     if re.fullmatch(r"[\w.]+:\w+", name):
         return FactoryByName(name, kwargs)
     if name in gymnasium.registry:
@@ -72,6 +77,36 @@ def _has_namespace_of(env_id: str) -> bool:
     return any(spec.namespace == namespace for spec in gymnasium.registry.values())
 
 
+def as_text(name: str, kwargs: Mapping[str, Any]) -> str:
+    """Return an environment with its arguments as one text, `name?key=value&key=value`, as the command line takes it.
+
+    Values are written as YAML reads them, in one line.
+    """
+    words = "&".join(f"{key}={_in_yaml(value)}" for key, value in kwargs.items())
+    return f"{name}?{words}" if words else name
+
+
+def _in_yaml(value: Any) -> str:
+    """Return a value as YAML without `&` and without `.yaml`, which would end it or make it the name of a file."""
+    match value:
+        case Mapping():
+            return f"{{{', '.join(f'{_in_yaml(str(key))}: {_in_yaml(inner)}' for key, inner in value.items())}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(_in_yaml, value))}]"
+        case str() if re.fullmatch(r"[A-Za-z_][\w-]*", value) and value.lower() not in _YAML_WORDS:
+            return value
+        case float():
+            text = repr(value).replace("inf", ".inf").replace("nan", ".nan")
+            return text if "." in text else text.replace("e", ".0e")  # to YAML, 1e-05 is text
+        case _:
+            written = json.dumps(value, ensure_ascii=False)
+            return re.sub(r"\.(?=ya?ml)", r"\\u002e", written.replace("&", r"\u0026"))
+
+
+_YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+"""Text that YAML takes for something else, so it is written in quotes."""
+
+
 def _advice(name: str) -> str:
     if advice := advice_for(re.split("[./]", name)[0]):
         return advice.strip()
@@ -85,19 +120,24 @@ def _advice(name: str) -> str:
 
 @dataclass(frozen=True)
 class FactoryByName:
-    """Calls `package.module:factory`."""
+    """Calls `package.module:factory`, or what a file has under a name (`/path/file.py:Class`)."""
 
     name: str
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> Any:
+        env = self._made_by()(**self.kwargs)
+        return OneAgent(env) if isinstance(env, gymnasium.Env) else env
+
+    def _made_by(self) -> Any:
+        if is_env_file(self.name):
+            return FileFactory(self.name).load()
         module, function = self.name.split(":")
         with explained(f"The environment {self.name!r}"):
             found = importlib.import_module(module)
         if not hasattr(found, function):
             raise AttributeError(f"The module {module!r} has no attribute {function!r}.{hint(function, dir(found))}")
-        env = getattr(found, function)(**self.kwargs)
-        return OneAgent(env) if isinstance(env, gymnasium.Env) else env
+        return getattr(found, function)
 
 
 @dataclass(frozen=True)

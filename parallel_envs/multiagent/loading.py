@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.env_ids import (
     modules_of,
     nearest_id,
@@ -188,13 +189,15 @@ def joint_factories(
         if num_envs is None:
             raise ValueError(f"The name {env_fns!r} was given without num_envs. Say how many environments to make.")
         check_count("num_envs", num_envs)
+        if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
+            raise TypeError(f"env_kwargs={env_kwargs!r} is not a dict of keyword arguments.")
+        if is_env_file(env_fns):
+            return [JointFactory(FileFactory.of(env_fns, env_kwargs), turns)] * int(num_envs)
         if not env_fns.strip(".") or env_fns.startswith("."):
             raise ValueError(
                 f"{env_fns!r} is not the path of a module. Give one such as 'mpe2.simple_spread_v3', or an id such as "
                 "'sisl/pursuit-v5'."
             )
-        if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
-            raise TypeError(f"env_kwargs={env_kwargs!r} is not a dict of keyword arguments.")
         return [JointFactory(ZooFactory(env_fns, turns, dict(env_kwargs or {})), turns)] * int(num_envs)
     if not isinstance(env_fns, Sequence):
         raise TypeError(

@@ -76,14 +76,14 @@ class PolicySpec:
             raise TypeError(
                 f"The policy {text!r} is no text. Give a name, package.module:Class, a folder, or class=..."
             )
-        if "=" in text:
-            return _of_parts(text, trust)
         if text in SHORT_NAMES:
             return cls(SHORT_NAMES[text])
-        if is_file(Path(text) / FOLDER_FILE):
+        if is_file(Path(text) / FOLDER_FILE):  # folders first: their names may hold `=`
             return _of_folder(Path(text), trust)
         if any(is_file(Path(text) / name) for name in _OF_LEARNERS):
             return cls(TRAINED, text)
+        if "=" in text:
+            return _of_parts(text, trust)
         if ":" not in text:
             raise ValueError(
                 f"The policy {text!r} is unknown. Give one of {', '.join(map(repr, SHORT_NAMES))}, "

@@ -17,6 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import cores_here, unpicklable_part
+from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.env_ids import is_zoo_id, nearest_id
 from parallel_envs.extras import EXTRA_OF, advice_for, require
 from parallel_envs.spelling import hint, is_one_of
@@ -67,6 +68,8 @@ def _from_id(
     if num_envs is None:
         raise ValueError(f"num_envs is missing: say how many environments of {env_id!r} to make.")
     check_count("num_envs", num_envs)
+    if isinstance(env_id, str) and is_env_file(env_id):
+        return [FileFactory.of(env_id, kwargs)] * int(num_envs), None
     spec = _copied(env_id) if isinstance(env_id, EnvSpec) else find_spec(env_id)
     factory = functools.partial(gymnasium.make, env_id if spec is None else portable(spec), **kwargs)
     return [factory] * int(num_envs), spec

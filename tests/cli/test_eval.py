@@ -457,7 +457,7 @@ def test_where_nothing_is_kept_that_is_told() -> None:
     [
         (["-m", "CartPol-v1"], "The mission 'CartPol-v1' is unknown. Did you mean 'CartPole-v1'"),
         (["-p", "randm"], "The policy 'randm' is unknown. Give one of 'random'"),
-        (["-p", "noop"], "2 policies are to share at most 1 agents"),
+        (["-p", "noop", "--versus"], "2 policies are to share at most 1 agents"),
         (["--episods", "3"], "No such option: --episods"),
         (["--episodes", "0"], "greater than or equal to 1"),
         (["--jobs", "two"], "--jobs 'two' is neither a whole number from 0 up nor 'auto'."),

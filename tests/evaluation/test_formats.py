@@ -108,7 +108,8 @@ def test_agents_that_look_alike_are_told_apart() -> None:
 def test_a_trajectory_stays_out() -> None:
     assert "trajectory" not in record_values(RESULT.episodes[0])
     assert {field.name for field in dataclasses.fields(EpisodeRecord)} - record_values(RESULT.episodes[0]).keys() == {
-        "trajectory"
+        "trajectory",
+        "alone",  # only of policies that played one by one
     }
 
 
@@ -136,7 +137,7 @@ def test_a_narrow_table_keeps_its_names_and_numbers() -> None:
     text = to_table(EvaluationResult(episodes=RESULT.episodes[:3]), width=70)
     columns = [[part.strip() for part in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
     joined = ["".join(parts) for parts in zip(*columns, strict=True)]
-    assert joined[:3] == ["easy", "randomruns/spread", "33"]
+    assert joined[:3] == ["easy", "random(mixed)runs/spread (mixed)", "33"]
     assert "-0.45" in joined[4]
     assert max(map(len, text.splitlines())) <= 70
 

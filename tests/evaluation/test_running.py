@@ -12,7 +12,7 @@ from parallel_envs.evaluation.crew import Done, Task
 from parallel_envs.evaluation.rehearsal import Rehearsal
 from parallel_envs.evaluation.running import Episodes, Rehearsals
 from parallel_envs.evaluation.settings import PlaySettings
-from parallel_envs.evaluation.work import Order, work_list
+from parallel_envs.evaluation.work import Order, Part, work_list
 
 BROKEN = Failure(kind="env", error_type="ValueError", message="injected", where="step 2")
 DEAD = Failure(kind="death", error_type="WorkerDied", message="killed")
@@ -23,7 +23,7 @@ def orders(*names: str, episodes: int = 2) -> list[Order]:
 
 
 def episodes(*names: str, strict: bool = False, side_by_side: bool = True, noted: Any = None) -> Episodes:
-    rehearsals = {name: Rehearsal(mission=name, agents=("red", "blue")) for name in names}
+    rehearsals: dict[Part, Rehearsal] = {name: Rehearsal(mission=name, agents=("red", "blue")) for name in names}
     return Episodes(
         orders(*names),
         rehearsals,

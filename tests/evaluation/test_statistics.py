@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -183,3 +185,10 @@ def test_a_policy_is_told_of_the_missions_it_took_part_in() -> None:
 def test_missions_that_were_not_begun_are_told_without_figures() -> None:
     told = per_mission(EvaluationResult(episodes=RESULT.episodes, interrupted=True, missing=(("late", 0),)))
     assert (told["late"].n, told["late"].mean) == (0, None)
+
+
+def test_infinite_returns_have_no_error_and_raise_no_warning() -> None:
+    summary = summarise({"m": [1.0, math.inf, 2.0, math.inf, math.inf]})
+    assert summary.standard_error is not None
+    assert math.isnan(summary.standard_error)
+    assert summary.mean == math.inf

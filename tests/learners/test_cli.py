@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def test_a_run_finds_a_folder_of_its_own(train: Train, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     assert train("total_steps=8").exit_code == 0
     (folder,) = (tmp_path / "runs").iterdir()
-    assert folder.name.startswith("config-")
+    assert re.fullmatch(r"CartPole-v1_ppo_seed5_\d{8}-\d{6}", folder.name)
     assert newest_checkpoint(folder)
 
 

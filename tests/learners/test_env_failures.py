@@ -158,7 +158,8 @@ def test_with_raise_a_run_ends_and_says_how_to_go_on(train: Train, tmp_path: Pat
     assert done.exit_code == 1
     assert "in inflict\n    raise LookupError" in done.output
     told = " ".join(done.output.split())
-    assert f"The newest whole checkpoint is {newest(folder)}. To go on from it: --resume {folder}" in told
+    assert f"The newest whole checkpoint is {newest(folder)}. To go on from it: " in told
+    assert f"train --resume {folder} --trust tests.learners.faulty_walks" in told
     assert "With on_failure=restart a run goes on" in told
     done = train("on_failure=restart", resume=folder)
     assert done.exit_code == 0, done.output

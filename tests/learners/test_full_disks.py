@@ -69,7 +69,8 @@ def test_whenever_the_disk_is_full_what_was_learnt_is_kept(
     assert "No space left on device" in told
     if share < 1.0:  # the very last operation removes an old checkpoint, which may stay
         assert done.exit_code == 1, done.output
-        assert f"The newest whole checkpoint is {kept}. To go on from it: --resume" in told
+        assert f"The newest whole checkpoint is {kept}. To go on from it: " in told
+        assert "parallel_envs train --resume" in told
         done = train(resume=tmp_path / "for good")
     assert done.exit_code == 0, done.output
     assert_same_batch(outcome(tmp_path / "for good"), expected)

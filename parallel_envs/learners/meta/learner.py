@@ -15,7 +15,6 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from types import EllipsisType
 from typing import Any, Self, overload
@@ -25,6 +24,7 @@ from parallel_envs.learners.checkpoints import load_checkpoint, save_checkpoint
 from parallel_envs.learners.meta.architectures import AGENT
 from parallel_envs.learners.meta.player import Player
 from parallel_envs.learners.meta.settings import MetaSettings, load_settings
+from parallel_envs.learners.run_folder import new_folder_in_runs
 from parallel_envs.learners.runs import CheckpointNotSaved, Run, settings_of
 from parallel_envs.learners.settings import BadSettings
 from parallel_envs.meta.families import KNOWN
@@ -219,7 +219,9 @@ class Learner(Player):
         """A new run, or the one to go on with."""
         options = {"keep_checkpoints": self.settings.keep_checkpoints, "tensorboard": self.settings.tensorboard}
         if self._resumed is None:
-            chosen = folder or self.settings.folder or _new_folder()
+            algorithm = f"meta-{self.settings.policy.algorithm.get('name', 'ppo')}"
+            chosen = folder or self.settings.folder
+            chosen = chosen or new_folder_in_runs(self.settings.env.env_name, [algorithm], self.seed)
             return Run.create(chosen, self.settings.described(), seed=self.seed, **options)
         if folder is not None and Path(folder) != self._resumed:
             raise ValueError(f"The run goes on in {self._resumed}, and folder={str(folder)!r} was given.")
@@ -376,7 +378,3 @@ class Learner(Player):
             raise
         learner._resumed = Path(folder)
         return learner
-
-
-def _new_folder() -> Path:
-    return Path("runs") / f"meta-{datetime.now().astimezone():%Y%m%d-%H%M%S}"

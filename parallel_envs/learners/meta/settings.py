@@ -15,11 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+)
 from pydantic_core import PydanticSerializationError
 
+from parallel_envs.env_files import absolute
 from parallel_envs.learners.settings import (
     RESET_TIMEOUT,
     START_TIMEOUT,
@@ -41,8 +51,8 @@ class EnvBlock(_Strict):
 
     env_type: str = "meta"
     """"meta": tasks of one family, several episodes on each."""
-    env_name: str
-    """A known family (`AntDir-v0`), `package.module:Class`, or a Gymnasium id."""
+    env_name: Annotated[str, AfterValidator(absolute)]
+    """A known family (`AntDir-v0`), `package.module:Class`, `./file.py:Class`, or a Gymnasium id."""
     max_rollouts_per_task: PositiveInt
     """Inner episodes on one task, which together are one rollout."""
     num_train_tasks: PositiveInt | None

@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from parallel_envs.learners.loops import side as side_module
+from parallel_envs.learners.outcomes import outcome_in
 from parallel_envs.learners.runs import read_metrics
 from parallel_envs.testing import assert_same_batch
 from tests.learners.command_lines import CHECKPOINT_STEPS, PPO, REPLAY, Train, command, killed_run, learnt
@@ -122,8 +123,11 @@ def test_ctrl_c_leaves_a_checkpoint_from_which_it_goes_on(
     assert done.exit_code != 0, done.output
     states, about = learnt(folder)
     assert 0 < about["steps"] < 400
-    told = f"Ended by Ctrl-C after {about['steps']} steps, which are kept: --resume {tmp_path / 'run'}"
-    assert done.output.index(told) > done.output.rindex("steps/s"), done.output
+    told = f"Ended by Ctrl-C after {about['steps']} steps, which are kept: "
+    assert done.output.index(told) > done.output.rindex("steps/s, "), done.output
+    assert f"train --resume {tmp_path / 'run'} --trust tests.learners.loops.test_long_runs" in done.output
+    assert f"Ended by Ctrl-C after {about['steps']} of 400 steps" in done.output
+    assert outcome_in(folder).ended == "ctrl-c"
     assert states["red"]["counters"]["updates"] > 0
     shutil.copy(folder / "settings.yaml", tmp_path / "settings.yaml")
     settings = (

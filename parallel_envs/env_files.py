@@ -1,0 +1,139 @@
+"""Environments in single files: `./my_env.py:MyEnv`, without a package around the file.
+
+    is_env_file("./my_env.py:MyEnv")           whether a text has this form; nothing is looked up
+    absolute("./my_env.py:MyEnv")              the same text with an absolute path; other texts as they are
+    FileFactory.of("./my_env.py:MyEnv", {})    makes the environment, in this process or in a worker
+
+The path may be relative to the working folder, or absolute. What travels (into workers, settings, results files) is the
+absolute path, so a run can be resumed from another folder. The file is executed once per process, as the module
+`parallel_envs.env_files.NAME__HEX`, where HEX is the path: any process that meets this name, such as a worker that
+unpickles a task whose class is in the file, finds the file by it. The file's own folder is added at the end of
+`sys.path`, so the file may import what lies beside it.
+
+Failures: ValueError where the file is missing (raised early, in the caller). Where the file is executed: AttributeError
+with the nearest name if it defines no such name, ImportError if it raises, MissingExtra if it needs a library of an
+extra. Files that a stranger's settings name are refused by `trust.check_env` before anything here is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from parallel_envs.errors import MissingExtra
+from parallel_envs.extras import explained
+from parallel_envs.files import is_file
+from parallel_envs.spelling import hint
+
+__all__ = ["FileFactory", "absolute", "file_of", "is_env_file"]
+
+_FORM = re.compile(r"(?P<path>.*\S\.py):(?P<name>[^\W\d]\w*)", re.DOTALL)
+
+__path__: list[str] = []
+"""Makes this module a package to the import system, whose submodules `_Finder` finds."""
+
+
+def is_env_file(name: object) -> bool:
+    """Return whether a text has the form `path/file.py:Name`. Nothing is looked up."""
+    return isinstance(name, str) and _FORM.fullmatch(name) is not None
+
+
+def file_of(name: str) -> Path:
+    """Return the absolute path of the file in `path/file.py:Name`, with links resolved."""
+    found = _FORM.fullmatch(name)
+    if found is None:
+        raise ValueError(f"{name!r} has not the form path/file.py:Name.")
+    return Path(found["path"]).resolve()
+
+
+def absolute(name: str, beside: Path | None = None) -> str:
+    """Return `path/file.py:Name` with an absolute path. Any other text is returned as it is.
+
+    `beside`: a folder to look in where the working folder has no such file.
+    """
+    found = _FORM.fullmatch(name)
+    if found is None:
+        return name
+    path = Path(found["path"])
+    if beside is not None and not is_file(path) and is_file(beside / path):
+        path = beside / path
+    return f"{path.resolve()}:{found['name']}"
+
+
+@dataclass(frozen=True)
+class FileFactory:
+    """Makes the environment that `name`, `/absolute/path/file.py:Name`, says. It can be pickled."""
+
+    name: str
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str, kwargs: Mapping[str, Any] | None = None) -> FileFactory:
+        """Return the factory. Raises ValueError, with the nearest file, if there is no such file."""
+        path = file_of(name)
+        if not is_file(path):
+            near = [one.name for one in path.parent.glob("*.py")] if path.parent.is_dir() else []
+            raise ValueError(
+                f"The environment {name!r} cannot be made: there is no file {path}.{hint(path.name, near)}"
+            )
+        return cls(absolute(name), dict(kwargs or {}))
+
+    def __call__(self, **more: Any) -> Any:
+        return self.load()(**{**self.kwargs, **more})
+
+    def load(self) -> Any:
+        """Return what the file has under the name: a class, or a function that makes an environment."""
+        path, name = file_of(self.name), self.name.rpartition(":")[2]
+        module = _imported(path, self.name)
+        if not hasattr(module, name):
+            known = [one for one in vars(module) if not one.startswith("_")]
+            raise AttributeError(f"The file {path} defines no {name!r}.{hint(name, known)}")
+        made_by = getattr(module, name)
+        if not callable(made_by):
+            raise TypeError(
+                f"{name!r} in {path} is {made_by!r}. Name a class, or a function that makes an environment."
+            )
+        return made_by
+
+
+def _imported(path: Path, name: str) -> ModuleType:
+    module = (
+        f"{__name__}.{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}__{str(path).encode(errors='surrogateescape').hex()}"
+    )
+    try:
+        with explained(f"The environment {name!r}"):
+            return importlib.import_module(module)
+    except MissingExtra:
+        raise
+    except Exception as error:  # user code
+        raise ImportError(f"The file {path} raised {type(error).__name__} when it was imported: {error}") from error
+
+
+class _Finder(MetaPathFinder):
+    """Finds the file of a module that is named as `_imported` names it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        parent, _, name = fullname.rpartition(".")
+        if parent != __name__:
+            return None
+        try:
+            file = bytes.fromhex(name.rpartition("__")[2]).decode(errors="surrogateescape")
+        except ValueError:
+            return None
+        if (folder := str(Path(file).parent)) not in sys.path:
+            sys.path.append(folder)  # last: a file beside it must not take the place of an installed module
+        return importlib.util.spec_from_file_location(fullname, file)
+
+
+sys.meta_path.append(_Finder())  # last, and for names below this module only: no other import is changed by it

@@ -1,0 +1,204 @@
+"""Environments in single files: `./my_env.py:MyEnv`, wherever an environment is named by a text."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from parallel_envs import ParallelEnvManager, cli, evaluate, make_env, make_parallel_env
+from parallel_envs.bench import envs as bench_envs
+from parallel_envs.bench.cli import app as bench
+from parallel_envs.env_files import FileFactory, absolute, is_env_file
+from parallel_envs.errors import EnvError, UntrustedName
+from parallel_envs.evaluation import BadEvaluation, missions_of
+from parallel_envs.multiagent import MultiAgentEnvManager
+from parallel_envs.multiagent.by_name import env_factory
+from parallel_envs.trust import check_env
+
+SOURCE = """
+from dataclasses import dataclass
+
+import gymnasium
+import numpy as np
+
+import beside_it
+
+
+@dataclass(frozen=True)
+class Note:
+    text: str
+
+
+class Corridor(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0.0, 9.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, length=3):
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.place += 1
+        over = self.place == self.length
+        return np.full(1, self.place, np.float32), beside_it.REWARD, over, False, {"note": Note("seen")}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder, with a blank in its name, that holds an environment in a file."""
+    found = tmp_path / "my envs"
+    found.mkdir()
+    (found / "corridor.py").write_text(SOURCE)
+    (found / "beside_it.py").write_text("REWARD = 1.0\n")
+    (found / "broken.py").write_text("raise LookupError('no licence')\n")
+    monkeypatch.chdir(found)
+    return found
+
+
+def command(*words: str) -> Result:
+    return CliRunner().invoke(cli.app, list(words))
+
+
+def told(result: Result) -> str:
+    return " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("./a.py:Env", True),
+        ("a.py:Env", True),
+        ("/x y/a.py:make", True),
+        ("package.module:Env", False),
+        ("ale_py:ALE/Pong-v5", False),
+        ("./a.py", False),
+        ("missions.yaml:easy", False),
+        (".py:Env", False),
+    ],
+)
+def test_the_form_is_a_python_file_and_a_name(name: str, meant: bool) -> None:
+    assert is_env_file(name) is meant
+    assert (absolute(name) != name) is (meant and not name.startswith("/"))
+
+
+@pytest.mark.parametrize(("backend", "context"), [("process", "spawn"), ("process", "forkserver"), ("serial", None)])
+def test_a_manager_takes_it_in_every_kind_of_worker(
+    backend: str, context: str | None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {} if context is None else {"context": context}
+    with ParallelEnvManager(
+        "./corridor.py:Corridor", num_envs=2, env_kwargs={"length": 2}, backend=backend, **options
+    ) as envs:
+        monkeypatch.chdir(tmp_path)  # workers that are started later know the file all the same
+        envs.reset(seed=0)
+        _, rewards, terminated, _, infos = envs.step(np.zeros(2, np.int64))
+        assert rewards.tolist() == [1.0, 1.0]
+        assert not terminated.any()
+        note = infos["note"][0]  # an object of the file's own class comes back whole
+        assert (type(note).__name__, note.text) == ("Note", "seen")
+        assert pickle.loads(pickle.dumps(note)) == note
+        assert envs.step(np.zeros(2, np.int64))[2].all()
+
+
+def test_the_path_may_be_absolute_and_the_interface_pettingzoos(folder: Path) -> None:
+    factory = env_factory(f"{folder}/corridor.py:Corridor", {"length": 1})
+    with MultiAgentEnvManager([factory] * 2, num_workers=1) as envs:
+        envs.reset(seed=0)
+        assert envs.possible_agents == ("agent_0",)
+    assert factory().reset(seed=0)[0].keys() == {"agent_0"}
+
+
+def test_meta_environments_take_it(folder: Path) -> None:
+    assert make_env("./corridor.py:Corridor", 2, horizon=5, length=2).reset(seed=0)[0].shape[0] >= 1
+    with make_parallel_env("corridor.py:Corridor", 2, 2, seed=0, horizon=5, length=2) as envs:
+        assert envs.reset()[0].shape[0] == 2
+
+
+def test_bench_step_takes_it(folder: Path) -> None:
+    words = ["step", "--env", "./corridor.py:Corridor", "--num-envs", "2", "--seconds", "0.01", "--rounds", "1"]
+    result = CliRunner().invoke(bench, [*words, "--peers", "none", "--num-workers", "1"])
+    assert result.exit_code == 0, result.output
+    with pytest.raises(bench_envs.UnknownEnv, match=r"there is no file .*coridor.py. Did you mean 'corridor.py'"):
+        bench_envs.resolve("./coridor.py:Corridor")
+
+
+def test_eval_calls_it_by_file_and_class_and_resumes_from_another_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = evaluate("./corridor.py:Corridor?length=4", "random", 2, jobs=1)
+    assert found.missions == ("corridor.py:Corridor?length=4",)
+    assert [record.length for record in found.episodes] == [4, 4]
+    file = tmp_path / "r.json"
+    words = ("eval", "-m", "./corridor.py:Corridor?length=4", "-p", "random", "-o", str(file))
+    assert command(*words, "-e", "2").exit_code == 0
+    whole = json.loads(file.read_text())
+    part = {**whole, "episodes": whole["episodes"][:1], "missing": [["corridor.py:Corridor?length=4", 1]]}
+    file.write_text(json.dumps(part))
+    monkeypatch.chdir(tmp_path)
+    refused = command("eval", "--resume", str(file))
+    assert refused.exit_code == 2  # a results file may come from a stranger
+    assert f"--trust {shlex.quote(str(folder / 'corridor.py'))}" in told(refused)
+    result = command("eval", "--resume", str(file), "--trust", str(folder / "corridor.py"))
+    assert result.exit_code == 0, result.output
+    again = json.loads(file.read_text())
+    assert [one["returns"] for one in again["episodes"]] == [one["returns"] for one in whole["episodes"]]
+
+
+def test_a_file_of_missions_names_files_beside_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "m.yaml").write_text("missions: {short: {env: ./corridor.py:Corridor, kwargs: {length: 1}}}")
+    monkeypatch.chdir(tmp_path)
+    (mission,) = missions_of(str(folder / "m.yaml"))
+    assert mission.env == f"{folder / 'corridor.py'}:Corridor"
+
+
+# ---- mistakes -----------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_file_is_told_before_anything_starts_with_the_nearest(folder: Path) -> None:
+    for make in (env_factory, FileFactory.of, lambda name: ParallelEnvManager(name, num_envs=2)):
+        with pytest.raises(ValueError, match=r"there is no file .*/coridor\.py\. Did you mean 'corridor\.py'"):
+            make("./coridor.py:Corridor")
+    with pytest.raises(BadEvaluation, match="there is no file"):
+        missions_of("./coridor.py:Corridor")
+
+
+def test_a_missing_class_is_told_with_the_nearest(folder: Path) -> None:
+    text = r"corridor\.py defines no 'Coridor'\. Did you mean 'Corridor'"
+    with pytest.raises(AttributeError, match=text):
+        env_factory("./corridor.py:Coridor")()
+    with pytest.raises(EnvError, match=text):
+        ParallelEnvManager("./corridor.py:Coridor", num_envs=2, num_workers=1)
+    result = command("eval", "-m", "./corridor.py:Coridor", "-p", "random", "-e", "1")
+    assert result.exit_code == 2
+    assert "Did you mean 'Corridor'" in told(result)
+
+
+def test_a_file_that_raises_is_named_with_its_error(folder: Path) -> None:
+    text = r"broken\.py raised LookupError when it was imported: no licence"
+    with pytest.raises(ImportError, match=text):
+        env_factory("./broken.py:Env")()
+    with pytest.raises(EnvError, match=text):
+        ParallelEnvManager("./broken.py:Env", num_envs=2, num_workers=1)
+
+
+def test_a_strangers_settings_may_name_a_file_only_if_the_user_trusts_it(folder: Path) -> None:
+    name = absolute("./corridor.py:Corridor")
+    for trust in ((), ("corridor",), ("beside_it.py",)):
+        with pytest.raises(UntrustedName, match=r"--trust '.*/my envs/corridor\.py'"):
+            check_env(name, {}, "settings.yaml", trust)
+    check_env(name, {}, "settings.yaml", ["./corridor.py"])
+    check_env(name, {}, "settings.yaml", [str(folder / "corridor.py")])
