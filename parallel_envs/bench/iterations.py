@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import Console
@@ -25,6 +25,7 @@ from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.report import Report
 from parallel_envs.bench.train import OVERLAP
 from parallel_envs.bench.turns import Pace, rates_of
+from parallel_envs.choices import UpdateModeName
 
 if TYPE_CHECKING:
     from parallel_envs.learners.loops.loop import Loop
@@ -107,9 +108,10 @@ def _ours(plan: IterationPlan, mode: str, closing: ExitStack) -> Loop:
     envs = MultiAgentEnvManager(ENV, num_envs=plan.num_envs, num_workers=plan.num_workers)
     closing.enter_context(envs)
     config = PPOConfig(rollout_length=plan.rollout_length, minibatch_size=plan.minibatch_size, hidden=(64, 64))
-    update_mode, way = ("fused", OVERLAP) if mode == OVERLAP else (mode, "sync")
+    is_update_mode = mode != OVERLAP
+    update_mode = cast(UpdateModeName, mode) if is_update_mode else "fused"
     learners = closing.enter_context(IndependentLearners(envs, config, update_mode=update_mode))
-    return closing.enter_context(open_loop(learners, LoopOptions(mode=way)))
+    return closing.enter_context(open_loop(learners, LoopOptions(mode="sync" if is_update_mode else "overlap")))
 
 
 def _iterate(loop: Loop) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.choices import Turns
 from parallel_envs.evaluation.grids import Grid, is_config
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.multiagent.by_name import OneAgent, env_factory
@@ -34,7 +35,7 @@ class Mission:
     name: str
     env: str | Callable[..., Any]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    turns: str = "simultaneous"
+    turns: Turns = "simultaneous"
 
     def __post_init__(self) -> None:
         if not is_one_of(self.turns, TURNS):

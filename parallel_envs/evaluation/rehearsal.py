@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from parallel_envs.choices import Strategy
 from parallel_envs.evaluation.actions import objection
 from parallel_envs.evaluation.blame import EpisodeEnds, blaming, closing
 from parallel_envs.evaluation.candidates import deal
@@ -33,7 +34,7 @@ class Rehearsal:
     mission: str
     agents: tuple[Agent, ...] = ()
     problem: str | None = None
-    strategy: str = "sequential"
+    strategy: Strategy = "sequential"
 
 
 def rehearse(order: Order, stage: Stage) -> Rehearsal:
@@ -78,7 +79,7 @@ class _Rehearsing:
                         return f"{who} returned {problem}."
         return None
 
-    def _strategy(self, env: Any, everyone: Sequence[Agent], seen: dict[Agent, Any]) -> str:
+    def _strategy(self, env: Any, everyone: Sequence[Agent], seen: dict[Agent, Any]) -> Strategy:
         """The strategy that was asked for; "auto" is measured here, so that all episodes have the same."""
         if self._stage.strategy != "auto":
             return self._stage.strategy
@@ -89,4 +90,4 @@ class _Rehearsing:
             with PerAgentAutoWrapper(policies, pool=self._stage.pool) as wrapper:
                 for _ in range(_TURNS):
                     wrapper.step(seen)
-                return wrapper.chosen
+                return cast(Strategy, wrapper.chosen)

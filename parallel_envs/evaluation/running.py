@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from parallel_envs.choices import Strategy
 from parallel_envs.errors import EpisodeFailed
 from parallel_envs.evaluation.candidates import Candidate, shares
 from parallel_envs.evaluation.crew import Done, Task, Work
@@ -27,11 +28,11 @@ class Rehearsals(Work):
     With more workers than missions some rehearse the same ones, to have loaded by then what they need.
     """
 
-    def __init__(self, orders: Sequence[Order], strategy: str, num_workers: int) -> None:
+    def __init__(self, orders: Sequence[Order], strategy: Strategy, num_workers: int) -> None:
         firsts = {order.mission: order for order in reversed(orders)}
         once = [firsts[mission] for mission in dict.fromkeys(order.mission for order in orders)]
         self._waiting = (once * num_workers)[: max(len(once), num_workers)]
-        plain = "sequential" if strategy == "auto" else strategy
+        plain: Strategy = "sequential" if strategy == "auto" else strategy
         self.found = {order.mission: Rehearsal(mission=order.mission, strategy=plain) for order in once}
         self._heard: set[str] = set()
 

@@ -6,20 +6,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from parallel_envs.choices import Strategy, words
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.spelling import hint
-from parallel_envs.wrappers import STRATEGIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaySettings:
     """See `evaluate`, whose arguments these are."""
 
-    strategy: str = "sequential"
+    strategy: Strategy = "sequential"
     action_timeout: float | None = None
     lateness_budget: float | None = 5.0
     episode_timeout: float | None = None
@@ -31,10 +31,10 @@ class PlaySettings:
         for name in ("action_timeout", "lateness_budget", "episode_timeout"):
             _check_seconds(name, getattr(self, name))
         check_whole("max_steps", self.max_steps, least=1)
-        if self.strategy not in STRATEGIES:
+        if self.strategy not in words(Strategy):
             raise BadEvaluation(
-                f"parallel_policy={self.strategy!r} is unknown. Choose True, False or one of {', '.join(STRATEGIES)}."
-                f"{hint(self.strategy, STRATEGIES)}"
+                f"parallel_policy={self.strategy!r} is unknown. Choose True, False or one of "
+                f"{', '.join(words(Strategy))}.{hint(self.strategy, words(Strategy))}"
             )
 
     def described(self) -> Mapping[str, Any]:
@@ -49,7 +49,7 @@ class PlaySettings:
         }
 
 
-def strategy_of(parallel_policy: Any, jobs: int) -> str:
+def strategy_of(parallel_policy: Any, jobs: int) -> Strategy:
     """The name of a strategy. Workers hold whole episodes, and no worker starts others."""
     if not isinstance(parallel_policy, bool | str):
         raise BadEvaluation(f"parallel_policy={parallel_policy!r} is neither True, False nor the name of a strategy.")
@@ -59,7 +59,7 @@ def strategy_of(parallel_policy: Any, jobs: int) -> str:
             f"parallel_policy='process' would start processes inside each of {jobs} workers. Give jobs=0 with it, or "
             "leave the processes to the episodes and choose 'thread', 'batch', 'auto' or False."
         )
-    return name
+    return cast(Strategy, name)  # `PlaySettings` checks it
 
 
 def check_whole(name: str, value: Any, *, least: int) -> None:

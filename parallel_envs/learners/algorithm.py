@@ -32,6 +32,7 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
+from parallel_envs.choices import Activation, words
 from parallel_envs.learners.distributions import Head
 from parallel_envs.learners.features import Sight
 from parallel_envs.learners.fields import (
@@ -72,7 +73,7 @@ class AlgorithmConfig:
     """What the next step's reward counts."""
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers."""
-    activation: str = "tanh"
+    activation: Activation = "tanh"
     """Between them: "tanh" or "relu"."""
 
     def __post_init__(self) -> None:
@@ -80,7 +81,7 @@ class AlgorithmConfig:
         check_sizes(self, "hidden")
         check_positive(self, "learning_rate", "adam_epsilon", "max_grad_norm")
         check_share(self, "discount")
-        check_choice(self, "activation", ("tanh", "relu"))
+        check_choice(self, "activation", words(Activation))
         if (self.learning_rate_end is None) is not (self.learning_rate_updates is None):
             raise ValueError(
                 f"{type(self).__name__} has learning_rate_end={self.learning_rate_end} and learning_rate_updates="

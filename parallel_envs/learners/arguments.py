@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import create_empty_array
 
+from parallel_envs.choices import OnDivergence, UpdateModeName, words
 from parallel_envs.learners.algorithm import Agent, AlgorithmConfig
-from parallel_envs.learners.updates import MODES
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.spelling import unknown_keyword
 from parallel_envs.vector.arguments import check_count, choice
@@ -25,8 +25,8 @@ def check_options(envs: MultiAgentEnvManager, update_mode: str, on_divergence: s
             'MultiAgentEnvManager([env_factory("CartPole-v1")] * 8), with env_factory from '
             "parallel_envs.multiagent.by_name."
         )
-    choice("update_mode", update_mode, MODES)
-    choice("on_divergence", on_divergence, ("skip", "raise"))
+    choice("update_mode", update_mode, words(UpdateModeName))
+    choice("on_divergence", on_divergence, words(OnDivergence))
     if workers is not None:
         check_count("workers", workers)
     if envs.metadata.get("autoreset_mode") is not AutoresetMode.NEXT_STEP:

@@ -21,6 +21,7 @@ import torch
 from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
 
+from parallel_envs.choices import DqnNetwork, Sampler, words
 from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan
 from parallel_envs.learners.distributions import EpsilonGreedy, Head, masked
 from parallel_envs.learners.fields import check_choice, check_layers, check_positive, check_share, check_whole
@@ -55,9 +56,9 @@ class DQNConfig(ReplayConfig):
     """How much what a step taught last time decides how often it is drawn (Schaul et al. 2016). 0: all alike."""
     prioritized_correction: float = 0.4
     """How much of the bias that this brings is taken back by weights. 1: all."""
-    sampler: str = "tree"
+    sampler: Sampler = "tree"
     """What draws so: "tree", whose draws can be repeated, or "cpprb" (extra `replay`), whose draws cannot."""
-    network: str = "mlp"
+    network: DqnNetwork = "mlp"
     """"mlp", or "cnn" for pictures."""
 
     def __post_init__(self) -> None:
@@ -67,13 +68,13 @@ class DQNConfig(ReplayConfig):
         check_layers(self)
         check_share(self, "hysteresis", "leniency", "leniency_decay", "epsilon_start", "epsilon_end")
         check_share(self, "prioritized", "prioritized_correction")
-        check_choice(self, "sampler", ("tree", "cpprb"))
+        check_choice(self, "sampler", words(Sampler))
         if self.sampler != "tree" and not self.prioritized:
             raise ValueError(
                 f"{type(self).__name__}.sampler={self.sampler!r} draws by priorities, and prioritized=0 has none. Give "
                 "prioritized=0.6, or leave sampler out."
             )
-        check_choice(self, "network", ("mlp", "cnn"))
+        check_choice(self, "network", words(DqnNetwork))
 
 
 class QNetwork(nn.Module):

@@ -21,6 +21,7 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
+from parallel_envs.choices import PpoNetwork, words
 from parallel_envs.learners.advantages import advantages_and_returns, discounted_sums
 from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig, Array, Batch, Metrics, Plan, mean_over
 from parallel_envs.learners.distributions import ClippedGaussian, Head, stochastic_head
@@ -84,7 +85,7 @@ class PPOConfig(AlgorithmConfig):
     policy_gain: float = POLICY_GAIN
     """How decided the policy begins: what the weights of its last layer are multiplied by. That of Huang et al. 2022
     begins undecided. One who is to speak to others is better understood with about 1: it begins with a dialect."""
-    network: str = "mlp"
+    network: PpoNetwork = "mlp"
     """"mlp"; "cnn" for pictures; "gru" for a memory."""
     memory_size: int = 64
     """Numbers that the "gru" remembers."""
@@ -94,7 +95,7 @@ class PPOConfig(AlgorithmConfig):
         check_positive(self, "rollout_length", "minibatch_size", "num_epochs", "clip_range", "memory_size")
         check_positive(self, "policy_gain")
         check_share(self, "gae_lambda")
-        check_choice(self, "network", ("mlp", "cnn", "gru"))
+        check_choice(self, "network", words(PpoNetwork))
         check_whole(self, "rollout_length", "minibatch_size", "num_epochs", "memory_size")
         check_not_negative(self, "value_weight", "entropy_weight")
         if self.network != "mlp":

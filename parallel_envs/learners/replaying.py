@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parallel_envs.choices import Activation
 from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig, Plan
 from parallel_envs.learners.fields import check_not_negative, check_positive, check_share, check_whole
 from parallel_envs.learners.parameters import Strip
@@ -20,7 +21,7 @@ class ReplayConfig(AlgorithmConfig):
 
     max_grad_norm: float = 10.0
     """Gradients longer than this are shortened to it."""
-    activation: str = "relu"
+    activation: Activation = "relu"
     """Between hidden layers: "tanh" or "relu"."""
     buffer_size: int = 50_000
     """Steps that are remembered."""

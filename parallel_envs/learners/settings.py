@@ -19,13 +19,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from parallel_envs.choices import (
+    Backend,
+    LearnIn,
+    LoopMode,
+    OnDivergence,
+    OnFailure,
+    ScheduleName,
+    Strategy,
+    UpdateModeName,
+)
 from parallel_envs.learners.setting_mistakes import told
 from parallel_envs.yaml_files import DEEPEST, settings_in, value_of
-
-OnFailure = Literal["restart", "raise"]
-UpdateMode = Literal["sequential", "thread", "process", "fused", "auto"]
-Strategy = Literal["sequential", "thread", "process", "batch", "gpu", "auto"]
-Backend = Literal["process", "thread", "serial", "auto"]
 
 
 def number_meant(value: Any) -> Any:
@@ -142,25 +147,25 @@ class TrainSettings(_Strict):
     """`name`, and the fields of that algorithm's config."""
     agents: Annotated[dict[str, dict[str, Any]], BeforeValidator(_words)] = {}
     """By agent, what differs from `algorithm`; with another `name`, all of it."""
-    update_mode: UpdateMode = "fused"
+    update_mode: UpdateModeName = "fused"
     """Runs of any mode but "auto" can be repeated to the bit. "auto" measures, so its runs can be repeated up to
     rounding only. What it has chosen stands in the run's folder (`chosen.json`), and a run that is resumed behind that
     goes on with it."""
     update_timeout: PositiveFloat | None = 600.0
     """Seconds that a worker process has for a round of updates, after which it is replaced; null: as long as it
     takes."""
-    on_divergence: Literal["skip", "raise"] = "skip"
+    on_divergence: OnDivergence = "skip"
     """An agent's update that is not finite is undone, the agent named. "skip": the run goes on; "raise": it ends."""
     strategy: Strategy = "batch"
-    mode: Literal["sync", "overlap", "free"] = "sync"
+    mode: LoopMode = "sync"
     """"sync": collecting and learning take turns; "overlap": one beside the other, one update behind; "free": each as
     fast as it can. `loops/options.py` says more, and what the next few mean."""
-    learn_in: Literal["process", "thread", "serial"] = "process"
+    learn_in: LearnIn = "process"
     queue: PositiveInt | None = None
     max_lag: NotNegative = 1
     updates_per_step: PositiveFloat | None = None
     vtrace: bool = False
-    schedule: Literal["round_robin", "most_data", "slowest"] = "round_robin"
+    schedule: ScheduleName = "round_robin"
     minibatch: tuple[PositiveInt, PositiveInt] | None = None
     worker_budget: PositiveInt | None = None
     """The most workers, those of environments and those that learn together."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.choices import Turns
 from parallel_envs.extras import advice_for, explained
 from parallel_envs.multiagent.loading import ModuleFactory
 from parallel_envs.multiagent.nearest import nearest_module
@@ -30,7 +31,7 @@ _FORMS = (
 )
 
 
-def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: str = "simultaneous") -> Callable[[], Any]:
+def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: Turns = "simultaneous") -> Callable[[], Any]:
     """What makes the environment of this name, as a PettingZoo environment. Nothing is built yet.
 
     A factory may return a Gymnasium environment, too. Raises ValueError for names that mean nothing.

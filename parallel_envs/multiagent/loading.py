@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from parallel_envs.choices import Turns, words
 from parallel_envs.errors import MissingExtra
 from parallel_envs.extras import explained
 from parallel_envs.multiagent.conversion import quicker
@@ -17,7 +18,7 @@ from parallel_envs.multiagent.turns import TurnEnv
 from parallel_envs.spelling import hint, is_one_of
 from parallel_envs.vector.arguments import check_count
 
-TURNS = ("simultaneous", "sequential")
+TURNS: tuple[Turns, ...] = words(Turns)
 
 
 @dataclass(frozen=True)

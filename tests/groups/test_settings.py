@@ -312,7 +312,7 @@ def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="The configuration is a int"):
         EnvStateManager(3)  # type: ignore[arg-type]  # a mistake
     with pytest.raises(BadSettings, match="mode='test' is unknown"):
-        EnvStateManager(yaml.safe_load(GUIDE), "test")
+        EnvStateManager(yaml.safe_load(GUIDE), "test")  # type: ignore[arg-type]  # what this is about
 
 
 class Own:
