@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from parallel_envs import standard_names
 from parallel_envs.learners.settings import BadSettings, TrainSettings, number_meant
 from parallel_envs.spelling import advice
 
@@ -96,13 +97,22 @@ def _check_names(
     known = typing.get_type_hints(kind)
     for name, value in given.items():
         if name not in _fields(kind):
-            others = [other for other, one in (kinds or {}).items() if name in _fields(one)]
-            elsewhere = f"It is a setting of {' and '.join(others)}: leave it out." if others else ""
-            if name in outside:
-                elsewhere = f"It is a setting of the run: write it as `{name}`, beside `algorithm`."
-            raise BadSettings(f"`{where}.{name}` is unknown. {elsewhere or advice(name, _fields(kind))}")
+            raise BadSettings(f"`{where}.{name}` is unknown. {_right_word(name, kind, kinds or {}, outside)}")
         if isinstance(value, Mapping) and dataclasses.is_dataclass(known[name]):
             _check_names(known[name], value, f"{where}.{name}")
+
+
+def _right_word(name: str, kind: Any, kinds: Mapping[str, Any], outside: Collection[str]) -> str:
+    """What was meant by an unknown setting: of the run, of this algorithm by another name, or of another algorithm."""
+    if standard := "" if name in outside else standard_names.told(name, _fields(kind)):
+        return standard
+    for ours in (name, *(one.ours for one in standard_names.meanings_elsewhere(name, ()))):
+        if ours in outside:
+            return f"It is a setting of the run: write it as `{ours}`, beside `algorithm`."
+        if others := [other for other, one in kinds.items() if ours in _fields(one)]:
+            return f"It is a setting of {' and '.join(others)}: leave it out."
+    reason = standard_names.ABSENT.get(name.lower())
+    return f"{reason}: leave it out." if reason else advice(name, _fields(kind))
 
 
 def _fields(kind: Any) -> set[str]:

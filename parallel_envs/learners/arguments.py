@@ -45,7 +45,7 @@ def check_options(envs: MultiAgentEnvManager, update_mode: str, on_divergence: s
 
 def check_words(how: Mapping[str, Any], options: type) -> None:
     """Raise TypeError for a word that `train` does not know, and name the one most like it."""
-    known = ["on_update", *(field.name for field in dataclasses.fields(options))]
+    known = ["total_steps", "on_update", *(field.name for field in dataclasses.fields(options))]
     for name, value in how.items():
         if name not in known:
             raise unknown_keyword("train", name, value, known)
