@@ -93,7 +93,16 @@ def lines_with_errors(folder: Path, code: str) -> list[int]:
     skipped = "".join(f"[mypy-{name}.*]\nfollow_imports = skip\nignore_missing_imports = True\n" for name in others)
     config.write_text(f"[mypy]\nmypy_path = {ROOT}\nfollow_imports = silent\n{skipped}")
     snippet.write_text(code)
-    command = [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", folder / "cache", snippet]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file",
+        config,
+        "--cache-dir",
+        folder / "cache",
+        snippet,
+    ]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return sorted({int(line) for line in re.findall(r"^snippet\.py:(\d+): error", done.stdout, re.MULTILINE)})

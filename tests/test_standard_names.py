@@ -133,32 +133,32 @@ def test_each_word_of_a_run_of_another_package_is_ours_or_is_explained() -> None
 
 
 @pytest.mark.parametrize(
-    ("call", "text"),
+    ("thing", "given", "text"),
     [
-        (lambda: PPOConfig(gamma=0.9), r"^gamma=0\.9 is no argument of PPOConfig\. It is called `discount` here\.$"),
-        (lambda: PPOConfig(n_steps=8), r"It is called `rollout_length` here\.$"),
-        (lambda: DQNConfig(n_steps=3), r"It is called `num_steps` here\.$"),
-        (lambda: PPOConfig(batch_size=64), r"`minibatch_size` here\. It counts the rows of one minibatch"),
-        (lambda: PPOConfig(num_minibatches=4), r"`minibatch_size` here\. .* num_envs / num_minibatches"),
-        (lambda: PPOConfig(train_batch_size=4000), r"`rollout_length` here\. .* divide .* of environments"),
-        (lambda: PPOConfig(vf_coef=0.5), r"`value_weight` here\. Squared errors are halved here"),
-        (lambda: PPOConfig(clip_vloss=True), r"The values are not clipped here: leave it out\.$"),
-        (lambda: PPOConfig(n_envs=8), r"It is `num_envs` of ParallelEnvManager, .* or `jobs` of evaluate\.$"),
-        (lambda: PPOConfig(num_envs=8), r"It is `num_envs` of ParallelEnvManager, "),
-        (lambda: PPOConfig(buffer_size=8), r"It is `buffer_size` of DQNConfig and SACConfig\.$"),
-        (lambda: PPOConfig(LR=1), r"`learning_rate`"),
-        (lambda: SACConfig(ent_coef=0.1), r"`temperature` here\. It is the value at the beginning"),
-        (lambda: DQNConfig(target_update_interval=1000), r"`target_interval` here\. It counts steps of the optimiser"),
-        (lambda: MultiAgentEnvManager("a", n_envs=2), r"no option of .*\. It is called `num_envs` here"),
-        (lambda: ParallelEnvManager("a", start_method="fork"), r"It is called `context` here\.$"),
-        (lambda: evaluate("a", "random", n_eval_episodes=2), r"It is called `episodes` here\.$"),
-        (lambda: IndependentLearners(None, PPOConfig(), gamma=0.9), r"`discount` of PPOConfig, DQN"),
-        (lambda: PPOConfig(gama=1), r"is no argument of PPOConfig\. Did you mean|Those are"),
+        (PPOConfig, {"gamma": 0.9}, r"^gamma=0\.9 is no argument of PPOConfig\. It is called `discount` here\.$"),
+        (PPOConfig, {"n_steps": 8}, r"It is called `rollout_length` here\.$"),
+        (DQNConfig, {"n_steps": 3}, r"It is called `num_steps` here\.$"),
+        (PPOConfig, {"batch_size": 64}, r"`minibatch_size` here\. It counts the rows of one minibatch"),
+        (PPOConfig, {"num_minibatches": 4}, r"`minibatch_size` here\. .* num_envs / num_minibatches"),
+        (PPOConfig, {"train_batch_size": 4000}, r"`rollout_length` here\. .* divide .* of environments"),
+        (PPOConfig, {"vf_coef": 0.5}, r"`value_weight` here\. Squared errors are halved here"),
+        (PPOConfig, {"clip_vloss": True}, r"The values are not clipped here: leave it out\.$"),
+        (PPOConfig, {"n_envs": 8}, r"It is `num_envs` of ParallelEnvManager, .* or `jobs` of evaluate\.$"),
+        (PPOConfig, {"num_envs": 8}, r"It is `num_envs` of ParallelEnvManager, "),
+        (PPOConfig, {"buffer_size": 8}, r"It is `buffer_size` of DQNConfig and SACConfig\.$"),
+        (PPOConfig, {"LR": 1}, r"`learning_rate`"),
+        (SACConfig, {"ent_coef": 0.1}, r"`temperature` here\. It is the value at the beginning"),
+        (DQNConfig, {"target_update_interval": 1000}, r"`target_interval` here\. It counts steps of the optimiser"),
+        (MultiAgentEnvManager, {"env_fns": "a", "n_envs": 2}, r"no option of .*\. It is called `num_envs` here"),
+        (ParallelEnvManager, {"start_method": "fork"}, r"It is called `context` here\.$"),
+        (evaluate, {"n_eval_episodes": 2}, r"It is called `episodes` here\.$"),
+        (IndependentLearners, {"gamma": 0.9}, r"`discount` of PPOConfig, DQN"),
+        (PPOConfig, {"gama": 1}, r"is no argument of PPOConfig\. Did you mean|Those are"),
     ],
 )  # fmt: skip
-def test_keywords_of_other_packages(call: Callable[[], Any], text: str) -> None:
+def test_keywords_of_other_packages(thing: Callable[..., Any], given: dict[str, Any], text: str) -> None:
     with pytest.raises(TypeError, match=text):
-        call()
+        thing(**given)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,5 @@ def test_settings_of_algorithms_of_other_packages(said: dict[str, Any], text: st
 
 def test_settings_of_a_run_that_learns_to_learn() -> None:
     env = {"env_name": "AntDir-v0", "max_rollouts_per_task": 1, "num_train_tasks": 1, "num_eval_tasks": 1}
-    with pytest.raises(
-        BadSettings, match=r"`train\.total_timesteps` is unknown\. It is called `n_env_steps_total`"
-    ):
+    with pytest.raises(BadSettings, match=r"`train\.total_timesteps` is unknown\. It is called `n_env_steps_total`"):
         load_settings({"env": env, "train": {"total_timesteps": 5}})

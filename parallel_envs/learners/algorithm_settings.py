@@ -33,15 +33,52 @@ def algorithm_configs(settings: TrainSettings, agents: Iterable[Agent], kinds: M
     return configs
 
 
+def completed(settings: TrainSettings, kinds: Mapping[str, Any]) -> TrainSettings:
+    """The same settings, with all fields of the algorithms' configs in them, those that nobody has said too.
+
+    A run's folder holds these, so that a default that is another one later does not change what the folder describes.
+    An agent that learns by the common algorithm keeps what differs alone: the rest stands in `algorithm`.
+    """
+    common = _completed(settings, settings.algorithm, kinds)
+    own = {
+        agent: said if said.get("name", common.get("name")) == common.get("name") else _completed(settings, said, kinds)
+        for agent, said in settings.agents.items()
+    }
+    return settings.model_copy(update={"algorithm": common, "agents": own})
+
+
+def _completed(settings: TrainSettings, said: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """One block of an algorithm. A block that no agent reads may hold anything, and stays as it is."""
+    try:
+        config = read_config(_with_interval(settings, said, kinds), "algorithm", kinds)
+    except BadSettings:
+        return dict(said)
+    return described_config(config, said["name"])
+
+
+def described_config(config: Any, name: str) -> dict[str, Any]:
+    """All fields of a config, as `read_config` reads them from a file."""
+    values = dataclasses.asdict(config)
+    return {"name": name, **{field: _plain(value) for field, value in values.items()}}
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+
+
 def _config_of(settings: TrainSettings, agent: str, kinds: Mapping[str, Any]) -> Any:
     own, common = settings.agents.get(agent, {}), settings.algorithm
     where = f"agents.{agent}" if own else "algorithm"
     if own.get("name", common.get("name")) == common.get("name"):
         own = {**common, **own}  # another algorithm has other fields: there is nothing to take over
-    kind = kinds.get(str(own.get("name")))
-    if settings.train_interval and kind and "train_interval" in {field.name for field in dataclasses.fields(kind)}:
-        own = {"train_interval": settings.train_interval, **own}
-    return read_config(own, where, kinds, outside=TrainSettings.model_fields)
+    return read_config(_with_interval(settings, own, kinds), where, kinds, outside=TrainSettings.model_fields)
+
+
+def _with_interval(settings: TrainSettings, said: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of an algorithm, and the `train_interval` of all where it has one and says none."""
+    kind = kinds.get(str(said.get("name")))
+    common = {"train_interval": settings.train_interval} if settings.train_interval and kind else {}
+    return {**{name: value for name, value in common.items() if name in _fields(kind)}, **said}
 
 
 def _check_heeded(settings: TrainSettings, configs: Mapping[Agent, Any]) -> None:

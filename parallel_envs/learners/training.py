@@ -23,11 +23,13 @@ from rich.logging import RichHandler
 
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.files import short_name
+from parallel_envs.learners.algorithm_settings import completed
 from parallel_envs.learners.averages import Averages
 from parallel_envs.learners.brain import NothingLearnt
 from parallel_envs.learners.checkpoints import BadCheckpoint, load_checkpoint
 from parallel_envs.learners.display import Display, Progress, display
 from parallel_envs.learners.independent import IndependentLearners
+from parallel_envs.learners.learner import configs_by_name
 from parallel_envs.learners.loops import Loop, open_loop
 from parallel_envs.learners.loops.loop import Metrics
 from parallel_envs.learners.outfit import learners_of, loop_options
@@ -53,7 +55,7 @@ def begin(config: str | Path, overrides: Sequence[str] = ()) -> Path:
     with (
         _shown() as console,
         learners_of(settings) as learners,
-        Run.create(folder, settings.described(), seed=settings.seed, **_run_options(settings)) as run,
+        Run.create(folder, _described(settings), seed=settings.seed, **_run_options(settings)) as run,
     ):
         train(learners, settings, run, console)
     return folder
@@ -93,7 +95,7 @@ def go_on(
             with run:
                 _load(learners, run, checkpoint)
                 _run_as_chosen(learners, run)
-                run.remember({**settings.described(), "folder": stored.described()["folder"]})
+                run.remember({**_described(settings), "folder": stored.described()["folder"]})
                 train(learners, settings, run, console)
     return Path(folder)
 
@@ -285,6 +287,11 @@ def _progress(learners: IndependentLearners, loop: Loop) -> Progress:
 
 
 # ---- settings --------------------------------------------------------------------------------------------------------
+
+
+def _described(settings: TrainSettings) -> dict[str, Any]:
+    """Everything that the run's folder is to tell, the defaults of its algorithms as well."""
+    return completed(settings, configs_by_name()).described()
 
 
 def _run_options(settings: TrainSettings) -> dict[str, Any]:
