@@ -22,6 +22,7 @@ from gymnasium.spaces import Space
 from torch import Tensor, nn
 
 from parallel_envs.choices import PpoNetwork, words
+from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.advantages import advantages_and_returns, discounted_sums
 from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig, Array, Batch, Metrics, Plan, mean_over
 from parallel_envs.learners.distributions import ClippedGaussian, Head, stochastic_head
@@ -53,10 +54,14 @@ from parallel_envs.spelling import suggests_keywords
 POLICY_GAIN = 0.01  # the last layer of the policy: it begins undecided
 
 
+@documents_fields
 @suggests_keywords
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(AlgorithmConfig):
-    """Settings of PPO. Sizes count the agent's own rows: `rollout_length` steps of each environment make a batch."""
+    """Settings of PPO. Sizes count the agent's own rows: `rollout_length` steps of each environment make a batch.
+
+    Threads: any number may use one at once; nothing in it changes.
+    """
 
     rollout_length: int = 128
     """Steps of each environment between two updates."""
@@ -65,13 +70,14 @@ class PPOConfig(AlgorithmConfig):
     num_epochs: int = 4
     """How often an update goes through its batch."""
     gae_lambda: float = 0.95
-    """1: advantages from whole returns; 0: from one step and the value after it."""
+    """Lambda of generalised advantage estimates. 1: advantages from whole returns; 0: from one step and the value
+    after it."""
     clip_range: float = 0.2
     """How far the ratio of new to old probabilities may move before the surrogate is flat."""
     value_weight: float = 0.5
-    """What the error of the values counts in the loss."""
+    """Weight of the values' error in the loss (half the mean of its square)."""
     entropy_weight: float = 0.01
-    """What indecision earns."""
+    """Weight of the entropy in the loss: what indecision earns."""
     normalize_advantages: bool = True
     """Advantages of a batch to mean 0 and standard deviation 1."""
     normalize_observations: bool = False

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from parallel_envs.choices import LearnIn, LoopMode, ScheduleName, words
+from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.algorithm import Agent
 from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.loops.schedules import SCHEDULES, Schedule
@@ -31,9 +32,13 @@ class LoopWords(TypedDict, total=False):
     worker_budget: int | None
 
 
+@documents_fields
 @dataclass(frozen=True, kw_only=True)
 class LoopOptions:
-    """How collecting and learning go together."""
+    """How collecting and learning go together.
+
+    Threads: any number may use one at once; nothing in it changes.
+    """
 
     mode: LoopMode = "sync"
     """"sync": one after the other. "overlap": the next rollout is collected with the weights of before while all learn,
