@@ -52,6 +52,7 @@ from parallel_envs.choices import FixedBackend, StartMethod
 from parallel_envs.commands import SuggestingGroup
 from parallel_envs.errors import MissingExtra
 from parallel_envs.extras import explained
+from parallel_envs.fitting_tables import stdout_console
 from parallel_envs.spelling import hint
 
 _FILE_WIDTH = 132
@@ -381,10 +382,7 @@ def _tell(text: str) -> None:
 def _deliver(found: report.Report, path: Path | None, *, good: bool) -> None:
     """Print it, in full width if that is no terminal; write it; exit with 1 if it is not good."""
     _tell("")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_FILE_WIDTH)
-    console.print(found.table)
+    stdout_console(_FILE_WIDTH).print(found.table)
     for note in found.notes:
         typer.echo(note)
     if path is not None:

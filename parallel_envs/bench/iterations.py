@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from parallel_envs.bench.measure import Slice, Spread, Tell, interleave, paired_ratio, run_for, spread
 from parallel_envs.bench.plan import BenchPlan
@@ -26,6 +25,7 @@ from parallel_envs.bench.report import Report
 from parallel_envs.bench.train import OVERLAP
 from parallel_envs.bench.turns import Pace, rates_of
 from parallel_envs.choices import UpdateModeName
+from parallel_envs.fitting_tables import FittingTable
 
 if TYPE_CHECKING:
     from parallel_envs.learners.loops.loop import Loop
@@ -141,7 +141,7 @@ def _shares(seconds: Mapping[str, float]) -> dict[str, float]:
 
 def iterations_report(rows: tuple[IterationRow, ...], settings: Mapping[str, object], title: str) -> Report:
     """The rows as a table, with the bar under it."""
-    table = Table(title=title, title_justify="left")
+    table = FittingTable(title=title, title_justify="left")
     for heading in ("contestant", "joint steps/s", "to the plain loop", "quarters", "its time goes into"):
         table.add_column(heading)
     for row in rows:

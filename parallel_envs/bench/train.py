@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from parallel_envs.bench.busy_agents import BusyAgents
 from parallel_envs.bench.measure import Series, Spread, Tell, interleave, spread
@@ -27,6 +26,7 @@ from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.polling_scheme import PollingScheme
 from parallel_envs.bench.report import Report
 from parallel_envs.choices import LearnIn, LoopMode, UpdateModeName
+from parallel_envs.fitting_tables import FittingTable
 from parallel_envs.spelling import hint
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _row(name: str, series: Series[Turn], first: Sequence[Turn]) -> TrainRow:
 
 def train_report(rows: Sequence[TrainRow], settings: Mapping[str, object], title: str) -> Report:
     """The rows as a table, with the bar under it."""
-    table = Table(title=title, title_justify="left")
+    table = FittingTable(title=title, title_justify="left")
     for heading in ("way to train", "steps/s", "time saved", "at best", "part of it", "quarters", "updates a rollout"):
         table.add_column(heading, justify="left" if heading == "way to train" else "right")
     for row in rows:

@@ -35,11 +35,10 @@ def show(result: EvaluationResult, format: Format) -> None:  # noqa: A002  # wha
 
 
 def console() -> Console:
-    """Of stdout; in full width if that is no terminal."""
-    from rich.console import Console as RichConsole
+    """Of stdout; in full width if that is no terminal, and COLUMNS says nothing else."""
+    from parallel_envs.fitting_tables import stdout_console
 
-    found = RichConsole()
-    return found if found.is_terminal else RichConsole(width=_FILE_WIDTH)
+    return stdout_console(_FILE_WIDTH)
 
 
 @dataclass

@@ -446,7 +446,7 @@ def test_where_nothing_is_kept_that_is_told() -> None:
         (["--episods", "3"], "No such option: --episods"),
         (["--episodes", "0"], "greater than or equal to 1"),
         (["--jobs", "two"], "--jobs 'two' is neither a whole number from 0 up nor 'auto'."),
-        (["--parallel-policy", "fast"], "'fast' is not one of 'auto'"),
+        (["--parallel-policy", "fast"], "'fast' is not one of 'sequential'"),
         (["--parallel-policy", "process", "-j", "2"], "--parallel-policy 'process' would start processes inside each"),
         (["--proportions", "a"], "--proportions 'a' are not numbers. Give one for each"),
         (["--proportions", "0"], "The proportion 0.0 of"),
