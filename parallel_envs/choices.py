@@ -14,25 +14,35 @@ from typing import Any, Literal, get_args
 __all__ = [
     "Activation",
     "AlgorithmName",
+    "ArmSplit",
     "Autoreset",
     "Backend",
     "DqnNetwork",
     "FixedBackend",
+    "GroupFailure",
     "GroupMode",
     "LearnIn",
     "LoopMode",
+    "NumberUse",
     "ObservationMode",
     "OnDivergence",
     "OnError",
     "OnFailure",
+    "PageText",
     "PpoNetwork",
     "Recorded",
+    "RecurrentCell",
+    "RenderMode",
     "Sampler",
     "ScheduleName",
+    "ShopReward",
     "StartMethod",
     "Strategy",
+    "TextMode",
+    "TileFormat",
     "Turns",
     "UpdateModeName",
+    "Where",
     "words",
 ]
 
@@ -99,6 +109,36 @@ Recorded = Literal["best", "worst", "median", "all"]
 
 GroupMode = Literal["train", "val"]
 """Which groups an `EnvStateManager` plays."""
+
+RecurrentCell = Literal["gru", "lstm"]
+"""Cells of recurrent networks that act."""
+
+GroupFailure = Literal["entry", "raise"]
+"""What a broken environment of a group is: an entry that says so, or an exception."""
+
+Where = Literal["auto", "process", "caller", "both"]
+"""Where the environments of a group live."""
+
+TileFormat = Literal["grid", "coord", "grid_coord"]
+"""How rooms of tiles are told."""
+
+RenderMode = Literal["text", "rgb_array"]
+"""Whether rooms of tiles are shown as text or as pictures."""
+
+TextMode = Literal["text"]
+"""The same for environments that have text alone."""
+
+ShopReward = Literal["dense", "sparse"]
+"""What is paid for in a shop."""
+
+PageText = Literal["text", "text_rich"]
+"""How the pages of a shop are told."""
+
+NumberUse = Literal["exactly_once", "at_most_once"]
+"""How often a puzzle's numbers may stand in an answer."""
+
+ArmSplit = Literal["auto", "train", "test"]
+"""Which names of arms are drawn."""
 
 
 def words(choice: Any) -> tuple[Any, ...]:

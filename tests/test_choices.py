@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 
 from parallel_envs import ParallelEnvManager, choices
 from parallel_envs.choices import words
+from parallel_envs.groups.envs.bandit import ARM_NAMES
 from parallel_envs.vector.manager import CommonOptions, VectorOptions
 from parallel_envs.wrappers import STRATEGIES
 
@@ -130,6 +131,7 @@ def test_each_choice_is_listed_and_told() -> None:
 
 def test_tables_hold_what_the_choices_name() -> None:
     assert tuple(STRATEGIES) == words(choices.Strategy)
+    assert {"auto", *ARM_NAMES} == set(words(choices.ArmSplit))
     assert {mode.value for mode in AutoresetMode} == set(words(choices.Autoreset))
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from parallel_envs.choices import GroupMode, StartMethod, words
+from parallel_envs.choices import GroupFailure, GroupMode, StartMethod, Where, words
 from parallel_envs.groups.failures import BadSettings
 from parallel_envs.groups.scalars import Count, CountFromZero, Flag, Number, Seconds
-
-Where = Literal["auto", "process", "caller", "both"]
 
 
 class _Strict(BaseModel):
@@ -53,7 +51,7 @@ class ManagerBlock(_Strict):
     """Seconds that it may take to be made: to load its data, for instance."""
     context: StartMethod | None = None
     """How worker processes are started. None: as is quickest and safe."""
-    on_failure: Literal["entry", "raise"] = "entry"
+    on_failure: GroupFailure = "entry"
     """What a broken environment is: an entry with a `failure`, or an exception when all others have been dealt with."""
     train: ModeBlock | None = None
     val: ModeBlock | None = None

@@ -164,7 +164,7 @@ def test_one_row_acts_with_a_network_that_sees_only_what_is_there() -> None:
     [
         (lambda: networks.markov_policy(spaces.Discrete(3), ACTIONS["box"]), "FlattenObservation"),
         (lambda: networks.memory_policy(SEEN, spaces.MultiBinary(3)), "Box and Discrete"),
-        (lambda: networks.memory_policy(SEEN, ACTIONS["box"], cell="rnn"), "'rnn'"),
+        (lambda: networks.memory_policy(SEEN, ACTIONS["box"], cell="rnn"), "'rnn'"),  # type: ignore[arg-type]  # what this is about
     ],
 )
 def test_what_these_networks_cannot_do_is_told(make_policy: Any, words: str) -> None:
