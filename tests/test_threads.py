@@ -132,7 +132,9 @@ OBJECTS = {
 
 @pytest.mark.parametrize("name", sorted(OBJECTS))
 def test_its_docstring_says_what_threads_may_do(name: str) -> None:
-    own = OBJECTS[name].__dict__.get("__doc__") if inspect.isclass(OBJECTS[name]) else OBJECTS[name].__doc__
+    thing = OBJECTS[name]
+    assert not inspect.isclass(thing) or vars(thing)["__doc__"] is not None  # its own, not one that is inherited
+    own = thing.__doc__
     assert own is not None
     assert own.count("Threads: ") == 1, f"{name} is public: say in its docstring what several threads may do"
 

@@ -57,9 +57,8 @@ class ImportPath:
 
 
 _ROOM = "parallel_envs.groups.envs"
-_READY: dict[
-    str, tuple[str, str, str, Where]
-] = {  # name: (where its code is, its class, its config's class, where it lives)
+# By name: where its code is, its class, its config's class, where it lives.
+_READY: dict[str, tuple[str, str, str, Where]] = {
     "bandit": (f"{_ROOM}.bandit", "BanditEnv", "BanditConfig", "caller"),
     "countdown": (f"{_ROOM}.countdown", "CountdownEnv", "CountdownConfig", "caller"),
     "frozen_lake": (f"{_ROOM}.frozen_lake", "FrozenLakeEnv", "FrozenLakeConfig", "caller"),

@@ -35,6 +35,8 @@ class Tally:
 class Rules:
     """Deadlines, failures and checks.
 
+    Threads: any number may use one at once; nothing in it changes.
+
     Args:
         action_timeout: Seconds that a turn may take. Who has not answered by then gets the default action; a late
             answer is dropped. A policy in the caller cannot be interrupted: it is found to be late afterwards.
