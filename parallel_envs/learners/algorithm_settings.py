@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from parallel_envs import standard_names
 from parallel_envs.learners.settings import BadSettings, TrainSettings, number_meant
-from parallel_envs.spelling import advice
+from parallel_envs.spelling import advice, hint
 
 Agent = Hashable
 
@@ -115,7 +116,9 @@ def _told(mistake: Mapping[str, Any], where: str) -> str:
 
 
 def _meant(mistake: Mapping[str, Any]) -> str:
-    """How a list looks: a number alone is meant to be the only one in it."""
+    """The word that was meant; how a list looks: a number alone is meant to be the only one in it."""
+    if mistake["type"] == "literal_error":
+        return hint(mistake["input"], re.findall(r"'(\w+)'", mistake["ctx"]["expected"]))
     if mistake["type"] != "tuple_type":
         return ""
     given = mistake["input"]
@@ -158,8 +161,9 @@ def _fields(kind: Any) -> set[str]:
 
 def _numbers_meant(kind: Any, given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The same with numbers in the place of words that stand for them. BadSettings for flags in their place."""
-    known, meant = typing.get_type_hints(kind), dict(given)
-    for name in [name for name in given if known[name] not in (bool, str)]:
+    hints, meant = typing.get_type_hints(kind), dict(given)
+    worded = {name for name, one in hints.items() if one in (bool, str) or typing.get_origin(one) is Literal}
+    for name in [name for name in given if name not in worded]:
         try:
             value = given[name]
             meant[name] = [number_meant(one) for one in value] if isinstance(value, list) else number_meant(value)
