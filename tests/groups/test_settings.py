@@ -245,7 +245,7 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         (lambda c: c.update(seed={"val": -1}), "\n  `seed.val: -1`: Input should be greater than or equal to 0."),
         (
             lambda c: c["custom_envs"].update(Walk={"env_type": "bandit", "env_config": {"render_mode": "txt"}}),
-            "In `custom_envs.Walk.env_config`:\n  render_mode='txt' is unknown. Did you mean 'text'?",
+            "In `custom_envs.Walk.env_config`:\n  `render_mode: 'txt'` is unknown. Did you mean `text`?",
         ),
         (
             lambda c: c["custom_envs"].update(
