@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     )
     from parallel_envs.evaluation import evaluate
     from parallel_envs.groups import EnvStateManager
-    from parallel_envs.learners import IndependentLearners
+    from parallel_envs.learners import DQNConfig, IndependentLearners, LoopOptions, PPOConfig, SACConfig
     from parallel_envs.meta import MultiEpisodeWrapper, VariBadWrapper, make_env, make_parallel_env
     from parallel_envs.multiagent import MultiAgentEnvManager, tuple_agents
     from parallel_envs.rollouts import collect
     from parallel_envs.seeding import SeedTree, env_seeds
     from parallel_envs.vector import ParallelEnvManager, vector_entry_point
-    from parallel_envs.wrappers import WrappedMultiAgentPolicy
+    from parallel_envs.wrappers import Rules, WrappedMultiAgentPolicy
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # quiet unless the program asks for a log
 
@@ -50,17 +50,22 @@ _HOMES = {
     "ClosedError": "errors",
     "CollectionInterrupted": "errors",
     "ConcurrentCall": "errors",
+    "DQNConfig": "learners",
     "EnvError": "errors",
     "EnvStateManager": "groups",
     "EpisodeFailed": "errors",
     "IndependentLearners": "learners",
+    "LoopOptions": "learners",
     "MissingExtra": "errors",
     "MultiAgentEnvManager": "multiagent",
     "MultiEpisodeWrapper": "meta",
+    "PPOConfig": "learners",
     "ParallelEnvManager": "vector",
     "ParallelEnvsError": "errors",
     "PolicyError": "errors",
     "RemoteError": "errors",
+    "Rules": "wrappers",
+    "SACConfig": "learners",
     "SeedTree": "seeding",
     "StepTimeout": "errors",
     "UntrustedName": "errors",
@@ -82,17 +87,22 @@ __all__ = [
     "ClosedError",
     "CollectionInterrupted",
     "ConcurrentCall",
+    "DQNConfig",
     "EnvError",
     "EnvStateManager",
     "EpisodeFailed",
     "IndependentLearners",
+    "LoopOptions",
     "MissingExtra",
     "MultiAgentEnvManager",
     "MultiEpisodeWrapper",
+    "PPOConfig",
     "ParallelEnvManager",
     "ParallelEnvsError",
     "PolicyError",
     "RemoteError",
+    "Rules",
+    "SACConfig",
     "SeedTree",
     "StepTimeout",
     "UntrustedName",

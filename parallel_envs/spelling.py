@@ -12,6 +12,9 @@ __all__ = ["advice", "hint", "is_one_of", "nearest", "nearest_few", "suggests_ke
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 _LONG = 5
 """What is shorter begins too many words to be the beginning of one."""
+_ALIKE, _NEARLY_THE_SAME = 0.75, 0.9
+"""How alike a known word is that is meant rather than the very name elsewhere (`num_workers`, and `workers` is known),
+and rather than what other packages have and we have not."""
 
 
 def nearest(word: object, known: Iterable[object], cutoff: float = 0.6) -> str | None:
@@ -41,17 +44,32 @@ def hint(word: object, known: Iterable[object]) -> str:
 
 
 def advice(word: object, known: Iterable[object]) -> str:
-    """A sentence that names the known word most like a wrong one, or all of them."""
+    """A sentence that names the known word most like a wrong one, or all of them. Names of other packages are known."""
+    from parallel_envs.standard_names import told  # only where something is wrong already
+
     words = sorted(map(str, known))
+    if standard := told(word, words):
+        return standard
     close = nearest(word, words)
     return f"Did you mean `{close}`?" if close else f"Known are {', '.join(f'`{one}`' for one in words)}."
 
 
 def unknown_keyword(owner: str, name: str, value: object, known: Collection[str], what: str = "argument") -> TypeError:
     """The error for a keyword argument that `owner` does not have."""
+    return TypeError(f"{name}={reprlib.repr(value)} is no {what} of {owner}. {_keyword_meant(name, known)}")
+
+
+def _keyword_meant(name: str, known: Collection[str]) -> str:
+    """What was meant: by the name that others use, by likeness, or elsewhere."""
+    from parallel_envs.standard_names import ABSENT, elsewhere, told  # only where something is wrong already
+
+    if standard := told(name, known):
+        return standard
     close = nearest(name, known)
-    advice = f"Those are {', '.join(known)}." if close is None else f"Did you mean {close}=?"
-    return TypeError(f"{name}={reprlib.repr(value)} is no {what} of {owner}. {advice}")
+    alike = nearest(name, known, cutoff=_NEARLY_THE_SAME if name in ABSENT else _ALIKE)
+    if alike is None and (standard := elsewhere(name, known)):
+        return standard
+    return f"Those are {', '.join(known)}." if close is None else f"Did you mean {close}=?"
 
 
 def suggests_keywords(thing: Thing) -> Thing:

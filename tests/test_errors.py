@@ -17,6 +17,7 @@ import pytest
 
 import parallel_envs
 from parallel_envs import errors
+from parallel_envs.choices import Backend
 from parallel_envs.errors import (
     ClosedError,
     CollectionInterrupted,
@@ -165,7 +166,7 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def step_error(backend: str, *raised: Exception | None) -> EnvError:
+def step_error(backend: Backend, *raised: Exception | None) -> EnvError:
     """What comes up from a step in which each env raises its error."""
     factories = [partial(RaisingEnv, error) for error in raised]
     with parallel_envs.ParallelEnvManager(factories, backend=backend, num_workers=min(2, len(raised))) as envs:
@@ -175,7 +176,7 @@ def step_error(backend: str, *raised: Exception | None) -> EnvError:
         return caught.value.with_traceback(None)
 
 
-def test_an_env_error_names_the_env_and_what_it_raised(backend: str) -> None:
+def test_an_env_error_names_the_env_and_what_it_raised(backend: Backend) -> None:
     error = step_error(backend, None, ZeroDivisionError("by nothing"))
     assert isinstance(error, ZeroDivisionError)
     assert re.match(r"Env 1 raised ZeroDivisionError during step 1: by nothing", str(error))
@@ -183,7 +184,7 @@ def test_an_env_error_names_the_env_and_what_it_raised(backend: str) -> None:
     assert not hasattr(error, "__notes__")
 
 
-def test_errors_of_other_envs_stand_in_notes(backend: str) -> None:
+def test_errors_of_other_envs_stand_in_notes(backend: Backend) -> None:
     error = step_error(backend, ValueError("of env 0"), None, KeyError("of env 2"), IndexError("of env 3"))
     assert isinstance(error, ValueError)
     assert error.env_ids == (0, 2, 3)
@@ -193,7 +194,7 @@ def test_errors_of_other_envs_stand_in_notes(backend: str) -> None:
     assert "of env 3" in shown
 
 
-def test_the_traceback_of_the_env_is_shown_as_the_cause(backend: str) -> None:
+def test_the_traceback_of_the_env_is_shown_as_the_cause(backend: Backend) -> None:
     error = step_error(backend, ValueError("told there"))
     shown = "".join(traceback.format_exception(error))
     assert "raise self.error" in shown

@@ -22,6 +22,7 @@ import gymnasium
 import pytest
 
 import parallel_envs
+from parallel_envs.choices import StartMethod
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "parallel_envs"
@@ -43,9 +44,22 @@ LAYERS: list[list[str]] = [
     ["trust", "lazy"],
     ["env_files"],
     ["extras"],
-    ["commands", "env_ids", "seeding", "threads", "task_keys", "torch_threads", "closing", "yaml_files", "files"],
+    [
+        "commands",
+        "env_ids",
+        "seeding",
+        "threads",
+        "task_keys",
+        "torch_threads",
+        "closing",
+        "yaml_files",
+        "files",
+        "field_texts",
+        "fitting_tables",
+    ],
     ["errors"],
     ["spelling"],
+    ["choices", "standard_names"],
 ]
 
 # What a layer must never hear of, at whatever depth of a function the import stands.
@@ -60,17 +74,22 @@ PUBLIC_NAMES = {
     "ClosedError",
     "CollectionInterrupted",
     "ConcurrentCall",
+    "DQNConfig",
     "EnvError",
     "EnvStateManager",
     "EpisodeFailed",
     "IndependentLearners",
+    "LoopOptions",
     "MissingExtra",
     "MultiAgentEnvManager",
     "MultiEpisodeWrapper",
+    "PPOConfig",
     "ParallelEnvManager",
     "ParallelEnvsError",
     "PolicyError",
     "RemoteError",
+    "Rules",
+    "SACConfig",
     "SeedTree",
     "StepTimeout",
     "UntrustedName",
@@ -91,7 +110,6 @@ PUBLIC_NAMES = {
 # Loaded when something asks for them, never by `import parallel_envs`, never by a worker on its own account.
 HEAVY = {"torch", "pydantic", "typer", "rich"}
 FRAMEWORKS = {"gymnasium", "pettingzoo"}
-
 
 # ---- reading the source --------------------------------------------------------------------------
 
@@ -385,7 +403,7 @@ def env_that_tells_its_modules() -> Callable[[], gymnasium.Env[Any, Any]]:
 
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
-def test_a_worker_brings_in_no_heavy_library(context: str) -> None:
+def test_a_worker_brings_in_no_heavy_library(context: StartMethod) -> None:
     with parallel_envs.ParallelEnvManager([env_that_tells_its_modules()] * 2, context=context) as manager:
         manager.reset(seed=0)
         manager.step(manager.action_space.sample())

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
 
+from parallel_envs.choices import Strategy
 from parallel_envs.policies import (
     AgentPolicy,
     EachAgent,
@@ -166,7 +167,7 @@ def test_a_folder_with_nonsense_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "process"])
-def test_specs_act_in_the_place_of_policies_that_cannot_travel(strategy: str) -> None:
+def test_specs_act_in_the_place_of_policies_that_cannot_travel(strategy: Strategy) -> None:
     specs = {
         agent: PolicySpec(f"{HERE}:Greedy", kwargs={"bonus": place, "action_space": None})
         for place, agent in enumerate("ab")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -44,7 +45,8 @@ def commands_with_output() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("words", "output"), commands_with_output())
 def test_a_command_prints_what_is_shown_under_it(words: str, output: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "parallel_envs", *shlex.split(words)]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    wide = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # which readline sets behind pytest
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, env=wide)
     assert (ran.returncode, ran.stdout) == (0, output), ran.stderr
 
 

@@ -94,9 +94,9 @@ def test_settings_of_an_entry_point_are_looked_at_when_they_are_given() -> None:
     with pytest.raises(
         TypeError, match=r"num_worker=2 is no argument of ParallelEnvManager\. Did you mean num_workers"
     ):
-        vector_entry_point("CartPole-v1", num_worker=2)
+        vector_entry_point("CartPole-v1", num_worker=2)  # type: ignore[call-arg]  # what this is about
     with pytest.raises(TypeError, match=r"num_envs=2 is no argument"):
-        vector_entry_point("CartPole-v1", num_envs=2)
+        vector_entry_point("CartPole-v1", num_envs=2)  # type: ignore[call-arg]  # what this is about
 
 
 def test_where_nothing_is_like_it_all_are_named() -> None:
@@ -188,8 +188,8 @@ def test_anything_may_be_asked_for_being_a_word(odd: object) -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: WrappedMultiAgentPolicy({}, "proces"), r"strategy='proces' is unknown\. .* Did you mean 'process'\?"),
-        (lambda: Rules(on_error="defalt"), r"on_error='defalt' is unknown\. .* Did you mean 'default'\?"),
+        (lambda: WrappedMultiAgentPolicy({}, "proces"), r"strategy='proces' is unknown\. .* Did you mean 'process'\?"),  # type: ignore[arg-type]  # which is the mistake
+        (lambda: Rules(on_error="defalt"), r"on_error='defalt' is unknown\. .* Did you mean 'default'\?"),  # type: ignore[arg-type]  # which is the mistake
         (lambda: ScoredTasks([1], uniform_share=np.ones(1) * 2), r"uniform_share=array\(\[2\.\]\) is not a share"),  # type: ignore[arg-type]  # which is the mistake
         (lambda: env_seeds(1, 2.5), r"num_envs=2\.5 is not a number of environments"),  # type: ignore[arg-type]  # which is the mistake
         (lambda: env_seeds(1, -1), "num_envs=-1 is not a number of environments"),

@@ -35,6 +35,7 @@ from parallel_envs import (
     collect,
     evaluate,
 )
+from parallel_envs.choices import Backend, Strategy
 from parallel_envs.engine import keeper_client
 from parallel_envs.groups import register, registry
 from parallel_envs.learners import Learner, PPOConfig
@@ -131,7 +132,9 @@ OBJECTS = {
 
 @pytest.mark.parametrize("name", sorted(OBJECTS))
 def test_its_docstring_says_what_threads_may_do(name: str) -> None:
-    own = OBJECTS[name].__dict__.get("__doc__") if inspect.isclass(OBJECTS[name]) else OBJECTS[name].__doc__
+    thing = OBJECTS[name]
+    assert not inspect.isclass(thing) or vars(thing)["__doc__"] is not None  # its own, not one that is inherited
+    own = thing.__doc__
     assert own is not None
     assert own.count("Threads: ") == 1, f"{name} is public: say in its docstring what several threads may do"
 
@@ -435,7 +438,7 @@ ASKED: dict[str, Callable[[ParallelEnvManager], Any]] = {
 
 @pytest.mark.usefixtures("held")
 @pytest.mark.parametrize("backend", ["serial", "thread"])
-def test_envs_a_second_thread_is_refused_whatever_it_asks(backend: str) -> None:
+def test_envs_a_second_thread_is_refused_whatever_it_asks(backend: Backend) -> None:
     envs = ParallelEnvManager([Held] * 2, backend=backend)
     envs.reset()
     running = Running(lambda: envs.step([1, 0]))
@@ -452,7 +455,7 @@ def test_envs_a_second_thread_is_refused_whatever_it_asks(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
-def test_envs_two_threads_that_hammer_get_whole_steps_or_are_refused(backend: str) -> None:
+def test_envs_two_threads_that_hammer_get_whole_steps_or_are_refused(backend: Backend) -> None:
     envs = ParallelEnvManager([partial(gymnasium.make, "CartPole-v1")] * 2, num_workers=2, backend=backend)
     envs.reset(seed=1)
     counts: Counter[str] = Counter()
@@ -495,7 +498,7 @@ def test_envs_a_step_may_be_begun_by_one_thread_and_ended_by_another() -> None:
 
 @pytest.mark.usefixtures("held")
 @pytest.mark.parametrize("backend", ["serial", "thread"])
-def test_envs_close_while_an_environment_of_the_caller_works_does_not_touch_it(backend: str) -> None:
+def test_envs_close_while_an_environment_of_the_caller_works_does_not_touch_it(backend: Backend) -> None:
     envs = ParallelEnvManager([Held] * 2, backend=backend)
     envs.reset()
     running = Running(lambda: envs.step([1, 0]))
@@ -508,7 +511,7 @@ def test_envs_close_while_an_environment_of_the_caller_works_does_not_touch_it(b
 
 
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
-def test_envs_close_from_another_thread_ends_the_steps(backend: str) -> None:
+def test_envs_close_from_another_thread_ends_the_steps(backend: Backend) -> None:
     for steps_before in (1, 30):
         envs = ParallelEnvManager([partial(gymnasium.make, "CartPole-v1")] * 2, backend=backend)
         begun = threading.Semaphore(0)
@@ -611,7 +614,7 @@ def steps_of(policy: Any, base: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_policies_any_thread_may_step_them(strategy: str) -> None:
+def test_policies_any_thread_may_step_them(strategy: Strategy) -> None:
     if strategy == "gpu":
         pytest.importorskip("torch")
     with WrappedMultiAgentPolicy({agent: Doubling() for agent in AGENTS}, strategy, workers=2) as policy:
@@ -620,7 +623,7 @@ def test_policies_any_thread_may_step_them(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "thread", "process", "auto"])
-def test_policies_wrappers_that_share_a_budget_may_be_used_by_different_threads(strategy: str) -> None:
+def test_policies_wrappers_that_share_a_budget_may_be_used_by_different_threads(strategy: Strategy) -> None:
     with PolicyPool(2) as pool:
 
         def play(base: int) -> None:
@@ -646,7 +649,7 @@ def test_policies_each_agent_may_have_a_thread(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "thread", "process"])
-def test_policies_close_from_another_thread(strategy: str) -> None:
+def test_policies_close_from_another_thread(strategy: Strategy) -> None:
     policy = WrappedMultiAgentPolicy({agent: Doubling() for agent in AGENTS}, strategy, workers=2)
     begun = threading.Event()
 
@@ -741,7 +744,7 @@ def test_meta_learner_a_second_thread_is_refused_while_it_learns(
 # ---- collecting, storing, tasks ----------------------------------------------------------------------------------
 
 
-def cart_pole(backend: str) -> ParallelEnvManager:
+def cart_pole(backend: Backend) -> ParallelEnvManager:
     return ParallelEnvManager([partial(gymnasium.make, "CartPole-v1")] * 2, backend=backend)
 
 
@@ -750,7 +753,7 @@ def left_or_right(observation: Any) -> int:
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_collect_calls_with_managers_of_their_own_are_independent(backend: str) -> None:
+def test_collect_calls_with_managers_of_their_own_are_independent(backend: Backend) -> None:
     policy = FunctionPolicy(left_or_right)
 
     def played(seed: int) -> Any:

@@ -48,9 +48,11 @@ from parallel_envs.bench.works import WORKS
 from parallel_envs.bench.zoo import ZooPlan, measure_zoo
 from parallel_envs.bench.zoo_contestants import ZOO_PEERS
 from parallel_envs.bench.zoo_envs import resolve_zoo
+from parallel_envs.choices import FixedBackend, StartMethod
 from parallel_envs.commands import SuggestingGroup
 from parallel_envs.errors import MissingExtra
 from parallel_envs.extras import explained
+from parallel_envs.fitting_tables import stdout_console
 from parallel_envs.spelling import hint
 
 _FILE_WIDTH = 132
@@ -83,8 +85,8 @@ Env = Annotated[str, typer.Option("--env", help=_ENV_HELP)]
 NumEnvs = Annotated[int, typer.Option(min=1, help="How many environments.")]
 NumWorkers = Annotated[int | None, typer.Option(min=1, help="Our workers; one per environment unless given.")]
 Peers = Annotated[str, typer.Option(help="gymnasium,sb3,tianshou,torchrl or some of them; all; none.")]
-BackendName = Annotated[Literal["process", "thread", "serial"], typer.Option(help="Where our envs live.")]
-Context = Annotated[Literal["forkserver", "spawn", "fork"] | None, typer.Option(help="How our workers are started.")]
+BackendName = Annotated[FixedBackend, typer.Option(help="Where our envs live.")]
+Context = Annotated[StartMethod | None, typer.Option(help="How our workers are started.")]
 Seconds = Annotated[float, typer.Option(min=0.001, help="Length of one slice.")]
 Rounds = Annotated[int, typer.Option(min=1, help="How many slices each contestant gets.")]
 
@@ -326,9 +328,7 @@ def soak(
     minutes: Annotated[float, typer.Option(min=0.01, help="How long.")] = 1.0,
     num_envs: NumEnvs = 8,
     num_workers: Annotated[int | None, typer.Option(min=1, help="Half as many as environments unless given.")] = None,
-    context: Annotated[Literal["forkserver", "spawn", "fork"], typer.Option(help="How workers are started.")] = (
-        "forkserver"
-    ),
+    context: Annotated[StartMethod, typer.Option(help="How workers are started.")] = ("forkserver"),
     seed: Annotated[int, typer.Option(min=0, help="Of actions and faults.")] = 0,
     faults_per_minute: Annotated[float, typer.Option(min=1, help="On average, as far as there is time.")] = 100.0,
     json: Json = None,
@@ -403,10 +403,7 @@ def _tell(text: str) -> None:
 def _deliver(found: report.Report, path: Path | None, *, good: bool) -> None:
     """Print it, in full width if that is no terminal; write it; exit with 1 if it is not good."""
     _tell("")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_FILE_WIDTH)
-    console.print(found.table)
+    stdout_console(_FILE_WIDTH).print(found.table)
     for note in found.notes:
         typer.echo(note)
     if path is not None:

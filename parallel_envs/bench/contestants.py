@@ -14,7 +14,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Protocol
 
 import gymnasium
 import numpy as np
@@ -23,9 +23,9 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from parallel_envs.bench.envs import EnvFactory
 from parallel_envs.bench.measure import WARM_UP_SHARE, Slice, run_for
+from parallel_envs.choices import FixedBackend, StartMethod
 
-Backend = Literal["process", "thread", "serial"]
-StartMethod = Literal["forkserver", "spawn", "fork"]
+Backend = FixedBackend
 
 _SEED = 0
 

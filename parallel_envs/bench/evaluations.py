@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from parallel_envs.bench.eval_works import EVAL_WORKS, EvalWork
 from parallel_envs.bench.machine import first_missing
@@ -35,6 +33,7 @@ from parallel_envs.bench.measure import (
 from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import rates_of
+from parallel_envs.fitting_tables import FittingTable, stdout_console
 from parallel_envs.spelling import hint
 
 PEER = "its own loop"
@@ -170,7 +169,7 @@ def _rows(
 
 def evaluations_report(rows: Sequence[EvalRow], settings: Mapping[str, object], title: str) -> Report:
     """The rows as a table, with bars under it."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = FittingTable(title=title, title_justify="left", title_style="bold")
     for number, heading in enumerate(("work", "played", "episodes/s", "quartiles", "x the first", "MiB a worker")):
         table.add_column(heading, justify="left" if number < 2 else "right")
     for row in rows:
@@ -215,9 +214,7 @@ def eval_command(
     rows = measure_evaluations(plan)
     title = f"whole evaluations, {rounds} of each in turns, the start of workers included"
     report = evaluations_report(rows, plan.settings, title)
-    console = Console()
-    console = console if console.is_terminal else Console(width=_FILE_WIDTH)
-    console.print(report.table, *report.notes, sep="\n", highlight=False)
+    stdout_console(_FILE_WIDTH).print(report.table, *report.notes, sep="\n", highlight=False)
     if json is not None:
         report.write(json)
     if any(row.error for row in rows):

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from rich.table import Table
-
 from parallel_envs.bench.group_players import GroupContestant, Groups, Ours
 from parallel_envs.bench.group_scheme import PlainLoop, ShippedPool
 from parallel_envs.bench.group_works import GROUP_WORKS, GroupWork
@@ -22,6 +20,7 @@ from parallel_envs.bench.measure import Series, Slice, Spread, Tell, interleave,
 from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import Pace, opened, rates_of
+from parallel_envs.fitting_tables import FittingTable
 
 OURS = "EnvStateManager"
 CALLER = "EnvStateManager, in the caller"
@@ -142,7 +141,7 @@ def groups_report(rows: tuple[GroupRow, ...], plan: GroupPlan) -> Report:
     """As a table and as JSON."""
     slices = f"{plan.pace.rounds} slices of what takes the plain loop about {plan.pace.seconds:g} s"
     title = f"a turn of all environments, {plan.workers} workers; {slices}"
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = FittingTable(title=title, title_justify="left", title_style="bold")
     for number, column in enumerate(_COLUMNS):
         table.add_column(column, justify="left" if number < 2 else "right", no_wrap=number < 2)
     for row in rows:

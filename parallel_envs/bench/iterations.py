@@ -14,17 +14,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from parallel_envs.bench.measure import Slice, Spread, Tell, interleave, paired_ratio, run_for, spread
 from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.report import Report
 from parallel_envs.bench.train import OVERLAP
 from parallel_envs.bench.turns import Pace, rates_of
+from parallel_envs.choices import UpdateModeName
+from parallel_envs.fitting_tables import FittingTable
 
 if TYPE_CHECKING:
     from parallel_envs.learners.loops.loop import Loop
@@ -107,9 +108,10 @@ def _ours(plan: IterationPlan, mode: str, closing: ExitStack) -> Loop:
     envs = MultiAgentEnvManager(ENV, num_envs=plan.num_envs, num_workers=plan.num_workers)
     closing.enter_context(envs)
     config = PPOConfig(rollout_length=plan.rollout_length, minibatch_size=plan.minibatch_size, hidden=(64, 64))
-    update_mode, way = ("fused", OVERLAP) if mode == OVERLAP else (mode, "sync")
+    is_update_mode = mode != OVERLAP
+    update_mode = cast(UpdateModeName, mode) if is_update_mode else "fused"
     learners = closing.enter_context(IndependentLearners(envs, config, update_mode=update_mode))
-    return closing.enter_context(open_loop(learners, LoopOptions(mode=way)))
+    return closing.enter_context(open_loop(learners, LoopOptions(mode="sync" if is_update_mode else "overlap")))
 
 
 def _iterate(loop: Loop) -> int:
@@ -139,7 +141,7 @@ def _shares(seconds: Mapping[str, float]) -> dict[str, float]:
 
 def iterations_report(rows: tuple[IterationRow, ...], settings: Mapping[str, object], title: str) -> Report:
     """The rows as a table, with the bar under it."""
-    table = Table(title=title, title_justify="left")
+    table = FittingTable(title=title, title_justify="left")
     for heading in ("contestant", "joint steps/s", "to the plain loop", "quarters", "its time goes into"):
         table.add_column(heading)
     for row in rows:

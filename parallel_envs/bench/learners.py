@@ -20,12 +20,12 @@ import numpy as np
 import typer
 from gymnasium.spaces import Box, Discrete
 from rich.console import Console
-from rich.table import Table
 
 from parallel_envs.bench.measure import Series, Slice, Spread, Tell, interleave, paired_ratio, run_for, spread
 from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import Pace, rates_of
+from parallel_envs.fitting_tables import FittingTable
 from parallel_envs.spelling import hint
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def judged(rows: Sequence[LearnerRow], bars: Sequence[LearnerBar] = BARS) -> lis
 
 def learners_report(rows: Sequence[LearnerRow], settings: Mapping[str, object], title: str) -> Report:
     """The rows as a table, with the bars under it."""
-    table = Table(title=title, title_justify="left")
+    table = FittingTable(title=title, title_justify="left")
     for heading in ("work", "mode", "updates/s", "to sequential", "quarters", "chose"):
         table.add_column(heading, justify="right" if heading in ("updates/s", "to sequential") else "left")
     for row in rows:

@@ -16,12 +16,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from parallel_envs.bench.measure import Spread, Tell, interleave, paired_ratio, run_for, spread
 from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import Pace, rates_of
+from parallel_envs.fitting_tables import FittingTable
 
 SEQUENTIAL = "one environment"
 IS_AT_LEAST = 1.5
@@ -122,7 +122,7 @@ def judged(rows: tuple[MetaRow, ...]) -> list[tuple[str, float, bool]]:
 
 def meta_report(rows: tuple[MetaRow, ...], settings: Mapping[str, object], title: str) -> Report:
     """The rows as a table, with the bar under it."""
-    table = Table(title=title, title_justify="left")
+    table = FittingTable(title=title, title_justify="left")
     for heading in ("path", "env steps/s", "to sequential", "quarters", "learning"):
         table.add_column(heading, justify="left" if heading == "path" else "right")
     for row in rows:

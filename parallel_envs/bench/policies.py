@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, cast
 
 from parallel_envs.bench.machine import first_missing
 from parallel_envs.bench.measure import (
@@ -90,7 +90,7 @@ class Strategy(Turner):
 
     def __init__(self, name: str, work: PolicyWork, workers: int) -> None:
         self._pool = PolicyPool(workers)
-        self._policy = WrappedMultiAgentPolicy(work.policies(), name, budget=self._pool)
+        self._policy = WrappedMultiAgentPolicy(work.policies(), cast(Any, name), budget=self._pool)
         self._turn = work.turn()
 
     def turn(self) -> int:

@@ -6,18 +6,17 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-
 from parallel_envs.bench.measure import Spread
 from parallel_envs.bench.policies import PolicyRow
 from parallel_envs.bench.report import Report
+from parallel_envs.fitting_tables import FittingTable
 
 _COLUMNS = ("work", "strategy", "a turn, us", "quartiles", "us an agent", "x sequential", "x the best other")
 
 
 def policies_report(rows: Sequence[PolicyRow], settings: Mapping[str, object], title: str) -> Report:
     """What a turn takes, and how many times as fast as the sequential strategy that is."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = FittingTable(title=title, title_justify="left", title_style="bold")
     for number, column in enumerate(_COLUMNS):
         table.add_column(column, justify="left" if number < 2 else "right", no_wrap=number < 2)
     for row in rows:

@@ -28,6 +28,7 @@ from parallel_envs.bench.step import Row
 from parallel_envs.bench.suggest import Trial
 from parallel_envs.bench.syscalls import CallRow
 from parallel_envs.bench.zoo import OURS_EACH, OURS_FEW, ZooRow
+from parallel_envs.fitting_tables import FittingTable
 from parallel_envs.testing.faults import Fault
 
 SCHEMA = 1
@@ -197,7 +198,7 @@ def _records(rows: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = FittingTable(title=title, title_justify="left", title_style="bold")
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 or column in _LEFT else "right")
     return table

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ from parallel_envs.bench.soak_model import Model
 from parallel_envs.bench.soak_replay import Disturbance, Injection, Where
 from parallel_envs.bench.soak_rows import row_of, rows_of_reset, rows_of_step
 from parallel_envs.bench.soak_tally import Tally
+from parallel_envs.choices import StartMethod
 from parallel_envs.seeding import SeedTree
 from parallel_envs.testing.faults import Fault, Moment
 from parallel_envs.vector import ParallelEnvManager
@@ -67,7 +68,7 @@ class Crowd:
 
     num_envs: int = 8
     num_workers: int = 4
-    context: Literal["forkserver", "spawn", "fork"] = "forkserver"
+    context: StartMethod = "forkserver"
 
 
 @dataclass(frozen=True, kw_only=True)

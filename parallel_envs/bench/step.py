@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from parallel_envs.bench.contestants import Backend, Contestant, InProcess, Ours, StartMethod
+from parallel_envs.bench.contestants import Backend, Contestant, InProcess, Ours
 from parallel_envs.bench.envs import EnvChoice
 from parallel_envs.bench.measure import Series, Slice, Spread, Tell, paired_ratio, spread
 from parallel_envs.bench.peers import PEERS
 from parallel_envs.bench.turns import Pace, make_workload, rates_of, run_in_turns
+from parallel_envs.choices import StartMethod
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,17 +15,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from parallel_envs.bench.busy_agents import BusyAgents
 from parallel_envs.bench.measure import Series, Spread, Tell, interleave, spread
 from parallel_envs.bench.plan import BenchPlan
 from parallel_envs.bench.polling_scheme import PollingScheme
 from parallel_envs.bench.report import Report
+from parallel_envs.choices import LearnIn, LoopMode, UpdateModeName
+from parallel_envs.fitting_tables import FittingTable
 from parallel_envs.spelling import hint
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ class TrainPlan(BenchPlan):
     rollout_length: int = 64
     minibatch_size: int = 128
     num_epochs: int = 4
-    update_mode: str = "sequential"
-    learn_in: str = "process"
+    update_mode: UpdateModeName = "sequential"
+    learn_in: LearnIn = "process"
     microseconds: float | None = None
     waits: bool = False
     ways: tuple[str, ...] = WAYS
@@ -160,7 +161,7 @@ def _loop(name: str, learners: IndependentLearners, plan: TrainPlan, closing: Ex
     from parallel_envs.learners.loops import LoopOptions, open_loop
 
     queue = 2 * plan.num_agents if name == FREE else None
-    options = LoopOptions(mode=name, learn_in=plan.learn_in, queue=queue)
+    options = LoopOptions(mode=cast(LoopMode, name), learn_in=plan.learn_in, queue=queue)
     return partial(_turn, closing.enter_context(open_loop(learners, options)), plan)
 
 
@@ -206,7 +207,7 @@ def _row(name: str, series: Series[Turn], first: Sequence[Turn]) -> TrainRow:
 
 def train_report(rows: Sequence[TrainRow], settings: Mapping[str, object], title: str) -> Report:
     """The rows as a table, with the bar under it."""
-    table = Table(title=title, title_justify="left")
+    table = FittingTable(title=title, title_justify="left")
     for heading in ("way to train", "steps/s", "time saved", "at best", "part of it", "quarters", "updates a rollout"):
         table.add_column(heading, justify="left" if heading == "way to train" else "right")
     for row in rows:
@@ -255,7 +256,7 @@ def train(
     plan = TrainPlan(
         num_agents=agents,
         num_envs=envs,
-        update_mode=update_mode,
+        update_mode=cast(UpdateModeName, update_mode),
         microseconds=microseconds,
         waits=waits,
         rollouts=rollouts,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from parallel_envs.choices import Recorded
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from parallel_envs.evaluation.recording import Video
 
 Format = Literal["table", "json", "csv", "yaml"]
-Which = Literal["best", "worst", "median", "all"]
 
 _SUFFIXES: dict[str, Format] = {".json": "json", ".csv": "csv", ".yaml": "yaml", ".yml": "yaml", ".txt": "table"}
 _FILE_WIDTH = 132
@@ -34,11 +35,10 @@ def show(result: EvaluationResult, format: Format) -> None:  # noqa: A002  # wha
 
 
 def console() -> Console:
-    """Of stdout; in full width if that is no terminal."""
-    from rich.console import Console as RichConsole
+    """Of stdout; in full width if that is no terminal, and COLUMNS says nothing else."""
+    from parallel_envs.fitting_tables import stdout_console
 
-    found = RichConsole()
-    return found if found.is_terminal else RichConsole(width=_FILE_WIDTH)
+    return stdout_console(_FILE_WIDTH)
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Deliveries:
 
     output: Path | None
     save_episodes: Path | None
-    record: Which | None
+    record: Recorded | None
     videos: Path
     complete: bool = True
     """Whether all could be made."""

@@ -8,20 +8,18 @@ import shlex
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from typer.core import TyperCommand
 
-from parallel_envs.cli.deliveries import Deliveries, Format, Which, show
+from parallel_envs.choices import Recorded, Strategy, Turns
+from parallel_envs.cli.deliveries import Deliveries, Format, show
 from parallel_envs.cli.mistakes import plain_errors
 
 if TYPE_CHECKING:
     from parallel_envs.evaluation import Candidate, EvaluationResult, Mission
 
-# The names in `wrappers.STRATEGIES`, whose import takes longer than --help may.
-Strategy = Literal["auto", "sequential", "thread", "process", "batch", "gpu"]
-Turns = Literal["simultaneous", "sequential"]
 
 _INTERRUPTED = 130  # what shells expect of a program that Ctrl-C has ended
 _NO_LIMIT = 0.0
@@ -195,7 +193,7 @@ def evaluate(
         ),
     ] = None,
     record: Annotated[
-        Which | None,
+        Recorded | None,
         typer.Option(metavar="WHICH", help="Videos of each mission's best, worst or median episode, or of all."),
     ] = None,
     videos: Annotated[Path, typer.Option(metavar="DIR", help="Where videos go.")] = Path("videos"),

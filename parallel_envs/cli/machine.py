@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from parallel_envs import __version__
+from parallel_envs.choices import StartMethod
 from parallel_envs.cli.cgroups import Limits, limits
 
 DISTRIBUTIONS = (
@@ -67,7 +68,7 @@ class Machine:
     """Variables that change how numeric libraries and renderers work."""
 
 
-def look(start_methods: tuple[str, ...]) -> Machine:
+def look(start_methods: tuple[StartMethod, ...]) -> Machine:
     """Look at this machine, and start workers in each of these ways."""
     descriptors, most_descriptors = _limits("RLIMIT_NOFILE")
     processes, _ = _limits("RLIMIT_NPROC")
@@ -93,7 +94,7 @@ def look(start_methods: tuple[str, ...]) -> Machine:
     )
 
 
-def try_start_method(method: str) -> Trial:
+def try_start_method(method: StartMethod) -> Trial:
     """Start two workers, have each make an environment, and end them again."""
     import gymnasium
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from parallel_envs.cli.mistakes import plain_errors
+from parallel_envs.cli.setting_list import print_settings
 
 
 def train(
@@ -18,6 +19,10 @@ def train(
         list[str] | None,
         typer.Argument(metavar="CONFIG.yaml [key=value ...]", help="Settings, and those to replace: seed=3."),
     ] = None,
+    listed: Annotated[
+        bool,
+        typer.Option("--list", help="Show settings with type, default and meaning: run, env, parallel, ppo, dqn, sac."),
+    ] = False,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with the run in this folder.")] = None,
     trust: Annotated[
         list[str] | None,
@@ -31,11 +36,18 @@ def train(
     """Train independent learners as a settings file says. What comes of it is in the run's folder.
 
     Example: parallel-envs train examples/simple_spread.yaml seed=1 algorithm.learning_rate=0.001
+
+    Settings: parallel-envs train --list ppo
     """
-    config, overrides = _config_and_overrides(words or [])
     from parallel_envs.errors import MissingExtra, UntrustedName
     from parallel_envs.extras import require
 
+    if listed:
+        with plain_errors(MissingExtra):
+            require("Training", "torch")
+        print_settings(words or [])
+        return
+    config, overrides = _config_and_overrides(words or [])
     with plain_errors(MissingExtra):
         require("Training", "torch", "safetensors")
     from parallel_envs.learners.brain import Diverged, NothingLearnt

@@ -7,19 +7,18 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
+from parallel_envs.choices import Backend, StartMethod, words
 from parallel_envs.engine.child import ChildSettings
 from parallel_envs.engine.lines import CommonLines
 from parallel_envs.engine.local import SerialPool, ThreadPool
 from parallel_envs.engine.pool import WorkerPool
 from parallel_envs.engine.process import ProcessPool
-from parallel_envs.engine.worker_process import START_METHODS, StartMethod, WorkerProcess
+from parallel_envs.engine.worker_process import START_METHODS, WorkerProcess
 from parallel_envs.errors import WorkerStartError
 from parallel_envs.spelling import hint, is_one_of
 
-Backend = Literal["process", "thread", "serial", "auto"]
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
+BACKENDS: tuple[Backend, ...] = words(Backend)
 """`auto`: processes, or where none can be started threads, or where none of these can be started the caller."""
 
 
@@ -34,8 +33,8 @@ class PoolSettings:
     each that is restarted (None: the imports take as long as they take).
     """
 
-    backend: str = "process"
-    context: str | None = None
+    backend: Backend = "process"
+    context: StartMethod | None = None
     threads: int | None = 1
     affinity: Sequence[Sequence[int]] | None = None
     niceness: int = 0

@@ -8,8 +8,9 @@ import signal
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import NoReturn
 
+from parallel_envs.choices import StartMethod, words
 from parallel_envs.engine import keeper_client
 from parallel_envs.engine.channel import channel_pair
 from parallel_envs.engine.child import ChildEnds, ChildSettings, become_child, die_with_writer, leave, run_child
@@ -18,8 +19,7 @@ from parallel_envs.engine.keeper import Obituary
 from parallel_envs.engine.poller import readable
 from parallel_envs.errors import WorkerStartError
 
-StartMethod = Literal["forkserver", "spawn", "fork"]
-START_METHODS: tuple[StartMethod, ...] = ("forkserver", "spawn", "fork")
+START_METHODS: tuple[StartMethod, ...] = words(StartMethod)
 
 
 class WorkerProcess:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from parallel_envs.choices import Backend, StartMethod
 from parallel_envs.engine import HOST, Call, Failure, PoolSettings, Reply, Ticket, open_pool
 from parallel_envs.evaluation.blame import failure_of_death, timeout_failure
 from parallel_envs.evaluation.mistakes import BadEvaluation
@@ -73,13 +74,13 @@ class Crew:
     def __init__(
         self,
         jobs: int,
-        context: str | None,
+        context: StartMethod | None,
         preload: tuple[str, ...],
         make: Callable[[], Player],
         episode_timeout: float | None,
     ) -> None:
         self._make, self._timeout = make, episode_timeout
-        backend = "process" if jobs else "serial"
+        backend: Backend = "process" if jobs else "serial"
         modules = ("parallel_envs.evaluation.player", *preload)
         settings = PoolSettings(backend=backend, context=context, preload=modules, name="evaluation worker")
         self._pool = open_pool(max(jobs, 1), settings)

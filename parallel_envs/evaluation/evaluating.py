@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from parallel_envs.choices import StartMethod, Strategy
 from parallel_envs.engine import cores_here, line_outside, picklable, unpicklable_part
 from parallel_envs.errors import EpisodeFailed
 from parallel_envs.evaluation.candidates import Candidate, candidates_of
@@ -59,9 +60,9 @@ def evaluate(
     episodes: int = 10,
     *,
     seed: int = 42,
-    jobs: int | str = 0,
-    parallel_policy: bool | str = False,
-    strategy: str | Mapping[Any, str] | None = None,
+    jobs: int | Literal["auto"] = 0,
+    parallel_policy: bool | Strategy = False,
+    strategy: Strategy | Mapping[Any, Strategy] | None = None,
     num_agents: int | None = None,
     versus: bool = True,
     proportions: Sequence[float] | Mapping[str, float] | None = None,
@@ -74,7 +75,7 @@ def evaluate(
     strict: bool = False,
     resume: str | Path | EvaluationResult | None = None,
     save: str | Path | None = None,
-    context: str | None = None,
+    context: StartMethod | None = None,
     preload: Sequence[str] = (),
     progress: Progress | None = None,
     options: Mapping[str, Any] | None = None,
@@ -271,7 +272,7 @@ class _Plan:
     orders: Sequence[Order]
     settings: PlaySettings
     jobs: int
-    context: str | None
+    context: StartMethod | None
     preload: tuple[str, ...]
     strict: bool
     keep: Keep | None

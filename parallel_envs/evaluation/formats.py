@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 from pathlib import Path
@@ -66,6 +67,17 @@ def to_table(result: EvaluationResult, width: int = 120) -> str:
     for part in tables(result):
         console.print(part)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+
+
+def to_html(result: EvaluationResult) -> str:
+    """The same as HTML, for notebooks."""
+    from parallel_envs.evaluation.tables import figures_of, remarks
+
+    heads, rows = figures_of(result)
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    told = "".join(f"<pre>{html.escape(text.plain)}</pre>" for text in remarks(result))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{told}"
 
 
 def from_json(path: str | Path) -> EvaluationResult:

@@ -17,10 +17,11 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from parallel_envs.choices import Turns
 from parallel_envs.env_files import absolute
 from parallel_envs.evaluation.mission_names import check_known, nearest
 from parallel_envs.evaluation.missions import Mission
@@ -39,7 +40,7 @@ class MissionBlock(_Strict):
 
     env: str
     kwargs: dict[str, Any] = {}
-    turns: Literal["simultaneous", "sequential"] = "simultaneous"
+    turns: Turns = "simultaneous"
     variants: dict[str, dict[str, Any]] = {}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.choices import Turns
 from parallel_envs.env_files import absolute
 from parallel_envs.evaluation.generators import seeded_globally
 from parallel_envs.evaluation.grids import Grid, is_config
@@ -45,7 +46,7 @@ class Mission:
     name: str
     env: str | Callable[..., Any]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    turns: str = "simultaneous"
+    turns: Turns = "simultaneous"
 
     def __post_init__(self) -> None:
         if not is_one_of(self.turns, TURNS):

@@ -15,10 +15,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
+from parallel_envs.choices import Backend, Recorded, words
 from parallel_envs.engine import HOST, Call, Failure, PoolSettings, WorkerPool, open_pool
 from parallel_envs.evaluation.candidates import Candidate, candidates_of
 from parallel_envs.evaluation.checkpoints import holding
@@ -37,8 +38,7 @@ from parallel_envs.files import private_folder
 from parallel_envs.spelling import hint
 from parallel_envs.vector.registry import Registrations
 
-Which = Literal["best", "worst", "median", "all"]
-WHICH: tuple[Which, ...] = get_args(Which)
+WHICH: tuple[Recorded, ...] = words(Recorded)
 
 _FRAMES_PER_SECOND = 30.0  # where the environment does not say
 
@@ -70,7 +70,7 @@ def check_can_record(which: str) -> None:
         raise BadEvaluation(f"Videos need moviepy, which is not installed: {install_line('moviepy')}.")
 
 
-def chosen(result: EvaluationResult, which: Which) -> list[EpisodeRecord]:
+def chosen(result: EvaluationResult, which: Recorded) -> list[EpisodeRecord]:
     """Of each mission the episode with the best, worst or median score (the lower of two), or all of them; of each
     policy's, where policies played one by one.
 
@@ -89,11 +89,11 @@ def record_videos(
     result: EvaluationResult,
     missions: Any,
     policies: Any,
-    which: Which,
+    which: Recorded,
     folder: str | Path,
     *,
     proportions: Sequence[float] | Mapping[str, float] | None = None,
-    backend: str = "process",
+    backend: Backend = "process",
     trust: Sequence[str] = (),
 ) -> Iterator[Video]:
     """Film the chosen episodes, one at a time.
@@ -103,7 +103,7 @@ def record_videos(
         missions: As `evaluate` was given them.
         policies: The same. Of a training run the checkpoint that was evaluated is taken: if it is gone or has changed,
             that is a BadEvaluation.
-        which: Which episodes.
+        which: Recorded episodes.
         folder: Where the videos go, named by mission and number.
         proportions: As `evaluate` was given them.
         backend: Where to play: "process", or "serial" for what cannot travel.

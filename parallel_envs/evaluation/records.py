@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,9 +125,11 @@ def _mean(values: Any) -> float:
     return sum(numbers) / len(numbers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EvaluationResult:
     """All episodes, in the order of the work: mission by mission as they were given, each from episode 0 up.
+
+    `print(result)` shows its table, as wide as the terminal; so does a notebook.
 
     Args:
         episodes: Those that were played.
@@ -150,6 +153,21 @@ class EvaluationResult:
     options: Mapping[str, Any] = field(default_factory=dict, compare=False)
     strategies: Mapping[str, Mapping[Agent, str]] = field(default_factory=dict, compare=False)
     why: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def __str__(self) -> str:
+        return self.to_table(width=shutil.get_terminal_size().columns).rstrip("\n")
+
+    def __repr__(self) -> str:
+        parts = [f"{len(self.episodes)} episodes", f"{len(self.missions)} missions", f"{len(self.policies)} policies"]
+        counts = ("failed", len(self.failures)), ("missing", len(self.missing))
+        told = [*parts, *(f"{number} {what}" for what, number in counts if number)]
+        return f"<EvaluationResult: {', '.join(told)}{', interrupted' if self.interrupted else ''}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from parallel_envs.evaluation.formats import to_html
+
+        return to_html(self)
 
     @property
     def failures(self) -> tuple[EpisodeRecord, ...]:
@@ -193,11 +211,11 @@ class EvaluationResult:
 
         return _written(to_csv(self), path)
 
-    def to_table(self) -> str:
-        """Missions and policies as tables to read."""
+    def to_table(self, width: int = 120) -> str:
+        """Missions and policies as tables to read, at most so many columns wide."""
         from parallel_envs.evaluation.formats import to_table
 
-        return to_table(self)
+        return to_table(self, width)
 
     @classmethod
     def from_json(cls, path: str | Path) -> EvaluationResult:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from parallel_envs.choices import Strategy, words
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.spelling import hint, is_one_of
-from parallel_envs.wrappers import STRATEGIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +32,10 @@ class PlaySettings:
         for name in ("action_timeout", "lateness_budget", "episode_timeout"):
             _check_seconds(name, getattr(self, name))
         check_whole("max_steps", self.max_steps, least=1)
-        if self.strategy not in STRATEGIES:
+        if self.strategy not in words(Strategy):
             raise BadEvaluation(
-                f"parallel_policy={self.strategy!r} is unknown. Choose True, False or one of {', '.join(STRATEGIES)}."
-                f"{hint(self.strategy, STRATEGIES)}"
+                f"parallel_policy={self.strategy!r} is unknown. Choose True, False or one of "
+                f"{', '.join(words(Strategy))}.{hint(self.strategy, words(Strategy))}"
             )
 
     def strategy_of(self, agent: Any) -> str:
@@ -78,10 +78,10 @@ def strategies_of(parallel_policy: Any, strategy: Any) -> tuple[str, dict[str, s
         raise BadEvaluation(f"strategy={strategy!r} is neither a name nor a dict of names by agent.")
     named = {str(agent): name for agent, name in strategy.items()}
     for agent, name in named.items():
-        if not is_one_of(name, STRATEGIES):
+        if not is_one_of(name, words(Strategy)):
             raise BadEvaluation(
-                f"strategy={name!r} of the agent {agent!r} is unknown. Choose one of {', '.join(STRATEGIES)}."
-                f"{hint(name, STRATEGIES)}"
+                f"strategy={name!r} of the agent {agent!r} is unknown. Choose one of {', '.join(words(Strategy))}."
+                f"{hint(name, words(Strategy))}"
             )
     return everyone, named
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.markup import escape
@@ -24,9 +24,11 @@ from parallel_envs.evaluation.statistics import (
     per_mission_and_policy,
     per_policy,
 )
+from parallel_envs.fitting_tables import FittingTable
 
+_NUM_NAMES = 2  # columns: of the mission and of the policy
 _COLUMNS = ("n", "return per agent", "IQM", "95 %", "success", "failed")
-_LEAST_WIDTH = 10  # of names, on a narrow terminal
+_MOST_HEADERS = 30  # letters of the policies' names that may head columns, together
 _MOST_FAILURES = 5  # kinds of failure that are told one by one
 _MOST_DECIMALS = 6
 _MOST_TEXT = 200  # letters of an error's text
@@ -35,6 +37,11 @@ _MOST_TEXT = 200  # letters of an error's text
 def tables(result: EvaluationResult) -> Iterator[RenderableType]:
     """A table with a row for each policy in each mission, and below it what failed or is missing."""
     yield _figures(result)
+    yield from remarks(result)
+
+
+def remarks(result: EvaluationResult) -> Iterator[Text]:
+    """What is to be said below the table: what failed, was late or is missing."""
     if result.failures:
         yield _failures(result)
     if any(record.mixed for record in result.episodes):
@@ -64,30 +71,31 @@ def _strategy_line(result: EvaluationResult, mission: str) -> str:
     return f"Strategies in {mission}: {told}." + (f" {why}" if why else "")
 
 
-def _figures(result: EvaluationResult) -> Table:
-    table = Table()
-    for name, held in (("mission", result.missions), ("policy", result.policies)):
-        longest = max(map(len, [name, *held]))
-        table.add_column(name, overflow="fold", min_width=min(longest, _LEAST_WIDTH))
+def figures_of(result: EvaluationResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The names of the columns, and the rows: mission, policy, figures."""
     is_late = any(record.late for record in result.episodes)
-    for name in (*_COLUMNS, "late") if is_late else _COLUMNS:
-        table.add_column(name, justify="right", overflow="fold")
-    for mission, policy, summary, ends_section in _rows(result):
-        late = (str(summary.late),) if is_late else ()
-        table.add_row(
-            escape(mission),
-            escape(f"{policy} (mixed)" if policy and summary.mixed else policy),
-            *_cells(summary),
-            *late,
-            end_section=ends_section,
-        )
+    heads = ("mission", "policy", *_COLUMNS, *(("late",) if is_late else ()))
+    late = [(str(summary.late),) if is_late else () for _, _, summary, _ in _rows(result)]
+    rows = [
+        (mission, f"{policy} (mixed)" if policy and summary.mixed else policy, *_cells(summary))
+        for mission, policy, summary, _ in _rows(result)
+    ]
+    return heads, [(*row, *more) for row, more in zip(rows, late, strict=True)]
+
+
+def _figures(result: EvaluationResult) -> Table:
+    table, (heads, rows) = FittingTable(), figures_of(result)
+    for place, name in enumerate(heads):
+        table.add_column(name, justify="left" if place < _NUM_NAMES else "right")
+    for row, (_, _, _, ends_section) in zip(rows, _rows(result), strict=True):
+        table.add_row(*map(escape, row), end_section=ends_section)
     return table
 
 
 def comparison_table(comparisons: Mapping[str, Comparison]) -> Table:
     """A row for each comparison, by its name."""
-    table = Table()
-    table.add_column("", overflow="fold")
+    table = FittingTable()
+    table.add_column("mission")
     for name in ("n", "difference", "95 %", "better", "equal", "worse", "p"):
         table.add_column(name, justify="right")
     for name, found in comparisons.items():
@@ -104,17 +112,26 @@ def comparison_table(comparisons: Mapping[str, Comparison]) -> Table:
 
 def cross_play_table(found: CrossPlay, ratings: Mapping[str, Rating]) -> Table:
     """What the policy of a row got beside that of a column, and the row's rating."""
-    table = Table()
-    table.add_column("beside", overflow="fold")
+    table = FittingTable()
+    table.add_column("beside")
+    numbers = _numbers(found.policies)
     for policy in found.policies:
-        table.add_column(escape(policy), justify="right", overflow="fold")
+        table.add_column(numbers.get(policy, escape(policy)), justify="right")
     table.add_column("Elo", justify="right")
     table.add_column("95 %", justify="right")
     for policy, returns in zip(found.policies, found.returns, strict=True):
         rating = ratings.get(policy)
         elo = ("-", "-") if rating is None else (number(rating.elo), _interval(rating.interval))
-        table.add_row(escape(policy), *map(number, returns), *elo)
+        named = f"{numbers[policy]}: {policy}" if policy in numbers else policy
+        table.add_row(escape(named), *map(number, returns), *elo)
     return table
+
+
+def _numbers(policies: Sequence[str]) -> dict[str, str]:
+    """What columns are headed with where the policies' names are too long for that; empty where they are not."""
+    if sum(map(len, policies)) <= _MOST_HEADERS:
+        return {}
+    return {policy: f"#{place}" for place, policy in enumerate(policies, 1)}
 
 
 def _interval(interval: Interval | None) -> str:
@@ -175,7 +192,7 @@ def number(value: float | None) -> str:
     return f"{value:.0f}" if 1_000 <= abs(value) < 1e7 else f"{value:.4g}"
 
 
-def _failures(result: EvaluationResult) -> RenderableType:
+def _failures(result: EvaluationResult) -> Text:
     """Failures of one kind in one line, the most frequent first, with an episode to look at."""
     kinds = Counter(_kind(record) for record in result.failures)
     first = {_kind(record): record for record in reversed(result.failures)}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from parallel_envs.choices import GroupFailure, GroupMode, StartMethod, Where, words
 from parallel_envs.groups.failures import BadSettings
 from parallel_envs.groups.scalars import Count, CountFromZero, Flag, Number, Seconds
-
-Where = Literal["auto", "process", "caller", "both"]
 
 
 class _Strict(BaseModel):
@@ -50,9 +49,9 @@ class ManagerBlock(_Strict):
     """Seconds that it may take to begin an episode."""
     start_timeout: Seconds | None = 600.0
     """Seconds that it may take to be made: to load its data, for instance."""
-    context: Literal["forkserver", "spawn", "fork"] | None = None
+    context: StartMethod | None = None
     """How worker processes are started. None: as is quickest and safe."""
-    on_failure: Literal["entry", "raise"] = "entry"
+    on_failure: GroupFailure = "entry"
     """What a broken environment is: an entry with a `failure`, or an exception when all others have been dealt with."""
     train: ModeBlock | None = None
     val: ModeBlock | None = None
@@ -107,7 +106,7 @@ class GroupsSettings(_Strict):
 
     def block(self, mode: str) -> ModeBlock:
         """The groups of a mode."""
-        if mode not in ("train", "val"):
+        if mode not in words(GroupMode):
             raise BadSettings(f"mode={mode!r} is unknown. Say 'train' or 'val'.")
         block: ModeBlock | None = getattr(self.es_manager, mode)
         if block is None:

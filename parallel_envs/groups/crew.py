@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from parallel_envs.choices import StartMethod
 from parallel_envs.engine import HOST, Call, PoolSettings, Reply, SharedBlock, WorkerPool, open_pool
 from parallel_envs.engine.completions import undisturbed
 from parallel_envs.errors import ClosedError, WorkerStartError
@@ -52,7 +53,7 @@ class Crew:
         tags: Mapping[int, str],
         recipes: Mapping[str, Recipe],
         limits: Limits,
-        context: str | None,
+        context: StartMethod | None,
         *,
         caller_works: bool,
         answered: Callable[[Job, Answers], None],
@@ -71,7 +72,7 @@ class Crew:
             self._settle_in(tuple(self._held))
             undo.pop_all()
 
-    def _start(self, context: str | None, undo: contextlib.ExitStack) -> None:
+    def _start(self, context: StartMethod | None, undo: contextlib.ExitStack) -> None:
         """Start the workers, each with its mailbox. `undo` is told how that is undone."""
         seconds = None if self._limits.start is None else max(self._limits.start, _LEAST_START_SECONDS)
         modules = ("parallel_envs.groups.shelf",)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_envs.choices import StartMethod
 from parallel_envs.engine import Unpicklable, dump_reply, line_outside, picklable, unpicklable_part
 from parallel_envs.errors import WorkerStartError
 from parallel_envs.groups.clock import Limits
@@ -62,7 +63,7 @@ class Homes:
         num_workers: int,
         caller_works: bool = False,
         limits: Limits,
-        context: str | None,
+        context: StartMethod | None,
         standing: Callable[[int], Standing],
     ) -> None:
         self._tags, self._standing = tags, standing

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from parallel_envs.choices import GroupMode
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import cores_here
 from parallel_envs.engine.completions import undisturbed
@@ -91,7 +92,7 @@ class EnvStateManager(ClosedAtExit):
     """
 
     @suggests_keywords
-    def __init__(self, config: Mapping[str, Any] | str | Path | GroupsSettings, mode: str = "train") -> None:
+    def __init__(self, config: Mapping[str, Any] | str | Path | GroupsSettings, mode: GroupMode = "train") -> None:
         from parallel_envs.groups.settings import read_settings
 
         self._closed = False

@@ -40,9 +40,13 @@ def _told(mistake: Mapping[str, Any]) -> str:
     if mistake["type"] == "missing":
         return f"`{name}` is missing."
     if mistake["type"] == "literal_error":
-        known = re.findall("'(.*?)'", mistake["ctx"]["expected"])
-        return f"`{name}: {mistake['input']!r}` is unknown. {advice(str(mistake['input']), known)}"
+        return _unknown_word(name, mistake)
     return f"`{name}: {mistake['input']!r}`: {_sentence(mistake['msg'])}"
+
+
+def _unknown_word(name: str, mistake: Mapping[str, Any]) -> str:
+    known = re.findall("'(.*?)'", mistake["ctx"]["expected"])
+    return f"`{name}: {mistake['input']!r}` is unknown. {advice(str(mistake['input']), known)}"
 
 
 def _right_place(word: str, mode: str) -> str | None:
@@ -92,6 +96,8 @@ def _of_config(mistake: Mapping[str, Any]) -> str:
     name = ".".join(map(str, mistake["loc"]))
     if mistake["type"] == "missing":
         return f"`{name}` is missing."
+    if mistake["type"] == "literal_error":
+        return _unknown_word(name, mistake)
     said = _sentence(mistake["msg"])
     if mistake["type"] == "dict_type" and isinstance(mistake["input"], list):
         said += f" Did you mean `{dict(enumerate(mistake['input']))}`?"

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from parallel_envs.choices import Where
 from parallel_envs.groups.failures import BadSettings
 from parallel_envs.spelling import advice, suggests_keywords
 
@@ -37,7 +38,7 @@ class EnvType:
     name: str
     factory: Callable[[Any], Any]
     config: type | None = None
-    where: str = "process"
+    where: Where = "process"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ class ImportPath:
 
 
 _ROOM = "parallel_envs.groups.envs"
-_READY = {  # name: (where its code is, its class, its config's class, where it lives)
+# By name: where its code is, its class, its config's class, where it lives.
+_READY: dict[str, tuple[str, str, str, Where]] = {
     "bandit": (f"{_ROOM}.bandit", "BanditEnv", "BanditConfig", "caller"),
     "countdown": (f"{_ROOM}.countdown", "CountdownEnv", "CountdownConfig", "caller"),
     "frozen_lake": (f"{_ROOM}.frozen_lake", "FrozenLakeEnv", "FrozenLakeConfig", "caller"),

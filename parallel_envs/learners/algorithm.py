@@ -32,6 +32,8 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
+from parallel_envs.choices import Activation, words
+from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.distributions import Head
 from parallel_envs.learners.features import Sight
 from parallel_envs.learners.fields import (
@@ -52,35 +54,37 @@ Batch = dict[str, Tensor]
 Metrics = dict[str, Tensor]
 
 
+@documents_fields
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig:
     """What all algorithms can be told."""
 
     learning_rate: float = 3e-4
-    """Of Adam."""
+    """Learning rate of Adam."""
     learning_rate_end: float | None = None
-    """To what it falls, evenly, over `learning_rate_updates` of the agent's updates. None: it stays what it is."""
+    """What the learning rate falls to, evenly, over `learning_rate_updates` of the agent's updates. None: it
+    stays what it is."""
     learning_rate_updates: int | None = None
-    """How many updates it takes to fall."""
+    """How many updates the learning rate takes to fall."""
     learning_rate_steady: int = 0
-    """How many updates there are before it begins to fall."""
+    """How many updates there are before the learning rate begins to fall."""
     adam_epsilon: float = 1e-5
     """Added to Adam's denominator."""
     max_grad_norm: float = 0.5
     """Gradients longer than this, over all of the agent's parameters, are shortened to it."""
     discount: float = 0.99
-    """What the next step's reward counts."""
+    """Discount factor: what the next step's reward counts."""
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers."""
-    activation: str = "tanh"
-    """Between them: "tanh" or "relu"."""
+    activation: Activation = "tanh"
+    """What stands between hidden layers."""
 
     def __post_init__(self) -> None:
         check_flags(self)
         check_sizes(self, "hidden")
         check_positive(self, "learning_rate", "adam_epsilon", "max_grad_norm")
         check_share(self, "discount")
-        check_choice(self, "activation", ("tanh", "relu"))
+        check_choice(self, "activation", words(Activation))
         if (self.learning_rate_end is None) is not (self.learning_rate_updates is None):
             raise ValueError(
                 f"{type(self).__name__} has learning_rate_end={self.learning_rate_end} and learning_rate_updates="

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from parallel_envs import standard_names
 from parallel_envs.learners.settings import BadSettings, TrainSettings, number_meant
-from parallel_envs.spelling import advice
+from parallel_envs.spelling import advice, hint
 
 Agent = Hashable
 
@@ -32,15 +34,52 @@ def algorithm_configs(settings: TrainSettings, agents: Iterable[Agent], kinds: M
     return configs
 
 
+def completed(settings: TrainSettings, kinds: Mapping[str, Any]) -> TrainSettings:
+    """The same settings, with all fields of the algorithms' configs in them, those that nobody has said too.
+
+    A run's folder holds these, so that a default that is another one later does not change what the folder describes.
+    An agent that learns by the common algorithm keeps what differs alone: the rest stands in `algorithm`.
+    """
+    common = _completed(settings, settings.algorithm, kinds)
+    own = {
+        agent: said if said.get("name", common.get("name")) == common.get("name") else _completed(settings, said, kinds)
+        for agent, said in settings.agents.items()
+    }
+    return settings.model_copy(update={"algorithm": common, "agents": own})
+
+
+def _completed(settings: TrainSettings, said: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """One block of an algorithm. A block that no agent reads may hold anything, and stays as it is."""
+    try:
+        config = read_config(_with_interval(settings, said, kinds), "algorithm", kinds)
+    except BadSettings:
+        return dict(said)
+    return described_config(config, said["name"])
+
+
+def described_config(config: Any, name: str) -> dict[str, Any]:
+    """All fields of a config, as `read_config` reads them from a file."""
+    values = dataclasses.asdict(config)
+    return {"name": name, **{field: _plain(value) for field, value in values.items()}}
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+
+
 def _config_of(settings: TrainSettings, agent: str, kinds: Mapping[str, Any]) -> Any:
     own, common = settings.agents.get(agent, {}), settings.algorithm
     where = f"agents.{agent}" if own else "algorithm"
     if own.get("name", common.get("name")) == common.get("name"):
         own = {**common, **own}  # another algorithm has other fields: there is nothing to take over
-    kind = kinds.get(str(own.get("name")))
-    if settings.train_interval and kind and "train_interval" in {field.name for field in dataclasses.fields(kind)}:
-        own = {"train_interval": settings.train_interval, **own}
-    return read_config(own, where, kinds, outside=TrainSettings.model_fields)
+    return read_config(_with_interval(settings, own, kinds), where, kinds, outside=TrainSettings.model_fields)
+
+
+def _with_interval(settings: TrainSettings, said: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of an algorithm, and the `train_interval` of all where it has one and says none."""
+    kind = kinds.get(str(said.get("name")))
+    common = {"train_interval": settings.train_interval} if settings.train_interval and kind else {}
+    return {**{name: value for name, value in common.items() if name in _fields(kind)}, **said}
 
 
 def _check_heeded(settings: TrainSettings, configs: Mapping[Agent, Any]) -> None:
@@ -77,7 +116,9 @@ def _told(mistake: Mapping[str, Any], where: str) -> str:
 
 
 def _meant(mistake: Mapping[str, Any]) -> str:
-    """How a list looks: a number alone is meant to be the only one in it."""
+    """The word that was meant; how a list looks: a number alone is meant to be the only one in it."""
+    if mistake["type"] == "literal_error":
+        return hint(mistake["input"], re.findall(r"'(\w+)'", mistake["ctx"]["expected"]))
     if mistake["type"] != "tuple_type":
         return ""
     given = mistake["input"]
@@ -96,13 +137,22 @@ def _check_names(
     known = typing.get_type_hints(kind)
     for name, value in given.items():
         if name not in _fields(kind):
-            others = [other for other, one in (kinds or {}).items() if name in _fields(one)]
-            elsewhere = f"It is a setting of {' and '.join(others)}: leave it out." if others else ""
-            if name in outside:
-                elsewhere = f"It is a setting of the run: write it as `{name}`, beside `algorithm`."
-            raise BadSettings(f"`{where}.{name}` is unknown. {elsewhere or advice(name, _fields(kind))}")
+            raise BadSettings(f"`{where}.{name}` is unknown. {_right_word(name, kind, kinds or {}, outside)}")
         if isinstance(value, Mapping) and dataclasses.is_dataclass(known[name]):
             _check_names(known[name], value, f"{where}.{name}")
+
+
+def _right_word(name: str, kind: Any, kinds: Mapping[str, Any], outside: Collection[str]) -> str:
+    """What was meant by an unknown setting: of the run, of this algorithm by another name, or of another algorithm."""
+    if standard := "" if name in outside else standard_names.told(name, _fields(kind)):
+        return standard
+    for ours in (name, *(one.ours for one in standard_names.meanings_elsewhere(name, ()))):
+        if ours in outside:
+            return f"It is a setting of the run: write it as `{ours}`, beside `algorithm`."
+        if others := [other for other, one in kinds.items() if ours in _fields(one)]:
+            return f"It is a setting of {' and '.join(others)}: leave it out."
+    reason = standard_names.ABSENT.get(name.lower())
+    return f"{reason}: leave it out." if reason else advice(name, _fields(kind))
 
 
 def _fields(kind: Any) -> set[str]:
@@ -111,8 +161,9 @@ def _fields(kind: Any) -> set[str]:
 
 def _numbers_meant(kind: Any, given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The same with numbers in the place of words that stand for them. BadSettings for flags in their place."""
-    known, meant = typing.get_type_hints(kind), dict(given)
-    for name in [name for name in given if known[name] not in (bool, str)]:
+    hints, meant = typing.get_type_hints(kind), dict(given)
+    worded = {name for name, one in hints.items() if one in (bool, str) or typing.get_origin(one) is Literal}
+    for name in [name for name in given if name not in worded]:
         try:
             value = given[name]
             meant[name] = [number_meant(one) for one in value] if isinstance(value, list) else number_meant(value)

@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import create_empty_array
 
+from parallel_envs.choices import OnDivergence, UpdateModeName, words
 from parallel_envs.learners.algorithm import Agent, AlgorithmConfig
-from parallel_envs.learners.updates import EITHER, MODES
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.spelling import unknown_keyword
 from parallel_envs.vector.arguments import check_count, choice
@@ -21,8 +21,8 @@ def check_options(envs: MultiAgentEnvManager, update_mode: str, on_divergence: s
     """Raise ValueError for what cannot be, TypeError for a number of workers that is none."""
     if not isinstance(envs, MultiAgentEnvManager):
         raise _not_a_manager(envs)
-    choice("update_mode", update_mode, [*MODES, *EITHER])
-    choice("on_divergence", on_divergence, ("skip", "raise"))
+    choice("update_mode", update_mode, words(UpdateModeName))
+    choice("on_divergence", on_divergence, words(OnDivergence))
     if workers is not None:
         check_count("workers", workers)
     if envs.metadata.get("autoreset_mode") is not AutoresetMode.NEXT_STEP:
@@ -49,7 +49,7 @@ def _not_a_manager(given: object) -> TypeError:
 
 def check_words(how: Mapping[str, Any], options: type) -> None:
     """Raise TypeError for a word that `train` does not know, and name the one most like it."""
-    known = ["on_update", *(field.name for field in dataclasses.fields(options))]
+    known = ["total_steps", "on_update", *(field.name for field in dataclasses.fields(options))]
     for name, value in how.items():
         if name not in known:
             raise unknown_keyword("train", name, value, known)

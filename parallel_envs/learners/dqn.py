@@ -21,6 +21,8 @@ import torch
 from gymnasium.spaces import Discrete, Space
 from torch import Tensor, nn
 
+from parallel_envs.choices import DqnNetwork, Sampler, words
+from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan
 from parallel_envs.learners.distributions import EpsilonGreedy, Head, masked
 from parallel_envs.learners.fields import check_choice, check_layers, check_positive, check_share, check_whole
@@ -30,10 +32,14 @@ from parallel_envs.learners.replaying import ReplayConfig, follow, sampled
 from parallel_envs.spelling import suggests_keywords
 
 
+@documents_fields
 @suggests_keywords
 @dataclass(frozen=True, kw_only=True)
 class DQNConfig(ReplayConfig):
-    """Settings of DQN."""
+    """Settings of DQN.
+
+    Threads: any number may use one at once; nothing in it changes.
+    """
 
     double: bool = True
     """The network chooses the next action, its slow copy only values it."""
@@ -44,20 +50,21 @@ class DQNConfig(ReplayConfig):
     leniency: float = 0.0
     """Probability that an error below 0 is forgiven, at the beginning. Above 0: lenient learning."""
     leniency_decay: float = 0.999
-    """What is left of it after each update."""
+    """What is left of `leniency` after each update."""
     epsilon_start: float = 1.0
-    """Share of random actions at the beginning ..."""
+    """Share of random actions at the beginning."""
     epsilon_end: float = 0.05
-    """... and from the end of exploration on."""
+    """Share of random actions from the end of exploration on."""
     exploration_steps: int = 10_000
-    """Steps from the one to the other."""
+    """Steps over which the share of random actions falls from `epsilon_start` to `epsilon_end`."""
     prioritized: float = 0.0
     """How much what a step taught last time decides how often it is drawn (Schaul et al. 2016). 0: all alike."""
     prioritized_correction: float = 0.4
-    """How much of the bias that this brings is taken back by weights. 1: all."""
-    sampler: str = "tree"
-    """What draws so: "tree", whose draws can be repeated, or "cpprb" (extra `replay`), whose draws cannot."""
-    network: str = "mlp"
+    """How much of the bias that `prioritized` brings is taken back by weights. 1: all."""
+    sampler: Sampler = "tree"
+    """What draws by priorities: "tree", whose draws can be repeated, or "cpprb" (extra `replay`), whose
+    draws cannot."""
+    network: DqnNetwork = "mlp"
     """"mlp", or "cnn" for pictures."""
 
     def __post_init__(self) -> None:
@@ -67,13 +74,13 @@ class DQNConfig(ReplayConfig):
         check_layers(self)
         check_share(self, "hysteresis", "leniency", "leniency_decay", "epsilon_start", "epsilon_end")
         check_share(self, "prioritized", "prioritized_correction")
-        check_choice(self, "sampler", ("tree", "cpprb"))
+        check_choice(self, "sampler", words(Sampler))
         if self.sampler != "tree" and not self.prioritized:
             raise ValueError(
                 f"{type(self).__name__}.sampler={self.sampler!r} draws by priorities, and prioritized=0 has none. Give "
                 "prioritized=0.6, or leave sampler out."
             )
-        check_choice(self, "network", ("mlp", "cnn"))
+        check_choice(self, "network", words(DqnNetwork))
 
 
 class QNetwork(nn.Module):

@@ -18,11 +18,12 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from parallel_envs.choices import OnDivergence, Strategy, UpdateModeName
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.algorithm import Agent, AlgorithmConfig
@@ -51,6 +52,7 @@ from parallel_envs.wrappers import WrappedMultiAgentPolicy
 
 if TYPE_CHECKING:
     from parallel_envs.learners.loops import Loop, LoopReport
+    from parallel_envs.learners.loops.options import LoopWords
 
 _log = logging.getLogger(__name__)
 
@@ -103,12 +105,12 @@ class IndependentLearners(ClosedAtExit):
         envs: MultiAgentEnvManager,
         config: AlgorithmConfig | Mapping[Agent, AlgorithmConfig],
         *,
-        update_mode: str = "fused",
+        update_mode: UpdateModeName = "fused",
         seed: int = 0,
-        strategy: str | Mapping[Agent, str] = "batch",
+        strategy: Strategy | Mapping[Agent, Strategy] = "batch",
         workers: int | None = None,
         update_timeout: float | None = UPDATE_TIMEOUT,
-        on_divergence: str = "skip",
+        on_divergence: OnDivergence = "skip",
         parallel: Mapping[str, Any] | None = None,
     ) -> None:
         self._guard = CallGuard("IndependentLearners")
@@ -292,7 +294,7 @@ class IndependentLearners(ClosedAtExit):
             raise Diverged.of(diverged)
 
     @one_thread
-    def train(self, total_steps: int, on_update: Watcher | None = None, **how: Any) -> LoopReport:
+    def train(self, total_steps: int, on_update: Watcher | None = None, **how: Unpack[LoopWords]) -> LoopReport:
         """Go on for so many steps of environments (all rows together), learning whenever it is time.
 
         Args:

@@ -21,6 +21,8 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor, nn
 
+from parallel_envs.choices import PpoNetwork, words
+from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.advantages import advantages_and_returns, discounted_sums
 from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig, Array, Batch, Metrics, Plan, mean_over
 from parallel_envs.learners.distributions import ClippedGaussian, Head, stochastic_head
@@ -52,10 +54,14 @@ from parallel_envs.spelling import suggests_keywords
 POLICY_GAIN = 0.01  # the last layer of the policy: it begins undecided
 
 
+@documents_fields
 @suggests_keywords
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(AlgorithmConfig):
-    """Settings of PPO. Sizes count the agent's own rows: `rollout_length` steps of each environment make a batch."""
+    """Settings of PPO. Sizes count the agent's own rows: `rollout_length` steps of each environment make a batch.
+
+    Threads: any number may use one at once; nothing in it changes.
+    """
 
     rollout_length: int = 128
     """Steps of each environment between two updates."""
@@ -64,13 +70,14 @@ class PPOConfig(AlgorithmConfig):
     num_epochs: int = 4
     """How often an update goes through its batch."""
     gae_lambda: float = 0.95
-    """1: advantages from whole returns; 0: from one step and the value after it."""
+    """Lambda of generalised advantage estimates. 1: advantages from whole returns; 0: from one step and the value
+    after it."""
     clip_range: float = 0.2
     """How far the ratio of new to old probabilities may move before the surrogate is flat."""
     value_weight: float = 0.5
-    """What the error of the values counts in the loss."""
+    """Weight of the values' error in the loss (half the mean of its square)."""
     entropy_weight: float = 0.01
-    """What indecision earns."""
+    """Weight of the entropy in the loss: what indecision earns."""
     normalize_advantages: bool = True
     """Advantages of a batch to mean 0 and standard deviation 1."""
     normalize_observations: bool = False
@@ -84,7 +91,7 @@ class PPOConfig(AlgorithmConfig):
     policy_gain: float = POLICY_GAIN
     """How decided the policy begins: what the weights of its last layer are multiplied by. That of Huang et al. 2022
     begins undecided. One who is to speak to others is better understood with about 1: it begins with a dialect."""
-    network: str = "mlp"
+    network: PpoNetwork = "mlp"
     """"mlp"; "cnn" for pictures; "gru" for a memory."""
     memory_size: int = 64
     """Numbers that the "gru" remembers."""
@@ -94,7 +101,7 @@ class PPOConfig(AlgorithmConfig):
         check_positive(self, "rollout_length", "minibatch_size", "num_epochs", "clip_range", "memory_size")
         check_positive(self, "policy_gain")
         check_share(self, "gae_lambda")
-        check_choice(self, "network", ("mlp", "cnn", "gru"))
+        check_choice(self, "network", words(PpoNetwork))
         check_whole(self, "rollout_length", "minibatch_size", "num_epochs", "memory_size")
         check_not_negative(self, "value_weight", "entropy_weight")
         if self.network != "mlp":

@@ -9,19 +9,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parallel_envs.choices import Activation
+from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig, Plan
 from parallel_envs.learners.fields import check_not_negative, check_positive, check_share, check_whole
 from parallel_envs.learners.parameters import Strip
 
 
+@documents_fields
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig(AlgorithmConfig):
     """Settings that they share. Steps are those of the agent's environments together."""
 
     max_grad_norm: float = 10.0
     """Gradients longer than this are shortened to it."""
-    activation: str = "relu"
-    """Between hidden layers: "tanh" or "relu"."""
+    activation: Activation = "relu"
+    """What stands between hidden layers."""
     buffer_size: int = 50_000
     """Steps that are remembered."""
     learning_starts: int = 1_000
@@ -33,11 +36,11 @@ class ReplayConfig(AlgorithmConfig):
     batch_size: int = 64
     """Steps of a minibatch."""
     target_rate: float = 0.005
-    """How far the slow copy goes towards the network each time (1: all the way)."""
+    """How far the target network goes towards the network each time (1: all the way)."""
     target_interval: int = 1
-    """Steps of Adam between two times."""
+    """Steps of Adam between two moves of the target network."""
     num_steps: int = 1
-    """Rewards of so many steps are summed up before a value is taken for the rest."""
+    """n of n-step returns: rewards of so many steps are summed up before a value is taken for the rest."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from parallel_envs.learners.algorithm_settings import completed
+from parallel_envs.learners.learner import configs_by_name
 from parallel_envs.learners.runs import newest_checkpoint, settings_of
 from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings
 from parallel_envs.trust import TUPLE_AGENTS, check_env
@@ -59,7 +61,7 @@ def _check_same(settings: TrainSettings, stored: TrainSettings, folder: str | Pa
     named = settings.folder
     if named not in (None, stored.folder) and Path(named).resolve() != Path(folder).resolve():
         raise BadSettings(f"`folder: {named}` is not {folder}, where the run is. Move it there, or leave `folder` out.")
-    own, other = settings.described(), stored.described()
+    own, other = (completed(one, configs_by_name()).described() for one in (settings, stored))
     changed = sorted(name for name in own if own[name] != other[name] and name not in MAY_CHANGE)
     if changed:
         raise BadSettings(

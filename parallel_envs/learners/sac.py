@@ -18,6 +18,7 @@ import torch
 from gymnasium.spaces import Box, Space
 from torch import Tensor, nn
 
+from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan, mean_over
 from parallel_envs.learners.distributions import Head, SquashedGaussian
 from parallel_envs.learners.fields import check_number, check_positive
@@ -27,17 +28,21 @@ from parallel_envs.learners.replaying import ReplayConfig, follow, sampled
 from parallel_envs.spelling import suggests_keywords
 
 
+@documents_fields
 @suggests_keywords
 @dataclass(frozen=True, kw_only=True)
 class SACConfig(ReplayConfig):
-    """Settings of SAC."""
+    """Settings of SAC.
+
+    Threads: any number may use one at once; nothing in it changes.
+    """
 
     train_interval: int = 1
     """Steps of each environment between two updates."""
     batch_size: int = 256
     """Steps of a minibatch."""
     temperature: float = 0.2
-    """What indecision earns at the beginning."""
+    """Weight of the entropy at the beginning; it is learnt from then on."""
     target_entropy: float | None = None
     """How undecided the policy is to stay. None: minus the number of action dimensions."""
 

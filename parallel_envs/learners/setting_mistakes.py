@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from parallel_envs import spelling
+from parallel_envs import spelling, standard_names
 
 
 def told(mistake: Mapping[str, Any], known: Collection[str]) -> str:
@@ -25,10 +25,22 @@ def _right_word(name: str, known: Collection[str], owners: Mapping[str, Collecti
     """`owners`: settings of algorithms, and of which, that stand one level below."""
     if name in owners:
         return f"It is a setting of {', '.join(owners[name])}: write it as `algorithm.{name}`."
+    if standard := standard_names.told(name, known) or _of_algorithms(name, owners):
+        return standard
     close = spelling.nearest(name, [*known, *owners])
     if close is not None and close not in known:
         return f"Did you mean `algorithm.{close}`?"
     return spelling.advice(name, known)
+
+
+def _of_algorithms(name: str, owners: Mapping[str, Collection[str]]) -> str:
+    """What a name of another package is called among the settings of algorithms; why there is none; or nothing."""
+    found = {one.ours: one.note for one in standard_names.meanings_elsewhere(name, ()) if one.ours in owners}
+    if not found:
+        reason = standard_names.ABSENT.get(name.lower())
+        return f"{reason}: leave it out." if reason and owners else ""
+    places = " or ".join(f"`algorithm.{ours}` ({', '.join(owners[ours])})" for ours in found)
+    return " ".join([f"It is called {places} here.", *filter(None, dict.fromkeys(found.values()))])
 
 
 def _owners() -> dict[str, list[str]]:

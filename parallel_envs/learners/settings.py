@@ -19,17 +19,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from parallel_envs.choices import (
+    Backend,
+    LearnIn,
+    LoopMode,
+    OnDivergence,
+    OnFailure,
+    ScheduleName,
+    Strategy,
+    UpdateModeName,
+)
 from parallel_envs.env_files import absolute
 from parallel_envs.learners.setting_mistakes import told
 from parallel_envs.yaml_files import DEEPEST, settings_in, value_of
 from parallel_envs.yaml_files import BadSettings as BadSettings
-
-OnFailure = Literal["restart", "raise"]
-UpdateMode = Literal[
-    "sequential", "thread", "process", "fused", "auto", "fused_or_sequential", "fused_or_process", "fused_or_thread"
-]
-Strategy = Literal["sequential", "thread", "process", "batch", "gpu", "auto"]
-Backend = Literal["process", "thread", "serial", "auto"]
 
 
 def number_meant(value: Any) -> Any:
@@ -120,19 +123,24 @@ class ParallelBlock(_Strict):
         return "overlap" if self.async_learning else "sync"
 
 
-class TrainSettings(_Strict):
-    """All that a run depends on."""
+class EnvSettings(_Strict):
+    """The environments of a run, and what follows when they fail."""
 
     env: Annotated[str, AfterValidator(absolute)]
     """A PettingZoo module (`mpe2.simple_spread_v3`) or id (`sisl/pursuit-v5`), `package.module:factory`,
     `./file.py:Class`, or a Gymnasium id (`CartPole-v1`). The path of a file is made absolute here: it is looked for in
     the working folder, then beside the settings file."""
     env_kwargs: dict[str, Any] = {}
+    """Keyword arguments that the environment is made with."""
     turns: Annotated[Literal["simultaneous"], BeforeValidator(_simultaneous)] = "simultaneous"
     """Learners need all agents' actions at once."""
     num_envs: PositiveInt = 8
+    """How many environments are stepped at once."""
     num_workers: PositiveInt | None = None
+    """How many workers share them; null: one for each. Updates with `update_mode` "process" or "thread" have at most
+    as many."""
     backend: Backend = "process"
+    """Where environments run: worker processes, threads, or in the caller, one after another."""
     on_failure: OnFailure = "restart"
     """What to do when an environment raises or hangs, or its worker dies. "restart": the broken part is replaced, its
     episode is cut short, nothing is learnt across the gap, and the run goes on. "raise": the run ends with the error.
@@ -147,50 +155,60 @@ class TrainSettings(_Strict):
     max_restarts: PositiveInt = 10
     """How often each worker may be restarted within `restart_window` seconds. The next failure ends the run."""
     restart_window: PositiveFloat = 600.0
-    """Seconds in which a deadline ran out are not counted."""
+    """Seconds for which `max_restarts` counts. Those in which a deadline ran out are not counted."""
+
+
+class TrainSettings(EnvSettings):
+    """All that a run depends on."""
+
     total_steps: PositiveInt
     """Steps of environments, all rows together."""
     seed: NotNegative = 0
+    """All that is random in a run follows from it."""
     algorithm: dict[str, Any] = {"name": "ppo"}
     """`name`, and the fields of that algorithm's config."""
     agents: Annotated[dict[str, dict[str, Any]], BeforeValidator(_words)] = {}
     """By agent, what differs from `algorithm`; with another `name`, all of it."""
-    update_mode: UpdateMode = "fused"
-    """"fused_or_process" and so on are "fused" for agents of one kind with small networks and minibatches, else the
-    other. Runs of any mode but "auto" can be repeated to the bit. "auto" measures, so its runs can be repeated
-    up to rounding only. What it has chosen stands in the run's folder (`chosen.json`), and a run that is resumed behind
-    that goes on with it."""
+    update_mode: UpdateModeName = "fused"
+    """How the updates of several agents are run. "fused_or_process" and so on are "fused" for agents of one kind with
+    small networks and minibatches, else the other. Runs of any mode but "auto" can be repeated to the bit. "auto"
+    measures, so its runs can be repeated up to rounding only. What it has chosen stands in the run's folder
+    (`chosen.json`), and a run that is resumed behind that goes on with it."""
     update_timeout: PositiveFloat | None = 600.0
     """Seconds that a worker process has for a round of updates, after which it is replaced; null: as long as it
     takes."""
-    on_divergence: Literal["skip", "raise"] = "skip"
+    on_divergence: OnDivergence = "skip"
     """An agent's update that is not finite is undone, the agent named. "skip": the run goes on; "raise": it ends."""
     strategy: Strategy = "batch"
-    mode: Literal["sync", "overlap", "free"] = "sync"
+    """How the actions of several agents are computed; "batch": those of alike networks in one pass."""
+    mode: LoopMode = "sync"
     """"sync": collecting and learning take turns; "overlap": one beside the other, one update behind; "free": each as
-    fast as it can. `loops/options.py` says more, and what the next few mean."""
-    learn_in: Literal["process", "thread", "serial"] = "process"
+    fast as it can."""
+    learn_in: LearnIn = "process"
     queue: PositiveInt | None = None
     max_lag: NotNegative = 1
     updates_per_step: PositiveFloat | None = None
     vtrace: bool = False
-    schedule: Literal["round_robin", "most_data", "slowest"] = "round_robin"
+    schedule: ScheduleName = "round_robin"
     minibatch: tuple[PositiveInt, PositiveInt] | None = None
     worker_budget: PositiveInt | None = None
     """The most workers, those of environments and those that learn together."""
     train_interval: PositiveInt | None = None
     """For all agents whose algorithm has such a setting and who do not say it themselves."""
     folder: Path | None = None
-    """The run's own. None: a new one in `runs`."""
+    """Where the run keeps everything. None: a new folder in `runs`."""
     checkpoint_every: PositiveInt | None = None
     """Steps between checkpoints; None: a tenth of all. Episodes begin anew behind each, in a run that is resumed there
     and in one that is not: so both go on alike."""
     keep_checkpoints: PositiveInt = 3
+    """How many of the newest checkpoints stay in the folder."""
     log_every: PositiveInt | None = None
     """Steps between lines of metrics, which are means over these steps; None: a thousandth of all. Updates that are
     further apart have a line each."""
     tensorboard: bool = True
+    """Whether metrics are written for TensorBoard, too."""
     parallel: ParallelBlock | None = None
+    """Several of these settings in few words: `parallel-envs train --list parallel`."""
 
     def applied(self) -> TrainSettings:
         """The same with nothing left open: in the place of the block `parallel` stands what it means."""

@@ -22,12 +22,13 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
+from parallel_envs.learners.algorithm_settings import completed
 from parallel_envs.learners.averages import Averages
 from parallel_envs.learners.brain import NothingLearnt
 from parallel_envs.learners.checkpoints import BadCheckpoint, load_checkpoint
 from parallel_envs.learners.display import Display, Progress, display
 from parallel_envs.learners.independent import IndependentLearners
-from parallel_envs.learners.learner import ALGORITHMS
+from parallel_envs.learners.learner import ALGORITHMS, configs_by_name
 from parallel_envs.learners.loops import Loop, open_loop
 from parallel_envs.learners.loops.loop import Metrics
 from parallel_envs.learners.meta.architectures import AGENT
@@ -63,7 +64,7 @@ def begin(config: str | Path, overrides: Sequence[str] = ()) -> Path:
     with _shown() as console, learners_of(settings) as learners:
         algorithms = [ALGORITHMS[type(one.config)].name for one in learners.agents.values()]
         folder = settings.folder or new_folder_in_runs(settings.env, algorithms, settings.seed)
-        with Run.create(folder, settings.described(), seed=settings.seed, **_run_options(settings)) as run:
+        with Run.create(folder, _described(settings), seed=settings.seed, **_run_options(settings)) as run:
             train(learners, settings, run, console)
     return folder
 
@@ -108,7 +109,7 @@ def go_on(
             with run:
                 _load(learners, run, checkpoint)
                 _run_as_chosen(learners, run)
-                run.remember({**settings.described(), "folder": stored.described()["folder"]})
+                run.remember({**_described(settings), "folder": stored.described()["folder"]})
                 train(learners, settings, run, console)
     return Path(folder)
 
@@ -361,6 +362,11 @@ def _progress(learners: IndependentLearners, loop: Loop) -> Progress:
 
 
 # ---- settings --------------------------------------------------------------------------------------------------------
+
+
+def _described(settings: TrainSettings) -> dict[str, Any]:
+    """Everything that the run's folder is to tell, the defaults of its algorithms as well."""
+    return completed(settings, configs_by_name()).described()
 
 
 def _run_options(settings: TrainSettings) -> dict[str, Any]:

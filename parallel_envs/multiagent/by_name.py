@@ -15,6 +15,7 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.choices import Turns
 from parallel_envs.env_files import FileFactory, absolute, is_env_file
 from parallel_envs.env_ids import is_zoo_id, nearest_id, nearest_module, present_path, registered_kinds
 from parallel_envs.extras import advice_for, explained
@@ -32,7 +33,7 @@ _FORMS = (
 )
 
 
-def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: str = "simultaneous") -> Callable[[], Any]:
+def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: Turns = "simultaneous") -> Callable[[], Any]:
     """What makes the environment of this name, as a PettingZoo environment. Nothing is built yet.
 
     An id that both Gymnasium and PettingZoo have means Gymnasium's environment. `module:id` imports the module first,

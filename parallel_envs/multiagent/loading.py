@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium
 
+from parallel_envs.choices import Turns, words
 from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.env_ids import (
     modules_of,
@@ -29,7 +30,7 @@ from parallel_envs.multiagent.turns import TurnEnv
 from parallel_envs.spelling import hint, is_one_of
 from parallel_envs.vector.arguments import check_count
 
-TURNS = ("simultaneous", "sequential")
+TURNS: tuple[Turns, ...] = words(Turns)
 
 
 @dataclass(frozen=True)

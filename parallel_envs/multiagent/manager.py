@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from gymnasium.spaces import Space, Tuple
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from parallel_envs.choices import Turns
 from parallel_envs.errors import EnvError, WorkerDied
 from parallel_envs.multiagent.attendance import Attendance
 from parallel_envs.multiagent.beneath import ManagerBeneath
@@ -30,6 +31,7 @@ from parallel_envs.vector import ParallelEnvManager
 from parallel_envs.vector.arguments import Options, optional_wait, reset_wish, some_envs
 from parallel_envs.vector.failures import env_names
 from parallel_envs.vector.infos import add_info
+from parallel_envs.vector.manager import CommonOptions
 
 Named = dict[Agent, Any]
 Step = tuple[Named, Named, Named, Named, Infos]
@@ -84,14 +86,14 @@ class MultiAgentEnvManager(PassedOn):
         *,
         num_envs: int | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
-        turns: str = "simultaneous",
-        **options: Any,
+        turns: Turns = "simultaneous",
+        **options: Unpack[CommonOptions],
     ) -> None:
         _check_options(options)
         factories = joint_factories(env_fns, num_envs, turns, env_kwargs)
         self.turns = turns
-        if callable(options.get("task_setter")):
-            options["task_setter"] = TaskOfJoint(options["task_setter"])
+        if callable(setter := options.get("task_setter")):
+            options["task_setter"] = TaskOfJoint(setter)
         self.envs = ManagerBeneath(factories, **options)
         """The manager underneath: each environment with all its agents is one of its environments."""
         self._guard = self.envs._guard

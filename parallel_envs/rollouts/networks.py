@@ -21,6 +21,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, Space
 from torch import Tensor, nn
 
+from parallel_envs.choices import RecurrentCell, words
 from parallel_envs.policies import BatchPolicy, Rows
 from parallel_envs.torch_threads import one_torch_thread
 
@@ -44,9 +45,9 @@ class Mlp(nn.Module):
 class Recurrent(nn.Module):
     """A recurrent network. `forward(features, state)` gives the output and the next state: arrays with rows first."""
 
-    def __init__(self, num_in: int, num_out: int, hidden: int = 64, cell: str = "gru") -> None:
+    def __init__(self, num_in: int, num_out: int, hidden: int = 64, cell: RecurrentCell = "gru") -> None:
         super().__init__()
-        if cell not in ("gru", "lstm"):
+        if cell not in words(RecurrentCell):
             raise ValueError(f"cell={cell!r} is unknown. Use 'gru' or 'lstm'.")
         self.cell = (nn.GRUCell if cell == "gru" else nn.LSTMCell)(num_in, hidden)
         self.head = nn.Linear(hidden, num_out)
@@ -148,7 +149,11 @@ def markov_policy(
 
 
 def memory_policy(
-    observation_space: Space[Any], action_space: Space[Any], hidden: int = 64, cell: str = "gru", seed: int = 0
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    hidden: int = 64,
+    cell: RecurrentCell = "gru",
+    seed: int = 0,
 ) -> NetworkPolicy:
     """A recurrent actor and a recurrent critic."""
     num_in = _num_remembered(observation_space, action_space)
@@ -162,7 +167,7 @@ def memory_markov_policy(
     action_space: Space[Any],
     hidden: Sequence[int] = (64, 64),
     memory: int = 64,
-    cell: str = "gru",
+    cell: RecurrentCell = "gru",
     seed: int = 0,
 ) -> NetworkPolicy:
     """A feed-forward actor and a recurrent critic."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Space
 
+from parallel_envs.choices import Sampler
 from parallel_envs.extras import require
 from parallel_envs.rollouts.replay import ReplayBuffer, check_generator
 from parallel_envs.rollouts.ring import Indices
@@ -143,7 +144,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         *,
         alpha: float = 0.6,
         beta: float = 0.4,
-        sampler: Literal["tree", "cpprb"] = "tree",
+        sampler: Sampler = "tree",
         **options: Any,
     ) -> None:
         super().__init__(observation_space, action_space, capacity, num_rows, **options)

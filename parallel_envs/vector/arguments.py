@@ -16,6 +16,7 @@ import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
+from parallel_envs.choices import Autoreset, words
 from parallel_envs.engine import cores_here, unpicklable_part
 from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.env_ids import is_zoo_id, nearest_id
@@ -173,10 +174,10 @@ def choice(name: str, value: Any, choices: Iterable[str]) -> str:
     return str(value)
 
 
-def autoreset(mode: AutoresetMode | str) -> AutoresetMode:
+def autoreset(mode: AutoresetMode | Autoreset) -> AutoresetMode:
     if isinstance(mode, AutoresetMode):
         return mode
-    choice("autoreset_mode", mode, [known.value for known in AutoresetMode])
+    choice("autoreset_mode", mode, words(Autoreset))
     return AutoresetMode(mode)
 
 

@@ -8,7 +8,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from parallel_envs.choices import Autoreset, Backend, ObservationMode, OnFailure, StartMethod, words
 from parallel_envs.engine import BACKENDS, START_METHODS, Failure, PoolSettings, Ticket, settle
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords, unknown_keyword
@@ -39,6 +40,38 @@ from parallel_envs.vector.tasking import TaskBook, TaskSetter
 Batch = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]
 
 _STEPS_TO_SETTLE = 128  # enough to know how long a step takes, few enough to gain from it early
+
+
+class CommonOptions(TypedDict, total=False):
+    """The arguments of `ParallelEnvManager` that `MultiAgentEnvManager` passes on to it, with their types.
+
+    For editors and type checkers: `tests/test_choices.py` compares it with the signature.
+    """
+
+    shared_memory: bool | None
+    copy: bool
+    context: StartMethod | None
+    daemon: bool
+    num_workers: int | None
+    backend: Backend
+    autoreset_mode: AutoresetMode | Autoreset
+    threads_per_worker: int | None
+    cpu_affinity: Sequence[int] | Sequence[Sequence[int]] | Literal["auto"] | None
+    on_failure: OnFailure
+    step_timeout: float | None
+    reset_timeout: float | None
+    start_timeout: float | None
+    max_restarts: int
+    restart_window: float
+    task_source: TaskSource | None
+    task_setter: TaskSetter | None
+
+
+class VectorOptions(CommonOptions, total=False):
+    """The same with what only environments of one agent have."""
+
+    observation_mode: ObservationMode | Space[Any] | tuple[Space[Any], Space[Any]]
+
 
 _RESERVED = ("reset", "step", "close")
 
@@ -98,18 +131,18 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         env_fns: Sequence[arguments.EnvFactory] | str | EnvSpec,
         shared_memory: bool | None = None,
         copy: bool = True,
-        context: str | None = None,
+        context: StartMethod | None = None,
         daemon: bool = True,
         *,
         num_envs: int | None = None,
         num_workers: int | None = None,
-        backend: str = "process",
-        observation_mode: str | Space[Any] | tuple[Space[Any], Space[Any]] = "same",
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        backend: Backend = "process",
+        observation_mode: ObservationMode | Space[Any] | tuple[Space[Any], Space[Any]] = "same",
+        autoreset_mode: AutoresetMode | Autoreset = AutoresetMode.NEXT_STEP,
         threads_per_worker: int | None = 1,
-        cpu_affinity: Sequence[int] | Sequence[Sequence[int]] | str | None = "auto",
+        cpu_affinity: Sequence[int] | Sequence[Sequence[int]] | Literal["auto"] | None = "auto",
         env_kwargs: Mapping[str, Any] | None = None,
-        on_failure: str = "raise",
+        on_failure: OnFailure = "raise",
         step_timeout: float | None = None,
         reset_timeout: float | None = None,
         start_timeout: float | None = None,
@@ -128,7 +161,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         if threads_per_worker is not None:
             arguments.check_count("threads_per_worker", threads_per_worker)
         arguments.choice("backend", backend, BACKENDS)
-        self.on_failure = arguments.choice("on_failure", on_failure, ("raise", "restart"))
+        self.on_failure = arguments.choice("on_failure", on_failure, words(OnFailure))
         self.step_timeout = arguments.optional_seconds("step_timeout", step_timeout)
         self.reset_timeout = arguments.optional_seconds("reset_timeout", reset_timeout)
         arguments.check_count("max_restarts", max_restarts)
@@ -836,7 +869,7 @@ def _raise_failures(failures: Mapping[int, Failure], doing: str) -> None:
         raise env_error(failures, doing)
 
 
-def vector_entry_point(env_id: str, **settings: Any) -> Callable[..., ParallelEnvManager]:
+def vector_entry_point(env_id: str, **settings: Unpack[VectorOptions]) -> Callable[..., ParallelEnvManager]:
     """A `vector_entry_point` for `gymnasium.register`: `gymnasium.make_vec` then makes a `ParallelEnvManager`.
 
     `settings` are keyword arguments of the manager; those of `make_vec` go to the environments.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_envs.choices import Strategy, words
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import Unpicklable, line_outside
 from parallel_envs.errors import ClosedError, PolicyError
@@ -72,7 +73,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
     def __init__(
         self,
         policy: MultiAgentPolicy | Mapping[Agent, Any],
-        strategy: str | Mapping[Agent, str] = "sequential",
+        strategy: Strategy | Mapping[Agent, Strategy] = "sequential",
         *,
         workers: int | None = None,
         budget: PolicyPool | None = None,
@@ -361,10 +362,10 @@ def _of_these(wrapper: PerAgentWrapper, told: Mapping[Agent, Any]) -> dict[Agent
 
 def _check_strategy(strategy: Any, policy: Any) -> None:
     for name in strategy.values() if isinstance(strategy, Mapping) else (strategy,):
-        if not is_one_of(name, STRATEGIES):
+        if not is_one_of(name, words(Strategy)):
             raise ValueError(
-                f"strategy={name!r} is unknown. Choose one of {', '.join(map(repr, STRATEGIES))}."
-                f"{hint(name, STRATEGIES)}"
+                f"strategy={name!r} is unknown. Choose one of {', '.join(map(repr, words(Strategy)))}."
+                f"{hint(name, words(Strategy))}"
             )
     named = strategy if isinstance(strategy, Mapping) and isinstance(policy, Mapping) else ()
     if unknown := [agent for agent in named if agent not in policy]:

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Space
 
+from parallel_envs.choices import OnError, words
 from parallel_envs.engine import Failure
 from parallel_envs.spelling import hint, is_one_of, suggests_keywords
 from parallel_envs.wrappers.rows import Mask, spread, take_rows
 
 Agent = Any  # as in answers.py
-
-_ON_ERROR = ("raise", "default")
 
 
 @dataclass(slots=True)
@@ -36,6 +35,8 @@ class Tally:
 class Rules:
     """Deadlines, failures and checks.
 
+    Threads: any number may use one at once; nothing in it changes.
+
     Args:
         action_timeout: Seconds that a turn may take. Who has not answered by then gets the default action; a late
             answer is dropped. A policy in the caller cannot be interrupted: it is found to be late afterwards.
@@ -51,7 +52,7 @@ class Rules:
     action_timeout: float | None = None
     default_action: Any = None
     lateness_budget: float | None = None
-    on_error: str = "raise"
+    on_error: OnError = "raise"
     action_spaces: Mapping[Agent, Space[Any]] | Callable[[Any], Space[Any]] | None = None
 
     def __post_init__(self) -> None:
@@ -60,8 +61,8 @@ class Rules:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (is_number and 0.0 < value < float("inf")):
                 raise ValueError(f"{name}={value!r} is not a number of seconds. Give one above 0, or None.")
-        if not is_one_of(self.on_error, _ON_ERROR):
-            close = hint(self.on_error, _ON_ERROR)
+        if not is_one_of(self.on_error, words(OnError)):
+            close = hint(self.on_error, words(OnError))
             raise ValueError(f"on_error={self.on_error!r} is unknown. Choose 'raise' or 'default'.{close}")
         if self.lateness_budget is not None and self.action_timeout is None:
             raise ValueError("lateness_budget is never used up without action_timeout: nobody is late. Give both.")

@@ -461,7 +461,7 @@ def test_where_nothing_is_kept_that_is_told() -> None:
         (["--episods", "3"], "No such option: --episods"),
         (["--episodes", "0"], "greater than or equal to 1"),
         (["--jobs", "two"], "--jobs 'two' is neither a whole number from 0 up nor 'auto'."),
-        (["--parallel-policy", "fast"], "'fast' is not one of 'auto'"),
+        (["--parallel-policy", "fast"], "'fast' is not one of 'sequential'"),
         (
             ["--parallel-policy", "process", "-j", "1"],
             "Give --jobs 2 or more, or --jobs 0 to play the episodes in this",

@@ -6,8 +6,9 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
+from parallel_envs.choices import Backend, StartMethod
 from parallel_envs.engine import HOST, Failure, PoolSettings, Reply, Ticket, WorkerPool
 from parallel_envs.engine.poller import readable
 from tests.engine.hosted import Runner
@@ -22,8 +23,8 @@ SOON_SECONDS = 1.0
 def settings_of(kind: str, **settings: Any) -> PoolSettings:
     """Settings for workers of a kind: "serial", "thread", or a start method of processes."""
     if kind in ("serial", "thread"):
-        return PoolSettings(backend=kind, **settings)
-    return PoolSettings(context=kind, **settings)
+        return PoolSettings(backend=cast(Backend, kind), **settings)
+    return PoolSettings(context=cast(StartMethod, kind), **settings)
 
 
 def settled(pool: WorkerPool, ticket: Ticket) -> Ticket:

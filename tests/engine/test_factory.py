@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from parallel_envs.choices import Backend
 from parallel_envs.engine import BACKENDS, START_METHODS, PoolSettings, factory, open_pool
 from parallel_envs.errors import WorkerStartError
 from tests.engine.asking import host, run, value_of
@@ -41,7 +42,7 @@ def _raised_without_cores() -> type[Exception] | None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_pool_tells_its_backend(backend: str) -> None:
+def test_a_pool_tells_its_backend(backend: Backend) -> None:
     pool = open_pool(1, PoolSettings(backend=backend))
     assert pool.backend == ("process" if backend == "auto" else backend)
     assert value_of(pool, pool.ring(host(pool, Echo), 7)) == 7

@@ -107,7 +107,7 @@ def test_what_is_no_mission(given: Any, text: str) -> None:
 
 def test_turns_have_two_names() -> None:
     with pytest.raises(BadEvaluation, match="turns='all'"):
-        Mission(name="m", env="CartPole-v1", turns="all")
+        Mission(name="m", env="CartPole-v1", turns="all")  # type: ignore[arg-type]  # what this is about
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from parallel_envs.choices import Recorded
 from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Failure, evaluate, recording
 from parallel_envs.evaluation.recording import Video, chosen, record_videos
 
@@ -47,7 +48,7 @@ class Light(gymnasium.Env[Any, Any]):
         return None if self.fault == "dark" else np.full((20, 30, 3), self.steps, np.uint8)
 
 
-def filmed(folder: Path, which: recording.Which = "best", fault: str = "") -> tuple[EvaluationResult, list[Video]]:
+def filmed(folder: Path, which: Recorded = "best", fault: str = "") -> tuple[EvaluationResult, list[Video]]:
     missions = {"light": functools.partial(Light, fault=fault)}
     result = evaluate(missions, "random", episodes=3, seed=1)
     return result, list(record_videos(result, missions, "random", which, folder))
@@ -124,7 +125,7 @@ def result(*scores: float | None) -> EvaluationResult:
 
 
 @pytest.mark.parametrize(("which", "number"), [("best", 1), ("worst", 4), ("median", 2)])
-def test_each_mission_has_its_best_worst_and_median(which: recording.Which, number: int) -> None:
+def test_each_mission_has_its_best_worst_and_median(which: Recorded, number: int) -> None:
     found = chosen(result(3.0, 9.0, 2.0, None, 1.0), which)
     assert [(one.mission, one.episode) for one in found] == [("one", number), ("two", number)]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from parallel_envs.choices import Strategy
 from parallel_envs.errors import EpisodeFailed
 from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, Failure, candidates_of
 from parallel_envs.evaluation.crew import Done, Task
@@ -74,7 +75,7 @@ def test_the_first_answer_counts() -> None:
 
 
 @pytest.mark.parametrize(("asked", "left"), [("auto", "sequential"), ("thread", "thread")])
-def test_a_rehearsal_that_is_not_answered_says_nothing(asked: str, left: str) -> None:
+def test_a_rehearsal_that_is_not_answered_says_nothing(asked: Strategy, left: str) -> None:
     work = Rehearsals(orders("a"), PlaySettings(strategy=asked), 1)
     assert work.settle(Done(taken(work), failure=DEAD)), "the worker is not to be trusted"
     assert work.found["a"].strategy == left

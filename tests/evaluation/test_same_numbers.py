@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parallel_envs.choices import StartMethod
 from parallel_envs.evaluation import EvaluationResult, Mission, evaluate
 from parallel_envs.policies import PolicySpec
 from tests.evaluation.stages import Counting, Course, Drawing, Together
@@ -78,7 +79,9 @@ def test_nothing_fails_and_numbers_differ(reference: dict[str, EvaluationResult]
 
 
 @pytest.mark.parametrize(("jobs", "context"), [(1, "forkserver"), (2, "forkserver"), (5, "fork"), (2, "spawn")])
-def test_any_number_of_workers_plays_the_same(reference: dict[str, EvaluationResult], jobs: int, context: str) -> None:
+def test_any_number_of_workers_plays_the_same(
+    reference: dict[str, EvaluationResult], jobs: int, context: StartMethod
+) -> None:
     chance = evaluate(COURSES, drawn_by_chance(), 6, jobs=jobs, context=context, **SETTINGS)
     assert chance.episodes == reference["chance"].episodes
     if context != "spawn":

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parallel_envs.choices import Strategy
 from parallel_envs.evaluation import turns as turns_module
 from parallel_envs.evaluation.actions import Noops
 from parallel_envs.evaluation.blame import EpisodeEnds
@@ -82,14 +83,14 @@ def test_without_limits_nobody_is_late(clock: Clock) -> None:
     assert one_by_one({"red": Slow(clock, 0.0, 1e6)}, lateness_budget=None).timeouts == {}
 
 
-def wrapped(policies: dict[Any, Any], strategy: str, pool: PolicyPool, **settings: Any) -> Turns:
+def wrapped(policies: dict[Any, Any], strategy: Strategy, pool: PolicyPool, **settings: Any) -> Turns:
     env = Course()
     return Wrapped(policies.__getitem__, env, PlaySettings(**settings), Noops(env, 0), strategy, pool)
 
 
 @pytest.mark.parametrize("timeout", [60.0, None])
 @pytest.mark.parametrize("strategy", ["sequential", "thread", "batch", "process"])
-def test_strategies_do_the_same_as_one_by_one(strategy: str, timeout: float | None) -> None:
+def test_strategies_do_the_same_as_one_by_one(strategy: Strategy, timeout: float | None) -> None:
     from tests.evaluation.stages import Counting
 
     alone = one_by_one({agent: Counting() for agent in AGENTS})
@@ -125,7 +126,7 @@ def test_a_policy_that_hangs_in_a_thread_is_not_waited_for(tmp_path: Any) -> Non
         turns.close()
 
 
-@pytest.mark.parametrize("strategy", ["", "thread"])
+@pytest.mark.parametrize("strategy", [None, "thread"])
 @pytest.mark.parametrize(
     ("how", "at", "kind", "error"),
     [
@@ -136,7 +137,7 @@ def test_a_policy_that_hangs_in_a_thread_is_not_waited_for(tmp_path: Any) -> Non
         ("nonsense", 2, "nonsense", "ValueError"),
     ],
 )
-def test_a_policys_fault_ends_the_episode(strategy: str, how: str, at: int, kind: str, error: str) -> None:
+def test_a_policys_fault_ends_the_episode(strategy: Strategy | None, how: str, at: int, kind: str, error: str) -> None:
     policies = {"red": Failing(at=99), "blue": Failing(how, at)}
     seen = {agent: SEEN[agent] for agent in policies}
     with PolicyPool(1) as pool:

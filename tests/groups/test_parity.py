@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from parallel_envs.choices import GroupMode
 from parallel_envs.groups import EnvFailure, EnvStateManager, EnvStatus
 from parallel_envs.testing.equality import assert_same_batch
 from tests.groups.envs.configs import CONFIGS, turns_with
@@ -39,7 +40,12 @@ def shipped(env_type: str) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def course(
-    config: dict[str, Any], seed: int, turns: list[list[list[str]]], *, mode: str = "train", forgiving: bool = False
+    config: dict[str, Any],
+    seed: int,
+    turns: list[list[list[str]]],
+    *,
+    mode: GroupMode = "train",
+    forgiving: bool = False,
 ) -> list[Any]:
     """All that a manager says in two episodes; every other turn is one of some environments only."""
     said: list[Any] = []
@@ -71,7 +77,7 @@ def examples(number: int) -> settings:
     num_workers=st.sampled_from([1, 2, 5]),
 )
 def test_workers_change_nothing(
-    groups: dict[str, int], size: int, seed: int, turns: list[list[list[str]]], mode: str, num_workers: int
+    groups: dict[str, int], size: int, seed: int, turns: list[list[list[str]]], mode: GroupMode, num_workers: int
 ) -> None:
     expected = course(configured(groups, size, use_multiprocessing=False), seed, turns, mode=mode)
     told = course(configured(groups, size, max_workers=num_workers), seed, turns, mode=mode)
@@ -84,7 +90,7 @@ def test_workers_change_nothing(
     data=st.data(), size=st.integers(1, 3), seed=st.integers(0, 99), mode=modes, num_workers=st.sampled_from([1, 2, 5])
 )
 def test_workers_change_nothing_about_what_is_shipped(
-    env_type: str, data: st.DataObject, size: int, seed: int, mode: str, num_workers: int
+    env_type: str, data: st.DataObject, size: int, seed: int, mode: GroupMode, num_workers: int
 ) -> None:
     tags = {"It": data.draw(shipped(env_type)), "Other": data.draw(kinds.flatmap(shipped))}
     turns = turns_with(env_type, random.Random(seed))

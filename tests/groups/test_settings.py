@@ -245,7 +245,7 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         (lambda c: c.update(seed={"val": -1}), "\n  `seed.val: -1`: Input should be greater than or equal to 0."),
         (
             lambda c: c["custom_envs"].update(Walk={"env_type": "bandit", "env_config": {"render_mode": "txt"}}),
-            "In `custom_envs.Walk.env_config`:\n  render_mode='txt' is unknown. Did you mean 'text'?",
+            "In `custom_envs.Walk.env_config`:\n  `render_mode: 'txt'` is unknown. Did you mean `text`?",
         ),
         (
             lambda c: c["custom_envs"].update(
@@ -312,7 +312,7 @@ def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="The configuration is a int"):
         EnvStateManager(3)  # type: ignore[arg-type]  # a mistake
     with pytest.raises(BadSettings, match="mode='test' is unknown"):
-        EnvStateManager(yaml.safe_load(GUIDE), "test")
+        EnvStateManager(yaml.safe_load(GUIDE), "test")  # type: ignore[arg-type]  # what this is about
 
 
 class Own:

@@ -9,6 +9,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from pettingzoo import ParallelEnv
 
+from parallel_envs.choices import UpdateModeName
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig
 from parallel_envs.learners.distributions import stochastic_head
 from parallel_envs.learners.updates import MODES
@@ -58,7 +59,7 @@ class Numbered(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_agents_whose_actions_begin_elsewhere_learn_in_every_mode(mode: str) -> None:
+def test_agents_whose_actions_begin_elsewhere_learn_in_every_mode(mode: UpdateModeName) -> None:
     """Episodes are reset on the way: those rows hold zeros, which are none of their actions."""
     kinds = {"ppo": PPO, "gru": GRU, "dqn": DQN}
     configs = {agent: kinds[agent.split(", ")[1]] for agent in Numbered.possible_agents}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import re
@@ -15,7 +16,7 @@ import yaml
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from parallel_envs.learners import IndependentLearners
+from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig
 from parallel_envs.learners.algorithm_settings import algorithm_configs
 from parallel_envs.learners.learner import configs_by_name
 from parallel_envs.learners.outfit import learners_of
@@ -84,6 +85,42 @@ def test_a_run_leaves_its_settings_metrics_and_checkpoints(train: Train, tmp_pat
     assert {"loss", "entropy", "return"} <= lines[-1]["agents"]["agent_0"].keys()
     assert lines[-1]["seconds"].keys() == {"collect", "act", "update"}
     assert len(list((folder / "checkpoints").iterdir())) == 2
+
+
+def test_the_settings_of_a_run_say_everything_and_make_the_same_run(train: Train, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    dqn = "agents={agent_0: {name: dqn, learning_starts: 8}}"
+    assert train(dqn, "algorithm.num_epochs=2", "train_interval=3", f"folder={first}").exit_code == 0
+    said = yaml.safe_load((first / "settings.yaml").read_text())
+    assert said.keys() == TrainSettings.model_fields.keys() - {"parallel"}
+    assert said["algorithm"].keys() == {"name", *(field.name for field in dataclasses.fields(PPOConfig))}
+    assert said["agents"]["agent_0"].keys() == {"name", *(field.name for field in dataclasses.fields(DQNConfig))}
+    assert said["agents"]["agent_0"]["train_interval"] == 3
+    assert None not in (said["checkpoint_every"], said["log_every"])
+    again = command(first / "settings.yaml", f"folder={second}")
+    assert again.exit_code == 0, again.output
+    assert yaml.safe_load((second / "settings.yaml").read_text()) == {**said, "folder": str(second)}
+    (states, _), (others, _) = learnt(first), learnt(second)
+    assert_same_batch(others, states)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Later(PPOConfig):
+    """PPO's config in a later version."""
+
+    num_epochs: int = 99
+    discount: float = 0.5
+    hidden: tuple[int, ...] = (3,)
+
+
+def test_defaults_that_change_later_do_not_change_a_run_that_is_there(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert train(f"folder={folder}").exit_code == 0
+    settings = load_settings(folder / "settings.yaml")
+    config = algorithm_configs(settings, ["agent_0"], {"ppo": Later})["agent_0"]
+    first = algorithm_configs(settings, ["agent_0"], configs_by_name())["agent_0"]
+    assert dataclasses.asdict(config) == dataclasses.asdict(first)
+    assert config.hidden != (3,)
 
 
 def test_checkpoints_that_are_closer_than_rollouts_lose_none(train: Train, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
+from parallel_envs.choices import Backend, UpdateModeName
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig
 from parallel_envs.learners.runs import read_metrics
 from parallel_envs.learners.settings import TrainSettings
@@ -82,7 +83,7 @@ def check_replay(memory: ReplayBuffer, length: int) -> None:
 )
 @pytest.mark.parametrize("backend", ["serial", "process"])
 def test_nothing_is_learnt_across_a_restart(
-    how: Any, update_mode: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: Any, update_mode: UpdateModeName, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if backend == "process" and update_mode in ("fused", "thread"):
         pytest.skip("rows are the same for each update mode; a sample is enough")

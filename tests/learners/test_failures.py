@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parallel_envs.choices import LearnIn, UpdateModeName
 from parallel_envs.errors import RemoteTraceback, WorkerDied
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, UpdateFailed
 from parallel_envs.learners.brain import Report
@@ -141,7 +142,7 @@ PPO = PPOConfig(rollout_length=10, minibatch_size=20, num_epochs=2, hidden=(8,),
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_learners_name_the_agent_and_count_the_others(mode: str, tmp_path: Path) -> None:
+def test_learners_name_the_agent_and_count_the_others(mode: UpdateModeName, tmp_path: Path) -> None:
     """And go on when the reason is gone."""
     with pressing() as envs, IndependentLearners(envs, PPO, update_mode=mode, workers=1) as made:
         red, blue = made.agents.values()
@@ -165,7 +166,7 @@ def test_learners_name_the_agent_and_count_the_others(mode: str, tmp_path: Path)
 
 @pytest.mark.parametrize("how", [{"mode": "overlap"}, {"mode": "free", "queue": 2}], ids=["overlap", "free"])
 @pytest.mark.parametrize("place", ["serial", "thread", "process"])
-def test_so_do_they_while_collecting(how: Any, place: str, tmp_path: Path) -> None:
+def test_so_do_they_while_collecting(how: Any, place: LearnIn, tmp_path: Path) -> None:
     with pressing() as envs, IndependentLearners(envs, PPO, update_mode="sequential", workers=1) as made:
         red, blue = made.agents.values()
         break_(red, "should_stop", tmp_path / "flag")

@@ -8,13 +8,14 @@ import pickle
 import signal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from pettingzoo import ParallelEnv
 
+from parallel_envs.choices import UpdateModeName
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners import Diverged, DQNConfig, IndependentLearners, PPOConfig, SACConfig
 from parallel_envs.learners.life import Life
@@ -185,8 +186,8 @@ def test_others_get_better_too(config: Any) -> None:
 @pytest.mark.parametrize("mode", ["fused", "thread"])
 def test_a_run_is_the_same_in_every_mode(mode: str) -> None:
     schedule: Any = {agent: Stay(9) for agent in ("a", "b", "c")}
-    found = []
-    for name in ("sequential", mode):
+    found, modes = [], cast(tuple[UpdateModeName, ...], ("sequential", mode))
+    for name in modes:
         with (
             MultiAgentEnvManager([lambda: ScriptedAgentsEnv([schedule])] * 3, backend="serial") as envs,
             IndependentLearners(envs, PPO, update_mode=name, seed=5) as learners,
@@ -411,9 +412,9 @@ def test_learners_that_take_turns_in_the_same_environments_begin_episodes_of_the
 def test_words_that_train_does_not_know_are_told() -> None:
     with pressing(num_envs=2) as envs, IndependentLearners(envs, PPO, update_mode="sequential") as learners:
         with pytest.raises(TypeError, match=r"^mod='sync' is no argument of train. Did you mean mode="):
-            learners.train(10, mod="sync")
+            learners.train(10, mod="sync")  # type: ignore[call-arg]  # what this is about
         with pytest.raises(TypeError, match=r"^on_updaet=.* is no argument of train. Did you mean on_update="):
-            learners.train(10, on_updaet=print)
+            learners.train(10, on_updaet=print)  # type: ignore[call-arg]  # what this is about
         with pytest.raises(TypeError, match=r"^on_update=5 cannot be called"):
             learners.train(10, 5)  # type: ignore[arg-type]  # that is the point
         assert learners.steps == 0
@@ -456,7 +457,7 @@ def test_closed_learners_say_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sequential", "process"])
-def test_a_forked_process_is_refused_learners_and_spoils_nothing(mode: str, tmp_path: Path) -> None:
+def test_a_forked_process_is_refused_learners_and_spoils_nothing(mode: UpdateModeName, tmp_path: Path) -> None:
     schedule: Any = {agent: Stay(9) for agent in ("a", "b", "c")}
     found = []
     for forks in (False, True):

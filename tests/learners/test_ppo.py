@@ -12,6 +12,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
 from torch import nn
 
+from parallel_envs.choices import Activation
 from parallel_envs.learners.algorithm import minibatch, plan_tensors
 from parallel_envs.learners.brain import Brain
 from parallel_envs.learners.ppo import PPO, PPOConfig
@@ -372,7 +373,8 @@ def test_a_policy_may_be_linear() -> None:
 
 
 def test_a_memory_has_the_activation_that_was_asked_for() -> None:
-    for activation, kind, other in (("relu", nn.ReLU, nn.Tanh), ("tanh", nn.Tanh, nn.ReLU)):
+    cases: tuple[tuple[Activation, Any, Any], ...] = (("relu", nn.ReLU, nn.Tanh), ("tanh", nn.Tanh, nn.ReLU))
+    for activation, kind, other in cases:
         layers = list(brain(dataclasses.replace(GRU, hidden=(8, 8), activation=activation)).module.actor.modules())
         assert sum(isinstance(layer, kind) for layer in layers) == 2
         assert not any(isinstance(layer, other) for layer in layers)

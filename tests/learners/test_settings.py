@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from parallel_envs.learners.algorithm_settings import algorithm_configs
+from parallel_envs.learners.algorithm_settings import algorithm_configs, read_config
 from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings, read_settings
 
 LEAST = {"env": "CartPole-v1", "total_steps": 100}
@@ -119,6 +119,18 @@ def test_mistakes_are_named(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match=words) as caught:
         load_settings(written(tmp_path, text))
     assert "config.yaml" in str(caught.value)
+
+
+def test_words_that_a_field_of_an_algorithm_may_have() -> None:
+    pytest.importorskip("torch")
+    from parallel_envs.learners.learner import configs_by_name
+
+    for value, words in (
+        ("mpl", r"'mpl'`: Input should be .*\. Did you mean 'mlp'\?$"),
+        (True, "True`: Input should be"),
+    ):
+        with pytest.raises(BadSettings, match=words):
+            read_config({"name": "ppo", "network": value}, "algorithm", configs_by_name())
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs import ParallelEnvManager, make_parallel_env
+from parallel_envs.choices import Backend
 from parallel_envs.meta import MultiEpisodeWrapper
 from parallel_envs.tasks import KEEP, CycleTasks
 from parallel_envs.testing import assert_same_batch
@@ -35,7 +36,7 @@ def both(value: Any) -> Any:
 
 @modes
 @backends
-def test_the_golden_trajectory(backend: str, mode: AutoresetMode) -> None:
+def test_the_golden_trajectory(backend: Backend, mode: AutoresetMode) -> None:
     with ParallelEnvManager([wrapped] * NUM_ENVS, backend=backend, autoreset_mode=mode) as envs:
         assert_same_batch(envs.reset()[0], both(shown(START)))
         for _ in range(2):
@@ -165,7 +166,7 @@ def test_an_env_that_takes_no_task_is_told() -> None:
 
 @backends
 @pytest.mark.parametrize("lineage", EACH_WAY)
-def test_the_oracle_shows_the_task_of_its_env(lineage: type[Playing], backend: str) -> None:
+def test_the_oracle_shows_the_task_of_its_env(lineage: type[Playing], backend: Backend) -> None:
     make = partial(wrap, lineage, oracle=True, task_vector=lambda task: [-1 if task is None else task])
     with ParallelEnvManager([make] * NUM_ENVS, backend=backend) as envs:
         assert envs.reset()[0][:, 3].tolist() == [-1, -1]

@@ -229,7 +229,7 @@ def test_names_of_other_kinds(path: str, text: str) -> None:
 
 def test_turns_that_were_meant() -> None:
     with pytest.raises(ValueError, match=r"turns='sequental' is unknown\. .* Did you mean 'sequential'\?"):
-        MultiAgentEnvManager([scripted()], turns="sequental")
+        MultiAgentEnvManager([scripted()], turns="sequental")  # type: ignore[arg-type]  # what this is about
 
 
 def test_what_is_no_list_of_callables_is_told_as_that_with_a_number_too() -> None:

@@ -11,6 +11,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from parallel_envs import MultiAgentEnvManager
+from parallel_envs.choices import Autoreset
 from parallel_envs.testing import InfoKind, RewardKind, Stay
 from tests.multiagent import scripts
 from tests.multiagent.conftest import Make
@@ -30,7 +31,7 @@ Schedules = list[dict[Hashable, Stay]]
     copy=st.booleans(),
 )
 def test_agents_that_are_known(
-    first: Schedules, second: Schedules, settings: dict[str, Any], mode: str, own_pace: bool, copy: bool
+    first: Schedules, second: Schedules, settings: dict[str, Any], mode: Autoreset, own_pace: bool, copy: bool
 ) -> None:
     makers = [scripted(one, possible_agents=EVERYONE, **settings) for one in (first, second)]
     with MultiAgentEnvManager(makers, backend="serial", num_workers=1, autoreset_mode=mode, copy=copy) as envs:
@@ -48,7 +49,12 @@ def test_agents_that_are_known(
     own_pace=st.booleans(),
 )
 def test_agents_that_are_not_known_beforehand(
-    first: Schedules, second: Schedules, settings: dict[str, Any], others: dict[str, Any], mode: str, own_pace: bool
+    first: Schedules,
+    second: Schedules,
+    settings: dict[str, Any],
+    others: dict[str, Any],
+    mode: Autoreset,
+    own_pace: bool,
 ) -> None:
     others |= {key: settings[key] for key in ("infos",)}
     makers = [scripted(one, possible_agents=None, **how) for one, how in ((first, settings), (second, others))]

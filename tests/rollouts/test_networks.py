@@ -10,6 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from parallel_envs import ParallelEnvManager, collect
+from parallel_envs.choices import Backend
 from parallel_envs.policies import SingleRow
 from parallel_envs.testing import ScriptedEnv, assert_same_batch
 from tests.rollouts.players import content
@@ -62,7 +63,8 @@ def test_exact_is_the_same_to_the_bit_whoever_plays(kind: str, acting: str) -> N
     policy = KINDS[kind](SEEN, ACTIONS[acting], seed=1)
     expected = collect(factory(acting)(), policy, 7, seed=2, exact=True)
     assert_same_batch(content(collect(factory(acting)(), policy, 7, seed=2)), content(expected))
-    for num_envs, num_workers, backend in [(1, 1, "serial"), (5, 2, "serial"), (5, 5, "thread"), (9, 3, "thread")]:
+    players: list[tuple[int, int, Backend]] = [(1, 1, "serial"), (5, 2, "serial"), (5, 5, "thread"), (9, 3, "thread")]
+    for num_envs, num_workers, backend in players:
         with ParallelEnvManager([factory(acting)] * num_envs, num_workers=num_workers, backend=backend) as envs:
             assert_same_batch(content(collect(envs, policy, 7, seed=2, exact=True)), content(expected))
 
@@ -162,7 +164,7 @@ def test_one_row_acts_with_a_network_that_sees_only_what_is_there() -> None:
     [
         (lambda: networks.markov_policy(spaces.Discrete(3), ACTIONS["box"]), "FlattenObservation"),
         (lambda: networks.memory_policy(SEEN, spaces.MultiBinary(3)), "Box and Discrete"),
-        (lambda: networks.memory_policy(SEEN, ACTIONS["box"], cell="rnn"), "'rnn'"),
+        (lambda: networks.memory_policy(SEEN, ACTIONS["box"], cell="rnn"), "'rnn'"),  # type: ignore[arg-type]  # what this is about
     ],
 )
 def test_what_these_networks_cannot_do_is_told(make_policy: Any, words: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from parallel_envs import ParallelEnvManager
+from parallel_envs.choices import Backend
 from parallel_envs.errors import EnvError
 from parallel_envs.testing import ScriptedEnv, assert_same_batch
 from tests.vector.conftest import Make
@@ -144,7 +145,7 @@ def test_envs_of_factories_have_no_spec_as_in_gymnasium(make: Make) -> None:
 
 
 @pytest.mark.parametrize("backend", ["serial", "thread", "process"])
-def test_repr_tells_the_state(backend: str) -> None:
+def test_repr_tells_the_state(backend: Backend) -> None:
     envs = ParallelEnvManager([CountingEnv] * 4, num_workers=2, backend=backend)
     assert all(word in repr(envs) for word in ("ParallelEnvManager", "4", "2", backend))
     envs.close()

@@ -14,6 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from parallel_envs import ParallelEnvManager
+from parallel_envs.choices import Backend
 from parallel_envs.errors import EnvError
 from parallel_envs.testing import ScriptedEnv
 from tests.vector.conftest import Make
@@ -119,7 +120,7 @@ def test_factories_that_return_one_env(make: Make, num_workers: int, wrap: Calla
 
 
 @pytest.mark.parametrize("backend", ["serial", "thread"])
-def test_factories_that_return_one_env_to_several_workers_of_one_process(backend: str) -> None:
+def test_factories_that_return_one_env_to_several_workers_of_one_process(backend: Backend) -> None:
     env = CountingEnv()
     with pytest.raises(ValueError, match=SHARED):
         ParallelEnvManager([lambda: env for _ in range(3)], backend=backend, num_workers=3)
@@ -160,7 +161,7 @@ def itself(env: CountingEnv) -> CountingEnv:
 
 
 @pytest.mark.parametrize("backend", ["serial", "thread"])
-def test_an_env_of_its_own_may_come_back_after_a_restart(backend: str) -> None:
+def test_an_env_of_its_own_may_come_back_after_a_restart(backend: Backend) -> None:
     own = [CountingEnv(), CountingEnv()]
     with ParallelEnvManager([partial(itself, env) for env in own], backend=backend) as envs:
         for which in (0, None, 1):

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from parallel_envs import ParallelEnvManager
+from parallel_envs.choices import StartMethod
 from parallel_envs.engine import START_METHODS
 from tests.engine.asking import in_fork, refusal
 from tests.engine.scripts import run_script
@@ -151,7 +152,7 @@ def test_a_forked_process_may_drop_a_manager_without_effect(make: Make) -> None:
 
 
 @pytest.mark.parametrize("context", START_METHODS)
-def test_a_forked_process_makes_managers_of_its_own(make_process: Make, context: str) -> None:
+def test_a_forked_process_makes_managers_of_its_own(make_process: Make, context: StartMethod) -> None:
     envs = make_process([CountingEnv] * 2)
     envs.reset()
 

@@ -19,6 +19,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from parallel_envs import EnvError, ParallelEnvManager
+from parallel_envs.choices import StartMethod
 from tests.striking import struck
 from tests.vector.conftest import Make
 from tests.vector.small_envs import ChosenInfoEnv
@@ -143,7 +144,7 @@ def test_interrupts_at_random_moments_hang_nothing(make_process: Make) -> None:
 
 
 @pytest.mark.parametrize("context", ["forkserver", "fork"])
-def test_a_construction_that_is_interrupted_leaves_nothing_behind(context: str) -> None:
+def test_a_construction_that_is_interrupted_leaves_nothing_behind(context: StartMethod) -> None:
     def make_and_close() -> None:
         ParallelEnvManager([cartpole] * 2, context=context).close()
 
@@ -158,7 +159,7 @@ def test_a_construction_that_is_interrupted_leaves_nothing_behind(context: str) 
 
 
 @pytest.mark.parametrize("context", ["forkserver", "fork"])
-def test_constructions_that_are_interrupted_at_random_moments_leave_nothing_behind(context: str) -> None:
+def test_constructions_that_are_interrupted_at_random_moments_leave_nothing_behind(context: StartMethod) -> None:
     draws, num_struck = np.random.default_rng(3), 0
     making = threading.Event()
 

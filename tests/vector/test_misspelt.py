@@ -37,9 +37,9 @@ def test_the_word_that_was_meant(name: str, word: str, meant: str) -> None:
 
 def test_a_pools_own_settings() -> None:
     with pytest.raises(ValueError, match=r"backend='thred' is unknown\. .* Did you mean 'thread'\?"):
-        PoolSettings(backend="thred")
+        PoolSettings(backend="thred")  # type: ignore[arg-type]  # what this is about
     with pytest.raises(ValueError, match=r"context='frok' is not a start method\. .* Did you mean 'fork'\?"):
-        PoolSettings(context="frok")
+        PoolSettings(context="frok")  # type: ignore[arg-type]  # what this is about
 
 
 SETTINGS = [

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
 
 from parallel_envs import ParallelEnvManager
 from parallel_envs.testing import ScriptedEnv, assert_same_batch, check_vector_env
@@ -248,7 +249,7 @@ def opened() -> Iterator[ExitStack]:
 def test_random_requests_give_what_copies_give(seed: int, opened: ExitStack) -> None:
     """Requests of every kind, refused and failing ones among them, in an order drawn at random."""
     draw = random.Random(seed)
-    size, mode = draw.choice([2, 3, 5]), draw.choice(["NextStep", "SameStep", "Disabled"])
+    size, mode = draw.choice([2, 3, 5]), draw.choice(list(AutoresetMode))
     fns = [partial(EventfulEnv, index, worded=seed % 2 == 0) for index in range(size)]
     managers = [ParallelEnvManager(fns, autoreset_mode=mode, **kind) for kind in KINDS]
     for envs in managers:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parallel_envs.choices import Strategy
 from parallel_envs.errors import PolicyError
 from parallel_envs.wrappers import PerAgentProcessWrapper, PolicyPool, Rules, WrappedMultiAgentPolicy
 from tests.gates import Gate
@@ -151,7 +152,7 @@ def test_what_else_is_asked_of_who_is_late_is_an_error_in_time(policy: WrappedMu
     assert policy.step({"a": GO, "b": GO}) == {"a": LATE, "b": 7}
 
 
-def test_a_policy_that_hangs_does_not_hold_up_the_end(gate: Gate, parallel: str) -> None:
+def test_a_policy_that_hangs_does_not_hold_up_the_end(gate: Gate, parallel: Strategy) -> None:
     pool = PolicyPool(2)
     policy = WrappedMultiAgentPolicy({"a": Waiting(gate.path)}, parallel, budget=pool, rules=RULES)
     policy.step({"a": WAIT})

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parallel_envs.choices import Strategy
 from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import MultiAgentPolicy, PolicySpec
 from parallel_envs.wrappers import Rules, WrappedMultiAgentPolicy
@@ -48,7 +49,7 @@ def told_in(log: Path) -> list[str]:
     return sorted(log.read_text().splitlines()) if log.exists() else []
 
 
-def test_a_policy_that_was_made_from_a_spec_is_closed(tmp_path: Path, strategy: str) -> None:
+def test_a_policy_that_was_made_from_a_spec_is_closed(tmp_path: Path, strategy: Strategy) -> None:
     log = tmp_path / "log"
     with WrappedMultiAgentPolicy({agent: spec(log, agent) for agent in "ab"}, strategy, workers=1) as policy:
         for count in range(1, 10):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parallel_envs.choices import Strategy
 from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.wrappers import STRATEGIES, PerAgentProcessWrapper, PolicyPool, WrappedMultiAgentPolicy
 from parallel_envs.wrappers.pool import Threads
@@ -34,7 +35,7 @@ def test_two_wrappers_have_one_budget_of_workers(wrap: Wrap, pool: PolicyPool) -
 
 
 @pytest.mark.parametrize("strategy", ["thread", "process", "auto"])
-def test_a_pool_is_closed_by_its_maker_only(pool: PolicyPool, strategy: str) -> None:
+def test_a_pool_is_closed_by_its_maker_only(pool: PolicyPool, strategy: Strategy) -> None:
     one = WrappedMultiAgentPolicy({"a": Drawing()}, strategy, budget=pool)
     with WrappedMultiAgentPolicy({"a": Drawing()}, strategy, budget=pool) as other:
         other.step({"a": SEEN})
@@ -45,7 +46,7 @@ def test_a_pool_is_closed_by_its_maker_only(pool: PolicyPool, strategy: str) -> 
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "thread", "process", "batch", "auto"])
-def test_a_wrapper_closes_the_pool_that_it_made(strategy: str) -> None:
+def test_a_wrapper_closes_the_pool_that_it_made(strategy: Strategy) -> None:
     with WrappedMultiAgentPolicy({"a": Constant(), "b": Constant()}, strategy, workers=1) as policy:
         policy.step({"a": SEEN, "b": SEEN})
     assert policy.closed
@@ -248,7 +249,7 @@ def test_a_wrapper_shows_what_it_is(wrap: Wrap, seat: Seat) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["thread", "process"])
-def test_a_forked_process_is_refused_policies_in_workers(pool: PolicyPool, strategy: str) -> None:
+def test_a_forked_process_is_refused_policies_in_workers(pool: PolicyPool, strategy: Strategy) -> None:
     policy = WrappedMultiAgentPolicy({"a": Drawing(), "b": Drawing()}, strategy, budget=pool)
     seen = {"a": SEEN, "b": SEEN}
     first = policy.step(seen)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from parallel_envs.choices import ArmSplit, TextMode, words
 from parallel_envs.groups.envs.facts import Step, StepCount, facts, number_of
 from parallel_envs.groups.envs.fields import choice, count, number, text
 from parallel_envs.groups.envs.tiles import text_only
@@ -41,7 +42,7 @@ ARM_NAMES: Mapping[str, tuple[tuple[str, str], ...]] = {
 class BanditConfig:
     """What the arms are called, and how they pay."""
 
-    split: str = "auto"
+    split: ArmSplit = "auto"
     """Which pairs of names are drawn from: `train`, `test`, or `auto`: `train` in the mode train, `test` in others."""
     lo_arm_name: str | None = None
     """The name of the arm that pays less, with `hi_arm_name`; nothing is drawn then. None: names are drawn."""
@@ -61,18 +62,18 @@ class BanditConfig:
     """Pulls to an episode."""
     action_space_start: int = 1
     """The number of the first arm; that of the second is one more."""
-    render_mode: str = "text"
+    render_mode: TextMode = "text"
     """There is only `text`."""
 
     def __post_init__(self) -> None:
-        choice("split", self.split, ("auto", *ARM_NAMES))
+        choice("split", self.split, words(ArmSplit))
         for name in ("lo_arm_score", "hi_arm_loscore", "hi_arm_hiscore"):
             number(name, getattr(self, name))
         number("hi_arm_hiscore_prob", self.hi_arm_hiscore_prob, least=0.0, most=1.0)
         number("noise", self.noise, least=0.0)
         count("num_pulls", self.num_pulls)
         count("action_space_start", self.action_space_start, least=0)
-        choice("render_mode", self.render_mode, ("text",))
+        choice("render_mode", self.render_mode, words(TextMode))
         self._check_names()
         self._check_higher_is_higher()
 

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parallel_envs.choices import RenderMode, TileFormat, words
 from parallel_envs.groups.envs.fields import choice
 
 Picture = NDArray[np.uint8]
 Color = tuple[int, int, int]
 
-FORMATS = ("grid", "coord", "grid_coord")
-RENDER_MODES = ("text", "rgb_array")
+FORMATS: tuple[str, ...] = words(TileFormat)
+RENDER_MODES: tuple[str, ...] = words(RenderMode)
 
 TILE = 16  # pixels
 

@@ -4,27 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
+from parallel_envs.choices import LearnIn, LoopMode, ScheduleName, words
+from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.algorithm import Agent
 from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.loops.schedules import SCHEDULES, Schedule
 from parallel_envs.vector.arguments import check_count, choice, yes_or_no
 from parallel_envs.vector.numbers import check_whole, is_number
 
-MODES = ("sync", "overlap", "free")
-PLACES = ("process", "thread", "serial")
+
+class LoopWords(TypedDict, total=False):
+    """The fields of `LoopOptions` as keywords of `IndependentLearners.train`, with their types.
+
+    For editors and type checkers: `tests/test_choices.py` compares the two.
+    """
+
+    mode: LoopMode
+    learn_in: LearnIn
+    queue: int | None
+    max_lag: int
+    updates_per_step: float | None
+    vtrace: bool
+    schedule: ScheduleName | Schedule
+    minibatch: tuple[int, int] | None
+    worker_budget: int | None
 
 
+@documents_fields
 @dataclass(frozen=True, kw_only=True)
 class LoopOptions:
-    """How collecting and learning go together."""
+    """How collecting and learning go together.
 
-    mode: str = "sync"
+    Threads: any number may use one at once; nothing in it changes.
+    """
+
+    mode: LoopMode = "sync"
     """"sync": one after the other. "overlap": the next rollout is collected with the weights of before while all learn,
     one update behind, and the same in every run. "free": each side goes on as fast as it can within `queue` and
     `max_lag`; what comes of it depends on time."""
-    learn_in: str = "process"
+    learn_in: LearnIn = "process"
     """Where learning is while the other side collects. "process": in a worker; in several with update_mode="process"
     ("auto" is "fused" where agents are alike). "thread": in a thread, for networks so large that most of the time is
     spent inside torch. "serial": in the caller, in one thread, with the same numbers: for debugging."""
@@ -38,7 +58,7 @@ class LoopOptions:
     time. None: one update each time."""
     vtrace: bool = False
     """Advantages of PPO are corrected for actions that older weights have chosen."""
-    schedule: str | Schedule = "round_robin"
+    schedule: ScheduleName | Schedule = "round_robin"
     """Who learns first: "round_robin", "most_data", "slowest", or a function: see `schedules.py`."""
     minibatch: tuple[int, int] | None = None
     """"free", and not with fused updates: bounds between which minibatches grow while learning is behind, and shrink
@@ -47,10 +67,10 @@ class LoopOptions:
     """Workers of environments and of learning together."""
 
     def __post_init__(self) -> None:
-        choice("mode", self.mode, MODES)
-        choice("learn_in", self.learn_in, PLACES)
+        choice("mode", self.mode, words(LoopMode))
+        choice("learn_in", self.learn_in, words(LearnIn))
         if not callable(self.schedule):
-            choice("schedule", self.schedule, SCHEDULES)
+            choice("schedule", self.schedule, words(ScheduleName))
         check_whole("max_lag", self.max_lag)
         if self.max_lag < 0:
             raise ValueError(f"max_lag={self.max_lag} is below 0. Give 0 or more.")

@@ -17,7 +17,7 @@ from typing import Any
 from gymnasium.spaces import Space
 
 from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig
-from parallel_envs.learners.algorithm_settings import read_config
+from parallel_envs.learners.algorithm_settings import described_config, read_config
 from parallel_envs.learners.dqn import DQN, DQNConfig
 from parallel_envs.learners.meta.memories import GRU, MemoryForm
 from parallel_envs.learners.meta.on_policy import MemoryMarkovPPO, MemoryPPO
@@ -90,6 +90,16 @@ def read_algorithm(given: Mapping[str, Any], arch: AGENT_ARCHS) -> AlgorithmConf
     if arch is not AGENT_ARCHS.Markov:
         _check_whole_rollouts(config, where)
     return config
+
+
+def described_policy(config: AlgorithmConfig, memory: MemoryForm, name: str) -> dict[str, Any]:
+    """The words of `policy` that `read_algorithm` and `read_memory` make the same of, defaults as well."""
+    algorithm = described_config(config, name)
+    sizes = {} if memory.name == "gru" else {"num_places": memory.num_places, "num_values": memory.num_values}
+    return {
+        "algorithm": {word: value for word, value in algorithm.items() if word not in _SAID_ELSEWHERE},
+        "memory": {"name": memory.name, "num_places": None, "num_values": None, **sizes},
+    }
 
 
 def _check_whole_rollouts(config: Any, where: str) -> None:

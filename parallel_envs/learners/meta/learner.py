@@ -21,7 +21,7 @@ from typing import Any, Self, overload
 
 from parallel_envs.learners.brain import Diverged, NothingLearnt
 from parallel_envs.learners.checkpoints import load_checkpoint, save_checkpoint
-from parallel_envs.learners.meta.architectures import AGENT
+from parallel_envs.learners.meta.architectures import AGENT, described_policy
 from parallel_envs.learners.meta.player import Player
 from parallel_envs.learners.meta.settings import MetaSettings, load_settings
 from parallel_envs.learners.run_folder import new_folder_in_runs
@@ -222,13 +222,21 @@ class Learner(Player):
             algorithm = f"meta-{self.settings.policy.algorithm.get('name', 'ppo')}"
             chosen = folder or self.settings.folder
             chosen = chosen or new_folder_in_runs(self.settings.env.env_name, [algorithm], self.seed)
-            return Run.create(chosen, self.settings.described(), seed=self.seed, **options)
+            return Run.create(chosen, self._described(), seed=self.seed, **options)
         if folder is not None and Path(folder) != self._resumed:
             raise ValueError(f"The run goes on in {self._resumed}, and folder={str(folder)!r} was given.")
         run, newest = Run.resume(self._resumed, **options)
         if not self._is_whole or int(newest.name) != self._n_env_steps_total:
             self.load(newest)  # the run has gone back to there, and so does the learner
         return run
+
+    def _described(self) -> dict[str, Any]:
+        """Everything that the run's folder is to tell, so that defaults that are others later do not change it."""
+        told = self.settings.described()
+        told["policy"] |= described_policy(self._config, self._memory, self.settings.policy.algorithm["name"])
+        if self.settings.train.num_iters is None and self.settings.train.n_env_steps_total is None:
+            told["train"]["num_iters"] = _DEFAULT_ITERS
+        return told
 
     @property
     def progress(self) -> float:

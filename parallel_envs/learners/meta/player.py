@@ -14,6 +14,7 @@ from typing import Any
 
 from gymnasium import Env
 
+from parallel_envs.choices import Backend, OnFailure
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.checkpoints import BadCheckpoint, check_fits, load_agent
@@ -92,9 +93,9 @@ class Player(ClosedAtExit):
         num_parallel_workers: int = 4,
         *,
         num_envs: int | None = None,
-        backend: str = "process",
+        backend: Backend = "process",
         share_tasks: bool = False,
-        on_failure: str = "restart",
+        on_failure: OnFailure = "restart",
         step_timeout: float | None = STEP_TIMEOUT,
         reset_timeout: float | None = RESET_TIMEOUT,
         start_timeout: float | None = START_TIMEOUT,

@@ -29,14 +29,13 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError
 
+from parallel_envs.choices import Backend, OnDivergence, OnFailure
 from parallel_envs.env_files import absolute
 from parallel_envs.learners.settings import (
     RESET_TIMEOUT,
     START_TIMEOUT,
     STEP_TIMEOUT,
-    Backend,
     BadSettings,
-    OnFailure,
 )
 from parallel_envs.spelling import advice
 from parallel_envs.yaml_files import settings_in
@@ -102,7 +101,7 @@ class TrainBlock(_Strict):
     """What is left of the learning rate at the end, as a share; it changes in a straight line over the training."""
     end_is_final: bool = True
     """Nothing counts that would come after a rollout's end: it is the end of all that is played on the task."""
-    on_divergence: Literal["skip", "raise"] = "skip"
+    on_divergence: OnDivergence = "skip"
     """An update that is not finite is undone. "skip": training goes on, with no more updates in that iteration;
     "raise": it ends."""
     exact: bool = False

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parallel_envs.choices import NumberUse
 from parallel_envs.groups.envs.countdown import CountdownConfig, CountdownEnv
 from parallel_envs.groups.envs.countdown.arithmetic import BadExpression, read_expression
 from parallel_envs.groups.envs.countdown.reach import reach
@@ -230,7 +231,7 @@ def test_answers_that_are_too_long_are_not_read(puzzles: str) -> None:
         ("twenty-four", "at_most_once", 0.0, False, "'t' is not part of arithmetic"),
     ],
 )
-def test_answers_are_judged(puzzles: str, answer: str, use: str, reward: float, valid: bool, words: str) -> None:
+def test_answers_are_judged(puzzles: str, answer: str, use: NumberUse, reward: float, valid: bool, words: str) -> None:
     env = CountdownEnv(CountdownConfig(data_path=puzzles, use=use))
     assert env.reset(0) == "Target: 24, numbers: 2, 3, 4"
     told, paid, terminated, truncated, info = env.step(answer)

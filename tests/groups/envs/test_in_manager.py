@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from parallel_envs.choices import GroupMode
 from parallel_envs.errors import EnvError
 from parallel_envs.groups import BadSettings, DataFileError, EnvStateManager
 from parallel_envs.testing.equality import assert_same_batch
@@ -35,7 +36,7 @@ def configured(tags: dict[str, Any], **settings: Any) -> dict[str, Any]:
     return {"es_manager": {"train": block, "val": block, **settings}, "custom_envs": away}
 
 
-def course(config: dict[str, Any], mode: str) -> list[Any]:
+def course(config: dict[str, Any], mode: GroupMode) -> list[Any]:
     said: list[Any] = []
     with EnvStateManager(config, mode) as manager:
         entries = manager.reset(seed=5)

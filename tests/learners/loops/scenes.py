@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_envs.choices import UpdateModeName
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
 from parallel_envs.learners.algorithm import Agent, Plan
 from parallel_envs.learners.brain import Brain, Report
@@ -35,7 +36,12 @@ CASES: Mapping[str, Any] = {
 
 @contextlib.contextmanager
 def learners(
-    config: Any, *, update_mode: str = "sequential", seed: int = 3, kind: type[Pressing] = Pressing, **options: Any
+    config: Any,
+    *,
+    update_mode: UpdateModeName = "sequential",
+    seed: int = 3,
+    kind: type[Pressing] = Pressing,
+    **options: Any,
 ) -> Iterator[IndependentLearners]:
     with (
         pressing(kind) as envs,

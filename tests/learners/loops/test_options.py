@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parallel_envs.choices import UpdateModeName
 from parallel_envs.learners import IndependentLearners, PPOConfig
 from parallel_envs.learners.loops import LoopOptions
 from parallel_envs.learners.loops.budget import Shares, needed, shared_out, wanted
@@ -68,7 +69,7 @@ def test_what_the_agents_cannot_do_is_told_before_a_step_is_made(config: Any, ho
 
 
 @pytest.mark.parametrize("update_mode", ["fused", "auto"])
-def test_minibatches_of_other_sizes_are_not_for_updates_that_may_be_fused(update_mode: str) -> None:
+def test_minibatches_of_other_sizes_are_not_for_updates_that_may_be_fused(update_mode: UpdateModeName) -> None:
     with learners(PPO, update_mode=update_mode) as made:
         with pytest.raises(ValueError, match="written down for one size of all"):
             made.train(100, mode="free", queue=2, minibatch=(5, 10))

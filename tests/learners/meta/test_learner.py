@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -274,6 +275,20 @@ def test_a_run_that_is_resumed_goes_on_as_one_that_was_never_ended(
         np.testing.assert_array_equal(weights(learner), wanted)
         assert learner.agent.counters == reference
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", list(RUNS))
+def test_a_runs_settings_say_everything_and_mean_the_same(name: str) -> None:
+    given = {**RUNS[name], "train": {**RUNS[name]["train"], "num_iters": None}}
+    with Learner(given) as learner:
+        told = yaml.safe_load(yaml.safe_dump(learner._described()))
+        config = dataclasses.asdict(learner._config)
+    elsewhere = {"rollout_length", "learning_starts", "train_interval"}
+    assert told["policy"]["algorithm"].keys() == {"name", *config} - elsewhere
+    assert told["train"]["num_iters"] == 100
+    with Learner(told) as again:
+        assert (again._config, again._memory) == (learner._config, learner._memory)
+        assert again._described() == told
 
 
 def _pull_after(count: int, learner: Learner) -> Any:

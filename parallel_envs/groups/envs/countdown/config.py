@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from parallel_envs.choices import NumberUse, TextMode, words
 from parallel_envs.groups.envs.countdown.reach import reach
 from parallel_envs.groups.envs.fields import Span, choice, count, count_or_none, number, path_or_none, span, text
 
@@ -22,7 +23,7 @@ class CountdownConfig:
     """The smallest and the largest target."""
     operators: str = OPERATORS
     """What puzzles are made with and answers may use: some of `+-*/`. Without `-` there are no negative numbers."""
-    use: str = "exactly_once"
+    use: NumberUse = "exactly_once"
     """How often an answer uses each number: `exactly_once`, or `at_most_once`."""
     data_path: str | None = None
     """A file of puzzles, with fields `target` and `nums`, JSON or JSON Lines. None: they are made from the seed."""
@@ -38,7 +39,7 @@ class CountdownConfig:
     """Answers to an episode."""
     max_answer_chars: int = 500
     """An answer that is longer is not read."""
-    render_mode: str = "text"
+    render_mode: TextMode = "text"
     """There is only `text`."""
 
     def __post_init__(self) -> None:
@@ -49,12 +50,12 @@ class CountdownConfig:
         set_field(self, "data_path", path_or_none("data_path", self.data_path))
         count_or_none("max_instances", self.max_instances)
         number("val_share", self.val_share, least=0.0, most=1.0)
-        choice("use", self.use, ("exactly_once", "at_most_once"))
+        choice("use", self.use, words(NumberUse))
         number("score", self.score)
         number("format_score", self.format_score)
         count("max_attempts", self.max_attempts)
         count("max_answer_chars", self.max_answer_chars, most=10_000)
-        choice("render_mode", self.render_mode, ("text",))
+        choice("render_mode", self.render_mode, words(TextMode))
         self._check_operators()
         if self.data_path is None:
             self._check_targets_are_in_reach()

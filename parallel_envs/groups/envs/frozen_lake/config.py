@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from parallel_envs.choices import RenderMode, TileFormat
 from parallel_envs.groups.envs.fields import action_names, choice, count, count_or_none, flag, lookup, number
 from parallel_envs.groups.envs.tiles import FORMATS, RENDER_MODES
 
@@ -33,9 +34,9 @@ class FrozenLakeConfig:
     """What is shown for player, frozen, hole, goal, player in a hole, player on the goal: 0 to 5."""
     grid_vocab: Mapping[str, str] | None = None
     """What the signs of `grid_lookup` mean. For prompts; the env does not read it."""
-    observation_format: str = "grid"
+    observation_format: TileFormat = "grid"
     """The lake in text: a `grid`, coordinates (`coord`), or both (`grid_coord`)."""
-    render_mode: str = "text"
+    render_mode: RenderMode = "text"
     """States are `text`, or pictures (`rgb_array`)."""
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from parallel_envs.choices import TextMode, words
 from parallel_envs.groups.envs.fields import choice, count, count_or_none, flag, number, path_or_none
 
 
@@ -27,7 +28,7 @@ class MetaMathQAConfig:
     """Answers to an episode. None: as many as are wanted."""
     max_answer_chars: int = 10_000
     """An answer that is longer is not read."""
-    render_mode: str = "text"
+    render_mode: TextMode = "text"
     """There is only `text`."""
 
     def __post_init__(self) -> None:
@@ -39,4 +40,4 @@ class MetaMathQAConfig:
         number("decay", self.decay, least=0.0, most=1.0)
         count_or_none("max_attempts", self.max_attempts)
         count("max_answer_chars", self.max_answer_chars, most=1_000_000)
-        choice("render_mode", self.render_mode, ("text",))
+        choice("render_mode", self.render_mode, words(TextMode))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from parallel_envs.choices import RenderMode, TileFormat
 from parallel_envs.groups.envs.fields import (
     Span,
     action_names,
@@ -59,9 +60,9 @@ class SokobanConfig:
     """What is shown for wall, empty, target, box on target, box, player, player on target: 0 to 6."""
     grid_vocab: Mapping[str, str] | None = None
     """What the signs of `grid_lookup` mean. For prompts; the env does not read it."""
-    observation_format: str = "grid"
+    observation_format: TileFormat = "grid"
     """The room in text: a `grid`, coordinates (`coord`), or both (`grid_coord`)."""
-    render_mode: str = "text"
+    render_mode: RenderMode = "text"
     """States are `text`, or pictures (`rgb_array`)."""
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from parallel_envs.choices import PageText, ShopReward, TextMode, words
 from parallel_envs.groups.envs.fields import choice, count, count_or_none, flag, number, path_or_none
 
 
@@ -25,9 +26,9 @@ class WebShopConfig:
     """How many instructions are used. None: all."""
     val_share: float = 0.1
     """The part of the wanted products that is for the mode `val` alone. 0: both modes use all."""
-    reward: str = "dense"
+    reward: ShopReward = "dense"
     """`dense`: how well the purchase meets what was wanted, from 0 to 1. `sparse`: 1 if it does in all, else 0."""
-    observation_mode: str = "text"
+    observation_mode: PageText = "text"
     """`text`: the words of the page, between `[SEP]`. `text_rich`: with a mark on whatever can be clicked."""
     show_actions: bool = True
     """The state ends with the actions that can be done."""
@@ -39,7 +40,7 @@ class WebShopConfig:
     """The most products that a search finds."""
     max_steps: int | None = None
     """Steps after which an episode is truncated. None: never."""
-    render_mode: str = "text"
+    render_mode: TextMode = "text"
     """There is only `text`."""
 
     def __post_init__(self) -> None:
@@ -50,11 +51,11 @@ class WebShopConfig:
         for name in ("num_products", "limit_goals", "max_steps"):
             count_or_none(name, getattr(self, name))
         number("val_share", self.val_share, least=0.0, most=1.0)
-        choice("reward", self.reward, ("dense", "sparse"))
-        choice("observation_mode", self.observation_mode, ("text", "text_rich"))
+        choice("reward", self.reward, words(ShopReward))
+        choice("observation_mode", self.observation_mode, words(PageText))
         count("page_size", self.page_size)
         count("num_results", self.num_results)
-        choice("render_mode", self.render_mode, ("text",))
+        choice("render_mode", self.render_mode, words(TextMode))
         self._check_files_go_together()
 
     def _check_files_go_together(self) -> None:

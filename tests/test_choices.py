@@ -1,0 +1,166 @@
+"""The words that arguments may have: one `Literal` for each, which type checkers, checks and tables all read."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+import typing
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from parallel_envs import ParallelEnvManager, choices
+from parallel_envs.choices import words
+from parallel_envs.groups.envs.bandit import ARM_NAMES
+from parallel_envs.vector.manager import CommonOptions, VectorOptions
+from parallel_envs.wrappers import STRATEGIES
+
+ROOT = Path(__file__).parents[1]
+
+GOOD = """
+from parallel_envs import (
+    EnvStateManager, IndependentLearners, MultiAgentEnvManager, ParallelEnvManager, WrappedMultiAgentPolicy, evaluate,
+    vector_entry_point,
+)
+from parallel_envs.engine import PoolSettings
+from parallel_envs.evaluation import Mission
+from parallel_envs.learners import DQNConfig, LoopOptions, PPOConfig, SACConfig
+from parallel_envs.wrappers import Rules
+
+envs = MultiAgentEnvManager("mpe2.simple_spread_v3", num_envs=2)
+ParallelEnvManager("CartPole-v1", num_envs=2, backend="thread")
+ParallelEnvManager("CartPole-v1", num_envs=2, context="spawn")
+ParallelEnvManager("CartPole-v1", num_envs=2, autoreset_mode="SameStep")
+ParallelEnvManager("CartPole-v1", num_envs=2, observation_mode="different")
+ParallelEnvManager("CartPole-v1", num_envs=2, on_failure="restart")
+ParallelEnvManager("CartPole-v1", num_envs=2, cpu_affinity="auto")
+MultiAgentEnvManager("mpe2.simple_spread_v3", num_envs=2, turns="sequential")
+MultiAgentEnvManager("mpe2.simple_spread_v3", num_envs=2, backend="thread")
+MultiAgentEnvManager("mpe2.simple_spread_v3", num_envs=2, on_failure="restart")
+MultiAgentEnvManager("mpe2.simple_spread_v3", num_envs=2, num_workers=2)
+vector_entry_point("CartPole-v1", context="fork")
+PoolSettings(backend="serial")
+WrappedMultiAgentPolicy({}, "thread")
+WrappedMultiAgentPolicy({}, {"red": "batch"})
+Rules(on_error="default", default_action=0)
+learners = IndependentLearners(envs, PPOConfig())
+IndependentLearners(envs, PPOConfig(), update_mode="thread")
+IndependentLearners(envs, PPOConfig(), strategy="sequential")
+IndependentLearners(envs, PPOConfig(), on_divergence="raise")
+learners.train(100, mode="overlap")
+learners.train(100, schedule="slowest")
+learners.train(100, learn_in="thread")
+LoopOptions(mode="overlap")
+PPOConfig(network="gru")
+PPOConfig(activation="relu")
+PPOConfig(discount=0.9)
+DQNConfig(network="cnn")
+DQNConfig(sampler="tree")
+SACConfig(activation="tanh")
+Mission(name="walk", env=dict, turns="simultaneous")
+evaluate("CartPole-v1", "random", jobs="auto")
+evaluate("CartPole-v1", "random", context="spawn")
+evaluate("CartPole-v1", "random", parallel_policy="thread")
+EnvStateManager("groups.yaml", mode="val")
+""".lstrip()
+"""A line for each choice, with a word that there is. (mypy reads it; nothing runs it.)"""
+
+WORDS = re.compile(r'"(thread|spawn|SameStep|different|restart|auto|sequential|fork|serial|batch|default|raise|overlap'
+                   r'|slowest|gru|relu|cnn|tree|tanh|simultaneous|val)"|(discount|num_workers)=')  # fmt: skip
+
+
+def bad() -> tuple[str, list[int]]:
+    """The same with a letter too many in each word, and the numbers of those lines."""
+    lines, wrong = [], []
+    for number, line in enumerate(GOOD.splitlines(), 1):
+        found = list(WORDS.finditer(line))
+        if found:
+            place = found[-1].end() - 1
+            line = f"{line[:place]}x{line[place:]}"  # noqa: PLW2901  # the line that is written
+            wrong.append(number)
+        lines.append(line)
+    return "\n".join(lines) + "\n", wrong
+
+
+def lines_with_errors(folder: Path, code: str) -> list[int]:
+    """The lines in which mypy finds an error. Packages of others are taken as they come: this is about ours."""
+    config, snippet = folder / "mypy.ini", folder / "snippet.py"
+    others = "numpy", "pettingzoo", "torch", "pydantic", "rich", "typer", "cloudpickle", "yaml"
+    skipped = "".join(f"[mypy-{name}.*]\nfollow_imports = skip\nignore_missing_imports = True\n" for name in others)
+    config.write_text(f"[mypy]\nmypy_path = {ROOT}\nfollow_imports = silent\n{skipped}")
+    snippet.write_text(code)
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file",
+        config,
+        "--cache-dir",
+        folder / "cache",
+        snippet,
+    ]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return sorted({int(line) for line in re.findall(r"^snippet\.py:(\d+): error", done.stdout, re.MULTILINE)})
+
+
+@pytest.mark.timeout(400)
+def test_a_type_checker_sees_each_misspelt_word(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    assert lines_with_errors(tmp_path, GOOD) == []
+    code, wrong = bad()
+    assert len(wrong) == sum(")" in line and "(" in line for line in GOOD.splitlines()[9:]) - 2  # all but two
+    assert lines_with_errors(tmp_path, code) == wrong
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (resources.files("parallel_envs") / "py.typed").is_file()  # `.ci/check_wheel.py` looks into the wheel
+
+
+def test_each_choice_is_listed_and_told() -> None:
+    source = inspect.getsource(choices)
+    named = re.findall(r"^(\w+) = (?:Literal|\w+$)", source, re.MULTILINE)
+    assert set(named) | {"words"} == set(choices.__all__)
+    assert len(re.findall(r'^(?:\w+ = .*)\n"""', source, re.MULTILINE)) == len(named)
+
+
+def test_tables_hold_what_the_choices_name() -> None:
+    assert tuple(STRATEGIES) == words(choices.Strategy)
+    assert {"auto", *ARM_NAMES} == set(words(choices.ArmSplit))
+    assert {mode.value for mode in AutoresetMode} == set(words(choices.Autoreset))
+
+
+def test_tables_of_learners_hold_what_the_choices_name() -> None:
+    pytest.importorskip("torch")
+    from parallel_envs.learners.learner import configs_by_name
+    from parallel_envs.learners.loops.schedules import SCHEDULES
+    from parallel_envs.learners.updates import MODES
+
+    assert tuple(MODES) == words(choices.UpdateModeName)
+    assert tuple(SCHEDULES) == words(choices.ScheduleName)
+    assert set(configs_by_name()) == set(words(choices.AlgorithmName))
+
+
+def written(words_of: Any) -> dict[str, str]:
+    """The types of a TypedDict's words or of a function's arguments, as they are written."""
+    if inspect.isclass(words_of):
+        return {name: kind.__forward_arg__ for name, kind in words_of.__annotations__.items()}
+    return {name: one.annotation for name, one in inspect.signature(words_of).parameters.items()}
+
+
+def test_keywords_that_are_passed_on_have_the_types_of_those_that_take_them() -> None:
+    taken, own = written(ParallelEnvManager.__init__), {"self", "env_fns", "num_envs", "env_kwargs"}
+    assert written(VectorOptions) == {name: kind for name, kind in taken.items() if name not in own}
+    assert written(CommonOptions).keys() == written(VectorOptions).keys() - {"observation_mode"}
+
+
+def test_keywords_of_train_have_the_types_of_the_options() -> None:
+    pytest.importorskip("torch")
+    from parallel_envs.learners.loops.options import LoopOptions, LoopWords
+
+    assert typing.get_type_hints(LoopWords) == typing.get_type_hints(LoopOptions)

@@ -1,0 +1,199 @@
+"""What other packages call our arguments: the table, and the errors that quote it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from parallel_envs import MultiAgentEnvManager, ParallelEnvManager, evaluate
+from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
+from parallel_envs.learners.algorithm_settings import read_config
+from parallel_envs.learners.learner import configs_by_name
+from parallel_envs.learners.loops.options import LoopOptions
+from parallel_envs.learners.meta.settings import TrainBlock, load_settings
+from parallel_envs.learners.settings import BadSettings, TrainSettings, read_settings
+from parallel_envs.standard_names import ABSENT, CALLED
+from parallel_envs.vector.manager import ParallelEnvManager as VectorManager
+
+OWNERS: dict[str, set[str]] = {
+    **{kind.__name__: set(inspect.signature(kind).parameters) for kind in (PPOConfig, DQNConfig, SACConfig)},
+    "ParallelEnvManager": set(inspect.signature(VectorManager).parameters),
+    "MultiAgentEnvManager": {*inspect.signature(VectorManager).parameters},
+    "TrainSettings": set(TrainSettings.model_fields),
+    "TrainBlock": set(TrainBlock.model_fields),
+    "IndependentLearners.train": {"total_steps", "on_update", *LoopOptions.__dataclass_fields__},
+    "evaluate": set(inspect.signature(evaluate).parameters),
+}
+
+SB3_PPO = (
+    "policy env learning_rate n_steps batch_size n_epochs gamma gae_lambda clip_range clip_range_vf "
+    "normalize_advantage ent_coef vf_coef max_grad_norm use_sde sde_sample_freq target_kl "
+    "tensorboard_log policy_kwargs verbose seed device"
+)
+SB3_DQN = (
+    "learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps n_steps "
+    "target_update_interval exploration_fraction exploration_initial_eps exploration_final_eps max_grad_norm "
+    "policy_kwargs verbose device"
+)
+SB3_SAC = (
+    "learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps n_steps ent_coef "
+    "target_entropy use_sde sde_sample_freq"
+)
+CLEANRL_PPO = (
+    "learning_rate num_steps anneal_lr gamma gae_lambda num_minibatches update_epochs norm_adv clip_coef clip_vloss "
+    "ent_coef vf_coef max_grad_norm target_kl batch_size minibatch_size cuda torch_deterministic track"
+)
+CLEANRL_DQN = (
+    "learning_rate buffer_size gamma tau target_network_frequency batch_size start_e end_e exploration_fraction "
+    "learning_starts train_frequency"
+)
+CLEANRL_SAC = "buffer_size gamma tau batch_size learning_starts policy_lr q_lr target_network_frequency alpha autotune"
+RLLIB_PPO = (
+    "use_critic use_gae lambda_ use_kl_loss kl_coeff kl_target vf_loss_coeff entropy_coeff clip_param vf_clip_param "
+    "grad_clip gamma lr train_batch_size train_batch_size_per_learner num_epochs minibatch_size num_sgd_iter "
+    "rollout_fragment_length lr_schedule"
+)
+RLLIB_DQN = (
+    "target_network_update_freq replay_buffer_config epsilon adam_epsilon grad_clip hiddens lr_schedule "
+    "num_steps_sampled_before_learning_starts tau num_atoms v_min v_max noisy sigma0 dueling double_q n_step"
+)
+RLLIB_SAC = "twin_q tau initial_alpha target_entropy n_step target_network_update_freq actor_lr critic_lr alpha_lr"
+TIANSHOU_PPO = (
+    "lr gamma gae_lambda vf_coef ent_coef max_grad_norm eps_clip dual_clip value_clip advantage_normalization "
+    "recompute_advantage return_scaling batch_size update_step_num_repetitions collection_step_num_env_steps"
+)
+TIANSHOU_DQN = "lr gamma n_step_return_horizon target_update_freq eps_training is_double buffer_size batch_size"
+TIANSHOU_SAC = "actor_lr critic1_lr critic2_lr tau gamma alpha n_step_return_horizon start_timesteps"
+RUN = "total_timesteps n_envs num_envs env_id num_env_runners num_envs_per_env_runner env_config seed num_training_envs"
+ENVS = (
+    "env_fns shared_memory copy context daemon worker observation_mode autoreset_mode max_concurrency n_envs env_id "
+    "env_kwargs vec_env_cls vec_env_kwargs wrapper_class start_method num_vec_envs num_cpus multiprocessing num_envs "
+    "vectorization_mode vector_kwargs worker_fn wait_num timeout env_config num_env_runners num_rollout_workers "
+    "num_envs_per_env_runner num_envs_per_worker gym_vectorize_mode sample_timeout_s restart_failed_sub_environments "
+    "restart_failed_env_runners max_num_env_runner_restarts num_workers"
+)
+EVALUATIONS = "model env n_eval_episodes"
+
+ALGORITHM_NAMES = [
+    *((PPOConfig, names) for names in (SB3_PPO, CLEANRL_PPO, RLLIB_PPO, TIANSHOU_PPO)),
+    *((DQNConfig, names) for names in (SB3_DQN, CLEANRL_DQN, RLLIB_DQN, TIANSHOU_DQN)),
+    *((SACConfig, names) for names in (SB3_SAC, CLEANRL_SAC, RLLIB_SAC, TIANSHOU_SAC)),
+]
+NOT_OF_ALGORITHMS = {"policy", "env", "tensorboard_log", "seed"}
+"""Among the arguments of stable-baselines3's algorithms: what belongs to a run, or is an object there."""
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_each_target_exists_in_all_that_are_said_to_have_it(name: str) -> None:
+    for meaning in CALLED[name]:
+        assert [owner for owner in meaning.of if meaning.ours not in OWNERS[owner]] == []
+        assert not meaning.note or meaning.note.endswith(".")
+
+
+def test_a_name_that_means_nothing_here_is_nowhere_ours() -> None:
+    assert not ABSENT.keys() & CALLED.keys()
+    assert [name for name in ABSENT for owned in OWNERS.values() if name in owned] == []
+
+
+def test_a_name_of_two_meanings_has_one_for_each_owner() -> None:
+    for name, meanings in CALLED.items():
+        owners = [owner for meaning in meanings for owner in meaning.of]
+        assert len(owners) == len(set(owners)), name
+
+
+@pytest.mark.parametrize(("kind", "names"), ALGORITHM_NAMES)
+def test_each_setting_of_another_package_is_ours_or_is_explained(kind: type, names: str) -> None:
+    own = OWNERS[kind.__name__]
+    for name in set(names.split()) - own - NOT_OF_ALGORITHMS:
+        with pytest.raises(TypeError, match=r"is no argument of .*\. (It is called `\w+` here\.|.*: leave it out\.$)"):
+            kind(**{name: 1})
+
+
+def test_each_argument_for_environments_of_another_package_is_ours_or_is_explained() -> None:
+    for name in set(ENVS.split()) - OWNERS["ParallelEnvManager"]:
+        with pytest.raises(TypeError, match=r"is no argument of .*\. (It is called `\w+` here\.|.*: leave it out\.$)"):
+            ParallelEnvManager("CartPole-v1", **{name: 1})  # type: ignore[arg-type]
+
+
+def test_each_word_of_a_run_of_another_package_is_ours_or_is_explained() -> None:
+    for name in set(RUN.split()) - OWNERS["TrainSettings"]:
+        with pytest.raises(BadSettings, match=rf"`{name}` is unknown. It is called `\w+` here\."):
+            read_settings({"env": "CartPole-v1", "total_steps": 8, name: 1})
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("thing", "given", "text"),
+    [
+        (PPOConfig, {"gamma": 0.9}, r"^gamma=0\.9 is no argument of PPOConfig\. It is called `discount` here\.$"),
+        (PPOConfig, {"n_steps": 8}, r"It is called `rollout_length` here\.$"),
+        (DQNConfig, {"n_steps": 3}, r"It is called `num_steps` here\.$"),
+        (PPOConfig, {"batch_size": 64}, r"`minibatch_size` here\. It counts the rows of one minibatch"),
+        (PPOConfig, {"num_minibatches": 4}, r"`minibatch_size` here\. .* num_envs / num_minibatches"),
+        (PPOConfig, {"train_batch_size": 4000}, r"`rollout_length` here\. .* divide .* of environments"),
+        (PPOConfig, {"vf_coef": 0.5}, r"`value_weight` here\. Squared errors are halved here"),
+        (PPOConfig, {"clip_vloss": True}, r"The values are not clipped here: leave it out\.$"),
+        (PPOConfig, {"n_envs": 8}, r"It is `num_envs` of ParallelEnvManager, .* or `jobs` of evaluate\.$"),
+        (PPOConfig, {"num_envs": 8}, r"It is `num_envs` of ParallelEnvManager, "),
+        (PPOConfig, {"buffer_size": 8}, r"It is `buffer_size` of DQNConfig and SACConfig\.$"),
+        (PPOConfig, {"LR": 1}, r"`learning_rate`"),
+        (SACConfig, {"ent_coef": 0.1}, r"`temperature` here\. It is the value at the beginning"),
+        (DQNConfig, {"target_update_interval": 1000}, r"`target_interval` here\. It counts steps of the optimiser"),
+        (MultiAgentEnvManager, {"env_fns": "a", "n_envs": 2}, r"no option of .*\. It is called `num_envs` here"),
+        (ParallelEnvManager, {"start_method": "fork"}, r"It is called `context` here\.$"),
+        (evaluate, {"n_eval_episodes": 2}, r"It is called `episodes` here\.$"),
+        (IndependentLearners, {"gamma": 0.9}, r"`discount` of PPOConfig, DQN"),
+        (PPOConfig, {"gama": 1}, r"is no argument of PPOConfig\. Did you mean|Those are"),
+    ],
+)  # fmt: skip
+def test_keywords_of_other_packages(thing: Callable[..., Any], given: dict[str, Any], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        thing(**given)
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({"gamma": 0.9}, r"`gamma` is unknown\. It is called `algorithm\.discount` \(dqn, ppo, sac\) here\.$"),
+        ({"n_steps": 8}, r"`algorithm\.rollout_length` \(ppo\) or `algorithm\.num_steps` \(dqn, sac\) here\.$"),
+        ({"total_timesteps": 8}, r"`total_timesteps` is unknown\. It is called `total_steps` here\.$"),
+        ({"num_envs_per_env_runner": 8}, r"It is called `num_envs` here\. It counts all environments: multiply"),
+        ({"device": "cuda"}, r"`device` is unknown\. Networks learn on the CPU here: leave it out\.$"),
+    ],
+)
+def test_settings_of_other_packages(said: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadSettings, match=text):
+        read_settings({"env": "CartPole-v1", "total_steps": 8, **said})
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({"name": "ppo", "gamma": 0.9}, r"^`algorithm\.gamma` is unknown\. It is called `discount` here\.$"),
+        ({"name": "ppo", "num_steps": 8}, r"It is called `rollout_length` here\.$"),
+        ({"name": "sac", "tau": 0.1}, r"It is called `target_rate` here\.$"),
+        ({"name": "ppo", "tau": 0.1}, r"It is a setting of dqn and sac: leave it out\.$"),
+        ({"name": "ppo", "n_envs": 2}, r"It is a setting of the run: write it as `num_envs`, beside `algorithm`\.$"),
+        ({"name": "ppo", "total_timesteps": 2}, r"write it as `total_steps`, beside `algorithm`\.$"),
+        ({"name": "ppo", "use_sde": True}, r"no state-dependent exploration here: leave it out\.$"),
+    ],
+)
+def test_settings_of_algorithms_of_other_packages(said: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadSettings, match=text):
+        read_config(said, "algorithm", configs_by_name(), outside=TrainSettings.model_fields)
+
+
+def test_settings_of_a_run_that_learns_to_learn() -> None:
+    env = {"env_name": "AntDir-v0", "max_rollouts_per_task": 1, "num_train_tasks": 1, "num_eval_tasks": 1}
+    with pytest.raises(BadSettings, match=r"`train\.total_timesteps` is unknown\. It is called `n_env_steps_total`"):
+        load_settings({"env": env, "train": {"total_timesteps": 5}})
