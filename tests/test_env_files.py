@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from parallel_envs import ParallelEnvManager, cli, evaluate, make_env, make_parallel_env
 from parallel_envs.bench import envs as bench_envs
 from parallel_envs.bench.cli import app as bench
+from parallel_envs.choices import Backend
 from parallel_envs.env_files import FileFactory, absolute, is_env_file
 from parallel_envs.errors import EnvError, UntrustedName
 from parallel_envs.evaluation import BadEvaluation, missions_of
@@ -95,7 +96,7 @@ def test_the_form_is_a_python_file_and_a_name(name: str, meant: bool) -> None:
 
 @pytest.mark.parametrize(("backend", "context"), [("process", "spawn"), ("process", "forkserver"), ("serial", None)])
 def test_a_manager_takes_it_in_every_kind_of_worker(
-    backend: str, context: str | None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, context: str | None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {} if context is None else {"context": context}
     with ParallelEnvManager(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_envs.choices import Strategy
 from parallel_envs.evaluation.actions import Noops
 from parallel_envs.evaluation.blame import EpisodeEnds, blaming, closing, ended_by, timeout_failure
 from parallel_envs.evaluation.candidates import Candidate, deal
@@ -47,7 +48,7 @@ class Stage:
     maker: EnvMaker
     originals: Originals
     settings: PlaySettings
-    strategy: str | Mapping[Agent, str] = "sequential"
+    strategy: Strategy | Mapping[Agent, Strategy] = "sequential"
     pool: PolicyPool | None = None
     watch: Watch | None = None
 

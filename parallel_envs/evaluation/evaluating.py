@@ -34,7 +34,7 @@ from parallel_envs.evaluation.settings import (
 )
 from parallel_envs.evaluation.statistics import late_actions_text
 from parallel_envs.evaluation.threads import one_thread
-from parallel_envs.evaluation.work import Key, Order, work_list
+from parallel_envs.evaluation.work import Key, Order, part_name, work_list
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import CallGuard, in_turn
 from parallel_envs.vector.registry import Registrations
@@ -358,8 +358,8 @@ class _Evaluation:
             rehearsals = Rehearsals(orders, plan.settings, crew.num_workers)
             crew.work_off(rehearsals)
             rehearsals.check(plan.candidates, plan.num_agents)
-            self._strategies |= {name: one.chosen for name, one in rehearsals.found.items() if one.chosen}
-            self._why |= {name: one.why for name, one in rehearsals.found.items() if one.why}
+            self._strategies |= {part_name(part): one.chosen for part, one in rehearsals.found.items() if one.chosen}
+            self._why |= {part_name(part): one.why for part, one in rehearsals.found.items() if one.why}
             crew.work_off(
                 Episodes(
                     orders,

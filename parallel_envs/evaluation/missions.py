@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from parallel_envs.evaluation.grids import Grid, is_config
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.multiagent.by_name import FactoryByName, GymnasiumFactory, OneAgent, env_factory
 from parallel_envs.multiagent.conversion import QuickerConversion, quicker
-from parallel_envs.multiagent.loading import TURNS, ModuleFactory, playable
+from parallel_envs.multiagent.loading import TURNS, ZooFactory, playable
 from parallel_envs.spelling import hint, is_one_of, suggests_keywords
 
 NUM_AGENTS = (
@@ -163,19 +162,14 @@ def _given(mission: Mission, keyword: str, number: int) -> Mission:
 
 
 def _keywords(mission: Mission) -> tuple[set[str], bool]:
-    """Return the keyword arguments that a mission's environment is made with, and whether it may take others.
-
-    A PettingZoo module makes its environment by functions of `**kwargs`, which hand them on to its `raw_env`.
-    """
+    """Return the keyword arguments that a mission's environment is made with, and whether it may take others."""
     make = mission.env if callable(mission.env) else mission._by_name()
     makers: list[Any] = [make]
     try:
         if isinstance(make, FactoryByName):
-            module, function = make.name.split(":")
-            makers = [getattr(importlib.import_module(module), function)]
-        elif isinstance(make, ModuleFactory):
-            found = importlib.import_module(make.path)
-            makers = [getattr(found, name) for name in ("parallel_env", "env", "raw_env") if hasattr(found, name)]
+            makers = [make.maker()]
+        elif isinstance(make, ZooFactory):
+            makers = make.makers()
     except Exception as error:  # user code
         text = f"The mission {mission.name!r} cannot be made: {type(error).__name__}: {error}"
         raise BadEvaluation(text) from error

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from parallel_envs.choices import Strategy
 from parallel_envs.errors import WorkerStartError
 from parallel_envs.evaluation.candidates import Candidate
 from parallel_envs.evaluation.episode import Stage, play
@@ -55,11 +56,11 @@ class Player:
         """Whether the mission of this order can be played."""
         return rehearse(order, self._stage(order, self._settings.strategy))
 
-    def play(self, order: Order, strategy: str | Mapping[Agent, str], attempt: int) -> EpisodeRecord:
+    def play(self, order: Order, strategy: Strategy | Mapping[Agent, Strategy], attempt: int) -> EpisodeRecord:
         """Play an episode, with the actions of all agents computed by this strategy, or each by its own."""
         return play(order, self._stage(order, strategy), attempt)
 
-    def _stage(self, order: Order, strategy: str | Mapping[Agent, str]) -> Stage:
+    def _stage(self, order: Order, strategy: Strategy | Mapping[Agent, Strategy]) -> Stage:
         return Stage(
             maker=self._makers[order.mission],
             originals=self._originals,

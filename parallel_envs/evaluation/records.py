@@ -139,9 +139,10 @@ class EvaluationResult:
         worker_bytes: The most memory that each worker had, as far as it is known; nothing with `jobs=0`.
         options: How it was run, as values that JSON can hold: what no number depends on, and the words in which
             missions and policies were given. `parallel-envs eval --resume FILE` goes on with them.
-        strategies: The strategy by which each agent acted, by mission and agent: what was asked for, what "auto" chose,
-            or "sequential" where a policy cannot be pickled and so cannot act in a process. Missions of which nothing
-            was played are not in it. If the evaluation was resumed, the strategies are those of the last part.
+        strategies: The strategy by which each agent acted, by mission and agent (by "mission (policy)" and agent where
+            policies played one by one): what was asked for, what "auto" chose, or "sequential" where a policy
+            cannot be pickled and so cannot act in a process. Missions of which nothing was played are not in it. If the
+            evaluation was resumed, the strategies are those of the last part.
         why: What "auto" measured in each mission, and which policies could not be pickled, in words.
     """
 

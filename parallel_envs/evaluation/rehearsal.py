@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from parallel_envs.choices import Strategy
 from parallel_envs.evaluation.actions import objection
 from parallel_envs.evaluation.blame import EpisodeEnds, blaming, closing
 from parallel_envs.evaluation.episode import Stage, places
@@ -37,7 +38,7 @@ class Rehearsal:
     mission: str
     agents: tuple[Agent, ...] = ()
     problem: str | None = None
-    strategy: str | Mapping[Agent, str] = "sequential"
+    strategy: Strategy | Mapping[Agent, Strategy] = "sequential"
     chosen: Mapping[Agent, str] = field(default_factory=dict)
     why: str = ""
     is_open: bool = False

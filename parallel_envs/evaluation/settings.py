@@ -19,8 +19,8 @@ from parallel_envs.spelling import hint, is_one_of
 class PlaySettings:
     """See `evaluate`, whose arguments these are."""
 
-    strategy: str = "sequential"
-    strategies: Mapping[str, str] = field(default_factory=dict)
+    strategy: Strategy = "sequential"
+    strategies: Mapping[str, Strategy] = field(default_factory=dict)
     action_timeout: float | None = None
     lateness_budget: float | None = 5.0
     episode_timeout: float | None = None
@@ -38,12 +38,12 @@ class PlaySettings:
                 f"{', '.join(words(Strategy))}.{hint(self.strategy, words(Strategy))}"
             )
 
-    def strategy_of(self, agent: Any) -> str:
+    def strategy_of(self, agent: Any) -> Strategy:
         """Return the strategy that was asked for one agent."""
         return self.strategies.get(str(agent), self.strategy)
 
     @property
-    def all_strategies(self) -> frozenset[str]:
+    def all_strategies(self) -> frozenset[Strategy]:
         """Every strategy that was asked for."""
         return frozenset({self.strategy, *self.strategies.values()})
 
@@ -60,11 +60,13 @@ class PlaySettings:
         }
 
 
-def strategies_of(parallel_policy: Any, strategy: Any) -> tuple[str, dict[str, str]]:
+def strategies_of(parallel_policy: Any, strategy: Any) -> tuple[Strategy, dict[str, Strategy]]:
     """Return the strategy of all agents, and those of single agents by the agent's name as text. See `evaluate`."""
     if not isinstance(parallel_policy, bool | str):
         raise BadEvaluation(f"parallel_policy={parallel_policy!r} is neither True, False nor the name of a strategy.")
-    everyone = parallel_policy if isinstance(parallel_policy, str) else ("auto" if parallel_policy else "sequential")
+    everyone: Any = parallel_policy  # what it is, `PlaySettings` checks
+    if isinstance(parallel_policy, bool):
+        everyone = "auto" if parallel_policy else "sequential"
     if strategy is None:
         return everyone, {}
     if isinstance(strategy, str):

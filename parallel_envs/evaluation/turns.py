@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from parallel_envs.choices import Strategy
 from parallel_envs.errors import PolicyError
 from parallel_envs.evaluation.actions import Noops, objection
 from parallel_envs.evaluation.blame import EpisodeEnds, blaming, ended_by, failure_of
@@ -117,7 +118,7 @@ class Wrapped(Turns):
         env: Any,
         settings: PlaySettings,
         noops: Noops,
-        strategy: str | Mapping[Agent, str],
+        strategy: Strategy | Mapping[Agent, Strategy],
         pool: PolicyPool | None,
     ) -> None:
         super().__init__(policy_of, env, settings, noops)

@@ -17,6 +17,11 @@ Part = str | tuple[str, str]
 """What is rehearsed, and whose episodes take equally long: a mission; and the policy, where they play one by one."""
 
 
+def part_name(part: Part) -> str:
+    """Return a part as one text: the mission, with the policy behind it where policies play one by one."""
+    return part if isinstance(part, str) else f"{part[0]} ({part[1]})"
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """An episode that is to be played.

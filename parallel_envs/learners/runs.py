@@ -39,7 +39,9 @@ from parallel_envs.learners.run_folder import (
 )
 from parallel_envs.learners.settings import BadSettings, load_settings
 from parallel_envs.learners.surroundings import surroundings
+from parallel_envs.meta.families import KNOWN
 from parallel_envs.trust import check_env
+from parallel_envs.yaml_files import settings_in
 
 __all__ = ["BadRun", "CheckpointNotSaved", "Run", "newest_checkpoint", "read_metrics", "settings_of"]
 
@@ -224,15 +226,23 @@ class Run(ClosedAtExit):
         It has `--trust MODULE` for each module of the run's environment that a file alone may not name.
         """
         modules: list[str] = []
-        try:
-            stored = load_settings(settings_of(self.folder))
+        with contextlib.suppress(BadSettings, OSError):  # settings that cannot be read: then the command is shorter
+            name, kwargs = self._env()
             while len(modules) < _MOST_MODULES:
                 try:
-                    check_env(stored.env, stored.env_kwargs, settings_of(self.folder), modules)
+                    check_env(name, kwargs, settings_of(self.folder), modules)
                 except UntrustedName as error:
                     modules.append(error.module)
                     continue
                 break
-        except (BadSettings, OSError):  # settings of the meta learner, which has another way to go on
-            pass
         return resume_command(self.folder, modules)
+
+    def _env(self) -> tuple[str, Mapping[str, Any]]:
+        """Return the name of the run's environment, or of its family of tasks, and its keyword arguments."""
+        content = settings_in(settings_of(self.folder), BadSettings)
+        block = content.get("env")
+        if isinstance(block, Mapping):  # settings of the meta learner
+            name = str(block.get("env_name"))
+            return KNOWN.get(name, name), block.get("env_kwargs") or {}
+        stored = load_settings(settings_of(self.folder))
+        return stored.env, stored.env_kwargs

@@ -328,13 +328,13 @@ class _ShownLearner(Learner):
     def train_shown(self, console: Console) -> Path:
         """Train until the settings' end, and say how well the agent adapts. Returns the run's folder."""
         run = self._start_training()
-        told = f"Run in {run.folder}; if it is ended: {run.resume_words()}"
+        told = f"Run in {run.folder}; if it is ended: {run.resume_command()}"
         console.print(told, markup=False, highlight=False, soft_wrap=True)
         try:
             with display(self.n_env_steps_total, console=console) as self._display:
                 folder = self.train()
         except KeyboardInterrupt:
-            told = f"Ended by Ctrl-C after {self.num_env_steps:,} steps: {run.resume_words()}"
+            told = f"Ended by Ctrl-C after {self.num_env_steps:,} steps: {run.resume_command()}"
             console.print(told, markup=False, highlight=False, soft_wrap=True)
             raise
         curve = " ".join(f"{one:.4g}" for one in self.evaluate().curve)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from parallel_envs.choices import Autoreset
 from parallel_envs.multiagent.joint import row_of, shown
 from parallel_envs.multiagent.last_words import FINAL_OBS
 from parallel_envs.multiagent.roster import Agent
@@ -68,7 +69,7 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self,
         envs: MultiAgentEnvManager,
         agents: Sequence[Agent] | None = None,
-        autoreset_mode: AutoresetMode | str | None = None,
+        autoreset_mode: AutoresetMode | Autoreset | None = None,
     ) -> None:
         if envs.is_open:
             raise ValueError("Agents of these environments come and go: they cannot be rows. Use the manager itself.")

@@ -127,10 +127,11 @@ class FactoryByName:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> Any:
-        env = self._made_by()(**self.kwargs)
+        env = self.maker()(**self.kwargs)
         return OneAgent(env) if isinstance(env, gymnasium.Env) else env
 
-    def _made_by(self) -> Any:
+    def maker(self) -> Any:
+        """Return what has this name."""
         if is_env_file(self.name):
             return FileFactory(self.name).load()
         module, function = self.name.split(":")

@@ -14,6 +14,7 @@ import gymnasium
 from parallel_envs.choices import Turns, words
 from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.env_ids import (
+    entry_module,
     modules_of,
     nearest_id,
     nearest_module,
@@ -83,6 +84,28 @@ class ZooFactory:
             if (path := zoo_module(env_id)) is not None:
                 return self._made_by(importlib.import_module(path))
         raise gymnasium.error.UnregisteredEnv(_nothing_found(self.name, self.name))
+
+    def makers(self) -> list[Any]:
+        """Return the functions that may make the environment: the last one names the keyword arguments.
+
+        PettingZoo's modules make an environment by functions of `**kwargs`, which hand them on to `raw_env`.
+        """
+        if is_module_path(self.name):
+            path: str | None = present_path(self.name)
+        else:
+            module, _, env_id = self.name.rpartition(":")
+            if module and not _is_foraging(env_id):
+                self._imported(module)
+            path = zoo_module(env_id)
+            if kinds := registered_kinds(env_id):
+                import pettingzoo
+
+                spec = pettingzoo.spec(kinds[0], env_id)
+                if callable(spec.entry_point):
+                    return [spec.entry_point]
+                path = entry_module(spec)
+        found = importlib.import_module(path) if path else None
+        return [getattr(found, name) for name in ("parallel_env", "env", "raw_env") if hasattr(found, name)]
 
     def _imported(self, path: str) -> Any:
         try:

@@ -14,7 +14,7 @@ from gymnasium.spaces import Space, Tuple
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from parallel_envs.choices import Turns
+from parallel_envs.choices import Autoreset, Turns
 from parallel_envs.errors import EnvError, WorkerDied
 from parallel_envs.multiagent.attendance import Attendance
 from parallel_envs.multiagent.beneath import ManagerBeneath
@@ -309,7 +309,7 @@ class MultiAgentEnvManager(PassedOn):
     # ---- views ------------------------------------------------------------------------------------------------------
 
     def as_vector_env(
-        self, agents: Sequence[Agent] | None = None, *, autoreset_mode: AutoresetMode | str | None = None
+        self, agents: Sequence[Agent] | None = None, *, autoreset_mode: AutoresetMode | Autoreset | None = None
     ) -> Any:
         """Agents of equal spaces as rows of one `gymnasium.vector.VectorEnv`: see `AgentRows`.
 

@@ -17,6 +17,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from threadpoolctl import threadpool_info
 
 import parallel_envs
+from parallel_envs.choices import Strategy
 from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, evaluate
 from parallel_envs.evaluation.settings import check_jobs, shared_processes, strategies_of
 from parallel_envs.evaluation.threads import one_thread
@@ -184,7 +185,9 @@ def test_episodes_and_agents_share_the_jobs(
 
 
 @pytest.mark.parametrize(("jobs", "episodes", "strategy"), [(4, 5, "process"), (4, 1, "process"), (3, 5, "auto")])
-def test_no_more_processes_work_than_there_are_jobs(jobs: int, episodes: int, strategy: str, tmp_path: Path) -> None:
+def test_no_more_processes_work_than_there_are_jobs(
+    jobs: int, episodes: int, strategy: Strategy, tmp_path: Path
+) -> None:
     def act(observation: Any) -> int:
         (tmp_path / f"policy {os.getpid()}").touch()
         return 0
@@ -224,7 +227,7 @@ def test_a_process_of_agents_that_dies_costs_its_episode_one_attempt(tmp_path: P
 @pytest.mark.parametrize("jobs", [0, 4])
 def test_each_agent_has_a_strategy_of_its_own(jobs: int, tmp_path: Path) -> None:
     plain = evaluate({"m": Course}, Counting(), 3)
-    asked = {"red": "process", "green": "auto", "blue": "thread"}
+    asked: dict[str, Strategy] = {"red": "process", "green": "auto", "blue": "thread"}
     policies = PolicySpec("tests.evaluation.stages:Counting")
     found = evaluate({"m": Course}, {"Counting": policies}, 3, jobs=jobs, strategy=asked, save=tmp_path / "r.json")
     assert [one.returns for one in found.episodes] == [one.returns for one in plain.episodes]

@@ -222,7 +222,7 @@ def two_games(name: str) -> MultiAgentEnvManager:
     return MultiAgentEnvManager("mpe2.simple_spread_v3", num_envs=2, env_kwargs=forces, backend="serial")
 
 
-def learnt(algorithm: str, update_mode: str, **how: Any) -> Any:
+def learnt(algorithm: str, update_mode: Any, **how: Any) -> Any:
     """Return the states of all agents, and their returns, after some updates."""
     config, env = ALGORITHMS[algorithm]
     with two_games(env) as envs, IndependentLearners(envs, config, update_mode=update_mode, seed=3, **how) as learners:

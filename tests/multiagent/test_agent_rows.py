@@ -283,7 +283,7 @@ class TestAutoresetMode:
     """A view may choose when environments are reset: it is then as if the manager had been told."""
 
     @pytest.mark.parametrize("mode", MODES)
-    def test_it_is_as_if_the_manager_had_been_told(self, make: Make, mode: str) -> None:
+    def test_it_is_as_if_the_manager_had_been_told(self, make: Make, mode: Any) -> None:
         maker = [scripted(EARLY_AND_LATE)] * 3
         told = make(maker, num_workers=2, autoreset_mode=mode).as_vector_env()
         envs = make(maker, num_workers=2, autoreset_mode="NextStep" if mode != "NextStep" else "SameStep")
@@ -326,7 +326,7 @@ class TestAutoresetMode:
 
     def test_a_mode_that_is_none_is_refused(self, make_serial: Make) -> None:
         with pytest.raises(ValueError, match=r"autoreset_mode='Sam.*Did you mean 'SameStep'"):
-            make_serial([scripted(together(2))]).as_vector_env(autoreset_mode="Same")
+            make_serial([scripted(together(2))]).as_vector_env(autoreset_mode="Same")  # type: ignore[arg-type]
 
 
 class TestSeeds:

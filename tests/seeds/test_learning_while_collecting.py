@@ -480,7 +480,7 @@ class World:
 class Environment:
     """What the block leaves out: the world, and how actions are computed side by side."""
 
-    def __init__(self, strategy: str) -> None:
+    def __init__(self, strategy: Any) -> None:
         self.agents = [Agent(f"agent_{number}") for number in range(4)]
         self.world, self.turn = World(self.agents), 0
         policies = {agent.name: partial(_action, number) for number, agent in enumerate(self.agents)}
