@@ -27,6 +27,17 @@ class _RequestPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self.fds: list[int] = []
 
+    def reducer_override(self, obj: Any) -> Any:
+        """Reduce as cloudpickle does. A class that travels by value keeps its qualified name, which cloudpickle drops:
+        errors name the class by it, and are looked up by it.
+        """
+        reduced = super().reducer_override(obj)
+        if issubclass(type(obj), type) and isinstance(reduced, tuple) and len(reduced) > 2:
+            state = reduced[2]
+            if isinstance(state, tuple) and isinstance(state[0], dict):
+                state[0].setdefault("__qualname__", type.__dict__["__qualname__"].__get__(obj))
+        return reduced
+
     def persistent_id(self, obj: Any) -> Any:
         if not isinstance(obj, SharedBlock):
             return None
