@@ -19,8 +19,8 @@ Catch `ParallelEnvsError` to catch them all. A `RemoteError` whose remote type i
 environment moves into a worker. So is one whose remote type is an error of this package with a method `retell(text)`:
 it is made of its text alone, and told to become what that says, since nothing else of it arrives.
 
-An `EnvError` whose remote type is any other exception (`gymnasium.error.ResetNeeded`, a class of the user's script) is an
-instance of that type too, with its attributes: see `RemoteError.retold`, which says what is left out for safety.
+An `EnvError` whose remote type is any other exception (`gymnasium.error.ResetNeeded`, a class of the user's script) is
+an instance of that type too, with its attributes: see `RemoteError.retold`, which says what is left out for safety.
 
 `parallel_envs.learners.UpdateFailed` is a RemoteError too: what an agent's update raised.
 
@@ -189,10 +189,10 @@ class RemoteError(ParallelEnvsError):
         Python's own exceptions are joined as `named` says. Any other type needs `attributes`: the values that the
         exception had in its `__dict__` (None: they are not plain values, so they did not travel).
 
-        What a worker reports is data. The type is looked up by its name among the modules that this process has already
-        imported; nothing is imported or unpickled here. None of the type's own code runs either: neither its constructor
-        nor `__reduce__`. The instance gets the attributes instead, so a type whose constructor takes other arguments
-        than a text comes up as well. The error is a plain `RemoteError` of this class, with the same text, if the type
+        What a worker reports is data. The type is looked up by its name among the modules that this process has
+        imported already; nothing is imported or unpickled here. None of the type's own code runs either: neither its
+        constructor nor its `__reduce__`. The instance gets the attributes instead, so a type whose constructor takes
+        other arguments than a text comes up as well. The error is of this class alone, with the same text, if the type
 
         - is not found by its name (a class inside a function, a module that is not imported here);
         - is no `Exception`, or is an error of this package;
@@ -207,7 +207,7 @@ class RemoteError(ParallelEnvsError):
                     _joined[cls, own] = _join_without_constructor(cls, own)
                 error = _joined[cls, own](text, type_name=type_name, remote_message=remote_message)
                 error.__dict__.update({key: value for key, value in attributes.items() if key not in error.__dict__})
-            except Exception:  # whatever the type objects to: the error is told all the same
+            except Exception:  # noqa: BLE001  # whatever the type objects to: the error is told all the same
                 return cls(text, type_name=type_name, remote_message=remote_message)
             return error
         return kind(text, type_name=type_name, remote_message=remote_message)
@@ -279,7 +279,9 @@ def _own_type(type_name: str) -> type[Exception] | None:
             found = module
             for part in parts[number:]:
                 is_class = issubclass(type(found), type)
-                names = type.__dict__["__dict__"].__get__(found) if is_class else object.__getattribute__(found, "__dict__")
+                names = (
+                    type.__dict__["__dict__"].__get__(found) if is_class else object.__getattribute__(found, "__dict__")
+                )
                 found = names.get(part)
                 if not issubclass(type(found), type):
                     return None

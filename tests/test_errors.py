@@ -8,7 +8,7 @@ import pickle
 import re
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -329,7 +329,8 @@ def of_a_local_class() -> Exception:
 
 
 def renamed() -> Exception:
-    return type("Elsewhere", (Exception,), {"__module__": __name__})("not there")
+    kind: type[Exception] = type("Elsewhere", (Exception,), {"__module__": __name__})
+    return kind("not there")
 
 
 OWN: list[tuple[Callable[[], BaseException], type[BaseException]]] = [
@@ -397,7 +398,7 @@ def seen_in(error: EnvError) -> tuple[Any, ...]:
     return type(error), str(error), error.args, repr(known)
 
 
-def errors_of(factories: list[Callable[[], Any]], backend: str, context: str | None) -> list[EnvError]:
+def errors_of(factories: Sequence[Callable[[], Any]], backend: str, context: str | None) -> list[EnvError]:
     """What each of these envs raises in its first step."""
     with parallel_envs.ParallelEnvManager(factories, backend=backend, context=context, num_workers=1) as envs:
         envs.reset(seed=0)
@@ -438,10 +439,14 @@ def test_attributes_come_up_with_the_type(backend: str) -> None:
 @pytest.mark.parametrize(("where", "doing"), [("init", "its construction"), ("reset", "reset"), ("call", "call of")])
 def test_types_come_up_from_wherever_an_env_may_raise(backend: str, where: str, doing: str) -> None:
     factory = partial(TroubledEnv, partial(gymnasium.error.InvalidAction, "never"), where)
-    with pytest.raises(gymnasium.error.InvalidAction, match=f"during {doing}.*never") as caught:
+
+    def asks_for_all() -> None:
         with parallel_envs.ParallelEnvManager([factory], backend=backend) as envs:
             envs.reset()
             envs.call("work")
+
+    with pytest.raises(gymnasium.error.InvalidAction, match=f"during {doing}.*never") as caught:
+        asks_for_all()
     assert isinstance(caught.value, EnvError)
 
 
@@ -483,7 +488,8 @@ class Env(gymnasium.Env):
     def reset(self, **arguments): return 0, {}
     def step(self, action): raise TooHot(99, "arm") if action else Env.Stuck("in mud")
 
-for settings in [{"backend": "serial"}, {"backend": "thread"}, *({"context": c} for c in ("fork", "spawn", "forkserver"))]:
+backends = [{"backend": "serial"}, {"backend": "thread"}]
+for settings in [*backends, *({"context": method} for method in ("fork", "spawn", "forkserver"))]:
     with ParallelEnvManager([Env], **settings) as envs:
         for action, kind in ((1, TooHot), (0, Env.Stuck)):
             envs.reset()
