@@ -224,19 +224,21 @@ class EnvFleet:
 
     def infos(self, pickled: Mapping[int, Info], only: Sequence[int] | None = None) -> Info:
         """The infos of all envs, batched. `only`: those of the others are older, and are left out."""
-        self._leave_out_all_but(only)
+        if only is not None:
+            self._leave_out_all_but(only)
         return self._info_reader.batch(None, pickled)
 
     def infos_list(self, pickled: Mapping[int, Info], only: Sequence[int] | None = None, *, tasks: bool) -> list[Info]:
         """The same as one dict an env, as the env gave it. With `tasks`, it says which task and episode it is from."""
-        self._leave_out_all_but(only)
+        if only is not None:
+            self._leave_out_all_but(only)
         infos = self._info_reader.each(range(self.num_envs), pickled)
         for env in (range(self.num_envs) if only is None else only) if tasks else ():
             infos[env] = {**self.task_info(env), **infos[env]}
         return infos
 
-    def _leave_out_all_but(self, only: Sequence[int] | None) -> None:
-        if only is not None and len(only) < self.num_envs:
+    def _leave_out_all_but(self, only: Sequence[int]) -> None:
+        if len(only) < self.num_envs:
             silent = np.ones(self.num_envs, np.bool_)
             silent[only] = False
             self.buffers.info_schemas[silent] = 0

@@ -112,8 +112,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             variables that it was started with), with `context="fork"` in this one. With `"spawn"` each worker imports
             them; backends `"thread"` and `"serial"` import them here. One that cannot be imported is an ImportError.
             Eight workers that import torch 2.13 and `gymnasium.wrappers` took 9.4 s of processor time and 1.15 GB (the
-            sum of their PSS), with `preload=("torch", "gymnasium.wrappers")` 1.3 s and 0.19 GB, a further manager 0.1 s.
-            On two busy cores that was 39 s and 7 s until the manager was made, and 1.1 s for a further one.
+            sum of their PSS), with `preload=("torch", "gymnasium.wrappers")` 1.3 s and 0.19 GB. On two cores that were
+            busy with other work, the manager was made in 39 s and 7 s, and the next one of the kind in 37 s and 1.1 s.
     """
 
     closed = True  # until there is something to close
