@@ -197,7 +197,7 @@ class RemoteError(ParallelEnvsError):
         - is not found by its name (a class inside a function, a module that is not imported here);
         - is no `Exception`, or is an error of this package;
         - has a metaclass, or `__slots__` with names in them;
-        - defines a method of `_METHODS_IN_THE_WAY`, which would run while the error is made or told;
+        - defines one of `_NAMES_IN_THE_WAY`, which would run while the error is made or printed;
         - cannot be made of a text alone, as far as its builtin base goes (`UnicodeDecodeError`, exception groups).
         """
         kind = cls.named(type_name)
@@ -260,8 +260,19 @@ def _join(base: type[RemoteError], original: type[Exception]) -> type[RemoteErro
     return joined
 
 
-_METHODS_IN_THE_WAY = frozenset(
-    {"__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__setstate__", "__del__", "add_note"}
+_NAMES_IN_THE_WAY = frozenset(
+    {
+        "__getattribute__",
+        "__getattr__",
+        "__setattr__",
+        "__delattr__",
+        "__setstate__",
+        "__del__",
+        "__class__",
+        "__dict__",
+    }
+    | {"__cause__", "__context__", "__suppress_context__", "__traceback__", "__notes__", "with_traceback", "add_note"}
+    | {"type_name", "remote_message"}
 )
 _IS_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class is not one of the interpreter's own
 
@@ -292,7 +303,7 @@ def _own_type(type_name: str) -> type[Exception] | None:
     if Exception not in found.__mro__ or ParallelEnvsError in own_classes:
         return None
     for kind in own_classes:
-        if type(kind) is not type or kind.__dict__.get("__slots__") or _METHODS_IN_THE_WAY & kind.__dict__.keys():
+        if type(kind) is not type or kind.__dict__.get("__slots__") or _NAMES_IN_THE_WAY & kind.__dict__.keys():
             return None
     return found
 

@@ -285,6 +285,18 @@ class Guarded(Exception):
         raise RuntimeError("read-only")
 
 
+class Causeless(Exception):
+    """Would run code of its own when it is told what caused it."""
+
+    @property
+    def __cause__(self) -> Any:
+        raise RuntimeError("there is none")
+
+    @__cause__.setter
+    def __cause__(self, error: Any) -> None:
+        raise RuntimeError("there is none")
+
+
 class Undecodable(UnicodeDecodeError):
     pass
 
@@ -348,6 +360,7 @@ PLAIN: list[Callable[[], BaseException]] = [
     odd,
     partial(Slotted, "slots"),
     Guarded,
+    Causeless,
     partial(Undecodable, "utf-8", b"x", 0, 1, "why"),
     partial(Bracketed, "several", [ValueError(1)]),
     partial(Vital, "not an Exception"),

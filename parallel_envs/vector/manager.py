@@ -77,7 +77,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         context: How workers are started: `"forkserver"` (default on Linux), `"spawn"`, or `"fork"`, which forks them
             from this process. With `"fork"` the callables are inherited as they are, and nothing of them is pickled:
             they may hold a lock, an open file or a generator. A worker that is replaced is forked from this process
-            too, and has the callables as they are here by then.
+            too, and has the callables as they are here by then. Locks that other threads hold stay locked in workers,
+            and a GPU that this process uses cannot be used there.
         daemon: Accepted for AsyncVectorEnv's sake. Workers always end with this process, and their environments may
             always start children.
         num_envs: With an id: how many environments to make.
