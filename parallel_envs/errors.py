@@ -19,6 +19,9 @@ Catch `ParallelEnvsError` to catch them all. A `RemoteError` whose remote type i
 environment moves into a worker. So is one whose remote type is an error of this package with a method `retell(text)`:
 it is made of its text alone, and told to become what that says, since nothing else of it arrives.
 
+An `EnvError` whose remote type is any other exception (`gymnasium.error.ResetNeeded`, a class of the user's script) is
+an instance of that type too, with its attributes: see `RemoteError.retold`, which says what is left out for safety.
+
 `parallel_envs.learners.UpdateFailed` is a RemoteError too: what an agent's update raised.
 
 `CollectionInterrupted` stands apart: it is the KeyboardInterrupt of a Ctrl-C, with what was complete by then.
@@ -29,7 +32,8 @@ from __future__ import annotations
 import builtins
 import multiprocessing
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 __all__ = [
@@ -176,13 +180,46 @@ class RemoteError(ParallelEnvsError):
             known = _joined[cls, original] = _join(cls, original)
         return known
 
+    @classmethod
+    def retold(
+        cls, text: str, *, type_name: str, remote_message: str, attributes: Mapping[str, Any] | None = None
+    ) -> RemoteError:
+        """Return the error with this text. It is an instance of the remote type too wherever that is safe.
+
+        Python's own exceptions are joined as `named` says. Any other type needs `attributes`: the values that the
+        exception had in its `__dict__` (None: they are not plain values, so they did not travel).
+
+        What a worker reports is data. The type is looked up by its name among the modules that this process has
+        imported already; nothing is imported or unpickled here. None of the type's own code runs either: neither its
+        constructor nor its `__reduce__`. The instance gets the attributes instead, so a type whose constructor takes
+        other arguments than a text comes up as well. The error is of this class alone, with the same text, if the type
+
+        - is not found by its name (a class inside a function, a module that is not imported here);
+        - is no `Exception`, or is an error of this package;
+        - has a metaclass, or `__slots__` with names in them;
+        - defines one of `_NAMES_IN_THE_WAY`, which would run while the error is made or printed;
+        - cannot be made of a text alone, as far as its builtin base goes (`UnicodeDecodeError`, exception groups).
+        """
+        kind = cls.named(type_name)
+        if kind is cls and attributes is not None and (own := _own_type(type_name)) is not None:
+            try:
+                if (cls, own) not in _joined:
+                    _joined[cls, own] = _join_without_constructor(cls, own)
+                error = _joined[cls, own](text, type_name=type_name, remote_message=remote_message)
+                error.__dict__.update({key: value for key, value in attributes.items() if key not in error.__dict__})
+            except Exception:  # noqa: BLE001  # whatever the type objects to: the error is told all the same
+                return cls(text, type_name=type_name, remote_message=remote_message)
+            return error
+        return kind(text, type_name=type_name, remote_message=remote_message)
+
     def __str__(self) -> str:
         return str(self.args[0])
 
     def __reduce__(self) -> tuple[Any, ...]:
         details = {"type_name": self.type_name, "remote_message": self.remote_message}
         state = {key: value for key, value in self.__dict__.items() if key not in details}
-        return _rebuild_named, (self._plain, self.args[0], details), state
+        is_own = type(self) is not self._plain and type(self) is not self._plain.named(self.type_name)
+        return _rebuild_named, (self._plain, self.args[0], details | ({"attributes": {}} if is_own else {})), state
 
 
 RemoteError._plain = RemoteError
@@ -223,12 +260,75 @@ def _join(base: type[RemoteError], original: type[Exception]) -> type[RemoteErro
     return joined
 
 
+_NAMES_IN_THE_WAY = frozenset(
+    {
+        "__getattribute__",
+        "__getattr__",
+        "__setattr__",
+        "__delattr__",
+        "__setstate__",
+        "__del__",
+        "__class__",
+        "__dict__",
+    }
+    | {"__cause__", "__context__", "__suppress_context__", "__traceback__", "__notes__", "with_traceback", "add_note"}
+    | {"type_name", "remote_message"}
+)
+_IS_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class is not one of the interpreter's own
+
+
+def _own_type(type_name: str) -> type[Exception] | None:
+    """Return the exception type of that name, if an error can be joined with it without running any code of it.
+
+    Names are looked up in dicts, since a module or a class may run code when it is asked for an attribute.
+    """
+    parts = type_name.split(".")
+    found: Any = None
+    for number in range(len(parts) - 1, 0, -1):
+        module = sys.modules.get(".".join(parts[:number]))
+        if issubclass(type(module), ModuleType):
+            found = module
+            for part in parts[number:]:
+                is_class = issubclass(type(found), type)
+                names = (
+                    type.__dict__["__dict__"].__get__(found) if is_class else object.__getattribute__(found, "__dict__")
+                )
+                found = names.get(part)
+                if not issubclass(type(found), type):
+                    return None
+            break
+    if type(found) is not type or f"{found.__module__}.{found.__qualname__}" != type_name:
+        return None
+    own_classes = [kind for kind in found.__mro__ if kind.__flags__ & _IS_HEAP_TYPE]
+    if Exception not in found.__mro__ or ParallelEnvsError in own_classes:
+        return None
+    for kind in own_classes:
+        if type(kind) is not type or kind.__dict__.get("__slots__") or _NAMES_IN_THE_WAY & kind.__dict__.keys():
+            return None
+    return found
+
+
+def _join_without_constructor(base: type[RemoteError], original: type[Exception]) -> type[RemoteError]:
+    """Return a class that is both. Its instances are made by the builtin base of `original`, of their text alone."""
+    native: Any = next(kind for kind in original.__mro__ if not kind.__flags__ & _IS_HEAP_TYPE)
+
+    def new(kind: type[Any], text: str, **details: Any) -> Any:
+        return native.__new__(kind, text)
+
+    def init(self: Any, text: str, *, type_name: str, remote_message: str) -> None:
+        native.__init__(self, text)
+        self.type_name, self.remote_message = type_name, remote_message
+
+    details = {"__module__": base.__module__, "__doc__": base.__doc__, "__new__": new, "__init__": init, "_plain": base}
+    return type(base.__name__, (base, original), details)
+
+
 def _rebuild(kind: type[Exception], text: str, details: dict[str, Any]) -> Exception:
     return kind(text, **details)
 
 
 def _rebuild_named(plain: type[RemoteError], text: str, details: dict[str, Any]) -> RemoteError:
-    return plain.named(details["type_name"])(text, **details)
+    return plain.retold(text, **details)
 
 
 class CollectionInterrupted(KeyboardInterrupt):

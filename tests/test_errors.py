@@ -6,9 +6,11 @@ import builtins
 import multiprocessing
 import pickle
 import re
+import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -31,6 +33,8 @@ from parallel_envs.errors import (
     WorkerStartError,
     WorkerTimeout,
 )
+from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
+from tests.engine.scripts import run_script
 
 BUILTIN_ERRORS = sorted(
     name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)
@@ -222,6 +226,300 @@ def _said_by_an_env_that_cannot_decode() -> str:
         except (EnvError, TypeError) as error:
             return str(error)
     return ""
+
+
+# ---- types that are not Python's own ----------------------------------------------------------------
+
+
+class TooHot(Exception):
+    """Made of other arguments than a text, and not to be made again without them."""
+
+    def __init__(self, degrees: float, *, where: list[str]) -> None:
+        super().__init__(f"{degrees} degrees")
+        self.degrees, self.where, self.readings = degrees, where, np.arange(3)
+
+
+class LostFile(FileNotFoundError):
+    """Has a builtin base with arguments of its own."""
+
+
+class Robot:
+    class Stuck(RuntimeError):
+        """A class within a class."""
+
+
+class Reduces(Exception):
+    """Anything that pickles, copies or tells it would hang or raise."""
+
+    def __reduce__(self) -> Any:
+        threading.Event().wait()
+
+    __reduce_ex__ = __copy__ = __deepcopy__ = __reduce__  # type: ignore[assignment]
+
+
+class Misleading(Exception):
+    """What it says that it is made of is something else."""
+
+    def __reduce__(self) -> Any:
+        return dict, ()
+
+
+class Odd(type):
+    """A metaclass that answers nothing."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        raise RuntimeError(f"nobody asks for {name}")
+
+
+class OfOddKind(Exception, metaclass=Odd):
+    pass
+
+
+class Slotted(Exception):
+    __slots__ = ("degrees",)
+
+
+class Guarded(Exception):
+    """Would run code of its own when something is noted in it."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise RuntimeError("read-only")
+
+
+class Causeless(Exception):
+    """Would run code of its own when it is told what caused it."""
+
+    @property
+    def __cause__(self) -> Any:
+        raise RuntimeError("there is none")
+
+    @__cause__.setter
+    def __cause__(self, error: Any) -> None:
+        raise RuntimeError("there is none")
+
+
+class Undecodable(UnicodeDecodeError):
+    pass
+
+
+class Bracketed(ExceptionGroup[Exception]):
+    pass
+
+
+class Vital(BaseException):
+    pass
+
+
+def hot() -> TooHot:
+    return TooHot(99.5, where=["arm", "leg"])
+
+
+def with_attribute(value: Any) -> Exception:
+    error = Robot.Stuck("attributes")
+    error.thing = value  # type: ignore[attr-defined]
+    return error
+
+
+class Hanging:
+    """A value that would hang whatever pickles it."""
+
+    __reduce__ = Reduces.__reduce__
+
+
+def hanging() -> Exception:
+    return with_attribute(Hanging())
+
+
+def odd() -> Exception:
+    return OfOddKind("odd")
+
+
+def of_a_local_class() -> Exception:
+    class Local(Exception):
+        pass
+
+    return Local("local")
+
+
+def renamed() -> Exception:
+    kind: type[Exception] = type("Elsewhere", (Exception,), {"__module__": __name__})
+    return kind("not there")
+
+
+OWN: list[tuple[Callable[[], BaseException], type[BaseException]]] = [
+    (partial(gymnasium.error.ResetNeeded, "reset me"), gymnasium.error.ResetNeeded),
+    (partial(gymnasium.error.InvalidAction, "bad action"), gymnasium.error.InvalidAction),
+    (partial(gymnasium.error.AlreadyPendingCallError, "two words", "step"), gymnasium.error.AlreadyPendingCallError),
+    (partial(LostFile, "no map"), LostFile),
+    (partial(Robot.Stuck, "in the mud"), Robot.Stuck),
+    (partial(Reduces, "hangs"), Reduces),
+    (partial(Misleading, "not what it seems"), Misleading),
+    (partial(with_attribute, {"where": (1, 2.5, None), "seen": np.ones(2)}), Robot.Stuck),
+    (hot, TooHot),
+]
+PLAIN: list[Callable[[], BaseException]] = [
+    odd,
+    partial(Slotted, "slots"),
+    Guarded,
+    Causeless,
+    partial(Undecodable, "utf-8", b"x", 0, 1, "why"),
+    partial(Bracketed, "several", [ValueError(1)]),
+    partial(Vital, "not an Exception"),
+    of_a_local_class,
+    renamed,
+    hanging,
+    partial(ClosedError, "an error of this package"),
+]
+PLACES = [
+    ("serial", None),
+    ("thread", None),
+    ("process", "fork"),
+    ("process", "spawn"),
+    ("process", "forkserver"),
+]
+
+
+class TroubledEnv(RaisingEnv):
+    """Raises what `make` makes, in whichever method it is told to."""
+
+    def __init__(self, make: Callable[[], BaseException], where: str = "step") -> None:
+        super().__init__(None)
+        self.make, self.where = make, where
+        self._raise_in("init")
+
+    def _raise_in(self, where: str) -> None:
+        if where == self.where:
+            error = self.make()
+            if type(error) is not Guarded:
+                error.add_note("a note")
+            raise error from ValueError("a cause")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._raise_in("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        self._raise_in("step")
+        return super().step(action)
+
+    def work(self) -> None:
+        self._raise_in("call")
+
+
+def seen_in(error: EnvError) -> tuple[Any, ...]:
+    """All that has to be the same on every backend."""
+    known = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in vars(error).items()}
+    return type(error), str(error), error.args, repr(known)
+
+
+def errors_of(factories: Sequence[Callable[[], Any]], backend: str, context: str | None) -> list[EnvError]:
+    """What each of these envs raises in its first step."""
+    with parallel_envs.ParallelEnvManager(factories, backend=backend, context=context, num_workers=1) as envs:
+        envs.reset(seed=0)
+        caught = []
+        for env in range(len(factories)):
+            envs.send([0], env_ids=env)
+            with pytest.raises(EnvError) as one:
+                envs.recv()
+            caught.append(one.value)
+        return caught
+
+
+def test_types_of_envs_come_up_as_themselves_on_every_backend() -> None:
+    factories = [partial(TroubledEnv, make) for make in [*(make for make, _ in OWN), *PLAIN]]
+    told = {place: errors_of(factories, *place) for place in PLACES}
+    for (_, kind), error in zip(OWN, told["process", "forkserver"], strict=False):
+        assert isinstance(error, kind)
+        assert isinstance(error, EnvError)
+    for error in told["process", "forkserver"][len(OWN) :]:
+        assert type(error) is EnvError, error
+    for place, errors_there in told.items():
+        assert list(map(seen_in, errors_there)) == list(map(seen_in, told["serial", None])), place
+    for error in told["serial", None]:
+        assert str(error).startswith(f"Env {error.env_ids[0]} raised {error.type_name} during step: ")
+
+
+def test_attributes_come_up_with_the_type(backend: str) -> None:
+    (error,) = errors_of([partial(TroubledEnv, hot)], backend, None)
+    assert isinstance(error, TooHot)
+    assert (error.degrees, error.where, error.readings.tolist()) == (99.5, ["arm", "leg"], [0, 1, 2])
+    assert error.args == (str(error),)
+    assert "a note" in str(error)
+    assert "a cause" in "".join(traceback.format_exception(error))
+    again = pickle.loads(pickle.dumps(error))
+    assert seen_in(again) == seen_in(error)
+
+
+@pytest.mark.parametrize(("where", "doing"), [("init", "its construction"), ("reset", "reset"), ("call", "call of")])
+def test_types_come_up_from_wherever_an_env_may_raise(backend: str, where: str, doing: str) -> None:
+    factory = partial(TroubledEnv, partial(gymnasium.error.InvalidAction, "never"), where)
+
+    def asks_for_all() -> None:
+        with parallel_envs.ParallelEnvManager([factory], backend=backend) as envs:
+            envs.reset()
+            envs.call("work")
+
+    with pytest.raises(gymnasium.error.InvalidAction, match=f"during {doing}.*never") as caught:
+        asks_for_all()
+    assert isinstance(caught.value, EnvError)
+
+
+def test_a_factory_that_asks_for_an_unknown_id_raises_name_not_found(backend: str) -> None:
+    with pytest.raises(gymnasium.error.NameNotFound) as caught:
+        parallel_envs.ParallelEnvManager([partial(gymnasium.make, "CartPoleee-v1")], backend=backend)
+    assert isinstance(caught.value, EnvError)
+
+
+def test_types_of_agents_envs_come_up_too(backend: str) -> None:
+    factory = partial(AgentsTrouble, 2)
+    with parallel_envs.MultiAgentEnvManager([factory], backend=backend) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(TooHot) as caught:
+            envs.step({agent: np.zeros(1, int) for agent in envs.agents_now})
+    assert isinstance(caught.value, EnvError)
+
+
+class AgentsTrouble(ScriptedAgentsEnv):
+    def __init__(self, agents: int) -> None:
+        super().__init__([{f"a{number}": Stay(9) for number in range(agents)}])
+
+    def step(self, actions: Any) -> Any:
+        raise hot()
+
+
+SCRIPT = """
+import gymnasium, numpy as np
+from parallel_envs import EnvError, ParallelEnvManager
+
+class TooHot(Exception):
+    def __init__(self, degrees, where):
+        super().__init__(f"{degrees} in {where}")
+        self.degrees = degrees
+
+class Env(gymnasium.Env):
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+    class Stuck(Exception): pass
+    def reset(self, **arguments): return 0, {}
+    def step(self, action): raise TooHot(99, "arm") if action else Env.Stuck("in mud")
+
+backends = [{"backend": "serial"}, {"backend": "thread"}]
+for settings in [*backends, *({"context": method} for method in ("fork", "spawn", "forkserver"))]:
+    with ParallelEnvManager([Env], **settings) as envs:
+        for action, kind in ((1, TooHot), (0, Env.Stuck)):
+            envs.reset()
+            try: envs.step([action])
+            except kind as error: print(isinstance(error, EnvError), getattr(error, "degrees", None), error)
+"""
+
+
+def test_types_of_the_users_script_come_up_too(tmp_path: Path) -> None:
+    ended = run_script(tmp_path, SCRIPT)
+    assert ended.returncode == 0, ended.stderr
+    lines = [
+        "True 99 Env 0 raised __main__.TooHot during step 1: 99 in arm",
+        "True None Env 0 raised __main__.Env.Stuck during step 1: in mud",
+    ]
+    assert [line.partition(" Call restart")[0] for line in ended.stdout.splitlines()] == lines * 5
 
 
 # ---- travelling ----------------------------------------------------------------------------------

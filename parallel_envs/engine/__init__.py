@@ -8,12 +8,20 @@ what workers need.
 
 from parallel_envs.engine.factory import BACKENDS, PoolSettings, line_outside, open_pool
 from parallel_envs.engine.fork_server import FORK_SERVER_NAME
-from parallel_envs.engine.host import Ringable
+from parallel_envs.engine.host import Ringable, load_modules
 from parallel_envs.engine.interrupts import let_ctrl_c_through
 from parallel_envs.engine.keeper_client import keeper_pid, start_keeper
 from parallel_envs.engine.memory import SharedBlock
 from parallel_envs.engine.messages import HOST, Call, Death, Failure, Reply
-from parallel_envs.engine.pickling import Unpicklable, dump_reply, dump_request, load_reply, picklable, unpicklable_part
+from parallel_envs.engine.pickling import (
+    Inherited,
+    Unpicklable,
+    dump_reply,
+    dump_request,
+    load_reply,
+    picklable,
+    unpicklable_part,
+)
 from parallel_envs.engine.placement import cores_here, settle
 from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
 from parallel_envs.engine.worker_process import START_METHODS
@@ -26,6 +34,7 @@ __all__ = [
     "Call",
     "Death",
     "Failure",
+    "Inherited",
     "Meters",
     "PoolSettings",
     "Reply",
@@ -40,6 +49,7 @@ __all__ = [
     "keeper_pid",
     "let_ctrl_c_through",
     "line_outside",
+    "load_modules",
     "load_reply",
     "open_pool",
     "picklable",

@@ -6,10 +6,11 @@ Those that are to be rung have `ring(argument) -> payload or None` as well.
 
 from __future__ import annotations
 
+import importlib
 import mmap
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -57,6 +58,10 @@ class Host:
         """Host `factory(*args, **kwargs)` under `key`, in the place of what was there."""
         self.objects.pop(key, None)
         self.objects[key] = factory(*args, **kwargs)
+
+    def load(self, modules: Iterable[str]) -> tuple[str, Failure] | None:
+        """Import modules: see `load_modules`."""
+        return load_modules(modules)
 
     def drop(self, key: int) -> None:
         """Stop hosting an object; its `close()` is called if it has one."""
@@ -106,6 +111,17 @@ class Host:
         except BaseException as error:
             return Outcome(failure=Failure.of(error))
         return None if value is None else Outcome(value)
+
+
+def load_modules(modules: Iterable[str]) -> tuple[str, Failure] | None:
+    """Import these modules. Return the first that cannot be imported, with the reason, or None."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except BaseException as error:  # SystemExit too: some modules end the program that imports them
+            let_ctrl_c_through(error)
+            return module, Failure.of(error)
+    return None
 
 
 def close_object(thing: Any) -> None:

@@ -7,8 +7,11 @@ need not import that script. A `SharedBlock` inside a request travels as a descr
 from __future__ import annotations
 
 import io
+import itertools
+import os
 import pickle
 import types
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,10 +25,50 @@ class Unpicklable(TypeError):
     """A value cannot travel to or from a worker; the text names the part that cannot."""
 
 
+class Inherited:
+    """A value for workers that are forked from this process after this was made: they have it in their memory already.
+
+    In a request it travels as a number, and arrives as the value that the worker had inherited: nothing of the value is
+    pickled. In any other process loading it raises `RuntimeError`. Keep it for as long as such workers may be started.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._key = os.getpid(), next(_inherited_numbers)
+        _inherited[self._key] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _find_inherited, self._key
+
+
+_inherited_numbers = itertools.count()
+_inherited: weakref.WeakValueDictionary[tuple[int, int], Inherited] = weakref.WeakValueDictionary()
+"""By the process that made it, and a number."""
+
+
+def _find_inherited(pid: int, number: int) -> Any:
+    if (found := _inherited.get((pid, number))) is None:
+        raise RuntimeError(
+            f"Process {os.getpid()} was not forked from process {pid} after value {number} was made there."
+        )
+    return found.value
+
+
 class _RequestPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no type information
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self.fds: list[int] = []
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Reduce as cloudpickle does. A class that travels by value keeps its qualified name, which cloudpickle drops:
+        errors name the class by it, and are looked up by it.
+        """
+        reduced = super().reducer_override(obj)
+        if issubclass(type(obj), type) and isinstance(reduced, tuple) and len(reduced) > 2:
+            state = reduced[2]
+            if isinstance(state, tuple) and isinstance(state[0], dict):
+                state[0].setdefault("__qualname__", type.__dict__["__qualname__"].__get__(obj))
+        return reduced
 
     def persistent_id(self, obj: Any) -> Any:
         if not isinstance(obj, SharedBlock):

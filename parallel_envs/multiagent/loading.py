@@ -199,8 +199,25 @@ class TaskOfJoint:
     setter: Callable[[Any, Any], None]
 
     def __call__(self, env: JointEnv | OpenJointEnv, task: Any) -> None:
-        inner = env.env
-        self.setter(inner.env if isinstance(inner, TurnEnv) else inner, task)
+        self.setter(_env_within(env), task)
+
+
+@dataclass(frozen=True, slots=True)
+class OnJoint:
+    """A function of a PettingZoo env as one of the joint env around it."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, env: JointEnv | OpenJointEnv, *args: Any) -> Any:
+        return self.function(_env_within(env), *args)
+
+    @property
+    def __name__(self) -> str:
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
+
+
+def _env_within(env: JointEnv | OpenJointEnv) -> Any:
+    return env.env.env if isinstance(env.env, TurnEnv) else env.env
 
 
 def joint_factories(

@@ -399,7 +399,7 @@ def _told_apart(spaces: Sequence[Space[Any]]) -> str:
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    known = {*inspect.signature(ParallelEnvManager).parameters, "turns"} - {"observation_mode"}
+    known = {*inspect.signature(ParallelEnvManager).parameters, "turns"} - {"observation_mode", "infos_list"}
     for name, value in options.items():
         if name not in known:
             raise unknown_keyword("MultiAgentEnvManager", name, value, sorted(known), what="option")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from parallel_envs.closing import ClosedAtExit
+from parallel_envs.multiagent.loading import OnJoint
 from parallel_envs.vector import ParallelEnvManager
 
 
@@ -37,6 +38,25 @@ class PassedOn(ClosedAtExit):
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """The results of the call that was begun."""
         return self.envs.call_wait(timeout)
+
+    def apply(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        env_ids: int | Iterable[int] | None = None,
+        timeout: float | None = None,
+    ) -> list[Any]:
+        """Return `fn(env, *args)` for each PettingZoo environment, or those of `env_ids`, as `ParallelEnvManager` does.
+
+        An AEC environment that is played in turns is handed over as it is, the others with PettingZoo's conversion.
+        """
+        given: Any = fn
+        return self.envs.apply(OnJoint(fn) if callable(given) else fn, *args, env_ids=env_ids, timeout=timeout)
+
+    @property
+    def ready_ids(self) -> list[int]:
+        """The environments that have answered to `send` and `send_reset` and are yet to be received."""
+        return self.envs.ready_ids
 
     def get_attr(self, name: str, env_ids: int | Iterable[int] | None = None) -> tuple[Any, ...]:
         """An attribute of each environment."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib.metadata
+import importlib.util
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -179,6 +182,24 @@ def autoreset(mode: AutoresetMode | Autoreset) -> AutoresetMode:
         return mode
     choice("autoreset_mode", mode, words(Autoreset))
     return AutoresetMode(mode)
+
+
+def modules(name: str, value: Any) -> tuple[str, ...]:
+    """Names of modules, whose packages can be found from here. Nothing is imported."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        example = f" Write {name}=({value!r},)." if isinstance(value, str) else ""
+        raise TypeError(f"{name}={value!r} is not a list of names of modules.{example}")
+    given = tuple(value)
+    for module in given:
+        if not isinstance(module, str) or not all(part.isidentifier() for part in module.split(".")):
+            raise ValueError(f"{name}={given!r}: {module!r} is not the name of a module, such as 'torch'.")
+        package = module.partition(".")[0]
+        if package not in sys.modules and importlib.util.find_spec(package) is None:
+            close = hint(package, {*sys.stdlib_module_names, *importlib.metadata.packages_distributions()})
+            raise ModuleNotFoundError(
+                f"{name}={given!r}: there is no module {package!r} here.{close or advice_for(package)}", name=package
+            )
+    return given
 
 
 def affinity(cores: Any) -> tuple[tuple[int, ...], ...] | None:

@@ -17,15 +17,17 @@ from parallel_envs.engine import (
     Call,
     Death,
     Failure,
+    Inherited,
     PoolSettings,
     SharedBlock,
     Ticket,
     Unpicklable,
+    load_modules,
     open_pool,
     picklable,
     unpicklable_part,
 )
-from parallel_envs.errors import StepTimeout, WorkerStartError
+from parallel_envs.errors import RemoteTraceback, StepTimeout, WorkerStartError
 from parallel_envs.vector.buffers import Plan
 from parallel_envs.vector.failures import env_error, step_timeout, worker_died, worker_error
 from parallel_envs.vector.identity import OwnedEnvs
@@ -49,6 +51,12 @@ class Crew:
     """The workers of a manager and the slice of envs in each.
 
     Construction must be over within `start_timeout` seconds (None: takes as long as it takes).
+
+    Workers that are forked from this process, now or in the place of one that died, inherit the factories and the task
+    settings: nothing of these is pickled. A worker has them as they are in this process when it is forked.
+
+    Every worker imports the modules in `preload` before it makes its envs. Where workers come from a fork server that
+    has imported them already, or are forked from this process, which then imports them first, they cost nothing there.
     """
 
     def __init__(
@@ -59,13 +67,22 @@ class Crew:
         mode: AutoresetMode,
         start_timeout: float | None,
         tasks: TaskSettings,
+        preload: Sequence[str] = (),
     ) -> None:
         self._tasks = tasks
         self._factories, self._mode, self._start_timeout = factories, mode, start_timeout
+        self._preload = tuple(preload)
         self.slices = slices(len(factories), num_workers)
         self.owner = [worker for worker, held in enumerate(self.slices) for _ in held]
+        is_forked_here = settings.start_method == "fork" and settings.backend in ("process", "auto")
+        if is_forked_here and (unloadable := load_modules(self._preload)) is not None:
+            raise _unloadable(self._preload, "this process, from which workers are forked", *unloadable)
+        self._inherited = [Inherited(factory) for factory in factories] if is_forked_here else None
+        self._inherited_tasks = Inherited(tasks)
         self.pool = open_pool(num_workers, settings)
         self._in_process = self.pool.backend == "process"
+        if not self._in_process:  # "auto" found that no process can be started
+            self._inherited = None
         self._owned = None if self._in_process else OwnedEnvs()
         self._attachment: Attachment | None = None
         self._unmade: set[int] = set()
@@ -84,10 +101,13 @@ class Crew:
     def use_tasks(self) -> None:
         """Tasks are in use from now on: workers that are replaced are to know it too."""
         self._tasks = dataclasses.replace(self._tasks, in_use=True)
+        self._inherited_tasks = Inherited(self._tasks)
 
     def build(self, workers: Sequence[int]) -> dict[int, Description]:
         """Have the workers make their envs. Raises what the first of them that failed reports."""
-        registrations = Registrations.here() if self._in_process else None
+        if self._preload:
+            self._load(workers)
+        registrations = Registrations.here() if self._in_process and self._inherited is None else None
         calls = {worker: self._build_call(worker, registrations) for worker in workers}
         try:
             built = self.pool.send(calls)
@@ -100,9 +120,17 @@ class Crew:
 
     def _build_call(self, worker: int, registrations: Registrations | None) -> Call:
         held = self.slices[worker]
-        made = [self._factories[env] for env in held]
-        what = (self.key, EnvSlice, held.start, made, self._mode, registrations, self._tasks)
+        factories = self._factories if self._inherited is None else self._inherited
+        tasks = self._tasks if self._inherited is None else self._inherited_tasks
+        what = (self.key, EnvSlice, held.start, [factories[env] for env in held], self._mode, registrations, tasks)
         return Call(HOST, "build", what, {"copies": not self._in_process, "owned": self._owned})
+
+    def _load(self, workers: Sequence[int]) -> None:
+        """Have the workers import the modules in `preload`. Raises `ImportError` for one that cannot be imported."""
+        loaded = self.pool.send(dict.fromkeys(workers, Call(HOST, "load", (self._preload,))))
+        self._await(loaded, _CONSTRUCTION, self._start_timeout)
+        for worker, reply in sorted(loaded.replies.items(), key=lambda item: item[0]):
+            raise _unloadable(self._preload, f"worker {worker}", *reply.value)
 
     def attach(self, attachment: Attachment, workers: Sequence[int]) -> None:
         """Give the workers' slices their arrays."""
@@ -252,8 +280,19 @@ def _advice(part: str) -> str:
         return "Leave it out of metadata (an attribute set in __init__ may hold it), or use backend='thread'."
     return (
         "Make it inside the function that makes the environment, or in the environment's __init__, or use "
-        "backend='thread'."
+        "context='fork', whose workers inherit it as it is, or backend='thread'."
     )
+
+
+def _unloadable(preload: Sequence[str], where: str, module: str, failure: Failure) -> ImportError:
+    kind = ModuleNotFoundError if failure.type_name == "ModuleNotFoundError" else ImportError
+    error = kind(
+        f"preload={tuple(preload)!r}: the module {module!r} could not be imported in {where} "
+        f"({failure.type_name}: {failure.message}).",
+        name=module,
+    )
+    error.__cause__ = failure.cause or RemoteTraceback(failure.traceback)
+    return error
 
 
 def _unpicklable_factory(factories: Sequence[Any], error: Unpicklable) -> TypeError:

@@ -21,10 +21,8 @@ WAIT_ADVICE = (
 def env_error(failures: Mapping[int, Failure], doing: str) -> EnvError:
     """The error of the first env that raised; the others are told in a note."""
     env, failure = next(iter(sorted(failures.items())))
-    kind = EnvError.named(failure.type_name)
-    assert issubclass(kind, EnvError)
     text = f"Env {env} raised {failure.type_name} during {doing}: {failure.message}"
-    error = kind(text, type_name=failure.type_name, remote_message=failure.message)
+    error = _retold(failure, text)
     error.env_ids = tuple(sorted(failures))
     error.__cause__ = failure.cause or RemoteTraceback(failure.traceback)
     for other, told in sorted(failures.items())[1:]:
@@ -34,15 +32,22 @@ def env_error(failures: Mapping[int, Failure], doing: str) -> EnvError:
 
 def worker_error(failure: Failure, worker: int, envs: Sequence[int], doing: str) -> EnvError:
     """The error of a request that failed in a worker as a whole, so that all of `envs` are in doubt."""
-    kind = EnvError.named(failure.type_name)
-    assert issubclass(kind, EnvError)
     text = (
         f"Worker {worker} ({env_names(envs)}) raised {failure.type_name} during {doing}, at no single environment: "
         f"{failure.message}"
     )
-    error = kind(text, type_name=failure.type_name, remote_message=failure.message)
+    error = _retold(failure, text)
     error.env_ids = tuple(envs)
     error.__cause__ = failure.cause or RemoteTraceback(failure.traceback)
+    return error
+
+
+def _retold(failure: Failure, text: str) -> EnvError:
+    """The EnvError with this text, which is an instance of the type that was raised too where that is safe."""
+    error = EnvError.retold(
+        text, type_name=failure.type_name, remote_message=failure.message, attributes=failure.attributes
+    )
+    assert isinstance(error, EnvError)
     return error
 
 

@@ -54,10 +54,11 @@ class EnvFleet:
         num_sets: int,
         start_timeout: float | None,
         tasks: TaskSettings,
+        preload: Sequence[str] = (),
     ) -> None:
         self.num_envs = len(factories)
         self._block: SharedBlock | None = None
-        self.crew = Crew(factories, num_workers, settings, autoreset_mode, start_timeout, tasks)
+        self.crew = Crew(factories, num_workers, settings, autoreset_mode, start_timeout, tasks, preload)
         self.pool = self.crew.pool
         self._full_steps = 0
         self._asked = [0] * num_workers
@@ -159,6 +160,10 @@ class EnvFleet:
         """Call a method of some envs. Each worker replies with a dict by env."""
         return self._ask_holders("call", envs, lambda held: ([env for env in envs if env in held], name, args, kwargs))
 
+    def apply(self, envs: Sequence[int], function: Callable[..., Any], args: tuple[Any, ...]) -> Ticket:
+        """Run a function on some envs. Each worker replies with a dict by env."""
+        return self._ask_holders("apply", envs, lambda held: ([env for env in envs if env in held], function, args))
+
     def look_up(self, env: int, name: str) -> Ticket:
         """Read an attribute of one env without calling it. Its worker replies with a dict by env."""
         return self._ask_holders("look_up", [env], lambda held: (env, name))
@@ -219,11 +224,24 @@ class EnvFleet:
 
     def infos(self, pickled: Mapping[int, Info], only: Sequence[int] | None = None) -> Info:
         """The infos of all envs, batched. `only`: those of the others are older, and are left out."""
-        if only is not None and len(only) < self.num_envs:
+        if only is not None:
+            self._leave_out_all_but(only)
+        return self._info_reader.batch(None, pickled)
+
+    def infos_list(self, pickled: Mapping[int, Info], only: Sequence[int] | None = None, *, tasks: bool) -> list[Info]:
+        """The same as one dict an env, as the env gave it. With `tasks`, it says which task and episode it is from."""
+        if only is not None:
+            self._leave_out_all_but(only)
+        infos = self._info_reader.each(range(self.num_envs), pickled)
+        for env in (range(self.num_envs) if only is None else only) if tasks else ():
+            infos[env] = {**self.task_info(env), **infos[env]}
+        return infos
+
+    def _leave_out_all_but(self, only: Sequence[int]) -> None:
+        if len(only) < self.num_envs:
             silent = np.ones(self.num_envs, np.bool_)
             silent[only] = False
             self.buffers.info_schemas[silent] = 0
-        return self._info_reader.batch(None, pickled)
 
     def episode_of(self, env: int) -> int:
         """Which episode an env is in; -1 before the first."""
@@ -293,7 +311,7 @@ class EnvFleet:
 
     def own_infos(self, envs: npt.NDArray[np.intp], pickled: Mapping[int, Info]) -> list[Info]:
         """The infos of these envs, each as its env gave it."""
-        return self._info_reader.each(envs, pickled)
+        return self._info_reader.each(envs.tolist(), pickled)
 
     def single(self, env: int, which_set: int, pickled: Mapping[int, Info]) -> tuple[Any, float, bool, bool, Info]:
         """What one env returned from a step, as the env itself would return it."""

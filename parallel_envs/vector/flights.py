@@ -107,6 +107,12 @@ class Flights:
             looked = True
         return done
 
+    def ready_ids(self) -> list[int]:
+        """The envs that have been answered by now, in the order in which they were."""
+        if any(not flight.ticket.done for flight in self):
+            self._fleet.pool.pump(0.0)
+        return [flight.env for flight in self.landed(1)]
+
     def wait(
         self, ready: Callable[[], list[Flight]], timeout: float | None, only: Flight | None = None
     ) -> list[Flight]:

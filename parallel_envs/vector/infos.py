@@ -224,16 +224,16 @@ class InfoReader:
                 return self._columnwise(int(kinds[0]), indices, present)
         return self._row_by_row(numbers.tolist(), indices, pickled)
 
-    def each(self, envs: npt.NDArray[np.intp], pickled: Mapping[int, Info]) -> list[Info]:
+    def each(self, envs: Iterable[int], pickled: Mapping[int, Info]) -> list[Info]:
         """The info of each of these envs, as it gave it."""
-        return [self.single(env, pickled) for env in envs.tolist()]
+        return [self.single(env, pickled) for env in envs]
 
     def single(self, env: int, pickled: Mapping[int, Info]) -> Info:
         """The info of one env, as the env gave it."""
         number = int(self._numbers[env])
         if number == EMPTY:
             return {}
-        return pickled[env] if number == PICKLED else self._schemas[number].unpack(self._rows[env])
+        return pickled.get(env, {}) if number == PICKLED else self._schemas[number].unpack(self._rows[env])
 
     def _columnwise(self, number: int, indices: npt.NDArray[np.intp] | None, present: npt.NDArray[np.bool_]) -> Info:
         """All rows that are present have the same schema: one copy an entry."""

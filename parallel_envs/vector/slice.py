@@ -243,11 +243,19 @@ class EnvSlice:
 
     def call(self, envs: Sequence[int], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int, Any]:
         """Call a method, or read an attribute, of some envs. An env that raises has a `Failure` for its result."""
+
+        def called(env: AnyEnv) -> Any:
+            attribute = env.get_wrapper_attr(name)
+            return attribute(*args, **kwargs) if callable(attribute) else attribute
+
+        return self.apply(envs, called, ())
+
+    def apply(self, envs: Sequence[int], function: Callable[..., Any], args: Sequence[Any]) -> dict[int, Any]:
+        """Return `function(env, *args)` for some envs. An env for which it raises has a `Failure` for its result."""
         results: dict[int, Any] = {}
         for env in envs:
             try:
-                attribute = self._env(env).get_wrapper_attr(name)
-                results[env] = self._keep(attribute(*args, **kwargs) if callable(attribute) else attribute)
+                results[env] = self._keep(function(self._env(env), *args))
             except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
                 let_ctrl_c_through(error)
                 results[env] = Failure.of(error)

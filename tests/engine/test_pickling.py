@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_envs.engine import Call, SharedBlock, Unpicklable, picklable, unpicklable_part
+from parallel_envs.engine import Call, Inherited, SharedBlock, Unpicklable, picklable, unpicklable_part
 from parallel_envs.engine.pickling import dump_reply, dump_request, load_reply, load_request
+from tests.engine.asking import in_fork
 
 LOCK = threading.Lock()
 
@@ -207,3 +208,27 @@ def test_a_part_deep_inside_is_named_as_far_as_it_helps() -> None:
     for _ in range(50):
         value = Chain(value)
     assert unpicklable_part(value).startswith("value.inner.inner")
+
+
+# ---- what a forked process has already -----------------------------------------------------------
+
+
+def test_an_inherited_value_travels_as_a_number_to_processes_forked_after_it_was_made() -> None:
+    value = [LOCK, 3]
+    inherited = Inherited(value)
+    data, _ = dump_request([inherited, inherited])
+    assert in_fork(lambda: [one[1] for one in load_request(data, [])]) == [3, 3]
+    assert load_request(data, [])[0] is value
+    number, pid = inherited._key[1], os.getpid()
+    del inherited
+    with pytest.raises(RuntimeError, match=f"was not forked from process {pid} after value {number} was made there"):
+        load_request(data, [])
+
+
+def test_a_class_that_travels_by_value_keeps_its_qualified_name() -> None:
+    class Outer:
+        class Inner(Exception):
+            pass
+
+    arrived = load_request(*dump_request((Outer, Outer.Inner)))
+    assert [kind.__qualname__ for kind in arrived] == [Outer.__qualname__, Outer.Inner.__qualname__]

@@ -161,3 +161,12 @@ def test_a_with_block_closes(make: Make) -> None:
     for ask in asks:
         with pytest.raises(ClosedError):
             ask()
+
+
+def test_functions_are_applied_to_the_environments_themselves(make: Make) -> None:
+    envs = make([scripted()] * 3, num_workers=2)
+    assert envs.apply(lambda env, more: (type(env).__name__, env.elapsed + more), 5) == [("ScriptedAgentsEnv", 5)] * 3
+    assert envs.apply(lambda env: setattr(env, "elapsed", 2), env_ids=1) == [None]
+    assert envs.get_attr("elapsed") == (0, 2, 0)
+    with pytest.raises(TypeError, match="fn=3"):
+        envs.apply(3)  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from functools import partial
 from typing import Any
 
@@ -12,10 +14,12 @@ from gymnasium.vector import SyncVectorEnv
 
 from parallel_envs import ParallelEnvManager
 from parallel_envs.choices import Backend
-from parallel_envs.errors import EnvError
+from parallel_envs.engine import Unpicklable
+from parallel_envs.errors import ClosedError, EnvError, StepTimeout, WorkerDied
 from parallel_envs.testing import ScriptedEnv, assert_same_batch
+from tests.gates import Gate
 from tests.vector.conftest import Make
-from tests.vector.small_envs import CountingEnv
+from tests.vector.small_envs import CountingEnv, GatedEnv
 
 ACTIONS = np.zeros(3, int)
 
@@ -185,3 +189,98 @@ def test_stats_count_the_steps_of_envs_and_not_their_resets(make: Make) -> None:
         assert row["reset_seconds"] > 0
         assert row["restarts"] == 0
         assert min(row["wait_seconds"], row["idle_seconds"], row["bytes"]) >= 0
+
+
+# ---- functions of envs ---------------------------------------------------------------------------
+
+
+def test_apply_runs_a_function_on_each_wrapped_env(make: Make) -> None:
+    envs = make([lambda: gym.wrappers.TimeLimit(CountingEnv(), 7)] * 3, num_workers=2)
+    envs.reset(seed=0)
+    envs.step(ACTIONS)
+    factor = 10
+
+    def told(env: Any, *more: int) -> Any:
+        assert isinstance(env.unwrapped, CountingEnv)
+        return type(env).__name__, env._max_episode_steps, env.unwrapped.elapsed * factor, more
+
+    assert envs.apply(told, 1, 2) == [("TimeLimit", 7, 10, (1, 2))] * 3
+    assert envs.apply(lambda env: setattr(env.unwrapped, "label", "set"), env_ids=[2, 0]) == [None, None]
+    assert envs.apply(lambda env: env.unwrapped.label) == ["set", "plain", "set"]
+    assert envs.apply(lambda env: env.unwrapped.label, env_ids=[1, 0]) == ["plain", "set"]
+    assert envs.step(ACTIONS)[0].tolist() == [[0, 2]] * 3
+
+
+def test_what_apply_returns_is_a_copy(make: Make) -> None:
+    envs = make([CountingEnv] * 2)
+    envs.apply(lambda env: env.__dict__.update(kept=[1]))
+    (kept, _) = envs.apply(lambda env: env.kept)
+    kept.append(2)
+    assert envs.apply(lambda env: env.kept) == [[1], [1]]
+
+
+def test_an_error_in_a_function_is_an_error_of_that_apply(make: Make) -> None:
+    envs = make([CountingEnv] * 3)
+    envs.reset(seed=0)
+
+    def fail(env: Any) -> None:
+        raise gym.error.InvalidAction("not like this")
+
+    with pytest.raises(
+        gym.error.InvalidAction, match=r"Env 1 raised .* during apply of 'fail': not like this"
+    ) as caught:
+        envs.apply(fail, env_ids=[2, 1])
+    assert isinstance(caught.value, EnvError)
+    assert caught.value.env_ids == (1, 2)
+    assert envs.step(ACTIONS)[0].tolist() == [[0, 1]] * 3
+
+
+def test_bad_calls_of_apply_are_refused(make: Make) -> None:
+    envs = make([CountingEnv] * 3)
+    with pytest.raises(TypeError, match="fn='label' cannot be called"):
+        envs.apply("label")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="timeout"):
+        envs.apply(id, timeout=-1)
+    with pytest.raises(ValueError, match="7 is not an environment"):
+        envs.apply(id, env_ids=7)
+    envs.reset(seed=0)
+    envs.step_async(ACTIONS)
+    with pytest.raises(gym.error.AlreadyPendingCallError, match="`apply`"):
+        envs.apply(id)
+    envs.step_wait()
+    envs.close()
+    with pytest.raises(ClosedError, match="`apply`"):
+        envs.apply(id)
+
+
+def test_functions_and_results_that_cannot_travel_are_named(make_process: Make) -> None:
+    envs, lock = make_process([CountingEnv] * 2), threading.Lock()
+    with pytest.raises(Unpicklable, match=r"fn -> variable 'lock' \(a _thread.lock\) cannot be pickled"):
+        envs.apply(lambda env: lock)
+    with pytest.raises(Unpicklable, match=r"args\[1\] \(a _thread.lock\) cannot be pickled"):
+        envs.apply(print, 1, lock)
+    with pytest.raises(EnvError, match=r"Env 0 raised .*cannot be pickled"):
+        envs.apply(lambda env: env.lock())
+    assert envs.apply(lambda env: env.label) == ["plain"] * 2
+
+
+def test_apply_that_is_late_is_brought_by_call_wait(make_parallel: Make, gate: Gate) -> None:
+    envs = make_parallel([partial(GatedEnv, gate.path)] * 2)
+    with pytest.raises(StepTimeout, match="apply of 'slow_call'"):
+        envs.apply(GatedEnv.slow_call, timeout=0.0)
+    gate.let_through(2)
+    assert envs.call_wait() == ("answered",) * 2
+    assert envs.apply(lambda env: env.num_steps, timeout=60) == [0, 0]
+
+
+def test_a_worker_that_dies_of_apply_is_raised_as_for_call(make_process: Make) -> None:
+    envs = make_process([CountingEnv] * 2, on_failure="restart")
+    with pytest.raises(WorkerDied, match="during apply of '_exit'") as caught:
+        envs.apply(_exit, env_ids=1)
+    assert caught.value.exitcode == 5
+    envs.restart(1)
+    assert envs.apply(lambda env: env.label) == ["plain"] * 2
+
+
+def _exit(env: Any) -> None:
+    os._exit(5)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import os
+import signal
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
+from parallel_envs import MultiAgentEnvManager, ParallelEnvManager
 from parallel_envs.errors import EnvError
 from parallel_envs.testing import InfoKind, ScriptedEnv, assert_same_batch, check_vector_env
 from parallel_envs.vector.buffers import INFO_BYTES
@@ -33,7 +36,8 @@ def infos_of(make: Make, *infos: Any) -> dict[str, Any]:
     """The infos of a step in which each env returns one of these."""
     envs = make([partial(ChosenInfoEnv, {}, info) for info in infos], num_workers=1)
     envs.reset(seed=0)
-    return envs.step(np.zeros(len(infos), int))[4]
+    told: dict[str, Any] = envs.step(np.zeros(len(infos), int))[4]
+    return told
 
 
 def test_no_infos_are_an_empty_dict(make: Make) -> None:
@@ -249,3 +253,78 @@ def test_keys_that_never_come_again_do_not_pile_up(wrap: Callable[[dict[str, Any
     assert set(numbers[MOST_SCHEMAS:]) == {PICKLED}
     assert writer.write(0, wrap({"seen_7": 2.0})) == (numbers[7], None)  # those that are known go on as before
     assert len(writer._known) + len(writer._nested) == MOST_SCHEMAS
+
+
+# ---- one dict an env -----------------------------------------------------------------------------
+
+ALL_KINDS = partial(ScriptedEnv, infos=list(InfoKind), episode_lengths=(3, 5))
+
+
+def plain_infos(mode: str, steps: int) -> list[list[dict[str, Any]]]:
+    """The infos of three envs by themselves: of a reset, and of each step."""
+    envs = [ALL_KINDS() for _ in range(3)]
+    told = [[env.reset(seed=index)[1] for index, env in enumerate(envs)]]
+    over = [False] * 3
+    for _ in range(steps):
+        row = []
+        for index, env in enumerate(envs):
+            if over[index]:
+                info, over[index] = env.reset()[1], False
+            else:
+                observation, _, terminated, truncated, info = env.step(1)
+                over[index] = terminated or truncated
+                if over[index] and mode == "SameStep":
+                    info, over[index] = {"final_info": info, "final_obs": observation, **env.reset()[1]}, False
+            row.append(info)
+        told.append(row)
+    return told
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_infos_as_a_list_are_those_of_the_envs(make: Make, mode: str, num_workers: int) -> None:
+    settings: dict[str, Any] = {"autoreset_mode": mode, "num_workers": num_workers, "infos_list": True}
+    envs, sent = make([ALL_KINDS] * 3, **settings), make([ALL_KINDS] * 3, **settings)
+    expected, actions = plain_infos(mode, 12), np.ones(3, int)
+    sent.reset(seed=0)
+    assert_same_batch(envs.reset(seed=0)[1], expected[0])
+    for row in expected[1:]:
+        infos = envs.step(actions)[4]
+        assert isinstance(infos, list)
+        assert_same_batch(infos, row)
+        sent.send(actions)
+        env_ids, *_, infos = sent.recv(3)
+        assert_same_batch(infos, [row[env] for env in env_ids])
+
+
+def test_envs_that_a_reset_left_alone_have_empty_infos(make: Make) -> None:
+    envs = make([CountingEnv] * 3, infos_list=True)
+    assert envs.reset(seed=0)[1] == [{"began": 0}] * 3
+    envs.step(np.zeros(3, int))
+    assert envs.reset(env_ids=[2])[1] == [{}, {}, {"began": 1}]
+
+
+def test_infos_as_a_list_name_task_and_episode(make: Make) -> None:
+    settings: dict[str, Any] = {"autoreset_mode": "SameStep", "task_setter": lambda env, task: None}
+    envs = make([CountingEnv] * 2, infos_list=True, **settings)
+    _, infos = envs.reset(seed=0, tasks=[7, 8])
+    assert infos == [{"task_id": info["task_id"], "episode_index": 0, "began": 0} for info in infos]
+    batch = make([CountingEnv] * 2, **settings)
+    assert batch.reset(seed=0, tasks=[7, 8])[1]["task_id"].tolist() == [info["task_id"] for info in infos]
+    for _ in range(3):
+        infos = envs.step(np.zeros(2, int))[4]
+    assert [(info["episode_index"], info["final_info"]["episode_index"]) for info in infos] == [(1, 0)] * 2
+
+
+def test_a_row_that_was_lost_says_so_in_its_own_dict(make_process: Make) -> None:
+    envs = make_process([CountingEnv] * 2, infos_list=True, on_failure="restart")
+    envs.reset(seed=0)
+    os.kill(envs.stats()[1]["pid"], signal.SIGKILL)
+    assert envs.step(np.zeros(2, int))[4] == [{"elapsed": 1}, {"began": 0, "worker_restarted": True}]
+
+
+def test_infos_list_is_true_or_false() -> None:
+    with pytest.raises(TypeError, match="infos_list='yes'"):
+        ParallelEnvManager([CountingEnv], backend="serial", infos_list="yes")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="infos_list"):
+        MultiAgentEnvManager([CountingEnv], backend="serial", infos_list=True)

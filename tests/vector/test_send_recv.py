@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from functools import partial
 from typing import Any
@@ -13,10 +14,11 @@ from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from parallel_envs.engine import Unpicklable
+from parallel_envs.errors import ClosedError, WorkerDied
 from parallel_envs.testing import InfoKind, ScriptedEnv, assert_same_batch
 from tests.gates import Gate
 from tests.vector.conftest import Make, Manager
-from tests.vector.small_envs import CountingEnv, GatedEnv
+from tests.vector.small_envs import CountingEnv, FailingEnv, GatedEnv
 
 
 def zeros(num: int) -> Any:
@@ -216,3 +218,45 @@ def test_recv_of_a_number_of_envs_that_cannot_come(make: Make, min_envs: int) ->
     with pytest.raises(ValueError, match=str(min_envs)):
         envs.recv(min_envs=min_envs)
     assert len(envs.recv(min_envs=2)[0]) == 2
+
+
+def test_ready_ids_are_those_that_recv_would_bring(make: Make) -> None:
+    envs = make([CountingEnv] * 3, num_workers=2)
+    envs.reset(seed=0)
+    assert envs.ready_ids == []
+    envs.send(zeros(2), env_ids=[2, 0])
+    while len(ids := envs.ready_ids) < 2:
+        pass
+    assert sorted(ids) == [0, 2]
+    assert envs.ready_ids == ids
+    assert envs.recv(2)[0].tolist() == ids
+    assert envs.ready_ids == []
+    envs.close()
+    with pytest.raises(ClosedError, match="ready_ids"):
+        _ = envs.ready_ids
+
+
+def test_ready_ids_do_not_wait(make_parallel: Make, gate: Gate) -> None:
+    envs = make_parallel([partial(GatedEnv, gate.path), CountingEnv, partial(GatedEnv, gate.path)])
+    envs.reset(seed=0)
+    envs.send(zeros(3))
+    while not (ids := envs.ready_ids):
+        pass
+    assert ids == envs.ready_ids == [1]
+    assert envs.recv()[0].tolist() == [1]
+    assert envs.ready_ids == []
+    gate.let_through(2)
+    assert sorted(envs.recv(2)[0].tolist()) == [0, 2]
+
+
+def test_an_env_that_raised_or_died_is_ready(make_process: Make) -> None:
+    envs = make_process([partial(FailingEnv, at_steps=(1,)), CountingEnv])
+    envs.reset(seed=0)
+    os.kill(envs.stats()[1]["pid"], signal.SIGKILL)
+    envs.send(zeros(2))
+    while len(envs.ready_ids) < 2:
+        pass
+    for _ in range(2):
+        with pytest.raises((ZeroDivisionError, WorkerDied)):
+            envs.recv()
+    assert envs.ready_ids == []

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from parallel_envs import MultiAgentEnvManager, ParallelEnvManager
+from parallel_envs.engine import START_METHODS
+from parallel_envs.errors import WorkerDied
+from parallel_envs.tasks import CycleTasks
+from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
 from tests.vector.conftest import Make
 from tests.vector.small_envs import CountingEnv
 
@@ -89,3 +100,197 @@ def test_large_arguments_and_results_come_whole(make_process: Make) -> None:
 
     value = np.arange(2_000_000)
     assert all(np.array_equal(result, value) for result in make_process([EchoEnv] * 2).call("echo", value))
+
+
+# ---- workers forked from the caller inherit the callables ----------------------------------------
+
+STATE: dict[str, Any] = {"label": "of this module", "lock": threading.Lock()}
+
+
+class Inheriting(CountingEnv):
+    """Tells what its factory was when it was made."""
+
+    def __init__(self, told: Any) -> None:
+        super().__init__(100)
+        self.told = told
+
+    def set_task(self, task: Any) -> None:
+        self.told = task
+
+
+class Holding:
+    """A factory that nobody can pickle or copy."""
+
+    def __init__(self, file: Any) -> None:
+        self.file, self.lock, self.numbers = file, threading.Lock(), iter(range(10, 20))
+        self.label = "as at first"
+
+    def __call__(self) -> Inheriting:
+        with self.lock, STATE["lock"]:
+            return Inheriting((os.getpid(), id(self), next(self.numbers), self.label, STATE["label"], self.file.tell()))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise AssertionError("it was pickled")
+
+
+@pytest.fixture
+def holding(tmp_path: Path) -> Iterator[Holding]:
+    with (tmp_path / "log").open("w", encoding="utf-8") as file:
+        file.write("three")
+        file.flush()  # else each worker would write it, too, when it asks where the file stands
+        yield Holding(file)
+
+
+def test_workers_forked_from_the_caller_have_its_factories_as_they_are(
+    make_process: Make, holding: Holding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STATE, "label", "changed")
+    envs = make_process([holding] * 3, num_workers=2, context="fork")
+    first, second, third = envs.get_attr("told")
+    assert first[1:] == third[1:] == (id(holding), 10, "as at first", "changed", 5)
+    assert second[1:3] == (id(holding), 11)  # in the worker of the first one
+    assert len({first[0], third[0], os.getpid()}) == 3
+    assert next(holding.numbers) == 10
+
+
+def test_a_worker_that_replaces_one_inherits_them_as_they_are_by_then(make_process: Make, holding: Holding) -> None:
+    envs = make_process([holding] * 2, context="fork", on_failure="restart")
+    envs.reset(seed=0)
+    before = envs.get_attr("told")
+    holding.label = "as of late"
+    os.kill(before[0][0], signal.SIGKILL)
+    assert envs.step(np.zeros(2, int))[4]["worker_restarted"].tolist() == [True, False]
+    replaced, untouched = envs.get_attr("told")
+    assert untouched == before[1]
+    assert replaced[0] != before[0][0]
+    assert replaced[1:4] == (id(holding), 10, "as of late")
+    envs.restart(1)
+    assert envs.get_attr("told")[1][3] == "as of late"
+
+
+def test_a_setter_of_tasks_is_inherited_too(make_process: Make) -> None:
+    lock = threading.Lock()
+
+    def set_task(env: Any, task: Any) -> None:
+        with lock:
+            env.unwrapped.set_task(task)
+
+    settings: dict[str, Any] = {"task_setter": set_task, "task_source": CycleTasks([1, 2, 3], seed=7)}
+    envs = make_process([partial(Inheriting, 0)] * 2, context="fork", **settings)
+    threads = ParallelEnvManager([partial(Inheriting, 0)] * 2, backend="thread", **settings)
+    with threads:
+        for seed in (0, 1):
+            told = [one.reset(seed=seed)[1]["task_id"].tolist() for one in (envs, threads)]
+            assert told[0] == told[1]
+            assert envs.get_attr("told") == threads.get_attr("told")
+    envs.restart(0)
+    envs.step(np.zeros(2, int))
+
+
+def test_factories_of_agents_envs_are_inherited_too() -> None:
+    lock = threading.Lock()
+
+    def make() -> Any:
+        with lock:
+            return ScriptedAgentsEnv([{"a": Stay(3)}])
+
+    with MultiAgentEnvManager([make] * 2, context="fork") as envs:
+        envs.reset(seed=0)
+        envs.step({"a": np.zeros(2, int)})
+
+
+@pytest.mark.parametrize("context", [None, "forkserver", "spawn"])
+def test_the_error_for_what_cannot_travel_offers_what_works(
+    make_process: Make, holding: Holding, context: str | None
+) -> None:
+    with pytest.raises(TypeError, match=r"env_fns\[0\].*cannot be pickled.*context='fork'.*backend='thread'"):
+        make_process([lambda: holding.lock], context=context)
+
+
+# ---- modules that are imported beforehand ---------------------------------------------------------
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[int]]]:
+    """A module `counted_module` that notes who imports it. The function says which processes have."""
+    notes = tmp_path / "imports"
+    (tmp_path / "counted_module.py").write_text(
+        f"import os\nvalue = os.getpid()\nwith open({str(notes)!r}, 'a') as notes:\n    notes.write(f'{{value}}\\n')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield lambda: [int(line) for line in notes.read_text().split()]
+    sys.modules.pop("counted_module", None)
+
+
+def imported_by(env: Any) -> tuple[int, int]:
+    return os.getpid(), sys.modules["counted_module"].value
+
+
+@pytest.mark.parametrize("method", [*START_METHODS, "thread", "serial"])
+def test_modules_are_imported_once_where_workers_are_forked(method: str, counted: Callable[[], list[int]]) -> None:
+    where: Any = {"context": method} if method in START_METHODS else {"backend": method}
+    with ParallelEnvManager([CountingEnv] * 3, preload=["counted_module"], **where) as envs:
+        told = envs.apply(imported_by)
+        workers, importers = {pid for pid, _ in told}, {pid for _, pid in told}
+        assert set(counted()) == importers
+        if method == "spawn":
+            assert importers == workers
+            assert len(counted()) == 3
+        elif method == "forkserver":
+            assert len(importers) == 1
+            assert not importers & {*workers, os.getpid()}
+        else:
+            assert importers == {os.getpid()}
+        if method in START_METHODS:
+            envs.restart(1)
+            envs.reset(seed=0)
+            assert len(counted()) == (4 if method == "spawn" else 1)
+
+
+def test_a_module_that_is_not_there_is_named(backend: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"preload=\('numpyy',\).*no module 'numpyy'.*Did you mean 'numpy'"):
+        ParallelEnvManager([CountingEnv], backend=backend, preload=("numpyy",))
+
+
+@pytest.mark.parametrize("method", [*START_METHODS, "thread", "serial"])
+@pytest.mark.parametrize(
+    ("text", "kind", "told"),
+    [
+        ("import not_there_at_all", ModuleNotFoundError, "ModuleNotFoundError: No module named 'not_there_at_all'"),
+        ("raise ValueError('on purpose')", ImportError, "ValueError: on purpose"),
+        ("raise SystemExit(3)", ImportError, "SystemExit: 3"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_named(
+    method: str, text: str, kind: type[ImportError], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"broken_{method}_{kind.__name__}_{len(text)}"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    where: Any = {"context": method} if method in START_METHODS else {"backend": method}
+    with pytest.raises(kind) as caught:
+        ParallelEnvManager([CountingEnv] * 2, preload=("json", name), **where)
+    assert f"the module {name!r} could not be imported in" in str(caught.value)
+    assert told in str(caught.value)
+    assert caught.value.name == name
+    if text.startswith("raise"):
+        assert kind is type(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [("torch", TypeError), (3, TypeError), ([3], ValueError), (["a b"], ValueError)]
+)
+def test_what_are_no_names_of_modules_is_refused(value: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="preload="):
+        ParallelEnvManager([CountingEnv], backend="serial", preload=value)
+
+
+def test_an_import_that_ends_its_process_ends_the_worker_that_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_process: Make
+) -> None:
+    (tmp_path / "crashing_module.py").write_text("import os\nos._exit(7)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with contextlib.suppress(KeyError):
+        del sys.modules["crashing_module"]
+    with pytest.raises(WorkerDied, match="exit code 7 during its construction"):
+        make_process([CountingEnv], preload=("crashing_module",))
