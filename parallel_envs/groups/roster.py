@@ -68,7 +68,7 @@ def read_roster(settings: GroupsSettings, mode: str) -> Roster:
     block = settings.block(mode)
     named, seats = block.env_configs, list[Seat]()
     recipes, where = dict[str, Recipe](), dict[str, str]()
-    for tag, num_groups in zip(named.tags, named.n_groups, strict=True):
+    for tag, num_groups in zip(named.tags, block.groups_of_tags, strict=True):
         recipes[tag], where[tag] = _recipe(settings, tag, num_groups * block.group_size)
         first = len(seats)
         seats += [

@@ -37,7 +37,8 @@ class FrozenLakeEnv:
     def reset(self, seed: int, mode: str = "train") -> Any:
         tree = SeedTree(seed).child("frozen lake")
         self._map = make_map(self.config.size, self.config.p, tree.child("map").generator())
-        self._lake: Env[Any, Any] = Lake(desc=self._map, is_slippery=self.config.is_slippery)
+        slippery, rate = self.config.is_slippery, self.config.success_rate
+        self._lake: Env[Any, Any] = Lake(desc=self._map, is_slippery=slippery, success_rate=rate)
         self._place, _ = self._lake.reset(seed=tree.child("ice").seed())
         self._success = False
         self._count.start()

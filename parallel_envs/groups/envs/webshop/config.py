@@ -11,6 +11,8 @@ from parallel_envs.groups.envs.fields import choice, count, count_or_none, flag,
 class WebShopConfig:
     """Which shop, how it is shown, and what is paid."""
 
+    dataset: str | None = None
+    """As in RAGEN's files: `small` is what `file_path` says, or the shipped catalogue; `full` needs `file_path`."""
     file_path: str | None = None
     """Products: WebShop's `items_shuffle.json` or the like. None: a small made catalogue that is shipped."""
     attributes_path: str | None = None
@@ -56,6 +58,15 @@ class WebShopConfig:
         count("num_results", self.num_results)
         choice("render_mode", self.render_mode, ("text",))
         self._check_files_go_together()
+        if (
+            self.dataset is not None
+            and choice("dataset", self.dataset, ("small", "full")) == "full"
+            and (self.file_path is None)
+        ):
+            raise ValueError(
+                "dataset='full' was given without products, which do not come with this package. Give "
+                "file_path, attributes_path and instructions_path."
+            )
 
     def _check_files_go_together(self) -> None:
         beside = {"attributes_path": self.attributes_path, "instructions_path": self.instructions_path}
