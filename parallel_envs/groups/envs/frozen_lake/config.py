@@ -11,7 +11,7 @@ from parallel_envs.groups.envs.tiles import FORMATS, RENDER_MODES
 KINDS = ("player", "frozen", "hole", "goal", "player in hole", "player on goal")
 """What may be on a tile, by its number in `grid_lookup`."""
 
-GRID_LOOKUP = {0: " P ", 1: " _ ", 2: " O ", 3: " G ", 4: " X ", 5: " √ "}
+GRID_LOOKUP = {0: "P", 1: "_", 2: "O", 3: "G", 4: "X", 5: "√"}
 ACTIONS = {1: "Left", 2: "Down", 3: "Right", 4: "Up"}
 
 

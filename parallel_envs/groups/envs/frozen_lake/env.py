@@ -48,11 +48,11 @@ class FrozenLakeEnv:
         self._count.tick()
         way = number_of(action)
         if way is None or way not in ACTIONS:
-            return self._outcome(0.0, terminated=False, valid=False, effective=False)
+            return self._outcome(0, terminated=False, valid=False, effective=False)
         before = self._place
         self._place, reward, terminated, _, _ = self._lake.step(way - 1)
         self._success = self._tile(*divmod(self._place, self.config.size)) == "G"
-        return self._outcome(float(reward), terminated, valid=True, effective=self._place != before)
+        return self._outcome(reward, terminated, valid=True, effective=self._place != before)
 
     def _outcome(self, reward: float, terminated: bool, *, valid: bool, effective: bool) -> Step:
         info = facts(success=self._success, valid=valid, effective=effective)

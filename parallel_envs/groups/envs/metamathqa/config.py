@@ -30,6 +30,16 @@ class MetaMathQAConfig:
     render_mode: str = "text"
     """There is only `text`."""
 
+    @property
+    def sample_data(self) -> str | None:
+        """What is said once of an env that plays the shipped sample; None with a file of one's own."""
+        if self.data_path is not None:
+            return None
+        return (
+            "180 questions of simple arithmetic that come with the package for trying things out. For the full data give "
+            "`env_config: {data_path: .../MetaMathQA-395K.json}`."
+        )
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "data_path", path_or_none("data_path", self.data_path))
         count_or_none("max_instances", self.max_instances)

@@ -44,6 +44,17 @@ class WebShopConfig:
     render_mode: str = "text"
     """There is only `text`."""
 
+    @property
+    def sample_data(self) -> str | None:
+        """What is said once of an env that plays the shipped sample; None with files of one's own."""
+        if self.file_path is not None:
+            return None
+        return (
+            "60 made products that come with the package for trying things out. For the full data give `env_config: "
+            "{file_path: .../items_shuffle.json, attributes_path: .../items_ins_v2.json, instructions_path: "
+            ".../items_human_ins.json}`."
+        )
+
     def __post_init__(self) -> None:
         for name in ("file_path", "attributes_path", "instructions_path"):
             object.__setattr__(self, name, path_or_none(name, getattr(self, name)))
