@@ -19,6 +19,9 @@ class WebShopConfig:
     """Their attributes, and made instructions: `items_ins_v2.json`. Only with `file_path`."""
     instructions_path: str | None = None
     """Instructions by people: `items_human_ins.json`. Only with `file_path`."""
+    cache_dir: str | None = None
+    """Where shops with large files are kept on disk, so that all processes share one copy. None: `parallel_envs` in the
+    user's cache (`~/.cache`). The full WebShop takes about as much there as its files do."""
     human_goals: bool = True
     """Whose instructions: those by people, or the made ones of the attributes' file, for which options are drawn."""
     num_products: int | None = None
@@ -56,7 +59,7 @@ class WebShopConfig:
         )
 
     def __post_init__(self) -> None:
-        for name in ("file_path", "attributes_path", "instructions_path"):
+        for name in ("file_path", "attributes_path", "instructions_path", "cache_dir"):
             object.__setattr__(self, name, path_or_none(name, getattr(self, name)))
         for name in ("human_goals", "show_actions", "show_attrs"):
             flag(name, getattr(self, name))
