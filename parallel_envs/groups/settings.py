@@ -16,10 +16,10 @@ Without `n_groups` the `env_groups` are split evenly among the tags. A file may 
 interpolations (see `compositions`), so RAGEN's `base.yaml` beside its `envs.yaml` can be given as it is.
 
 Other names at the top belong to other parts of a larger file, and are left alone, unless they are words of these
-blocks in the wrong place, and such as nobody else has: `tags` and `mode` are everybody's. The tags that `train` or
-`val` names are checked, whichever mode is asked for. A tag that neither names is left out of the settings if something
-is wrong with it: a file for many experiments may have types that another script registers, and fields that other
-versions of an environment have. That is logged at level DEBUG.
+blocks in the wrong place, and such as nobody else has: `tags` and `mode` are everybody's. All of `custom_envs` is
+checked, whichever mode is asked for. But a tag that neither mode names may have an `env_type` that nobody knows, and
+that is like none that is known, and fields that its environment does not have: a file for many experiments may have
+types that another script registers, and what other versions of an environment take.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pydantic import ValidationError
 from parallel_envs.engine.factory import line_outside
 from parallel_envs.groups.blocks import GroupsSettings, ManagerBlock, ModeBlock, TagBlock
 from parallel_envs.groups.compositions import composed, resolved
-from parallel_envs.groups.configs import read_env_config
+from parallel_envs.groups.configs import is_unknown_type, read_env_config, unknown_fields
 from parallel_envs.groups.failures import BadSettings
 from parallel_envs.groups.mistakes import told_of_settings
 from parallel_envs.groups.registry import known_env_types
@@ -80,7 +80,7 @@ def _read(content: Mapping[str, Any], *path: str) -> Any:
         value = _plain(value)
     except Exception as error:  # OmegaConf's: an interpolation that leads nowhere, a value that is still to be given
         raise BadSettings(f"`{'.'.join(path)}` cannot be read: {type(error).__name__}: {error}") from error
-    return resolved(content, value, path)
+    return resolved(content, value, path) if isinstance(content, dict) else value  # OmegaConf resolves its own
 
 
 def _checked(content: Mapping[str, Any], where: str, not_there: Sequence[str] = ()) -> GroupsSettings:
@@ -89,7 +89,10 @@ def _checked(content: Mapping[str, Any], where: str, not_there: Sequence[str] = 
     Nothing but our own blocks is read: OmegaConf's may hold values elsewhere that cannot be.
     """
     for key in content.keys() - GroupsSettings.model_fields.keys():
-        if (close := nearest(key, GroupsSettings.model_fields.keys() - content.keys())) is not None:
+        close = nearest(key, GroupsSettings.model_fields)
+        if close in content:  # RAGEN has a `ctx_manager` beside `es_manager`
+            close = nearest(key, GroupsSettings.model_fields, cutoff=0.9)
+        if close is not None:
             raise BadSettings(f"In {where}:\n  `{key}` is unknown. Did you mean `{close}`?")
         if (right := _right_place(key, content)) is not None:
             raise BadSettings(f"In {where}:\n  `{key}` does not stand at the top. Write it as `{right}`.")
@@ -121,20 +124,19 @@ def _named_tags(manager: Any) -> set[str] | None:
 
 
 def _read_tags(content: Mapping[str, Any], named: set[str] | None) -> Any:
-    """Return the block `custom_envs` without the tags that no mode names and that are not as they should be."""
+    """Return the block `custom_envs` without tags that no mode names and that cannot be read or have more fields."""
     if named is None or not isinstance(content["custom_envs"], Mapping):
         return _read(content, "custom_envs")
     blocks = {}
     for tag in content["custom_envs"]:
         try:
             block = _read(content, "custom_envs", tag)
-            if tag not in named:
-                read_env_config(tag, TagBlock.model_validate(block))
-        except (BadSettings, ValidationError) as error:
+        except BadSettings as error:
             if tag in named:
                 raise
             _log.debug("custom_envs.%s is left out, as neither train nor val names it: %s", tag, error)
-        else:
+            continue
+        if tag in named or not isinstance(block, dict) or block.keys() <= TagBlock.model_fields.keys():
             blocks[tag] = block
     return blocks
 
@@ -183,10 +185,12 @@ def _check_sense(settings: GroupsSettings) -> None:
 
 
 def _check_envs(settings: GroupsSettings) -> None:
-    """Every tag that a mode names: a mistake in the other mode's is found when it is written, not when it is used."""
+    """Every tag: a mistake in one that is not used now is found when it is written, not when it is used."""
     modes = (settings.es_manager.train, settings.es_manager.val)
-    for tag in {tag: None for block in modes if block is not None for tag in block.env_configs.tags}:
-        read_env_config(tag, settings.custom_envs[tag])
+    named = {tag for block in modes if block is not None for tag in block.env_configs.tags}
+    for tag, block in settings.custom_envs.items():
+        if tag in named or not (is_unknown_type(block) or unknown_fields(block)):
+            read_env_config(tag, block)
 
 
 def _check_groups(block: ModeBlock, where: str, tags: Mapping[str, TagBlock]) -> None:

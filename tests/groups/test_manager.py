@@ -202,8 +202,10 @@ def test_metrics_of_episodes_groups_and_tags() -> None:
         manager.step(inputs({0: ["ab", "please"], 1: ["abcd"], 2: ["right", "nonsense"], 3: ["nonsense"]}))
         manager.step(inputs({1: [], 3: ["right"]}))
         first, second, third, fourth = [entry["metrics"] for entry in manager.get_rollout_states()]
-        assert first == {"Talk/length": 6.0, "Talk/success": 1.0, "Talk/num_actions": 2.0, "Talk/pass@2": 1.0}
-        assert second == {"Talk/length": 2.0, "Talk/success": 0.0, "Talk/num_actions": 1.0, "Talk/pass@2": 1.0}
+        raw = {"Talk/raw_reward": 0.0, "Talk/episodic_return": 0.0, "Talk/pass@2": 1.0}
+        assert first == {"Talk/length": 6.0, "Talk/success": 1.0, "Talk/num_actions": 2.0, **raw}
+        told = {"Talk/length": 2.0, "Talk/success": 0.0, "Talk/num_actions": 1.0}
+        assert second == {**told, **raw, "Talk/manager_invalid_action": 0.5}
         assert third["Walk/action_is_valid"] == 1.0
         assert fourth["Walk/action_is_valid"] == 0.5
         assert third["Walk/far"] == third["Walk/place"] == fourth["Walk/far"]

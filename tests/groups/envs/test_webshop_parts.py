@@ -16,7 +16,7 @@ from parallel_envs.groups.envs.webshop.catalogue import Product
 from parallel_envs.groups.envs.webshop.goals import Goal
 from parallel_envs.groups.envs.webshop.likeness import common_length, similarity
 from parallel_envs.groups.envs.webshop.pages import Part, actions_on
-from parallel_envs.groups.envs.webshop.ranking import K1, B, Index, words_of
+from parallel_envs.groups.envs.webshop.ranking import K1, B, Index, columns_of, words_of
 from parallel_envs.groups.envs.webshop.reward import (
     Score,
     has_attribute,
