@@ -77,6 +77,7 @@ def test_unknown_actions_are_dropped_and_penalised_once_a_turn(walks: EnvStateMa
     assert walks.step(inputs({0: ["fly"]}))[0]["penalty"] == -0.2
 
 
+@pytest.mark.filterwarnings("ignore:es_manager.format_penalty=0.25 is positive:UserWarning")
 def test_the_penalty_is_added_as_it_is() -> None:
     with EnvStateManager(configured({"Walk": 1}, use_multiprocessing=False, format_penalty=0.25)) as manager:
         manager.reset(seed=1)

@@ -384,7 +384,7 @@ def test_configs_that_cannot_be_are_named(fields: dict[str, Any], words: str) ->
 
 
 @pytest.fixture
-def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The fields of a config by which the shipped shop is one that is worth sharing."""
     monkeypatch.setattr("parallel_envs.groups.envs.webshop.shop._WORTH_MAPPING", 0)
     names = ("file_path", "attributes_path", "instructions_path")
@@ -407,8 +407,8 @@ def walked(env: WebShopEnv) -> list[Any]:
 
 
 @pytest.mark.parametrize("human_goals", [True, False])
-def test_a_shop_on_disk_is_the_same_to_the_bit(large: dict[str, str], human_goals: bool) -> None:
-    options = {"human_goals": human_goals, "limit_goals": 50, "num_products": 55}
+def test_a_shop_on_disk_is_the_same_to_the_bit(large: dict[str, Any], human_goals: bool) -> None:
+    options: dict[str, Any] = {"human_goals": human_goals, "limit_goals": 50, "num_products": 55}
     cache = Path(large["cache_dir"])
     mapped = WebShopEnv(WebShopConfig(**large, **options))
     assert isinstance(shop_for(mapped.config).products, Records)
@@ -426,18 +426,18 @@ def test_a_shop_on_disk_is_the_same_to_the_bit(large: dict[str, str], human_goal
     assert walked(mapped) == walked(in_memory)
 
 
-def test_a_shop_is_written_once_and_only_read_then(large: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shop_is_written_once_and_only_read_then(large: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     config = WebShopConfig(**large, num_products=50)
     shop_for(config)
     _shop.cache_clear()  # as another process
-    monkeypatch.setattr("subprocess.run", None)
+    monkeypatch.setattr("parallel_envs.groups.envs.webshop.store.subprocess", None)
     again = shop_for(config)
     assert isinstance(again.products, Records)
     with pytest.raises(ValueError, match="read-only"):
         again.index.columns["times"][0] = 1.0
 
 
-def test_files_that_are_broken_are_told_as_ever(large: dict[str, str], tmp_path: Path) -> None:
+def test_files_that_are_broken_are_told_as_ever(large: dict[str, Any], tmp_path: Path) -> None:
     broken = tmp_path / "items.json"
     broken.write_text('[{"asin": 3}]')
     with pytest.raises(DataFileError, match=r"items.json, line 1: `asin` is 3"):

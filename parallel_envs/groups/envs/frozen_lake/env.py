@@ -52,7 +52,7 @@ class FrozenLakeEnv:
         before = self._place
         self._place, reward, terminated, _, _ = self._lake.step(way - 1)
         self._success = self._tile(*divmod(self._place, self.config.size)) == "G"
-        return self._outcome(reward, terminated, valid=True, effective=self._place != before)
+        return self._outcome(int(float(reward)), terminated, valid=True, effective=self._place != before)
 
     def _outcome(self, reward: float, terminated: bool, *, valid: bool, effective: bool) -> Step:
         info = facts(success=self._success, valid=valid, effective=effective)

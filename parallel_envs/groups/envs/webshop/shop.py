@@ -132,7 +132,8 @@ def _shop_in(folder: Path, limit_goals: int | None) -> Shop:
         return Wish(products[number], instruction, tuple(attributes), None if options is None else tuple(options))
 
     wanted = np.load(folder / "wanted.npy", mmap_mode="r")[:limit_goals]
-    return Shop(products, Index(columns_in(folder)), Records(folder, "wishes", wish_of), wanted)
+    wishes = Chosen(Records(folder, "wishes", wish_of), range(len(wanted)))
+    return Shop(products, Index(columns_in(folder)), wishes, wanted)
 
 
 def main() -> None:
