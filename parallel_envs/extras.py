@@ -27,6 +27,7 @@ EXTRA_OF = {
     "moviepy": "video",
     "mettagrid": "mettagrid",
     "metaworld": "metaworld",
+    "pyarrow": "data",
 }
 """The extra of each library, by its import name. Keep equal to `optional-dependencies` in pyproject.toml."""
 

@@ -20,7 +20,8 @@ class EnvConfigs(_Strict):
     """Which environments: the groups of each tag, in this order."""
 
     tags: list[str]
-    n_groups: list[Count]
+    n_groups: list[Count] | None = None
+    """The groups of each tag. None: the `env_groups` are split evenly."""
 
 
 class ModeBlock(_Strict):
@@ -30,6 +31,12 @@ class ModeBlock(_Strict):
     group_size: Count
     """Environments in a group. They begin alike: with the same seed."""
     env_configs: EnvConfigs
+
+    @property
+    def groups_of_tags(self) -> list[int]:
+        """The number of groups of each tag, in the order of the tags. An uneven split is cut off: it is refused."""
+        named = self.env_configs
+        return [self.env_groups // len(named.tags)] * len(named.tags) if named.n_groups is None else named.n_groups
 
 
 class ManagerBlock(_Strict):

@@ -13,7 +13,7 @@ import numpy as np
 
 from parallel_envs.groups.failures import EnvFailure
 from parallel_envs.groups.jobs import Played, Restore, Standing
-from parallel_envs.groups.metrics import FAILED
+from parallel_envs.groups.metrics import EPISODIC_RETURN, FAILED, INVALID, RAW_REWARD
 from parallel_envs.groups.roster import Seat
 
 if TYPE_CHECKING:
@@ -121,6 +121,8 @@ class Episode:
         else:
             kept, seen = _seen(state, left)
         item = last.copy()  # the one that was told of before stays as it is
+        if not executed:
+            seen[INVALID] = True
         item["actions"], item["reward"], item["info"] = executed, reward, info.copy()
         _, item["llm_response"], item["llm_raw_response"], _ = said
         past.append(item)  # before the rest: what is longer than it should be is cut off, and this tells
@@ -224,6 +226,8 @@ class Episode:
             return {FAILED: 1.0}
         known = {"success": float(self._success)} if self._told_of_success else {}
         known["num_actions"] = float(self._num_actions)
+        if raw := [info[RAW_REWARD] for info in self._every(_INFO) if RAW_REWARD in info]:
+            known[EPISODIC_RETURN] = float(sum(raw))
         return {**_means(self._every(_INFO)), **known, **(self.stand[METRICS] or {})}
 
 

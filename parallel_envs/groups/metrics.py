@@ -6,6 +6,13 @@ from collections.abc import Mapping, Sequence, Set
 from statistics import fmean
 from typing import NamedTuple
 
+RAW_REWARD = "raw_reward"
+"""In the info of every turn: the sum of `raw_reward` over the turn's actions, 0.0 where no info has it. As in RAGEN."""
+EPISODIC_RETURN = "episodic_return"
+"""The metric that is the sum of `raw_reward` over an episode. As in RAGEN."""
+INVALID = "manager_invalid_action"
+"""True in the info of a turn that had no action with a meaning, and in the history's next item. As in RAGEN."""
+
 FAILED = "failed"
 """All that is known of an episode that broke: `{FAILED: 1.0}`. What it would have come to is anybody's guess."""
 
@@ -55,17 +62,24 @@ def _judged(figures: Sequence[Figures]) -> list[Figures]:
         if "num_actions" not in one.metrics:  # of those that failed there are no figures
             return one
         success = {} if one.tag in mute else {"success": 0.0}
-        rest = dict.fromkeys(in_turns[one.tag], 0.0) if one.in_turns == set() else {}
+        did_nothing = one.in_turns is not None and one.in_turns <= {RAW_REWARD, INVALID}  # the manager's own
+        rest = dict.fromkeys(in_turns[one.tag] - {INVALID}, 0.0) if did_nothing else {}
         return one._replace(metrics={**rest, **success, **one.metrics})
 
     return [judged(one) for one in figures]
 
 
 def by_tag(figures: Sequence[Figures], named: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each metric over the episodes that have it; `tag/failed` is the share of those that broke."""
+    """The mean of each metric over the episodes that have it; `tag/failed` is the share of those that broke.
+
+    An episode that had turns, and no `manager_invalid_action` among its metrics, counts as 0 for it.
+    """
     values: dict[str, list[float]] = {}
     for one, metrics in zip(figures, named, strict=True):
         values.setdefault(failed := f"{one.tag}/{FAILED}", []).append(one.metrics.get(FAILED, 0.0))
         for name in metrics.keys() - {failed}:
             values.setdefault(name, []).append(metrics[name])
+    for one in figures:
+        if (invalid := f"{one.tag}/{INVALID}") in values and one.in_turns is not None and INVALID not in one.metrics:
+            values[invalid] += [] if FAILED in one.metrics else [0.0]
     return {name: fmean(own) for name, own in sorted(values.items())}

@@ -17,7 +17,10 @@ _NO_NUMBERS = frozenset("USMm")
 
 
 def read_outcome(told: Any, whose: str) -> Outcome:
-    """What `step` of `whose` returned, with a float for the reward and True or False for both ends."""
+    """What `step` of `whose` returned, with a number for the reward and True or False for both ends.
+
+    A reward that is an `int` stays one. Any other number becomes a `float`.
+    """
     if isinstance(told, Iterable) and not isinstance(told, tuple | list | str | bytes | Mapping | np.ndarray):
         told = tuple(itertools.islice(told, _MOST_VALUES + 1))
     if isinstance(told, tuple | list) and len(told) in (4, 5) and isinstance(told[-1], Mapping):
@@ -67,7 +70,17 @@ def _shown(value: Any) -> str:
     return kind or reprlib.repr(value)
 
 
+def number_or_zero(value: Any) -> float:
+    """Return a value of an info as a float, or 0.0 if it is no number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+
+
 def _number(reward: Any) -> float:
+    if type(reward) is int:
+        return reward
     if isinstance(reward, float | int):
         return float(reward)
     number = np.asarray(reward)

@@ -12,7 +12,9 @@ from parallel_envs.engine import let_ctrl_c_through
 from parallel_envs.groups.guarded import Guarded, seeded
 from parallel_envs.groups.jobs import Job, Played, Restore
 from parallel_envs.groups.meanings import folded, meanings_of
-from parallel_envs.groups.outcomes import check_pictures, read_flag, read_outcome, read_success
+from parallel_envs.groups.metrics import INVALID, RAW_REWARD
+from parallel_envs.groups.outcomes import check_pictures, number_or_zero, read_flag, read_outcome, read_success
+from parallel_envs.groups.ragen_env import RagenEnv, is_ragen_env
 from parallel_envs.vector.identity import OwnedEnvs
 
 _PLAIN = frozenset({str, float, int, bool, type(None)})
@@ -68,7 +70,7 @@ class Player:
         """Make the environment. What its constructor draws at random is the same everywhere."""
         recipe = self._recipe
         with seeded(0):
-            made = _called(lambda: recipe.factory(recipe.config), _MADE)
+            made = _called(lambda: recipe.factory(_own_config(recipe.config)), _MADE)
             if self._owned is not None:
                 self._owned.claim(self._number, made)
             self._env = _suited(made)
@@ -94,24 +96,31 @@ class Player:
         wanted, left = self._meant(actions), self._left
         doable = wanted if len(wanted) <= left else wanted[:left]
         executed, following, step = [*doable], iter(doable), self._env.step
-        state, reward, terminated, truncated = self._state, 0.0, False, False
+        state, terminated, truncated = self._state, False, False
+        reward: float = 0  # whole numbers stay whole: RAGEN's prompts say `Reward: 0` and `Reward: 1`
+        raw_reward = 0.0
         info: dict[str, Any] = {}
         note = info.update
         for action in following:
             told = step(action)
             try:
                 state, one, terminated, truncated, facts = told
-                usual = type(one) is float and type(facts) is dict
+                usual = (type(one) is float or type(one) is int) and type(facts) is dict
             except (TypeError, ValueError):
                 usual = False
             if not usual:
                 state, one, terminated, truncated, facts = read_outcome(told, self._recipe.tag)
             reward += one
             note(facts)
+            if RAW_REWARD in facts:
+                raw_reward += number_or_zero(facts[RAW_REWARD])
             if terminated or truncated:
                 del executed[len(executed) - len(list(following)) :]
                 break
         self._state, self._left = state, left - len(executed)
+        info[RAW_REWARD] = raw_reward
+        if not executed:
+            info[INVALID] = True
         if type(state) is not str:
             check_pictures(state)
         if "success" in info and type(info["success"]) is not bool:
@@ -218,9 +227,20 @@ def _called(call: Callable[[], Any], advice: str) -> Any:
         raise
 
 
+def _own_config(config: Any) -> Any:
+    """Return a config that the environment may write into: a copy, unless it is a frozen dataclass or a plain dict.
+
+    Environments written for RAGEN keep things of an episode in theirs.
+    """
+    params = getattr(type(config), "__dataclass_params__", None)
+    return config if params is None or params.frozen else copy.deepcopy(config)
+
+
 def _suited(env: Any) -> Any:
     """An environment with the methods of a group's."""
-    if "gymnasium" in sys.modules:
+    if is_ragen_env(env):
+        env = RagenEnv(env)
+    elif "gymnasium" in sys.modules:
         from parallel_envs.groups.gymnasium_env import adapted
 
         env = adapted(env)

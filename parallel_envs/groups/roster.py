@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from parallel_envs.engine.factory import line_outside
 from parallel_envs.groups.failures import BadSettings
 from parallel_envs.groups.player import Recipe
 
@@ -68,7 +71,7 @@ def read_roster(settings: GroupsSettings, mode: str) -> Roster:
     block = settings.block(mode)
     named, seats = block.env_configs, list[Seat]()
     recipes, where = dict[str, Recipe](), dict[str, str]()
-    for tag, num_groups in zip(named.tags, named.n_groups, strict=True):
+    for tag, num_groups in zip(named.tags, block.groups_of_tags, strict=True):
         recipes[tag], where[tag] = _recipe(settings, tag, num_groups * block.group_size)
         first = len(seats)
         seats += [
@@ -84,9 +87,17 @@ def _recipe(settings: GroupsSettings, tag: str, num_envs: int) -> tuple[Recipe, 
 
     block = settings.custom_envs[tag]
     kind, config = read_env_config(tag, block)
+    if (sample := getattr(config, "sample_data", None)) is not None:
+        _say_once(kind.name, sample)
     threads = (block.max_workers or num_envs) if block.parallel_friendly else 1
     recipe = Recipe(tag, kind.factory, config, threads, block.max_actions_per_traj)
     return recipe, _where(settings, tag, block, kind)
+
+
+@functools.cache
+def _say_once(env_type: str, sample: str) -> None:
+    """Warn that environments play sample data, once a process for each kind of them."""
+    warnings.warn(f"env_type {env_type!r} plays {sample}", UserWarning, stacklevel=line_outside())
 
 
 def _where(settings: GroupsSettings, tag: str, block: TagBlock, kind: EnvType) -> str:

@@ -58,6 +58,10 @@ def test_they_are_played_by_the_numbers_of_their_actions(block: dict[str, Any]) 
 # ---- what is taken over ---------------------------------------------------------------------------------------------
 
 
+NOTHING_DONE = {"raw_reward": 0.0, "manager_invalid_action": True}
+"""The info of a turn without an action that has a meaning."""
+
+
 class Own(gymnasium.Env[Any, Any]):
     """Has all that an environment of a group may have."""
 
@@ -183,7 +187,7 @@ def test_text_without_a_meaning_is_dropped_and_penalised(use_multiprocessing: bo
     with of_kind(block, use_multiprocessing=use_multiprocessing, max_workers=1) as manager:
         [before, _] = manager.reset(seed=0)
         bad, mixed = manager.step(inputs({0: ["push", "[" * 100_000], 1: ["[3]", "[0.5]", "", "[1]", "[1]"]}))
-        assert (bad["history"][0]["actions"], bad["history"][0]["info"], bad["penalty"]) == ([], {}, -0.1)
+        assert (bad["history"][0]["actions"], bad["history"][0]["info"], bad["penalty"]) == ([], NOTHING_DONE, -0.1)
         assert_same_batch(bad["history"][1]["state"], before["history"][0]["state"])
         assert (mixed["history"][0]["actions"], mixed["penalty"]) == (["[0.5]", "[1]", "[1]"], -0.1)
         assert [entry["history"][1]["actions_left"] for entry in (bad, mixed)] == [4, 1]

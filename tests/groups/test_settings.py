@@ -22,7 +22,7 @@ es_manager:
   use_multiprocessing: true
   max_workers: 8
   sequential_env_types: ['webshop']
-  format_penalty: 0.1
+  format_penalty: -0.1
   train: {env_groups: 3, group_size: 2, env_configs: {tags: [Walk, Talk], n_groups: [1, 2]}}
   val: {env_groups: 1, group_size: 1, env_configs: {tags: [Walk], n_groups: [1]}}
 custom_envs:
@@ -257,10 +257,6 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         (
             lambda c: c["custom_envs"].update(Unused={"env_type": "sokobn"}),
             "In `custom_envs.Unused`: env_type='sokobn' is unknown. Did you mean `sokoban`?",
-        ),
-        (
-            lambda c: c["custom_envs"].update(Unused={"env_type": "walk", "env_config": {"gaol": 3}}),
-            "`custom_envs.Unused.env_config.gaol` is unknown. Did you mean `goal`?",
         ),
         (
             lambda c: c["custom_envs"].update(Unused={"env_type": "sokoban", "env_config": {"num_boxes": 0}}),

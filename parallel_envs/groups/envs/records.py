@@ -1,14 +1,19 @@
-"""Files of data: JSON Lines, or JSON with one array or one object of entries. Errors name the file and the line."""
+"""Files of data: JSON Lines, JSON with one array or one object of entries, or Parquet. Errors name file and line.
+
+Parquet is read with `pyarrow`, which the extra `data` installs; the line of an entry is the number of its row.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from parallel_envs.extras import explained
 from parallel_envs.groups.envs.faults import DataFileError, fault
 from parallel_envs.groups.envs.json_text import Cursor, brief, is_in_lines, lines_of, not_json
 
@@ -52,12 +57,16 @@ class Entry:
         return tuple(found)
 
 
-def read_entries(path: str, most: int | None = None) -> Iterator[Entry]:
+def read_entries(path: str, most: int | None = None, fields: Sequence[str] = ()) -> Iterator[Entry]:
     """The entries of a file in their order, the first `most` of them.
 
-    Each line is an entry if the name ends in `.jsonl`, or if the first line looks like one (see `is_in_lines`); else
-    the file is one JSON value, whose items are.
+    A file whose name ends in `.parquet` is a table of entries, of which only `fields` are read if it has all of them.
+    Of others each line is an entry if the name ends in `.jsonl`, or if the first line looks like one (see
+    `is_in_lines`); else the file is one JSON value, whose items are.
     """
+    if path.endswith(".parquet"):
+        yield from islice(_rows(path, fields), most)
+        return
     content = _content(path)
     yield from islice(_lines(path, content) if _by_line(path, content) else _items(path, content, lists=None), most)
 
@@ -69,6 +78,22 @@ def read_lists(path: str, what: str) -> Iterator[Entry]:
     """
     content = _content(path)
     yield from _lines(path, content) if _by_line(path, content) else _items(path, content, lists=what)
+
+
+def _rows(path: str, fields: Sequence[str]) -> Iterator[Entry]:
+    """The rows of a Parquet file, a batch at a time."""
+    with explained(f"The data file {path}"):
+        import pyarrow as pa
+        from pyarrow import parquet
+    try:
+        with parquet.ParquetFile(path) as table:
+            known = table.schema_arrow.names
+            columns = list(fields) if fields and set(fields) <= set(known) else None
+            rows = itertools.count(1)
+            for batch in table.iter_batches(columns=columns):
+                yield from (Entry(value, path, row) for value, row in zip(batch.to_pylist(), rows, strict=False))
+    except (OSError, pa.ArrowException) as error:
+        raise fault(path, None, f"cannot be read ({error}). Give the path of a Parquet file.") from error
 
 
 def _content(path: str) -> str:

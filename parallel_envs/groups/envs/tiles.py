@@ -35,29 +35,29 @@ def text_only(mode: str | None) -> None:
     render_mode(mode, "text", known=("text",))
 
 
-def described(tiles: Sequence[Sequence[str]], cells: str, style: str, silent: Sequence[str]) -> str:
-    """A room in words.
+Places = Sequence[tuple[int, int]]
+"""Rows and columns, from 0."""
+
+
+def described(size: tuple[int, int], places: Mapping[str, Places], cells: str, style: str) -> str:
+    """A room in words, as RAGEN writes them.
 
     Args:
-        tiles: What is where, by row and column.
+        size: How many rows and columns.
+        places: Where things are, by what they are called, in this order.
         cells: The room as a grid.
         style: One of `FORMATS`.
-        silent: What is not worth a line: the floor.
     """
     if style == "grid":
         return cells
-    words = coordinates(tiles, silent)
-    return words if style == "coord" else f"Coordinates:\n{words}\nGrid:\n{cells}"
+    lines = [f"{name}: {', '.join(map(str, where))}" for name, where in places.items() if where]
+    words = "\n".join([f"Board size: {size[0]} rows x {size[1]} cols (zero-indexed).", *lines])
+    return words if style == "coord" else f"Coordinates: \n{words}\nGrid Map: \n{cells}"
 
 
-def coordinates(tiles: Sequence[Sequence[str]], silent: Sequence[str]) -> str:
-    """The size, and a line for each kind of tile: `box: (2, 3), (4, 1)`, row and column from 0."""
-    places: dict[str, list[str]] = {}
-    for row, line in enumerate(tiles):
-        for column, kind in enumerate(line):
-            places.setdefault(kind, []).append(f"({row}, {column})")
-    lines = [f"{kind}: {', '.join(where)}" for kind, where in sorted(places.items()) if kind not in silent]
-    return "\n".join([f"{len(tiles)} rows, {len(tiles[0])} columns; (row, column)", *lines])
+def places_of(tiles: Sequence[Sequence[str]], *kinds: str) -> Places:
+    """Where there are tiles of these kinds, row by row."""
+    return [(row, column) for row, line in enumerate(tiles) for column, kind in enumerate(line) if kind in kinds]
 
 
 # ---- pictures -----------------------------------------------------------------------------------

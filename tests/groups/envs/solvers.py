@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from gymnasium import Env
 
-SIGNS = {"wall": " # ", "empty": " _ ", "target": " O ", "box on target": " √ ", "box": " X ", "player": " P "}
+SIGNS = {"wall": "#", "empty": "_", "target": "O", "box on target": "√", "box": "X", "player": "P"}
 
 
 def shortest_pushes(text: str) -> tuple[int, ...] | None:
     """The fewest actions that solve a Sokoban room as it is shown; None if there are none."""
-    rows = [[line[at : at + 3].strip() for at in range(0, len(line), 3)] for line in text.split("\n")]
+    rows = text.split("\n")
     tiles = {(r, c): sign for r, row in enumerate(rows) for c, sign in enumerate(row)}
     floor = {place for place, sign in tiles.items() if sign != "#"}
     targets = {place for place, sign in tiles.items() if sign in "O√S"}
@@ -42,7 +42,7 @@ def shortest_pushes(text: str) -> tuple[int, ...] | None:
 
 def way_over_ice(text: str) -> list[int]:
     """The actions that cross a lake as it is shown, if the ice does what one wants."""
-    rows = [[line[at : at + 3].strip() for at in range(0, len(line), 3)] for line in text.split("\n")]
+    rows = text.split("\n")
     tiles = {(r, c): sign for r, row in enumerate(rows) for c, sign in enumerate(row)}
     start = next(place for place, sign in tiles.items() if sign == "P")
     ways: dict[tuple[int, int], list[int]] = {start: []}

@@ -127,9 +127,9 @@ def test_pictures_and_coordinates_show_the_lake() -> None:
     [image] = state["images"]
     assert (state["text"], image.dtype, image.shape) == ("", np.uint8, (5 * TILE, 5 * TILE, 3))
     text = env.render("text")
-    assert text.startswith("5 rows, 5 columns")
-    assert "\nplayer: (0, 0)" in text
-    assert "\ngoal: (4, 4)" in text
+    lines = ["Board size: 5 rows x 5 cols (zero-indexed).", "Start: (0, 0)", "Goal: (4, 4)", "Player: (0, 0)"]
+    assert text.split("\n")[:4] == lines
+    assert text.split("\n")[4:][0].startswith("Holes: (")
     player, corner = image[:TILE, :TILE], image[-TILE:, -TILE:]
     assert not np.array_equal(player, corner)
 

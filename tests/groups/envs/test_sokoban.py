@@ -175,7 +175,7 @@ def test_the_text_is_what_is_there_after_every_step() -> None:
         for _ in range(60):
             text, _, terminated, _, info = env.step(int(draw.integers(1, 5)))
             player, boxes = env._position
-            cells = [line[at : at + 3].strip() for line in text.split("\n") for at in range(0, len(line), 3)]
+            cells = [sign for line in text.split("\n") for sign in line]
             assert {place for place, sign in enumerate(cells) if sign in "X√"} == boxes
             assert [place for place, sign in enumerate(cells) if sign in "PS"] == [player]
             assert {place for place, sign in enumerate(cells) if sign in "O√S"} == env.room.targets
@@ -205,7 +205,7 @@ def test_pictures_show_the_room_tile_by_tile() -> None:
     for row, line in enumerate(text.split("\n")):
         for column in range(7):
             tile = image[row * TILE : (row + 1) * TILE, column * TILE : (column + 1) * TILE]
-            tiles.setdefault(line[3 * column : 3 * column + 3], set()).add(tile.tobytes())
+            tiles.setdefault(line[column], set()).add(tile.tobytes())
     assert all(len(pictures) == 1 for pictures in tiles.values())
     assert len(set.union(*tiles.values())) == len(tiles) == 5
     image[:] = 0  # the caller's own
@@ -215,12 +215,12 @@ def test_pictures_show_the_room_tile_by_tile() -> None:
 def test_coordinates_say_where_everything_is() -> None:
     env = SokobanEnv(SokobanConfig(num_boxes=1, observation_format="grid_coord"))
     state = env.reset(4)
-    words, grid = state.split("Grid:\n")
-    assert words.splitlines()[:2] == ["Coordinates:", "6 rows, 6 columns; (row, column)"]
+    words, grid = state.split("\nGrid Map: \n")
+    assert words.splitlines()[:2] == ["Coordinates: ", "Board size: 6 rows x 6 cols (zero-indexed)."]
     assert len(words.splitlines()) == 5  # one for each kind but the floor and the walls
-    for kind, sign in {"player": "P", "box": "X", "target": "O"}.items():
+    for kind, sign in {"Player": "P", "Boxes": "X", "Targets": "O"}.items():
         [(row, column)] = re.findall(rf"^{kind}: \((\d+), (\d+)\)$", state, re.MULTILINE)
-        assert grid.split("\n")[int(row)][3 * int(column) + 1] == sign
+        assert grid.split("\n")[int(row)][int(column)] == sign
 
 
 def test_signs_and_names_can_be_others() -> None:

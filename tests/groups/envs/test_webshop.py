@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parallel_envs.groups.envs.editions import shipped
 from parallel_envs.groups.envs.faults import DataFileError
 from parallel_envs.groups.envs.webshop import WebShopConfig, WebShopEnv
-from parallel_envs.groups.envs.webshop.shop import shop_for, wishes_for
+from parallel_envs.groups.envs.webshop.shop import SHIPPED, _shop, shop_for, wishes_for
+from parallel_envs.groups.envs.webshop.store import Records
 
 # ---- playing -------------------------------------------------------------------------------------
 
@@ -376,3 +378,68 @@ def test_broken_files_are_named(tmp_path: Path, broken: dict[str, Any], words: s
 def test_configs_that_cannot_be_are_named(fields: dict[str, Any], words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         WebShopConfig(**fields)
+
+
+# ---- large shops ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The fields of a config by which the shipped shop is one that is worth sharing."""
+    monkeypatch.setattr("parallel_envs.groups.envs.webshop.shop._WORTH_MAPPING", 0)
+    names = ("file_path", "attributes_path", "instructions_path")
+    return {**dict(zip(names, map(shipped, SHIPPED), strict=True)), "cache_dir": str(tmp_path / "cache")}
+
+
+def walked(env: WebShopEnv) -> list[Any]:
+    """What is seen and paid on some ways through a shop."""
+    seen: list[Any] = []
+    for seed, mode in [(seed, mode) for seed in range(6) for mode in ("train", "val")]:
+        seen += [env.reset(seed, mode), env.goal]
+        words = env.goal.product.name.lower()
+        seen.append(env.step(f"search[{words}]"))
+        for _ in range(4):
+            clicks = [one for one in env.available_actions() if one.startswith("click[")]
+            seen.append(env.step(clicks[-1 - len(words) % len(clicks)]))
+            if seen[-1][2]:
+                break
+    return seen
+
+
+@pytest.mark.parametrize("human_goals", [True, False])
+def test_a_shop_on_disk_is_the_same_to_the_bit(large: dict[str, Any], human_goals: bool) -> None:
+    options: dict[str, Any] = {"human_goals": human_goals, "limit_goals": 50, "num_products": 55}
+    cache = Path(large["cache_dir"])
+    mapped = WebShopEnv(WebShopConfig(**large, **options))
+    assert isinstance(shop_for(mapped.config).products, Records)
+    [folder] = [one for one in cache.iterdir() if one.is_dir()]
+    assert {one.name for one in cache.iterdir()} == {folder.name, f"{folder.name}.lock"}
+    own = {**large, "cache_dir": str(Path(large["file_path"]) / "cache")}  # there can be no such folder
+    in_memory = WebShopEnv(WebShopConfig(**own, **options))
+    assert isinstance(shop_for(in_memory.config).products, tuple)
+    assert list(shop_for(mapped.config).products) == list(shop_for(in_memory.config).products)
+    assert list(shop_for(mapped.config).wishes) == list(shop_for(in_memory.config).wishes)
+    one, other = (shop_for(env.config).index.columns for env in (mapped, in_memory))
+    assert {name: (column.dtype, column.tobytes()) for name, column in one.items()} == {
+        name: (column.dtype, column.tobytes()) for name, column in other.items()
+    }
+    assert walked(mapped) == walked(in_memory)
+
+
+def test_a_shop_is_written_once_and_only_read_then(large: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    config = WebShopConfig(**large, num_products=50)
+    shop_for(config)
+    _shop.cache_clear()  # as another process
+    monkeypatch.setattr("parallel_envs.groups.envs.webshop.store.subprocess", None)
+    again = shop_for(config)
+    assert isinstance(again.products, Records)
+    with pytest.raises(ValueError, match="read-only"):
+        again.index.columns["times"][0] = 1.0
+
+
+def test_files_that_are_broken_are_told_as_ever(large: dict[str, Any], tmp_path: Path) -> None:
+    broken = tmp_path / "items.json"
+    broken.write_text('[{"asin": 3}]')
+    with pytest.raises(DataFileError, match=r"items.json, line 1: `asin` is 3"):
+        WebShopEnv(WebShopConfig(**{**large, "file_path": str(broken)}))
+    assert [one.suffix for one in Path(large["cache_dir"]).iterdir()] == [".lock"]

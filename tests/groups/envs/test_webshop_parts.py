@@ -16,7 +16,7 @@ from parallel_envs.groups.envs.webshop.catalogue import Product
 from parallel_envs.groups.envs.webshop.goals import Goal
 from parallel_envs.groups.envs.webshop.likeness import common_length, similarity
 from parallel_envs.groups.envs.webshop.pages import Part, actions_on
-from parallel_envs.groups.envs.webshop.ranking import K1, B, Index, words_of
+from parallel_envs.groups.envs.webshop.ranking import K1, B, Index, columns_of, words_of
 from parallel_envs.groups.envs.webshop.reward import (
     Score,
     has_attribute,
@@ -45,13 +45,13 @@ def bm25(query: str, documents: list[str], number: int) -> float:
 
 @given(TEXTS, st.lists(TEXTS, min_size=1, max_size=6))
 def test_scores_are_those_of_the_formula(query: str, documents: list[str]) -> None:
-    index = Index(documents)
+    index = Index(columns_of(documents))
     assert index.scores(query) == pytest.approx([bm25(query, documents, n) for n in range(len(documents))], rel=1e-4)
 
 
 @given(TEXTS, st.lists(TEXTS, min_size=1, max_size=6), st.integers(1, 6))
 def test_the_best_come_first_and_of_equals_the_earlier(query: str, documents: list[str], most: int) -> None:
-    index = Index(documents)
+    index = Index(columns_of(documents))
     scores = index.scores(query)
     having = [n for n in range(len(documents)) if scores[n] > 0]
     assert index.search(query, most) == tuple(sorted(having, key=lambda n: (-scores[n], n))[:most])
@@ -60,11 +60,11 @@ def test_the_best_come_first_and_of_equals_the_earlier(query: str, documents: li
 def test_of_many_equals_the_order_is_that_of_the_catalogue() -> None:
     documents = [f"kettle {number}" if number % 3 else f"the best kettle {number}" for number in range(900)]
     short, long = [n for n in range(900) if n % 3], list(range(0, 900, 3))
-    assert Index(documents).search("kettle", 900) == (*short, *long)
+    assert Index(columns_of(documents)).search("kettle", 900) == (*short, *long)
 
 
 def test_words_that_say_nothing_and_plurals_make_no_difference() -> None:
-    index = Index(["The red kettle", "glasses for the wall", "a glass"])
+    index = Index(columns_of(["The red kettle", "glasses for the wall", "a glass"]))
     assert index.search("Kettles, and the RED!", 5) == (0,)
     assert index.search("glass", 5) == (2,)
     assert index.search("the for a", 5) == ()

@@ -26,7 +26,8 @@ class CountdownConfig:
     use: NumberUse = "exactly_once"
     """How often an answer uses each number: `exactly_once`, or `at_most_once`."""
     data_path: str | None = None
-    """A file of puzzles, with fields `target` and `nums`, JSON or JSON Lines. None: they are made from the seed."""
+    """A file of puzzles with fields `target` and `nums`, as published for TinyZero and RAGEN: Parquet (extra `data`),
+    JSON or JSON Lines. None: they are made from the seed."""
     max_instances: int | None = None
     """How many puzzles of the file are used. None: all."""
     val_share: float = 0.1

@@ -107,7 +107,7 @@ def _half(source: Edition, most: int | None, val_share: float, training: bool) -
 
 @lru_cache(maxsize=8)
 def _read(source: Edition, most: int | None) -> tuple[Puzzle, ...]:
-    puzzles = tuple(_puzzle(entry) for entry in read_entries(source.path, most))
+    puzzles = tuple(_puzzle(entry) for entry in read_entries(source.path, most, ("target", "nums")))
     if not puzzles:
         raise fault(source.path, None, "there are no puzzles. Give a file of entries with `target` and `nums`.")
     return puzzles

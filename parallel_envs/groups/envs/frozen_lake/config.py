@@ -12,7 +12,7 @@ from parallel_envs.groups.envs.tiles import FORMATS, RENDER_MODES
 KINDS = ("player", "frozen", "hole", "goal", "player in hole", "player on goal")
 """What may be on a tile, by its number in `grid_lookup`."""
 
-GRID_LOOKUP = {0: " P ", 1: " _ ", 2: " O ", 3: " G ", 4: " X ", 5: " √ "}
+GRID_LOOKUP = {0: "P", 1: "_", 2: "O", 3: "G", 4: "X", 5: "√"}
 ACTIONS = {1: "Left", 2: "Down", 3: "Right", 4: "Up"}
 
 
@@ -25,7 +25,9 @@ class FrozenLakeConfig:
     p: float = 0.8
     """The chance of a tile to be frozen rather than a hole."""
     is_slippery: bool = True
-    """On ice one goes where one wants in one of three steps, else to one of the sides."""
+    """On ice one goes where one wants in `success_rate` of the steps, else to one of the sides."""
+    success_rate: float = 1 / 3
+    """How often one goes where one wants on slippery ice."""
     max_steps: int | None = 100
     """Steps after which an episode is truncated. None: never."""
     action_lookup: Mapping[int, str] = field(default_factory=lambda: dict(ACTIONS))
@@ -42,6 +44,7 @@ class FrozenLakeConfig:
     def __post_init__(self) -> None:
         count("size", self.size, least=2, most=100)
         number("p", self.p, least=0.0, most=1.0)
+        number("success_rate", self.success_rate, least=0.0, most=1.0)
         flag("is_slippery", self.is_slippery)
         count_or_none("max_steps", self.max_steps)
         set_field = object.__setattr__  # the dataclass is frozen for everybody else

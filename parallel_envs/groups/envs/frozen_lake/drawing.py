@@ -6,12 +6,21 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from parallel_envs.groups.envs.frozen_lake.config import KINDS
-from parallel_envs.groups.envs.tiles import Picture, described, picture, plain, with_disc, with_square
+from parallel_envs.groups.envs.tiles import Picture, described, picture, places_of, plain, with_disc, with_square
 
 PLAYER, FROZEN, HOLE, GOAL, PLAYER_IN_HOLE, PLAYER_ON_GOAL = range(6)
 
 _KIND_OF = {"S": FROZEN, "F": FROZEN, "H": HOLE, "G": GOAL}
 _WITH_PLAYER = {FROZEN: PLAYER, HOLE: PLAYER_IN_HOLE, GOAL: PLAYER_ON_GOAL}
+
+_CALLED = {
+    "Goal": ("goal", "player on goal"),
+    "Player": ("player",),
+    "Player on goal": ("player on goal",),
+    "Player in hole": ("player in hole",),
+    "Holes": ("hole", "player in hole"),
+}
+"""What has a line among the coordinates, beside the start: the tiles of each."""
 
 Tiles = list[list[int]]
 """What is where, by row and column, as numbers of `grid_lookup`."""
@@ -27,7 +36,9 @@ def tiles_of(lines: Sequence[str], place: int) -> Tiles:
 
 def as_text(tiles: Tiles, signs: Mapping[int, str], style: str) -> str:
     grid = "\n".join("".join(signs[kind] for kind in line) for line in tiles)
-    return described(_named(tiles), grid, style, silent=("frozen",))
+    named = _named(tiles)
+    places = {name: places_of(named, *kinds) for name, kinds in _CALLED.items()}
+    return described((len(named), len(named[0])), {"Start": [(0, 0)], **places}, grid, style)
 
 
 def as_picture(tiles: Tiles) -> Picture:

@@ -37,7 +37,8 @@ class FrozenLakeEnv:
     def reset(self, seed: int, mode: str = "train") -> Any:
         tree = SeedTree(seed).child("frozen lake")
         self._map = make_map(self.config.size, self.config.p, tree.child("map").generator())
-        self._lake: Env[Any, Any] = Lake(desc=self._map, is_slippery=self.config.is_slippery)
+        slippery, rate = self.config.is_slippery, self.config.success_rate
+        self._lake: Env[Any, Any] = Lake(desc=self._map, is_slippery=slippery, success_rate=rate)
         self._place, _ = self._lake.reset(seed=tree.child("ice").seed())
         self._success = False
         self._count.start()
@@ -47,11 +48,11 @@ class FrozenLakeEnv:
         self._count.tick()
         way = number_of(action)
         if way is None or way not in ACTIONS:
-            return self._outcome(0.0, terminated=False, valid=False, effective=False)
+            return self._outcome(0, terminated=False, valid=False, effective=False)
         before = self._place
         self._place, reward, terminated, _, _ = self._lake.step(way - 1)
         self._success = self._tile(*divmod(self._place, self.config.size)) == "G"
-        return self._outcome(float(reward), terminated, valid=True, effective=self._place != before)
+        return self._outcome(int(float(reward)), terminated, valid=True, effective=self._place != before)
 
     def _outcome(self, reward: float, terminated: bool, *, valid: bool, effective: bool) -> Step:
         info = facts(success=self._success, valid=valid, effective=effective)

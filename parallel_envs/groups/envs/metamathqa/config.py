@@ -13,7 +13,8 @@ class MetaMathQAConfig:
     """Where questions come from, and what is paid for an answer."""
 
     data_path: str | None = None
-    """A file in the format of MetaMathQA, JSON or JSON Lines. None: a small set of arithmetic that is shipped."""
+    """A file in the format of MetaMathQA (`MetaMathQA-395K.json`): JSON, JSON Lines or Parquet (extra `data`). None: a
+    small set of arithmetic that is shipped."""
     max_instances: int | None = None
     """How many questions of the file are used. None: all."""
     skip_unanswered: bool = False
@@ -30,6 +31,16 @@ class MetaMathQAConfig:
     """An answer that is longer is not read."""
     render_mode: TextMode = "text"
     """There is only `text`."""
+
+    @property
+    def sample_data(self) -> str | None:
+        """What is said once of an env that plays the shipped sample; None with a file of one's own."""
+        if self.data_path is not None:
+            return None
+        return (
+            "180 questions of simple arithmetic that come with the package for trying things out. For the full data "
+            "give `env_config: {data_path: .../MetaMathQA-395K.json}`."
+        )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data_path", path_or_none("data_path", self.data_path))

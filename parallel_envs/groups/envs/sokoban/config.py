@@ -23,7 +23,7 @@ from parallel_envs.groups.envs.tiles import FORMATS, RENDER_MODES
 KINDS = ("wall", "empty", "target", "box on target", "box", "player", "player on target")
 """What may be on a tile, by its number in `grid_lookup`."""
 
-GRID_LOOKUP = {0: " # ", 1: " _ ", 2: " O ", 3: " √ ", 4: " X ", 5: " P ", 6: " S "}
+GRID_LOOKUP = {0: "#", 1: "_", 2: "O", 3: "√", 4: "X", 5: "P", 6: "S"}
 DIM_ROOM = (6, 6)
 ACTIONS = {1: "Up", 2: "Down", 3: "Left", 4: "Right"}
 

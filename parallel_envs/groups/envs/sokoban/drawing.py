@@ -7,7 +7,7 @@ from functools import cache
 
 from parallel_envs.groups.envs.sokoban.config import KINDS
 from parallel_envs.groups.envs.sokoban.rooms import Boxes, Room
-from parallel_envs.groups.envs.tiles import Picture, described, picture, plain, with_disc, with_square
+from parallel_envs.groups.envs.tiles import Picture, described, picture, places_of, plain, with_disc, with_square
 
 WALL, EMPTY, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
 
@@ -39,7 +39,9 @@ class Grid:
     def described(self, style: str) -> str:
         if style == "grid":  # what most ask for, at every step
             return self.text()
-        return described(self._named(), self.text(), style, silent=("wall", "empty"))
+        tiles = self._named()
+        places = {name: places_of(tiles, *kinds) for name, kinds in _CALLED.items()}
+        return described((self._room.height, self._room.width), places, self.text(), style)
 
     def picture(self) -> Picture:
         return picture(self._named(), _stamps())
@@ -49,6 +51,14 @@ class Grid:
         return [[KINDS[kind] for kind in kinds[start : start + width]] for start in range(0, len(kinds), width)]
 
 
+_CALLED = {
+    "Targets": ("target", "box on target", "player on target"),
+    "Boxes": ("box",),
+    "Boxes on target": ("box on target",),
+    "Player": ("player",),
+    "Player on target": ("player on target",),
+}
+"""What has a line among the coordinates: the tiles of each."""
 _ON_TARGET = {EMPTY: TARGET, BOX: BOX_ON_TARGET, PLAYER: PLAYER_ON_TARGET}
 
 

@@ -12,12 +12,17 @@ from parallel_envs.groups.envs.fields import choice, count, count_or_none, flag,
 class WebShopConfig:
     """Which shop, how it is shown, and what is paid."""
 
+    dataset: str | None = None
+    """As in RAGEN's files: `small` is what `file_path` says, or the shipped catalogue; `full` needs `file_path`."""
     file_path: str | None = None
     """Products: WebShop's `items_shuffle.json` or the like. None: a small made catalogue that is shipped."""
     attributes_path: str | None = None
     """Their attributes, and made instructions: `items_ins_v2.json`. Only with `file_path`."""
     instructions_path: str | None = None
     """Instructions by people: `items_human_ins.json`. Only with `file_path`."""
+    cache_dir: str | None = None
+    """Where shops with large files are kept on disk, so that all processes share one copy. None: `parallel_envs` in the
+    user's cache (`~/.cache`). The full WebShop takes about as much there as its files do."""
     human_goals: bool = True
     """Whose instructions: those by people, or the made ones of the attributes' file, for which options are drawn."""
     num_products: int | None = None
@@ -43,8 +48,19 @@ class WebShopConfig:
     render_mode: TextMode = "text"
     """There is only `text`."""
 
+    @property
+    def sample_data(self) -> str | None:
+        """What is said once of an env that plays the shipped sample; None with files of one's own."""
+        if self.file_path is not None:
+            return None
+        return (
+            "60 made products that come with the package for trying things out. For the full data give `env_config: "
+            "{file_path: .../items_shuffle.json, attributes_path: .../items_ins_v2.json, instructions_path: "
+            ".../items_human_ins.json}`."
+        )
+
     def __post_init__(self) -> None:
-        for name in ("file_path", "attributes_path", "instructions_path"):
+        for name in ("file_path", "attributes_path", "instructions_path", "cache_dir"):
             object.__setattr__(self, name, path_or_none(name, getattr(self, name)))
         for name in ("human_goals", "show_actions", "show_attrs"):
             flag(name, getattr(self, name))
@@ -57,6 +73,15 @@ class WebShopConfig:
         count("num_results", self.num_results)
         choice("render_mode", self.render_mode, words(TextMode))
         self._check_files_go_together()
+        if (
+            self.dataset is not None
+            and choice("dataset", self.dataset, ("small", "full")) == "full"
+            and (self.file_path is None)
+        ):
+            raise ValueError(
+                "dataset='full' was given without products, which do not come with this package. Give "
+                "file_path, attributes_path and instructions_path."
+            )
 
     def _check_files_go_together(self) -> None:
         beside = {"attributes_path": self.attributes_path, "instructions_path": self.instructions_path}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,32 +36,71 @@ def _singular(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
+Columns = dict[str, NDArray[Any]]
+"""What an index is made of, by name. Each array may be a read-only memory map that processes share.
+
+`words`: the words in order, one behind the other, as bytes, each of which ends at its `word_ends`. A word's `documents`
+and how often they have it (`times`) end at its `ends`. `norms`: what the length of each document makes of it.
+"""
+
+
+def columns_of(documents: Iterable[str]) -> Columns:
+    """Return the index of these documents."""
+    postings: dict[str, tuple[array[int], array[float]]] = {}
+    lengths: list[int] = []
+    for number, document in enumerate(documents):
+        words = words_of(document)
+        lengths.append(len(words))
+        for word, times in Counter(words).items():
+            where, how_often = postings.setdefault(word, (array("i"), array("f")))
+            where.append(number)
+            how_often.append(times)
+    mean = max(sum(lengths) / max(len(lengths), 1), 1.0)
+    in_order = sorted(postings)
+    ends = np.cumsum([len(postings[word][0]) for word in in_order], dtype=np.int64)
+    documents_of = np.empty(ends[-1] if in_order else 0, np.int32)
+    times_of = np.empty(len(documents_of), np.float32)
+    begin = 0
+    for word, end in zip(in_order, ends.tolist(), strict=True):
+        where, how_often = postings.pop(word)
+        documents_of[begin:end], times_of[begin:end] = where, how_often
+        begin = end
+    return {
+        "words": np.frombuffer("".join(in_order).encode(), np.uint8),
+        "word_ends": np.cumsum([len(word) for word in in_order], dtype=np.int64),
+        "documents": documents_of,
+        "times": times_of,
+        "ends": ends,
+        "norms": (K1 * (1 - B + B * np.array(lengths, np.float32) / mean)).astype(np.float32),
+    }
+
+
 class Index:
     """Which document has which word, how often."""
 
-    def __init__(self, documents: Iterable[str]) -> None:
-        postings: dict[str, tuple[array[int], array[float]]] = {}
-        lengths: list[int] = []
-        for number, document in enumerate(documents):
-            words = words_of(document)
-            lengths.append(len(words))
-            for word, times in Counter(words).items():
-                where, how_often = postings.setdefault(word, (array("i"), array("f")))
-                where.append(number)
-                how_often.append(times)
-        self._postings = postings
-        self._num_documents = len(lengths)
-        mean = max(sum(lengths) / max(len(lengths), 1), 1.0)
-        self._norms = (K1 * (1 - B + B * np.array(lengths, np.float32) / mean)).astype(np.float32)
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self._words = _Words(columns["words"], columns["word_ends"])
+        self._num_documents = len(columns["norms"])
+
+    def _postings(self, word: str) -> tuple[NDArray[np.int32], NDArray[np.float32]] | None:
+        """Return the documents that have a word, and how often each has it."""
+        sought = word.encode()
+        place = bisect.bisect_left(self._words, sought)
+        if place == len(self._words) or self._words[place] != sought:
+            return None
+        ends = self.columns["ends"]
+        its = slice(int(ends[place - 1]) if place else 0, int(ends[place]))
+        return self.columns["documents"][its], self.columns["times"][its]
 
     def scores(self, query: str) -> NDArray[np.float32]:
         """How well each document meets a query; 0 where it has none of its words."""
-        scores = np.zeros(self._num_documents, np.float32)
+        scores, norms = np.zeros(self._num_documents, np.float32), self.columns["norms"]
         for word, times in sorted(Counter(words_of(query)).items()):
-            if word in self._postings:
-                where, how_often = (np.frombuffer(column, column.typecode) for column in self._postings[word])
+            if (found := self._postings(word)) is not None:
+                where, how_often = found
                 weight = np.log(1 + (self._num_documents - len(where) + 0.5) / (len(where) + 0.5))
-                scores[where] += times * weight * how_often * (K1 + 1) / (how_often + self._norms[where])
+                scores[where] += times * weight * how_often * (K1 + 1) / (how_often + norms[where])
         return scores
 
     def search(self, query: str, most: int) -> tuple[int, ...]:
@@ -67,3 +108,16 @@ class Index:
         scores = self.scores(query)
         found = np.flatnonzero(scores)
         return tuple(found[np.argsort(-scores[found], kind="stable")][:most].tolist())
+
+
+class _Words(Sequence[bytes]):
+    """The words of an index, in order."""
+
+    def __init__(self, letters: NDArray[Any], ends: NDArray[Any]) -> None:
+        self._letters, self._ends = letters, ends
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._letters[int(self._ends[place - 1]) if place else 0 : int(self._ends[place])].tobytes()
