@@ -412,7 +412,7 @@ def seen_in(error: EnvError) -> tuple[Any, ...]:
     return type(error), str(error), error.args, repr(known)
 
 
-def errors_of(factories: Sequence[Callable[[], Any]], backend: str, context: str | None) -> list[EnvError]:
+def errors_of(factories: Sequence[Callable[[], Any]], backend: Any, context: Any) -> list[EnvError]:
     """What each of these envs raises in its first step."""
     with parallel_envs.ParallelEnvManager(factories, backend=backend, context=context, num_workers=1) as envs:
         envs.reset(seed=0)
@@ -451,7 +451,7 @@ def test_attributes_come_up_with_the_type(backend: str) -> None:
 
 
 @pytest.mark.parametrize(("where", "doing"), [("init", "its construction"), ("reset", "reset"), ("call", "call of")])
-def test_types_come_up_from_wherever_an_env_may_raise(backend: str, where: str, doing: str) -> None:
+def test_types_come_up_from_wherever_an_env_may_raise(backend: Any, where: str, doing: str) -> None:
     factory = partial(TroubledEnv, partial(gymnasium.error.InvalidAction, "never"), where)
 
     def asks_for_all() -> None:
@@ -464,13 +464,13 @@ def test_types_come_up_from_wherever_an_env_may_raise(backend: str, where: str, 
     assert isinstance(caught.value, EnvError)
 
 
-def test_a_factory_that_asks_for_an_unknown_id_raises_name_not_found(backend: str) -> None:
+def test_a_factory_that_asks_for_an_unknown_id_raises_name_not_found(backend: Any) -> None:
     with pytest.raises(gymnasium.error.NameNotFound) as caught:
         parallel_envs.ParallelEnvManager([partial(gymnasium.make, "CartPoleee-v1")], backend=backend)
     assert isinstance(caught.value, EnvError)
 
 
-def test_types_of_agents_envs_come_up_too(backend: str) -> None:
+def test_types_of_agents_envs_come_up_too(backend: Any) -> None:
     factory = partial(AgentsTrouble, 2)
     with parallel_envs.MultiAgentEnvManager([factory], backend=backend) as envs:
         envs.reset(seed=0)

@@ -78,12 +78,14 @@ class CommonOptions(TypedDict, total=False):
     restart_window: float
     task_source: TaskSource | None
     task_setter: TaskSetter | None
+    preload: Sequence[str]
 
 
 class VectorOptions(CommonOptions, total=False):
     """The same with what only environments of one agent have."""
 
     observation_mode: ObservationMode | Space[Any] | tuple[Space[Any], Space[Any]]
+    infos_list: bool
 
 
 _RESERVED = ("reset", "step", "close")

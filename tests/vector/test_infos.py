@@ -327,4 +327,4 @@ def test_infos_list_is_true_or_false() -> None:
     with pytest.raises(TypeError, match="infos_list='yes'"):
         ParallelEnvManager([CountingEnv], backend="serial", infos_list="yes")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="infos_list"):
-        MultiAgentEnvManager([CountingEnv], backend="serial", infos_list=True)
+        MultiAgentEnvManager([CountingEnv], backend="serial", infos_list=True)  # type: ignore[call-arg]

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from parallel_envs import MultiAgentEnvManager, ParallelEnvManager
+from parallel_envs.choices import Backend
 from parallel_envs.engine import START_METHODS
 from parallel_envs.errors import WorkerDied
 from parallel_envs.tasks import CycleTasks
@@ -247,7 +248,7 @@ def test_modules_are_imported_once_where_workers_are_forked(method: str, counted
             assert len(counted()) == (4 if method == "spawn" else 1)
 
 
-def test_a_module_that_is_not_there_is_named(backend: str) -> None:
+def test_a_module_that_is_not_there_is_named(backend: Backend) -> None:
     with pytest.raises(ModuleNotFoundError, match=r"preload=\('numpyy',\).*no module 'numpyy'.*Did you mean 'numpy'"):
         ParallelEnvManager([CountingEnv], backend=backend, preload=("numpyy",))
 
