@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
@@ -28,7 +29,7 @@ from parallel_envs.vector.fleet import EnvFleet
 from parallel_envs.vector.flights import Flight, Flights
 from parallel_envs.vector.infos import Info
 from parallel_envs.vector.recovery import Recovery
-from parallel_envs.vector.remotes import Remote, RemoteMethod
+from parallel_envs.vector.remotes import Remote, RemoteMethod, RemoteRequests, Remotes
 from parallel_envs.vector.settling import AskAgain, Settler
 from parallel_envs.vector.slice import Method
 from parallel_envs.vector.snapshots import unpacked
@@ -41,6 +42,8 @@ Batch = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[n
 _STEPS_TO_SETTLE = 128  # enough to know how long a step takes, few enough to gain from it early
 
 _RESERVED = ("reset", "step", "close")
+
+_CALLER_OF_CLOSE = 3  # levels up from `close_extras`: `VectorEnv.close` lies in between
 
 
 class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
@@ -87,6 +90,10 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         max_restarts: With `on_failure="restart"`, how often each worker may be restarted within `restart_window`
             seconds before the failure is raised after all.
         restart_window: See `max_restarts`. The seconds in which a deadline ran out are not counted.
+
+    Attributes:
+        env_fns: One callable for each environment; with an id, those that call `gymnasium.make`.
+        observation_mode, shared_memory, copy, context, daemon: As they were given, like AsyncVectorEnv's.
     """
 
     closed = True  # until there is something to close
@@ -120,6 +127,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     ) -> None:
         self._guard = CallGuard(self._known_as or type(self).__name__)
         factories, self.spec = arguments.factories(env_fns, num_envs, env_kwargs)
+        self.env_fns, self.observation_mode = factories, observation_mode
+        self.shared_memory, self.context, self.daemon = shared_memory, context, daemon
         self.num_envs = len(factories)
         self.num_workers = self.num_envs if num_workers is None else num_workers
         arguments.check_count(
@@ -208,7 +217,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
                 taken as `tasks` (for all in the second case), for wrappers that pass nothing else.
             tasks: One for each environment that is reset: any value, a `Task`, `KEEP` or `RESAMPLE`. It stays through
                 autoresets until it is changed (or, with a `task_source`, for this episode).
-            env_ids: Which environments to reset.
+            env_ids: Which environments to reset. Here and elsewhere negative numbers count from the end, as in a list.
             timeout: In the place of `reset_timeout`.
 
         Returns:
@@ -497,6 +506,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def recv_env(self, env: int, timeout: float | None = None) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """What one environment has answered to `send` or `send_reset`, as the environment itself would return it."""
         self._pending.check_open("recv_env")
+        env = env + self.num_envs if env < 0 else env
         flight = self._flights.of(env)
         if flight is None:
             raise NoAsyncCallError(f"Calling `recv_env` for env {env}, to which nothing was sent.", "send")
@@ -523,12 +533,16 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def is_away(self, env: int) -> bool:
         """Whether something was sent to an environment that has yet to be received."""
-        return self._flights.of(env) is not None
+        return self._flights.of(env + self.num_envs if env < 0 else env) is not None
+
+    @property
+    def remotes(self) -> Sequence[Remote]:
+        """The environments one by one, with the wire words of the meta-RL pipeline: see `Remote`."""
+        return Remotes(self, self._remote_requests)
 
     @functools.cached_property
-    def remotes(self) -> tuple[Remote, ...]:
-        """The environments one by one, with the wire words of the meta-RL pipeline: see `Remote`."""
-        return tuple(Remote(self, env) for env in range(self.num_envs))
+    def _remote_requests(self) -> RemoteRequests:
+        return RemoteRequests(self.single_action_space, self.num_envs)
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
@@ -722,10 +736,16 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
                 self._recovery.rebuild_env(env, None)
 
     def close_extras(self, timeout: float | None = 5.0, terminate: bool = False) -> None:
-        """End the workers within `timeout` seconds, whatever they are doing; at once with `terminate`."""
+        """End the workers within `timeout` seconds, whatever they are doing; at once with `terminate`.
+
+        A warning says so if a `reset_async`, `step_async` or `call_async` was never waited for.
+        """
+        forgotten = self._pending.forgotten()
         self._pending.close()
         seconds = 5.0 if timeout is None else arguments.seconds("timeout", timeout)
         self._fleet.close(0.2 if terminate else seconds)
+        if forgotten is not None:  # only now: where warnings are errors, the workers have ended all the same
+            gymnasium.logger.warn(forgotten, stacklevel=_CALLER_OF_CLOSE)
 
     def __enter__(self) -> ParallelEnvManager:
         return self
@@ -737,6 +757,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def __del__(self) -> None:
         if not getattr(self, "closed", True):
+            self._pending.close()  # nobody has called `close`, so it warns of nothing
             self.close()
 
     def __repr__(self) -> str:

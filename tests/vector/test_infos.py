@@ -249,3 +249,26 @@ def test_keys_that_never_come_again_do_not_pile_up(wrap: Callable[[dict[str, Any
     assert set(numbers[MOST_SCHEMAS:]) == {PICKLED}
     assert writer.write(0, wrap({"seen_7": 2.0})) == (numbers[7], None)  # those that are known go on as before
     assert len(writer._known) + len(writer._nested) == MOST_SCHEMAS
+
+
+ORDERS: list[tuple[dict[str, Any], ...]] = [
+    ({"b": 1, "a": 2.0}, {"b": 3, "a": 4.0}),
+    ({"b": 1}, {"a": 2, "b": 3}),
+    ({"text": "x", "a": 1}, {"outer": {"y": 1, "x": "z"}, "text": "y"}),
+    ({"outer": {"y": 1, "x": 2}}, {"outer": {"x": 3, "z": np.zeros(2)}}),
+]
+
+
+@pytest.mark.parametrize("infos", ORDERS, ids=range(len(ORDERS)))
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_keys_come_in_gymnasiums_order(make: Make, infos: Any, mode: str) -> None:
+    factories = [partial(ChosenInfoEnv, info, info) for info in infos]
+    envs, reference = make(factories, autoreset_mode=mode), SyncVectorEnv(factories, autoreset_mode=mode)
+    orders = [
+        [order(each.reset(seed=0)[1]), *(order(each.step([0, 0])[4]) for _ in range(3))] for each in (envs, reference)
+    ]
+    assert orders[0] == orders[1]
+
+
+def order(infos: dict[str, Any]) -> list[Any]:
+    return [(key, order(value)) if isinstance(value, dict) else key for key, value in infos.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from functools import partial
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
+from parallel_envs import ParallelEnvManager
 from parallel_envs.errors import ClosedError
 from parallel_envs.testing import ScriptedEnv, assert_same_batch
+from tests.faults.processes import all_end_within
 from tests.gates import Gate
 from tests.vector.conftest import Make
 from tests.vector.small_envs import CountingEnv
@@ -130,10 +133,15 @@ def test_closing_is_left_to_the_manager(make: Make) -> None:
     assert asked(envs.remotes[0], "reset", {})[0] == "obs"
 
 
-def test_there_is_a_remote_for_each_env_and_it_is_always_the_same(make: Make) -> None:
+def test_there_is_a_remote_for_each_env_and_what_it_was_asked_is_kept(make: Make) -> None:
     envs = make([ByResetTask] * 3)
-    assert len(envs.remotes) == 3
-    assert envs.remotes is envs.remotes
+    assert len(envs.remotes) == len(list(envs.remotes)) == len(envs.remotes[:]) == 3
+    envs.remotes[-1].send(("reset", {"task": 4}))
+    with pytest.raises(AlreadyPendingCallError, match="remote 2"):
+        envs.remotes[2].send(STEP)
+    assert envs.remotes[1:][1].recv()[1].tolist() == [4, 0, 0]
+    with pytest.raises(IndexError):
+        envs.remotes[3]
 
 
 def test_the_task_stays_through_autoresets(make: Make) -> None:
@@ -300,3 +308,19 @@ def test_a_closed_manager_says_so(make: Make) -> None:
     for request in (("reset", {}), STEP, ("get_attr", {"name": "length"})):
         with pytest.raises(ClosedError):
             second.send(request)
+
+
+def test_a_manager_that_is_no_longer_used_ends_its_workers_at_once() -> None:
+    envs = ParallelEnvManager([ByResetTask] * 2)
+    pids = {row["pid"] for row in envs.stats()}
+    gc.disable()
+    try:
+        asked(envs.remotes[0], "reset", {"task": 3})
+        envs.remotes[1].send(STEP)
+        first = envs.remotes[0]
+        del envs
+        assert asked(first, "step", {"action": 0})[0] == "transition"  # a remote keeps its manager
+        del first
+        assert all_end_within(pids, 0.0)
+    finally:
+        gc.enable()
