@@ -740,7 +740,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
         A warning says so if a `reset_async`, `step_async` or `call_async` was never waited for.
         """
-        forgotten = self._pending.forgotten()
+        # While a call is under way, another thread or a signal handler closes the manager: nothing is forgotten then.
+        forgotten = None if self._guard.is_held else self._pending.forgotten()
         self._pending.close()
         seconds = 5.0 if timeout is None else arguments.seconds("timeout", timeout)
         self._fleet.close(0.2 if terminate else seconds)

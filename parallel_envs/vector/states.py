@@ -143,8 +143,8 @@ class Pending:
     def forgotten(self) -> str | None:
         """Return what to warn of, in Gymnasium's words, if the manager is closed now: a request without a wait.
 
-        A request that was waited for is not forgotten: the wait raised (a timeout, a dead worker, Ctrl-C), or a signal
-        handler or another thread closes the manager meanwhile. What `send` began is never waited for as a whole.
+        A request that was waited for is not forgotten: the wait has raised (a timeout, a dead worker, Ctrl-C). What
+        `send` began is never waited for as a whole. Ask only while no call of the manager is under way.
         """
         if self.closed or self.pool.closed or self.waited_for or self.state not in _BEGUN:
             return None

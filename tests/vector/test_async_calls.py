@@ -187,6 +187,10 @@ def test_close_while_a_call_is_pending(make: Make, pending: str) -> None:
     assert envs.closed
 
 
+CLOSE_WARNING_IS_AN_ERROR = pytest.mark.filterwarnings("error:.*Calling .close. while waiting")
+
+
+@CLOSE_WARNING_IS_AN_ERROR
 def test_close_ends_the_workers_where_warnings_are_errors(make_process: Make) -> None:
     envs = make_process([CountingEnv] * 2)
     envs.reset(seed=0)
@@ -197,6 +201,7 @@ def test_close_ends_the_workers_where_warnings_are_errors(make_process: Make) ->
     assert all_end_within(pids, 0.0)
 
 
+@CLOSE_WARNING_IS_AN_ERROR
 def test_close_after_a_wait_that_raised_warns_of_nothing(make_parallel: Make, gate: Gate) -> None:
     envs = make_parallel([CountingEnv, partial(GatedEnv, gate.path)])
     envs.reset(seed=0)
@@ -204,10 +209,11 @@ def test_close_after_a_wait_that_raised_warns_of_nothing(make_parallel: Make, ga
     with pytest.raises(StepTimeout):
         envs.step_wait(timeout=SHORT)
     gate.let_through()
-    envs.close()  # warnings are errors here
+    envs.close()
     assert envs.closed
 
 
+@CLOSE_WARNING_IS_AN_ERROR
 def test_close_while_envs_are_at_their_own_pace_warns_of_nothing(make: Make) -> None:
     envs = make([CountingEnv] * 2)
     envs.reset(seed=0)
@@ -216,7 +222,6 @@ def test_close_while_envs_are_at_their_own_pace_warns_of_nothing(make: Make) -> 
     assert envs.closed
 
 
-@pytest.mark.filterwarnings("ignore:.*Calling `close` while waiting")
 def test_close_while_an_env_does_not_come_back(make_process: Make, gate: Gate) -> None:
     envs = make_process([CountingEnv, partial(GatedEnv, gate.path)])
     envs.reset(seed=0)
