@@ -79,6 +79,11 @@ class CallGuard:
         )
 
     @property
+    def is_held(self) -> bool:
+        """Whether any thread is inside a method, also this one, in a signal handler that has interrupted the method."""
+        return repr(self.lock).startswith("<locked")  # before Python 3.14 only the repr of an RLock says so
+
+    @property
     def is_taken(self) -> bool:
         """Whether another thread is inside a method that is `in_turn`."""
         return self.thread not in (0, get_ident())

@@ -6,6 +6,7 @@ is on any of them. `keeper` is the process that starts the others and outlives n
 what workers need.
 """
 
+from parallel_envs.engine.descriptors import advice_on_too_many_files
 from parallel_envs.engine.factory import BACKENDS, PoolSettings, line_outside, open_pool
 from parallel_envs.engine.fork_server import FORK_SERVER_NAME
 from parallel_envs.engine.host import Ringable, load_modules
@@ -43,6 +44,7 @@ __all__ = [
     "Ticket",
     "Unpicklable",
     "WorkerPool",
+    "advice_on_too_many_files",
     "cores_here",
     "dump_reply",
     "dump_request",

@@ -7,8 +7,14 @@ open there would keep that sibling from seeing that its parent has gone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+
+from parallel_envs.errors import WorkerStartError
+
+TOO_MANY_FILES = os.strerror(errno.EMFILE)
+"""The system's words for it, in every message about it."""
 
 owned: set[int] = set()
 """Open descriptors of all pools and of the keeper in this process."""
@@ -20,6 +26,27 @@ def close_in_child(kept: Collection[int]) -> None:
         with contextlib.suppress(OSError):
             os.close(fd)
     owned.clear()
+
+
+@contextlib.contextmanager
+def advice_on_too_many_files() -> Iterator[None]:
+    """Raise `WorkerStartError` with what to do if the system has no room for another open file, here or in the keeper.
+
+    The keeper's errors arrive as text, so the text is what is looked at.
+    """
+    try:
+        yield
+    except (OSError, WorkerStartError) as error:
+        if TOO_MANY_FILES not in str(error):
+            raise
+        import resource  # only systems that have worker processes have it
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise WorkerStartError(
+            f"{str(error).removesuffix('.')}. Each worker process takes several, and `ulimit -n` allows {limit} in "
+            "each process: give a smaller num_workers, or raise the limit (`ulimit -n 4096`) before you start your "
+            "program."
+        ) from error
 
 
 _lifeline: list[int] = []

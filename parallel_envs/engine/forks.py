@@ -33,6 +33,11 @@ def begin_to_serve() -> None:
     forked.clear()
 
 
+def is_worker() -> bool:
+    """Return whether this process is a worker, and not the user's or one that was forked from a worker."""
+    return _serving == [os.getpid()]
+
+
 def leave_if_forked(error: BaseException | None = None) -> None:
     """End this process, as `error` has it, if it was forked from a worker by an object that has now come back."""
     if not forked or _asked_by_multiprocessing() is not _begun_by[0]:

@@ -17,6 +17,7 @@ servers and deaths, and at last reads a bounded amount of output, so that a floo
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import pickle
@@ -57,7 +58,6 @@ _LAST_OUTPUT_SECONDS = 1.0
 _OUTPUTS_A_ROUND = 4
 _PATIENCE_SECONDS = 5.0  # so long a worker waits for imports that it does not need
 _LAUNCH_FDS = 6
-_ULIMIT = "`ulimit -n` shows how many may be"
 _SPAWN_COMMAND = (
     "import pickle, sys; file = open({fd}, 'rb'); sys.path[:] = pickle.load(file); "
     "from parallel_envs.engine.child import leave, run_child; settings, ends = pickle.load(file); file.close(); "
@@ -316,13 +316,13 @@ class _Keeper:
                 launching = _Launching(number, request, fds[:-1], fds[-1:])
                 if len(fds) != _LAUNCH_FDS:  # the system drops descriptors for which there is no room
                     launching.close()
-                    return f"too many files are open in the process that starts workers ({_ULIMIT})"
+                    return f"{os.strerror(errno.EMFILE)} in the process that starts workers"
                 self._send(number, Accepted())
                 self._launch(launching)
                 return None  # follows
             case Adopt():
                 if not fds:
-                    return f"too many files are open in the process that starts workers ({_ULIMIT})"
+                    return f"{os.strerror(errno.EMFILE)} in the process that starts workers"
                 self._add(_Ward(request.pid, os.pidfd_open(request.pid), Output(request.name, fds[0]), is_child=False))
                 return True
             case Autopsy():

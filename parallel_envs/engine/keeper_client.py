@@ -28,7 +28,7 @@ from typing import Any
 from parallel_envs.engine.channel import ChannelClosed, Inbox, Outbox, channel_pair
 from parallel_envs.engine.child import ChildEnds, ChildSettings, thread_environment
 from parallel_envs.engine.completions import let_waiting_ctrl_c_in, undisturbed
-from parallel_envs.engine.descriptors import hold_lifeline, owned
+from parallel_envs.engine.descriptors import TOO_MANY_FILES, hold_lifeline, owned
 from parallel_envs.engine.keeper import Accepted, Adopt, Autopsy, Launch, News, Obituary, Preload, Release, Started
 from parallel_envs.errors import WorkerStartError
 from parallel_envs.threads import CallGuard
@@ -75,7 +75,7 @@ def launch(
         raise WorkerStartError(f"{settings.name} could not be started: {answer}.")
     if not fds:  # the system drops descriptors for which there is no room
         keeper.post(Release((answer.pid,)))
-        raise WorkerStartError(f"{settings.name} could not be started: too many files are open here (`ulimit -n`).")
+        raise WorkerStartError(f"{settings.name} could not be started: {TOO_MANY_FILES} in this process.")
     return answer.pid, fds[0], keeper
 
 

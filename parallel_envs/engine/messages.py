@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_envs.engine.forks import is_worker
 from parallel_envs.engine.interrupts import let_ctrl_c_through
 
 BELL = struct.Struct("<IIQ")
@@ -94,9 +95,17 @@ def _type_name(error: BaseException) -> str:
     return str(name) if module == "builtins" else f"{module}.{name}"
 
 
+_NO_TERMINAL = (
+    "breakpoint() or pdb was called in a worker process, which has no terminal. Use backend='serial' (of `evaluate`: "
+    "jobs=0), which runs the same code in your own process."
+)
+
+
 def _message(error: BaseException) -> str:
     try:
-        return "\n".join([str(error), *getattr(error, "__notes__", ())])
+        # A debugger that reads from a worker's stdin finds its end at once, and raises this error without a text.
+        text = _NO_TERMINAL if _type_name(error) == "bdb.BdbQuit" and is_worker() else str(error)
+        return "\n".join([text, *getattr(error, "__notes__", ())])
     except BaseException as unprintable:  # an exception's own __str__ may be what is broken, or raise SystemExit
         let_ctrl_c_through(unprintable)
         return f"<message could not be printed: {type(unprintable).__name__}>"

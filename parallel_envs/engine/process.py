@@ -28,6 +28,7 @@ from typing import Any
 from parallel_envs.engine.channel import ChannelClosed
 from parallel_envs.engine.child import STACK_SIGNAL
 from parallel_envs.engine.completions import CompletionReader, Records, undisturbed
+from parallel_envs.engine.descriptors import advice_on_too_many_files
 from parallel_envs.engine.host import METERS
 from parallel_envs.engine.lines import CommonLines, Line, Lines
 from parallel_envs.engine.messages import BELL, COMPLETION, DONE, FAILED, HOST, MESSAGE, Call, Death, Failure, Reply
@@ -71,7 +72,7 @@ class ProcessPool(WorkerPool):
         until = None if timeout is None else time.monotonic() + timeout
         ends: Lines | None = None
         try:
-            with undisturbed():  # descriptors that nobody knows of yet would be left open
+            with undisturbed(), advice_on_too_many_files():  # a Ctrl-C would leave open what nobody knows of yet
                 self._ends = ends = Lines(num_workers)
             self._lines = ends.lines
             self._completions = CompletionReader(ends.common.completion_read, self._note)
@@ -105,7 +106,8 @@ class ProcessPool(WorkerPool):
         """How long the one who waits for answers just now can wait."""
 
     def _new_line(self, worker: int, timeout: float | None) -> Line:
-        line = Line(self._start_process(worker, self._ends.common, timeout))
+        with advice_on_too_many_files():
+            line = Line(self._start_process(worker, self._ends.common, timeout))
         _log.info("%s started: pid %d, %s.", line.process.settings.name, line.process.pid, line.process.method)
         self._watch(line.process.sentinel, READ, lambda finished: self._bury(worker, finished, self._pump_timeout))
         self._handlers[line.process.channel.fileno()] = lambda finished: self._exchange(worker, finished)

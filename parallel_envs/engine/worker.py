@@ -47,7 +47,7 @@ def serve(index: int, lines: Lines) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionError):  # the parent has gone: nobody is left to tell
         worker.serve()
     try:
-        worker.host.close()
+        worker.close()
     except Exception as error:  # whatever the objects raise
         traceback.print_exception(error, limit=-1)  # where it was raised; the way there is ours
         raise SystemExit(1) from None
@@ -63,6 +63,15 @@ class _Worker:
         self._looker = select.poll()
         self._looker.register(lines.bell, select.POLLIN)
         self._was_prompt = False  # the last bell came while a worker that stays awake would have been looking for it
+
+    def close(self) -> None:
+        """Close what is hosted, then the channel: a forked worker has its user's warnings, and a socket that is left
+        open is a ResourceWarning.
+        """
+        try:
+            self.host.close()
+        finally:
+            self._channel.close()
 
     def serve(self) -> None:
         """The loop. A bell that leaves nothing to say is answered right here: most are, and it is to cost little."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Dict, Space, Tuple
 
 from parallel_envs.vector.buffers import ACTION_DTYPES, Buffers
 from parallel_envs.vector.layout import Leaf
@@ -16,11 +17,17 @@ _CODE_OF = {dtype: code for code, dtype in enumerate(ACTION_DTYPES)}
 class ActionWriter:
     """Puts batches of actions where the workers find them, in the dtype in which they were given.
 
+    Actions of a Dict or Tuple space may be given in two forms: batched, which is Gymnasium's (a dict or a tuple with
+    one batch for each part of the space), or as a list with one action for each env (see `_one_by_one`).
+
     Everything is checked before anything is written.
     """
 
-    def __init__(self, buffers: Buffers) -> None:
+    def __init__(self, buffers: Buffers, action_space: Space[Any]) -> None:
         self._buffers = buffers
+        self._single_type = (
+            dict if isinstance(action_space, Dict) else tuple if isinstance(action_space, Tuple) else None
+        )
         self._leaves = buffers.plan.action
         self._num_envs = buffers.plan.num_envs
         self._usual: tuple[Any, int, Any] = (None, 0, None)
@@ -35,7 +42,8 @@ class ActionWriter:
             view[...] = actions  # as last time: nothing to find out
             return code, None
         count = self._num_envs if envs is None else len(envs)
-        checked = [_checked(leaf, _part(leaf, actions), count) for leaf in self._leaves]
+        part = _part_of_each if self._one_by_one(actions) else _part
+        checked = [_checked(leaf, part(leaf, actions), count) for leaf in self._leaves]
         codes = [
             self._write_leaf(position, values, envs)
             for position, (leaf, values) in enumerate(zip(self._leaves, checked, strict=True))
@@ -46,6 +54,15 @@ class ActionWriter:
         if len(codes) == 1 and envs is None:
             self._usual = checked[0].dtype, codes[0], self._buffers.actions[0][codes[0]]
         return codes[0] if codes else 0, None
+
+    def _one_by_one(self, actions: Any) -> bool:
+        """Return whether `actions` is a list with one action for each env of a Dict or Tuple space.
+
+        The types alone say so, never the lengths: a list of dicts for a Dict space, a list of tuples for a Tuple space.
+        So a list of arrays for a Tuple space is its batched form, and a tuple of tuples is so too.
+        """
+        kind = self._single_type
+        return kind is not None and type(actions) is list and all(isinstance(action, kind) for action in actions)
 
     def _write_leaf(self, position: int, values: Any, envs: Sequence[int] | None) -> int:
         code = _CODE_OF[values.dtype]
@@ -68,6 +85,19 @@ def _part(leaf: Leaf, actions: Any) -> Any:
         ) from error
 
 
+def _part_of_each(leaf: Leaf, actions: Sequence[Any]) -> list[Any]:
+    """Return this leaf's part of each action."""
+    values = []
+    for row, action in enumerate(actions):
+        try:
+            values.append(leaf.of(action))
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(
+                f"Action {row} has no part{leaf.name}, which the action space asks for: {_shown(action)}."
+            ) from error
+    return values
+
+
 def _checked(leaf: Leaf, values: Any, count: int) -> Any:
     if not leaf.fixed:
         return _checked_items(leaf, values, count)
@@ -76,7 +106,7 @@ def _checked(leaf: Leaf, values: Any, count: int) -> Any:
     except Exception as error:
         raise ValueError(f"The actions{leaf.name} are not an array: {_shown(values)} ({error}).") from error
     if array.shape != (count, *leaf.shape):
-        raise ValueError(
+        raise (ValueError if array.ndim else TypeError)(  # of a single value the type is wrong, as in Gymnasium
             f"Actions{leaf.name} of shape {array.shape} were given for {count} environments, whose actions have shape "
             f"{leaf.shape}: {_shown(values)}. Give an array of shape {(count, *leaf.shape)}."
         )
@@ -91,7 +121,7 @@ def _checked(leaf: Leaf, values: Any, count: int) -> Any:
 
 def _checked_items(leaf: Leaf, values: Any, count: int) -> list[Any]:
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise ValueError(f"The actions{leaf.name} are not a sequence of {count} items: {_shown(values)}.")
+        raise TypeError(f"The actions{leaf.name} are not a sequence of {count} items: {_shown(values)}.")
     items = list(values)
     if len(items) != count:
         raise ValueError(f"{len(items)} actions{leaf.name} were given for {count} environments. Give one for each.")

@@ -333,7 +333,7 @@ def _mask(mask: Any, num_envs: int) -> npt.NDArray[np.bool_]:
 
 
 def some_envs(env_ids: Any, num_envs: int) -> list[int]:
-    """Env numbers: all by default, none twice."""
+    """Env numbers: all by default, none twice. Negative ones count from the end, as in a list."""
     if env_ids is None:
         return list(range(num_envs))
     if not isinstance(env_ids, int | np.integer | Iterable) or isinstance(env_ids, str):
@@ -341,12 +341,14 @@ def some_envs(env_ids: Any, num_envs: int) -> list[int]:
     given = np.ravel(env_ids).tolist() if isinstance(env_ids, np.ndarray) and env_ids.ndim == 0 else env_ids
     given = [given] if isinstance(given, int | np.integer) else list(given)
     for env in given:
-        if isinstance(env, bool) or not isinstance(env, int | np.integer) or not 0 <= env < num_envs:
+        if isinstance(env, bool) or not isinstance(env, int | np.integer) or not -num_envs <= env < num_envs:
             raise ValueError(
-                f"env_ids={given!r}: {env!r} is not an environment. They are numbered 0 to {num_envs - 1}."
+                f"env_ids={given!r}: {env!r} is not an environment. They are numbered 0 to {num_envs - 1}, or from the "
+                f"end -1 to -{num_envs}."
             )
-    if len(set(given)) != len(given):
+    envs = [int(env) % num_envs for env in given]
+    if len(set(envs)) != len(envs):
         raise ValueError(f"env_ids={given!r} names an environment twice. Name each once.")
     if not given:
         raise ValueError("env_ids is empty. Name at least one environment, or leave it out to mean all.")
-    return [int(env) for env in given]
+    return envs

@@ -16,7 +16,7 @@ from gymnasium.error import CustomSpaceError
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.engine import Call, PoolSettings, SharedBlock, Ticket, dump_request
+from parallel_envs.engine import Call, PoolSettings, SharedBlock, Ticket, advice_on_too_many_files, dump_request
 from parallel_envs.vector.actions import ActionWriter
 from parallel_envs.vector.buffers import (
     AUTORESET_SECONDS,
@@ -85,14 +85,15 @@ class EnvFleet:
         self._leaves = leaves(single)
         parts = tuple(replace(leaf, piped=True) for leaf in self._leaves) if shared_memory is False else self._leaves
         plan = Plan.of(parts, action, self.num_envs, self.pool.num_workers, num_sets)
-        self._block = SharedBlock.create(plan.num_bytes)
+        with advice_on_too_many_files():
+            self._block = SharedBlock.create(plan.num_bytes)
         self.buffers = Buffers(plan, self._block)
         self.buffers.rows["task_id"] = NO_TASK
         self.buffers.rows["episode_index"] = -1
         self._task_ids, self._episodes = self.buffers.rows["task_id"], self.buffers.rows["episode_index"]
         self._everyone_has_one = False
         self._everyone = np.ones(self.num_envs, np.bool_)
-        self.actions = ActionWriter(self.buffers)
+        self.actions = ActionWriter(self.buffers, action)
         self._info_reader = InfoReader(self.buffers.info_schemas, self.buffers.info_rows)
         self._assemble = assembler(single)
         self._sets = [self._caller_columns(which) for which in range(num_sets)]

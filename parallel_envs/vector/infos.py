@@ -270,14 +270,14 @@ def add_info(infos: Info, info: Mapping[Any, Any], row: int, num_rows: int) -> I
     """Put one env's info into the batch `infos`, in Gymnasium's layout: `infos[key]` and the mask `infos["_key"]`."""
     for key, value in info.items():
         mask = infos.get(f"_{key}")
-        if mask is None:
-            mask = infos[f"_{key}"] = np.zeros(num_rows, np.bool_)
         if isinstance(value, dict) and key != "final_obs" and isinstance(infos.get(key, {}), dict):
             infos[key] = add_info(infos.get(key, {}), value, row, num_rows)
         else:
             if key not in infos:
                 infos[key] = np.full(num_rows, None, object) if key == "final_obs" else _column(value, num_rows)
             infos[key] = _put(infos[key], row, value)
+        if mask is None:  # made last: the key comes before its mask
+            mask = infos[f"_{key}"] = np.zeros(num_rows, np.bool_)
         mask[row] = True
     return infos
 

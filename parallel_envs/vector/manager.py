@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypedDict, Unpack
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
@@ -39,7 +40,7 @@ from parallel_envs.vector.fleet import EnvFleet
 from parallel_envs.vector.flights import Flight, Flights
 from parallel_envs.vector.infos import Info
 from parallel_envs.vector.recovery import Recovery
-from parallel_envs.vector.remotes import Remote, RemoteMethod
+from parallel_envs.vector.remotes import Remote, RemoteMethod, RemoteRequests, Remotes
 from parallel_envs.vector.settling import AskAgain, Settler
 from parallel_envs.vector.slice import Method
 from parallel_envs.vector.snapshots import unpacked
@@ -89,6 +90,8 @@ class VectorOptions(CommonOptions, total=False):
 
 
 _RESERVED = ("reset", "step", "close")
+
+_CALLER_OF_CLOSE = 3  # levels up from `close_extras`: `VectorEnv.close` lies in between
 
 
 class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
@@ -150,6 +153,10 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             Eight workers that import torch 2.13 and `gymnasium.wrappers` took 9.4 s of processor time and 1.15 GB (the
             sum of their PSS), with `preload=("torch", "gymnasium.wrappers")` 1.3 s and 0.19 GB. On two cores that were
             busy with other work, the manager was made in 39 s and 7 s, and the next one of the kind in 37 s and 1.1 s.
+
+    Attributes:
+        env_fns: One callable for each environment; with an id, those that call `gymnasium.make`.
+        observation_mode, shared_memory, copy, context, daemon: As they were given, like AsyncVectorEnv's.
     """
 
     closed = True  # until there is something to close
@@ -185,6 +192,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     ) -> None:
         self._guard = CallGuard(self._known_as or type(self).__name__)
         factories, self.spec = arguments.factories(env_fns, num_envs, env_kwargs)
+        self.env_fns, self.observation_mode = factories, observation_mode
+        self.shared_memory, self.context, self.daemon = shared_memory, context, daemon
         self.num_envs = len(factories)
         self.num_workers = self.num_envs if num_workers is None else num_workers
         arguments.check_count(
@@ -276,7 +285,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
                 taken as `tasks` (for all in the second case), for wrappers that pass nothing else.
             tasks: One for each environment that is reset: any value, a `Task`, `KEEP` or `RESAMPLE`. It stays through
                 autoresets until it is changed (or, with a `task_source`, for this episode).
-            env_ids: Which environments to reset.
+            env_ids: Which environments to reset. Here and elsewhere negative numbers count from the end, as in a list.
             timeout: In the place of `reset_timeout`.
 
         Returns:
@@ -585,6 +594,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def recv_env(self, env: int, timeout: float | None = None) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """What one environment has answered to `send` or `send_reset`, as the environment itself would return it."""
         self._pending.check_open("recv_env")
+        env = env + self.num_envs if env < 0 else env
         flight = self._flights.of(env)
         if flight is None:
             raise NoAsyncCallError(f"Calling `recv_env` for env {env}, to which nothing was sent.", "send")
@@ -611,12 +621,16 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def is_away(self, env: int) -> bool:
         """Whether something was sent to an environment that has yet to be received."""
-        return self._flights.of(env) is not None
+        return self._flights.of(env + self.num_envs if env < 0 else env) is not None
+
+    @property
+    def remotes(self) -> Sequence[Remote]:
+        """The environments one by one, with the wire words of the meta-RL pipeline: see `Remote`."""
+        return Remotes(self, self._remote_requests)
 
     @functools.cached_property
-    def remotes(self) -> tuple[Remote, ...]:
-        """The environments one by one, with the wire words of the meta-RL pipeline: see `Remote`."""
-        return tuple(Remote(self, env) for env in range(self.num_envs))
+    def _remote_requests(self) -> RemoteRequests:
+        return RemoteRequests(self.single_action_space, self.num_envs)
 
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
@@ -853,10 +867,17 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
                 self._recovery.rebuild_env(env, None)
 
     def close_extras(self, timeout: float | None = 5.0, terminate: bool = False) -> None:
-        """End the workers within `timeout` seconds, whatever they are doing; at once with `terminate`."""
+        """End the workers within `timeout` seconds, whatever they are doing; at once with `terminate`.
+
+        A warning says so if a `reset_async`, `step_async` or `call_async` was never waited for.
+        """
+        # While a call is under way, another thread or a signal handler closes the manager: nothing is forgotten then.
+        forgotten = None if self._guard.is_held else self._pending.forgotten()
         self._pending.close()
         seconds = 5.0 if timeout is None else arguments.seconds("timeout", timeout)
         self._fleet.close(0.2 if terminate else seconds)
+        if forgotten is not None:  # only now: where warnings are errors, the workers have ended all the same
+            gymnasium.logger.warn(forgotten, stacklevel=_CALLER_OF_CLOSE)
 
     def __enter__(self) -> ParallelEnvManager:
         return self
@@ -868,6 +889,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def __del__(self) -> None:
         if not getattr(self, "closed", True):
+            self._pending.close()  # nobody has called `close`, so it warns of nothing
             self.close()
 
     def __repr__(self) -> str:

@@ -10,15 +10,14 @@ Every `send` wants one `recv`. An unmatched one is an error at once, never a wai
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
+from gymnasium.spaces import Space
 
-from parallel_envs.errors import ClosedError
 from parallel_envs.threads import one_thread
 from parallel_envs.vector.layout import assembler, leaves
 
@@ -45,35 +44,69 @@ class RemoteMethod:
         return f"<method {self.__name__!r} of env {self._env}, in its worker>"
 
 
+class _Request:
+    """What one remote was asked and has not answered yet, and the seed for its next reset."""
+
+    __slots__ = ("asked", "ready", "seed")
+
+    def __init__(self) -> None:
+        self.asked: str | None = None
+        self.ready: Any = None
+        self.seed: int | None = None
+
+
+class RemoteRequests:
+    """What the remotes of a manager were asked. The manager keeps this object.
+
+    It has no reference to the manager: with one, a manager that is no longer used would live on, with its workers,
+    until the garbage collector runs.
+    """
+
+    def __init__(self, action_space: Space[Any], num_envs: int) -> None:
+        self.leaves, self.assemble = leaves(action_space), assembler(action_space)
+        self.names = action_space.spaces.keys() if isinstance(action_space, spaces.Dict) else {None}
+        self.requests = [_Request() for _ in range(num_envs)]
+
+
+class Remotes(Sequence["Remote"]):
+    """A `Remote` for each env of a manager. It keeps the manager alive, and so does each `Remote`.
+
+    Threads: as `Remote`.
+    """
+
+    def __init__(self, manager: ParallelEnvManager, common: RemoteRequests) -> None:
+        self._manager, self._common = manager, common
+
+    def __len__(self) -> int:
+        return self._manager.num_envs
+
+    @overload
+    def __getitem__(self, index: int) -> Remote: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Remote, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Remote | tuple[Remote, ...]:
+        env = range(len(self))[index]
+        if isinstance(env, range):
+            return tuple(Remote(self._manager, self._common, one) for one in env)
+        return Remote(self._manager, self._common, env)
+
+
 class Remote:
     """The env `env` of a manager. Resets and steps of different remotes may be on their way at once; a "get_attr" is
     answered at once, and must wait until none of them is.
 
-    A remote does not keep its manager alive, so `del envs` ends the workers also after `envs.remotes` was used. From
-    then on `send` raises `ClosedError`.
+    A remote that you hold keeps its manager alive. Otherwise `del envs` ends the workers at once.
 
     Threads: all remotes of a manager and the manager itself together serve one thread at a time; a second one gets a
     `ConcurrentCall`.
     """
 
-    def __init__(self, manager: ParallelEnvManager, env: int) -> None:
-        self._manager_ref, self._env = weakref.ref(manager), env
+    def __init__(self, manager: ParallelEnvManager, common: RemoteRequests, env: int) -> None:
+        self._manager, self._common, self._env = manager, common, env
         self._guard = manager._guard
-        self._space = manager.single_action_space
-        self._leaves, self._assemble = leaves(self._space), assembler(self._space)
-        self._asked: str | None = None
-        self._ready: Any = None
-        self._seed: int | None = None
-
-    @property
-    def _manager(self) -> ParallelEnvManager:
-        manager = self._manager_ref()
-        if manager is None:
-            raise ClosedError(
-                f"The manager of remote {self._env} no longer exists, and its workers have ended. Keep the manager "
-                "(`envs`) in a variable for as long as you use `envs.remotes`."
-            )
-        return manager
+        self._request = common.requests[env]
 
     @one_thread
     def send(self, request: tuple[str, Any]) -> None:
@@ -85,9 +118,9 @@ class Remote:
         word, data = self._checked(request)
         if self._is_waiting():
             raise AlreadyPendingCallError(
-                f"`send` was called on remote {self._env}, whose last request, {self._asked!r}, has yet to be "
+                f"`send` was called on remote {self._env}, whose last request, {self._request.asked!r}, has yet to be "
                 "received. Call `recv` first.",
-                str(self._asked),
+                str(self._request.asked),
             )
         match word:
             case "reset":
@@ -95,10 +128,10 @@ class Remote:
             case "step":
                 self._manager.send(self._batch_of(data if self._is_bare(data) else data["action"]), env_ids=[self._env])
             case "get_attr":
-                self._ready = self._manager._look_up(data["name"], self._env)
+                self._request.ready = self._manager._look_up(data["name"], self._env)
             case "seed":
-                self._ready = self._seed = int(data)
-        self._asked = word
+                self._request.ready = self._request.seed = int(data)
+        self._request.asked = word
 
     @one_thread
     def recv(self, timeout: float | None = None) -> tuple[str, Any]:
@@ -108,39 +141,39 @@ class Remote:
                 f"`recv` was called on remote {self._env} without a `send` before it: there is nothing to wait for.",
                 "send",
             )
-        if self._asked in ("reset", "step"):
+        if self._request.asked in ("reset", "step"):
             row = self._manager.recv_env(self._env, timeout)  # should it raise, `_is_waiting` knows what is left
-            asked, self._asked = self._asked, None
+            asked, self._request.asked = self._request.asked, None
             return ("obs", row[0]) if asked == "reset" else ("transition", (row[0], row[1], row[2] or row[3], row[4]))
-        word, self._asked = str(self._asked), None
-        answer, self._ready = self._ready, None
+        word, self._request.asked = str(self._request.asked), None
+        answer, self._request.ready = self._request.ready, None
         return word, answer
 
     def _is_bare(self, data: Any) -> bool:
         """Whether the data of a "step" is the action itself. Otherwise it has to be `{"action": a}`."""
         if not isinstance(data, Mapping):
             return data is not None
-        names = self._space.spaces.keys() if isinstance(self._space, spaces.Dict) else {None}
+        names = self._common.names
         inner = data.get("action")
         return names <= data.keys() and not (isinstance(inner, Mapping) and names <= inner.keys())
 
     def _batch_of(self, action: Any) -> Any:
         """A batch of this one action."""
-        parts = [(leaf, leaf.of(action)) for leaf in self._leaves]
-        return self._assemble([np.asarray(part)[None] if leaf.fixed else (part,) for leaf, part in parts])
+        parts = [(leaf, leaf.of(action)) for leaf in self._common.leaves]
+        return self._common.assemble([np.asarray(part)[None] if leaf.fixed else (part,) for leaf, part in parts])
 
     def _send_reset(self, data: dict[str, Any]) -> None:
         tasks = [data.pop("task")] if "task" in data else None
-        seed = data.pop("seed", self._seed)
+        seed = data.pop("seed", self._request.seed)
         seeds = [seed if env == self._env else None for env in range(self._manager.num_envs)]
         self._manager.send_reset([self._env], seed=seeds, options=data or None, tasks=tasks)
-        self._seed = None
+        self._request.seed = None
 
     def _is_waiting(self) -> bool:
         """Whether there is something to receive. An env's answer may have been received, or raised, elsewhere."""
-        if self._asked in ("reset", "step"):
+        if self._request.asked in ("reset", "step"):
             return self._manager.is_away(self._env) or self._manager.closed
-        return self._asked is not None
+        return self._request.asked is not None
 
     def _checked(self, request: Any) -> tuple[str, Any]:
         if not isinstance(request, tuple) or len(request) != 2 or request[0] not in _WORDS:

@@ -23,8 +23,9 @@ def batched_observation_space(
     for env, space in enumerate(spaces):
         if mode == "same" and space != single:
             raise RuntimeError(
-                f"Env {env} has the observation space {space}, env 0 has {single}. With observation_mode='same' they "
-                "must be equal: use observation_mode='different' if only their bounds differ."
+                f"Env {env} has the observation space {space}, env 0 has {single}: the sub-environments observation "
+                "spaces are not equivalent. With observation_mode='same' they must be equal. If this is intentional, "
+                "use `observation_mode='different'` instead. With that, only their bounds may differ."
             )
         if mode != "same" and not _alike(space, single):
             raise RuntimeError(
@@ -59,7 +60,9 @@ def _chosen(spaces: Sequence[Space[Any]], mode: Any) -> Spaces:
         return mode[1], mode[0]
     raise ValueError(
         f"observation_mode={mode!r} is unknown. Choose 'same', 'different', a space for one environment, or a pair of "
-        f"the batched space and the space for one.{hint(mode, ('same', 'different'))}"
+        f"the batched space and the space for one.{hint(mode, ('same', 'different'))} (Invalid `observation_mode`, "
+        "expected: 'same' or 'different' or tuple of single and batch observation space, actual got "
+        f"{mode})"
     )
 
 

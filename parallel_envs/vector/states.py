@@ -39,6 +39,10 @@ class State(enum.Enum):
 _ENDS = {State.RESET: "reset_wait", State.STEP: "step_wait", State.CALL: "call_wait", State.SEND: "recv"}
 
 
+_BEGUN = (State.RESET, State.STEP, State.CALL)
+"""States in which the caller has begun a request with `*_async`."""
+
+
 class ClosedManager(ClosedError, ClosedEnvironmentError):
     """Something was asked of a manager that has been closed, or that belongs to another process."""
 
@@ -52,6 +56,8 @@ class Pending:
         self.ticket: Ticket | None = None
         self.failed = False
         """Whether an error of the request has been raised after which it may be waited for again, or given up."""
+        self.waited_for = False
+        """Whether somebody has waited for the request: a `*_wait` call, which may have raised since."""
         self.closed = False
         """Whether `close` was called. A manager is also closed when its pool is."""
         self.pool = pool
@@ -127,11 +133,25 @@ class Pending:
         if self.state is not state or ticket is None:
             asked = f"{state.value}_wait"
             raise NoAsyncCallError(f"Calling `{asked}` without any prior call to `{state.value}_async`.", state.value)
+        self.waited_for = True
         return ticket
 
     def end(self) -> None:
         """The results are there."""
-        self.state, self.ticket, self.failed = State.IDLE, None, False
+        self.state, self.ticket, self.failed, self.waited_for = State.IDLE, None, False, False
+
+    def forgotten(self) -> str | None:
+        """Return what to warn of, in Gymnasium's words, if the manager is closed now: a request without a wait.
+
+        A request that was waited for is not forgotten: the wait has raised (a timeout, a dead worker, Ctrl-C). What
+        `send` began is never waited for as a whole. Ask only while no call of the manager is under way.
+        """
+        if self.closed or self.pool.closed or self.waited_for or self.state not in _BEGUN:
+            return None
+        return (
+            f"Calling `close` while waiting for a pending call to `{self.state.value}` to complete. Its results are "
+            f"lost: call `{_ENDS[self.state]}()` first to get them."
+        )
 
     def close(self) -> None:
         """Nobody will be asked any more. What is waited for stays to be seen, by the call that waits for it."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -98,8 +98,15 @@ def running(
                 os.kill(pid, signal.SIGKILL)
 
 
-def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm"))  # noqa: PTH208  # names are all that is wanted
+def shared_memory_of(pids: set[int]) -> set[Path]:
+    """The files in /dev/shm that these processes have open or mapped. Other programs may make and remove theirs."""
+    names = set()
+    for folder in [Path(f"/proc/{pid}") for pid in pids]:
+        for fd in (folder / "fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                names.add(str(fd.readlink()))
+        names.update("".join(line.partition("/")[1:]).rstrip() for line in (folder / "maps").read_text().splitlines())
+    return {Path(name) for name in names if name.startswith("/dev/shm/") and not name.endswith(" (deleted)")}
 
 
 CASES = [("forkserver", moment) for moment in MOMENTS]
@@ -109,16 +116,39 @@ CASES += [(method, moment) for method in ("fork", "spawn") for moment in ("const
 @pytest.mark.parametrize(("method", "moment"), CASES)
 def test_nothing_outlives_a_process_that_is_killed(method: str, tmp_path: Path, moment: str) -> None:
     os.mkfifo(tmp_path / "come")
-    before = shared_memory()
     with running(tmp_path, SCRIPT, method, moment) as (process, mark):
         with (tmp_path / "come").open("rb") as come:
             assert come.read(1)
         pids = marked(mark)
         assert len(pids) >= 3
+        named = shared_memory_of(pids)
         process.kill()
         assert all_end_within(pids, GONE_SECONDS)
         assert marked(mark) == set()
-    assert shared_memory() == before
+    assert [path for path in named if path.exists()] == []
+
+
+LEAVING = """
+import mmap
+with open(f"/dev/shm/{sys.argv[1]}", "w+b") as file:
+    file.truncate(8)
+    memory = mmap.mmap(file.fileno(), 8)
+print("made", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_memory_that_a_process_leaves_is_seen_and_that_of_others_is_not(tmp_path: Path) -> None:
+    mine, another = (Path("/dev/shm", f"orphan-{uuid.uuid4().hex}") for _ in range(2))
+    another.touch()
+    try:
+        with running(tmp_path, LEAVING, mine.name) as (process, mark):
+            assert process.stdout is not None
+            assert process.stdout.readline() == "made\n"
+            assert shared_memory_of(marked(mark)) == {mine}
+    finally:
+        another.unlink()
+        mine.unlink(missing_ok=True)
 
 
 LIFE = """

@@ -200,3 +200,82 @@ print(kept() - before)
 
 def test_a_progress_bar_is_not_hoarded(tmp_path: Path) -> None:
     assert int(run_script(tmp_path, HOARDING, "forkserver").stdout) < 4 << 20
+
+
+# ---- a debugger in a worker ----------------------------------------------------------------------
+
+DEBUGGED = """
+from parallel_envs import EnvError, ParallelEnvManager
+from parallel_envs.testing import ScriptedEnv
+
+class DebuggedEnv(ScriptedEnv):
+    def step(self, action):
+        breakpoint() if action else __import__("pdb").set_trace()
+        return super().step(action)
+
+for action in (0, 1):
+    envs = ParallelEnvManager([DebuggedEnv], context=sys.argv[1])
+    envs.reset(seed=0)
+    try:
+        envs.step([action])
+    except EnvError as error:
+        print(error)
+    envs.close()
+"""
+
+
+def test_a_debugger_in_a_worker_is_an_error_that_names_the_serial_backend(method: str, tmp_path: Path) -> None:
+    lines = run_script(tmp_path, DEBUGGED, method).stdout.splitlines()
+    words = "Env 0 raised bdb.BdbQuit during step 1: breakpoint() or pdb was called in a worker process"
+    assert [(line.startswith(words), "backend='serial'" in line) for line in lines] == [(True, True)] * 2
+
+
+# ---- a user who wants to hear of what is not closed ----------------------------------------------
+
+TIDY = """
+import warnings
+warnings.simplefilter("always", ResourceWarning)
+from parallel_envs import ParallelEnvManager
+from parallel_envs.testing import ScriptedEnv
+
+first = ParallelEnvManager([ScriptedEnv])
+envs = ParallelEnvManager([ScriptedEnv] * 3, num_workers=2, context=sys.argv[1], on_failure="restart")
+envs.reset(seed=0)
+os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
+envs.step([0] * 3)
+envs.restart(2)
+envs.close()
+first.close()
+"""
+
+
+def test_no_worker_warns_of_what_it_leaves_open(method: str, tmp_path: Path) -> None:
+    done = run_script(tmp_path, TIDY, method)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# ---- no room for open files ----------------------------------------------------------------------
+
+CROWDED = """
+import resource
+from parallel_envs import ParallelEnvManager, WorkerStartError
+from parallel_envs.testing import ScriptedEnv
+
+ParallelEnvManager([ScriptedEnv], context=sys.argv[1]).close()
+used, (soft, hard) = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
+for limit in range(used, used + 25):  # from room for nothing to room for some of the workers
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        ParallelEnvManager([ScriptedEnv] * 8, context=sys.argv[1])
+    except WorkerStartError as error:
+        assert "num_workers" in str(error) and f"`ulimit -n` allows {limit} " in str(error), error
+        print("told")
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+with ParallelEnvManager([ScriptedEnv] * 8, context=sys.argv[1]) as envs:
+    envs.reset(seed=0)
+"""
+
+
+def test_no_room_for_open_files_is_an_error_that_says_what_to_do(method: str, tmp_path: Path) -> None:
+    done = run_script(tmp_path, CROWDED, method)
+    assert (done.stdout.splitlines(), done.stderr) == (["told"] * 25, "")

@@ -118,3 +118,60 @@ def test_an_action_given_asynchronously_may_be_overwritten_at_once(make_parallel
     actions[:] = 9
     envs.step_wait()
     assert_same_batch(envs.call("kept"), ([np.ones(2, np.float32)], [np.ones(2, np.float32)]))
+
+
+# A space, one action for each of two envs, and the same in Gymnasium's batched form.
+BY_ENV: dict[str, tuple[spaces.Space[Any], list[Any], Any]] = {
+    "dict": (
+        spaces.Dict(move=BOX, say=spaces.Text(4)),
+        [{"move": np.array([0, 1], np.float32), "say": "hi"}, {"say": "", "move": np.array([2, 3], np.float32)}],
+        {"move": np.array([[0, 1], [2, 3]], np.float32), "say": ("hi", "")},
+    ),
+    "a dict of fixed parts": (
+        spaces.Dict(a=spaces.Discrete(3), b=BOX),
+        [{"a": 1, "b": [0.5, 1]}, {"a": 2, "b": [2, 3]}],
+        {"a": np.array([1, 2]), "b": np.array([[0.5, 1], [2, 3]])},
+    ),
+    "tuple": (
+        spaces.Tuple([BOX, spaces.Discrete(3)]),
+        [(np.array([0, 1], np.float32), 1), (np.array([2, 3], np.float32), 2)],
+        (np.array([[0, 1], [2, 3]], np.float32), np.array([1, 2])),
+    ),
+    "nested": (
+        spaces.Tuple([spaces.Dict(a=spaces.Discrete(3)), spaces.Tuple([spaces.Discrete(2)])]),
+        [({"a": 1}, (0,)), ({"a": 2}, (1,))],
+        ({"a": np.array([1, 2])}, (np.array([0, 1]),)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_ENV)
+def test_a_list_with_one_action_for_each_env_is_the_batched_form(make: Make, name: str) -> None:
+    space, by_env, batched = BY_ENV[name]
+    kept = []
+    for actions in (by_env, batched):
+        envs = make([partial(ActionKeeper, space)] * 2)
+        envs.reset(seed=0)
+        envs.step(actions)
+        envs.send(actions, env_ids=[1, 0])
+        envs.recv(min_envs=2)
+        kept.append(envs.call("kept"))
+    assert_same_batch(kept[0], kept[1])
+
+
+def test_a_list_of_arrays_is_the_batched_form_of_a_tuple_space(make: Make) -> None:
+    envs = make([partial(ActionKeeper, spaces.Tuple([spaces.Discrete(4), spaces.Discrete(4)]))] * 2)
+    envs.reset(seed=0)
+    for actions in ([np.array([1, 2]), np.array([3, 0])], ((1, 2), (3, 0)), [(1, 3), (2, 0)]):
+        envs.step(actions)
+    assert envs.call("kept") == ([(1, 3)] * 3, [(2, 0)] * 3)
+
+
+def test_an_action_in_a_list_that_lacks_a_part_is_named(make: Make) -> None:
+    envs = make([partial(ActionKeeper, spaces.Dict(a=spaces.Discrete(3), b=spaces.Discrete(3)))] * 2)
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match=r"^Action 1 has no part\['b'\], .*: \{'a': 1\}"):
+        envs.step([{"a": 1, "b": 1}, {"a": 1}])
+    with pytest.raises(ValueError, match=r"\(1,\) were given for 2 env"):
+        envs.step([{"a": 1, "b": 1}])
+    assert envs.call("kept") == ([], [])

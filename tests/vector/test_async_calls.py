@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from parallel_envs import ParallelEnvManager
 from parallel_envs.errors import StepTimeout
 from parallel_envs.testing import ScriptedEnv, assert_same_batch
+from tests.faults.processes import all_end_within
 from tests.gates import Gate
 from tests.vector.conftest import Make, Manager
 from tests.vector.small_envs import CountingEnv, GatedEnv, SlowResetEnv
@@ -178,6 +180,44 @@ def test_close_while_a_call_is_pending(make: Make, pending: str) -> None:
     envs = make([CountingEnv] * 2)
     envs.reset(seed=0)
     STARTS[pending](envs)
+    words = f"Calling `close` while waiting for a pending call to `{pending}` to complete."
+    with pytest.warns(UserWarning, match=re.escape(words)) as caught:
+        envs.close()
+    assert [warning.filename for warning in caught] == [__file__]
+    assert envs.closed
+
+
+CLOSE_WARNING_IS_AN_ERROR = pytest.mark.filterwarnings("error:.*Calling .close. while waiting")
+
+
+@CLOSE_WARNING_IS_AN_ERROR
+def test_close_ends_the_workers_where_warnings_are_errors(make_process: Make) -> None:
+    envs = make_process([CountingEnv] * 2)
+    envs.reset(seed=0)
+    pids = {row["pid"] for row in envs.stats()}
+    envs.step_async(ACTIONS)
+    with pytest.raises(UserWarning, match="Calling `close`"):
+        envs.close()
+    assert all_end_within(pids, 0.0)
+
+
+@CLOSE_WARNING_IS_AN_ERROR
+def test_close_after_a_wait_that_raised_warns_of_nothing(make_parallel: Make, gate: Gate) -> None:
+    envs = make_parallel([CountingEnv, partial(GatedEnv, gate.path)])
+    envs.reset(seed=0)
+    envs.step_async(ACTIONS)
+    with pytest.raises(StepTimeout):
+        envs.step_wait(timeout=SHORT)
+    gate.let_through()
+    envs.close()
+    assert envs.closed
+
+
+@CLOSE_WARNING_IS_AN_ERROR
+def test_close_while_envs_are_at_their_own_pace_warns_of_nothing(make: Make) -> None:
+    envs = make([CountingEnv] * 2)
+    envs.reset(seed=0)
+    envs.send(ACTIONS)
     envs.close()
     assert envs.closed
 

@@ -115,7 +115,7 @@ def test_call_does_not_reach_behind_the_managers_back(make: Make, name: str) -> 
     assert envs.get_attr("label") == ("plain", "plain")
 
 
-@pytest.mark.parametrize("env_ids", [[3], [-1], [0, 0], []], ids=repr)
+@pytest.mark.parametrize("env_ids", [[3], [-4], [0, 0], [0, -3], []], ids=repr)
 def test_env_ids_that_no_env_has_are_refused(make: Make, env_ids: list[int]) -> None:
     envs = make([CountingEnv] * 3)
     with pytest.raises(ValueError, match=f"env_ids.*{env_ids[-1] if env_ids else 'empty'}"):
@@ -189,6 +189,34 @@ def test_stats_count_the_steps_of_envs_and_not_their_resets(make: Make) -> None:
         assert row["reset_seconds"] > 0
         assert row["restarts"] == 0
         assert min(row["wait_seconds"], row["idle_seconds"], row["bytes"]) >= 0
+
+
+def test_negative_env_ids_count_from_the_end(make: Make) -> None:
+    envs = make([partial(CountingEnv, length) for length in (1, 2, 3, 4)], num_workers=2)
+    assert envs.call("length", env_ids=[-1, 0]) == (4, 1)
+    assert envs.get_attr("length", env_ids=-2) == (3,)
+    envs.reset(seed=0)
+    envs.reset(env_ids=[-2, -4])
+    assert envs.get_attr("episode") == (1, 0, 1, 0)
+    envs.set_attr("label", ["last", "first"], env_ids=[-1, -4])
+    assert envs.get_attr("label") == ("first", "plain", "plain", "last")
+    envs.send([0, 0], env_ids=[-1, -3])
+    assert sorted(envs.recv(min_envs=2)[0].tolist()) == [1, 3]
+    envs.send_reset([-4])
+    assert (envs.is_away(-4), envs.is_away(0), envs.is_away(-1)) == (True, True, False)
+    assert envs.recv_env(-4)[0].tolist() == [2, 0]
+
+
+def test_what_was_given_can_be_read_as_from_gymnasiums(make: Make) -> None:
+    def first() -> CountingEnv:
+        return CountingEnv()
+
+    envs = make([first, CountingEnv], observation_mode="different", shared_memory=False)
+    assert list(envs.env_fns) == [first, CountingEnv]
+    assert (envs.observation_mode, envs.shared_memory, envs.copy) == ("different", False, True)
+    assert (envs.context, envs.daemon) == (None, True)
+    named = make("CartPole-v1", num_envs=2)
+    assert [str(made().unwrapped) for made in named.env_fns] == [str(gym.make("CartPole-v1").unwrapped)] * 2
 
 
 # ---- functions of envs ---------------------------------------------------------------------------

@@ -174,3 +174,12 @@ def test_timeouts_that_are_no_duration_are_refused(make: Make, timeout: Any) -> 
     with pytest.raises((ValueError, TypeError), match=str(timeout)):
         envs.step_wait(timeout=timeout)
     assert envs.step_wait()[1].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(4), spaces.Text(4), spaces.Tuple([spaces.Discrete(2)])], ids=str)
+def test_a_single_value_for_all_envs_is_a_type_error_as_in_gymnasium(make: Make, space: spaces.Space[Any]) -> None:
+    envs = make([partial(ScriptedEnv, action_space=space)] * 3)
+    envs.reset(seed=0)
+    with pytest.raises(TypeError if not isinstance(space, spaces.Tuple) else ValueError):
+        envs.step(0)
+    assert envs.get_attr("elapsed") == (0, 0, 0)

@@ -316,3 +316,13 @@ def test_classes_and_functions_of_a_script_need_no_main_guard(make_process: Make
     for context in ("fork", "forkserver", "spawn"):
         envs = make_process([lambda: LocalEnv()] * 2, context=context, num_workers=1)  # noqa: PLW0108  a lambda it must be
         assert envs.reset(seed=0)[0].tolist() == [[7, 7], [7, 7]]
+
+
+def test_gymnasiums_words_about_observation_modes_are_among_ours(make: Make) -> None:
+    words = "Invalid `observation_mode`, expected: 'same' or 'different' or tuple of single and batch observation space"
+    with pytest.raises(ValueError, match=re.escape(f"{words}, actual got other")):
+        make([CountingEnv] * 2, observation_mode="other")
+    factories = [partial(ScriptedEnv, spaces.Box(0, high, (2,))) for high in (1, 2)]
+    theirs = "the sub-environments observation spaces are not equivalent. .*If this is intentional, use "
+    with pytest.raises(RuntimeError, match=theirs + "`observation_mode='different'` instead."):
+        make(factories)

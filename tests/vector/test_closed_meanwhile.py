@@ -125,6 +125,7 @@ ANSWERED: list[Any] = [
 
 
 @pytest.mark.parametrize("ask", ANSWERED)
+@pytest.mark.filterwarnings("error:.*Calling .close. while waiting")  # of no call that is under way
 def test_at_any_line_of_a_call(make_process: Make, ask: Callable[[ParallelEnvManager], Any]) -> None:
     for line in count(1):
         envs = make_process([partial(CountingEnv, 100)] * 2, context="fork")

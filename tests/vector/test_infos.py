@@ -7,12 +7,13 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from parallel_envs import MultiAgentEnvManager, ParallelEnvManager
 from parallel_envs.errors import EnvError
@@ -328,3 +329,26 @@ def test_infos_list_is_true_or_false() -> None:
         ParallelEnvManager([CountingEnv], backend="serial", infos_list="yes")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="infos_list"):
         MultiAgentEnvManager([CountingEnv], backend="serial", infos_list=True)  # type: ignore[call-arg]
+
+
+ORDERS: list[tuple[dict[str, Any], ...]] = [
+    ({"b": 1, "a": 2.0}, {"b": 3, "a": 4.0}),
+    ({"b": 1}, {"a": 2, "b": 3}),
+    ({"text": "x", "a": 1}, {"outer": {"y": 1, "x": "z"}, "text": "y"}),
+    ({"outer": {"y": 1, "x": 2}}, {"outer": {"x": 3, "z": np.zeros(2)}}),
+]
+
+
+@pytest.mark.parametrize("infos", ORDERS, ids=range(len(ORDERS)))
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_keys_come_in_gymnasiums_order(make: Make, infos: Any, mode: str) -> None:
+    factories = [partial(ChosenInfoEnv, info, info) for info in infos]
+    envs = make(factories, autoreset_mode=mode)
+    with closing(AsyncVectorEnv(factories, context="fork", autoreset_mode=mode)) as reference:
+        assert order(envs.reset(seed=0)[1]) == order(reference.reset(seed=0)[1])
+        for _ in range(3):
+            assert order(envs.step([0, 0])[4]) == order(reference.step([0, 0])[4])
+
+
+def order(infos: dict[str, Any]) -> list[Any]:
+    return [(key, order(value)) if isinstance(value, dict) else key for key, value in infos.items()]

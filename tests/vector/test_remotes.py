@@ -15,6 +15,7 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from parallel_envs import ParallelEnvManager
 from parallel_envs.errors import ClosedError
 from parallel_envs.testing import ScriptedEnv, assert_same_batch
+from tests.faults.processes import all_end_within
 from tests.gates import Gate
 from tests.vector.conftest import Make
 from tests.vector.small_envs import CountingEnv
@@ -136,10 +137,15 @@ def test_closing_is_left_to_the_manager(make: Make) -> None:
     assert asked(envs.remotes[0], "reset", {})[0] == "obs"
 
 
-def test_there_is_a_remote_for_each_env_and_it_is_always_the_same(make: Make) -> None:
+def test_there_is_a_remote_for_each_env_and_what_it_was_asked_is_kept(make: Make) -> None:
     envs = make([ByResetTask] * 3)
-    assert len(envs.remotes) == 3
-    assert envs.remotes is envs.remotes
+    assert len(envs.remotes) == len(list(envs.remotes)) == len(envs.remotes[:]) == 3
+    envs.remotes[-1].send(("reset", {"task": 4}))
+    with pytest.raises(AlreadyPendingCallError, match="remote 2"):
+        envs.remotes[2].send(STEP)
+    assert envs.remotes[1:][1].recv()[1].tolist() == [4, 0, 0]
+    with pytest.raises(IndexError):
+        envs.remotes[3]
 
 
 def test_the_task_stays_through_autoresets(make: Make) -> None:
@@ -147,20 +153,6 @@ def test_the_task_stays_through_autoresets(make: Make) -> None:
     asked(remote, "reset", {"task": 7})
     course = [asked(remote, "step", {"action": 0})[1][0].tolist() for _ in range(5)]
     assert course == [[7, 0, 1], [7, 0, 2], [7, 1, 0], [7, 1, 1], [7, 1, 2]]
-
-
-def test_remotes_do_not_keep_the_manager_alive() -> None:
-    envs = ParallelEnvManager([ByResetTask] * 2)
-    remote, pool = envs.remotes[1], envs._fleet.pool
-    assert asked(remote, "reset", {"task": 3})[0] == "obs"
-    gc.disable()  # nothing but the references says when the manager goes
-    try:
-        del envs
-        assert pool.closed
-    finally:
-        gc.enable()
-    with pytest.raises(ClosedError, match="remote 1 no longer exists"):
-        remote.send(STEP)
 
 
 # ---- several at once -----------------------------------------------------------------------------
@@ -319,3 +311,19 @@ def test_a_closed_manager_says_so(make: Make) -> None:
     for request in (("reset", {}), STEP, ("get_attr", {"name": "length"})):
         with pytest.raises(ClosedError):
             second.send(request)
+
+
+def test_a_manager_that_is_no_longer_used_ends_its_workers_at_once() -> None:
+    envs = ParallelEnvManager([ByResetTask] * 2)
+    pids = {row["pid"] for row in envs.stats()}
+    gc.disable()
+    try:
+        asked(envs.remotes[0], "reset", {"task": 3})
+        envs.remotes[1].send(STEP)
+        first = envs.remotes[0]
+        del envs
+        assert asked(first, "step", {"action": 0})[0] == "transition"  # a remote keeps its manager
+        del first
+        assert all_end_within(pids, 0.0)
+    finally:
+        gc.enable()
