@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -214,6 +215,7 @@ def main() -> None:
     config, model = configuration(arguments.group_size, arguments.groups), StandIn(arguments.seed)
 
     table = Table("round", *ENVS, title=f"success / pass@{arguments.group_size}")
+    warnings.filterwarnings("ignore", "env_type .* that come with the package")  # sample data will do here
     with EnvStateManager(config) as manager:
         for number in range(arguments.rounds):
             model.curiosity = 1.0 - (number + 1) / arguments.rounds

@@ -51,6 +51,7 @@ custom_envs:
   Bandit: {env_type: bandit, max_actions_per_traj: 1, env_instruction: "", max_tokens: 100, env_config: {split: train}}
   SlipperyLake: {env_type: frozen_lake, env_config: {success_rate: 0.8, observation_format: grid_coord}}
   WebShop: {env_type: webshop, env_config: {dataset: small, server: null}}
+  WebShopFull: {env_type: webshop, max_actions_per_traj: 15, max_tokens: 200, env_config: {dataset: full}}
   DeepCoder: {env_type: deepcoder, parallel_friendly: true, env_config: {path: "${nowhere}", other: "???"}}
   game_2048: {env_type: game_2048, max_actions_per_traj: 700, env_config: null, reward_kind: dense}
 """
@@ -78,6 +79,14 @@ def test_ragens_configuration_loads_as_it_is(tmp_path: Path, given: str) -> None
     state = train.reset()[0]["history"][0]["state"]
     assert state.startswith("Coordinates: \nBoard size: 6 rows x 6 cols (zero-indexed).\nTargets: (")
     assert "\nGrid Map: \n######\n" in state
+
+
+def test_the_full_webshop_is_missed_when_it_is_wanted() -> None:
+    block = {"env_groups": 1, "group_size": 1, "env_configs": {"tags": ["WebShopFull"]}}
+    config = {"es_manager": {"train": block, "use_multiprocessing": False}, **yaml.safe_load(ENVS)}
+    config["custom_envs"] = {"WebShopFull": config["custom_envs"]["WebShopFull"]}
+    with EnvStateManager(config) as manager, pytest.raises(ValueError, match="dataset='full' was given without prod"):
+        manager.reset(seed=1)
 
 
 def test_an_omegaconf_configuration_is_read_where_it_concerns_groups() -> None:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import gc
 import json
 import math
 import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from parallel_envs.groups.envs.editions import shipped
 from parallel_envs.groups.envs.faults import DataFileError
 from parallel_envs.groups.envs.webshop import WebShopConfig, WebShopEnv
-from parallel_envs.groups.envs.webshop.shop import SHIPPED, _shop, shop_for, wishes_for
+from parallel_envs.groups.envs.webshop.shop import SHIPPED, _half, _shop, shop_for, wishes_for
 from parallel_envs.groups.envs.webshop.store import Records
 
 # ---- playing -------------------------------------------------------------------------------------
@@ -384,11 +386,14 @@ def test_configs_that_cannot_be_are_named(fields: dict[str, Any], words: str) ->
 
 
 @pytest.fixture
-def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """The fields of a config by which the shipped shop is one that is worth sharing."""
     monkeypatch.setattr("parallel_envs.groups.envs.webshop.shop._WORTH_MAPPING", 0)
     names = ("file_path", "attributes_path", "instructions_path")
-    return {**dict(zip(names, map(shipped, SHIPPED), strict=True)), "cache_dir": str(tmp_path / "cache")}
+    yield {**dict(zip(names, map(shipped, SHIPPED), strict=True)), "cache_dir": str(tmp_path / "cache")}
+    _half.cache_clear()
+    _shop.cache_clear()  # a shop is kept, and with it the files that are mapped
+    gc.collect()
 
 
 def walked(env: WebShopEnv) -> list[Any]:
@@ -400,7 +405,7 @@ def walked(env: WebShopEnv) -> list[Any]:
         seen.append(env.step(f"search[{words}]"))
         for _ in range(4):
             clicks = [one for one in env.available_actions() if one.startswith("click[")]
-            seen.append(env.step(clicks[-1 - len(words) % len(clicks)]))
+            seen.append(env.step(clicks[-1 - len(words) % len(clicks)] if clicks else "search[lamp]"))
             if seen[-1][2]:
                 break
     return seen

@@ -13,7 +13,8 @@ class WebShopConfig:
     """Which shop, how it is shown, and what is paid."""
 
     dataset: str | None = None
-    """As in RAGEN's files: `small` is what `file_path` says, or the shipped catalogue; `full` needs `file_path`."""
+    """As in RAGEN's files: `small` is what `file_path` says, or the shipped catalogue; with `full` a
+    `file_path` is missed when the env is made."""
     file_path: str | None = None
     """Products: WebShop's `items_shuffle.json` or the like. None: a small made catalogue that is shipped."""
     attributes_path: str | None = None
@@ -51,7 +52,7 @@ class WebShopConfig:
     @property
     def sample_data(self) -> str | None:
         """What is said once of an env that plays the shipped sample; None with files of one's own."""
-        if self.file_path is not None:
+        if self.file_path is not None or self.dataset == "full":
             return None
         return (
             "60 made products that come with the package for trying things out. For the full data give `env_config: "
@@ -73,15 +74,8 @@ class WebShopConfig:
         count("num_results", self.num_results)
         choice("render_mode", self.render_mode, words(TextMode))
         self._check_files_go_together()
-        if (
-            self.dataset is not None
-            and choice("dataset", self.dataset, ("small", "full")) == "full"
-            and (self.file_path is None)
-        ):
-            raise ValueError(
-                "dataset='full' was given without products, which do not come with this package. Give "
-                "file_path, attributes_path and instructions_path."
-            )
+        if self.dataset is not None:
+            choice("dataset", self.dataset, ("small", "full"))
 
     def _check_files_go_together(self) -> None:
         beside = {"attributes_path": self.attributes_path, "instructions_path": self.instructions_path}

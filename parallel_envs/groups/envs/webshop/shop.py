@@ -83,6 +83,11 @@ def _half(shop: Shop, val_share: float, training: bool) -> Sequence[Wish]:
 def _files(config: WebShopConfig) -> Files:
     paths: Iterable[str | None] = (config.file_path, config.attributes_path, config.instructions_path)
     if config.file_path is None:
+        if config.dataset == "full":
+            raise ValueError(
+                "dataset='full' was given without products, and the full set does not come with this package. Give "
+                "file_path, attributes_path and instructions_path."
+            )
         paths = (shipped(name) for name in SHIPPED)
     items, attributes, instructions = (None if path is None else edition(path) for path in paths)
     assert items is not None  # the one path that is always there

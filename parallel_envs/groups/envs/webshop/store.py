@@ -86,7 +86,7 @@ def mapped(cache_dir: Path, what: str, arguments: dict[str, Any]) -> Path | None
                 if not folder.is_dir():
                     _log.warning("the shop was not written, so each process holds its own: %s", done.stderr.strip())
     except OSError as error:
-        _log.warning("no shop can be kept in %s, so each process holds its own: %s", cache_dir, error)
+        _log.warning("no shop can be kept in %s, so each process holds its own: %s", cache_dir, str(error))
     return folder if folder.is_dir() else None
 
 
