@@ -139,9 +139,9 @@ def test_tables_of_learners_hold_what_the_choices_name() -> None:
     pytest.importorskip("torch")
     from parallel_envs.learners.learner import configs_by_name
     from parallel_envs.learners.loops.schedules import SCHEDULES
-    from parallel_envs.learners.updates import MODES
+    from parallel_envs.learners.updates import EITHER, MODES
 
-    assert tuple(MODES) == words(choices.UpdateModeName)
+    assert {*MODES, *EITHER} == {*words(choices.UpdateModeName)}
     assert tuple(SCHEDULES) == words(choices.ScheduleName)
     assert set(configs_by_name()) == set(words(choices.AlgorithmName))
 
@@ -156,7 +156,7 @@ def written(words_of: Any) -> dict[str, str]:
 def test_keywords_that_are_passed_on_have_the_types_of_those_that_take_them() -> None:
     taken, own = written(ParallelEnvManager.__init__), {"self", "env_fns", "num_envs", "env_kwargs"}
     assert written(VectorOptions) == {name: kind for name, kind in taken.items() if name not in own}
-    assert written(CommonOptions).keys() == written(VectorOptions).keys() - {"observation_mode"}
+    assert written(CommonOptions).keys() == written(VectorOptions).keys() - {"observation_mode", "infos_list"}
 
 
 def test_keywords_of_train_have_the_types_of_the_options() -> None:
