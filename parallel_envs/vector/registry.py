@@ -80,7 +80,9 @@ class Registrations:
                 continue
         if not self.specs and not self.left_out:
             return
-        here = registries(load=any(key != "gymnasium" for key in self.names))
+        for library in {key.partition(".")[0] for key in self.names}:
+            importlib.import_module(library)  # a worker of a group may not have imported it yet
+        here = registries(load=False)
         specs: dict[_Key, Any] = cloudpickle.loads(self.specs) if self.specs else {}
         for (key, name), reason in self.left_out:
             specs[key, name] = here[key].make_spec(name, functools.partial(_raise_left_out, name, reason))
