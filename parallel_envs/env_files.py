@@ -8,19 +8,23 @@ The path may be relative to the working folder, or absolute. What travels (into 
 absolute path, so a run can be resumed from another folder. The file is executed once per process, as the module
 `parallel_envs.env_files.NAME__HEX`, where HEX is the path: any process that meets this name, such as a worker that
 unpickles a task whose class is in the file, finds the file by it. The file's own folder is added at the end of
-`sys.path`, so the file may import what lies beside it.
+`sys.path`, so the file may import what lies beside it. An installed module of that name goes first. Modules have one
+name in a process, so a file is refused where Python would take another folder's module in the place of its neighbour.
 
 Failures: ValueError where the file is missing (raised early, in the caller). Where the file is executed: AttributeError
-with the nearest name if it defines no such name, ImportError if it raises, MissingExtra if it needs a library of an
-extra. Files that a stranger's settings name are refused by `trust.check_env` before anything here is called.
+with the nearest name if it defines no such name, MissingExtra if it needs a library of an extra, ImportError if it
+raises, imports relatively (the file is in no package), or would get a neighbour of another folder. Files that a
+stranger's settings name are refused by `trust.check_env` before anything here is called.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import re
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.abc import MetaPathFinder
@@ -133,7 +137,68 @@ class _Finder(MetaPathFinder):
             return None
         if (folder := str(Path(file).parent)) not in sys.path:
             sys.path.append(folder)  # last: a file beside it must not take the place of an installed module
+        _check_neighbours(Path(file))
         return importlib.util.spec_from_file_location(fullname, file)
+
+
+def _check_neighbours(file: Path) -> None:
+    """Raise ImportError if `file`, or a neighbour that it imports, would be given a module of another folder."""
+    seen, waiting = {file}, [file]
+    while waiting:
+        path = waiting.pop()
+        for name in _imports(path, is_first=path == file):
+            beside = next(
+                (one for one in (file.parent / f"{name}.py", file.parent / name / "__init__.py") if is_file(one)), None
+            )
+            found = None if beside is None else _origin(name)
+            if beside is None or found is None or _is_installed(found):
+                continue
+            if found != beside.resolve() and found.read_bytes() != beside.read_bytes():
+                raise ImportError(
+                    f"{path} imports {name!r}, which is {beside} for it, and this process takes {name!r} from {found}. "
+                    "Rename one of the two files."
+                )
+            if beside not in seen:
+                seen.add(beside)
+                waiting.append(beside)
+
+
+def _imports(path: Path, *, is_first: bool) -> list[str]:
+    """Return the first part of each module that a file imports by its name."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return []  # importing it will tell
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name.partition(".")[0] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.append(str(node.module).partition(".")[0])
+        elif isinstance(node, ast.ImportFrom) and is_first:
+            raise ImportError(
+                f"{path}, line {node.lineno}, imports relatively (`from {'.' * node.level}{node.module or ''} "
+                "import`), and the file is in no package. Import the file beside it by its name: `import helper`."
+            )
+    return list(dict.fromkeys(found))
+
+
+def _origin(name: str) -> Path | None:
+    """Return the file that this process takes for a module, whether it is imported already or not."""
+    module = sys.modules.get(name)
+    try:
+        origin = (
+            getattr(module, "__file__", None) if module else getattr(importlib.util.find_spec(name), "origin", None)
+        )
+    except (ImportError, ValueError):
+        return None
+    return Path(origin).resolve() if origin and is_file(Path(origin)) else None
+
+
+def _is_installed(path: Path) -> bool:
+    """Return whether a file is Python's own or lies among the installed packages."""
+    places = {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return any(path.is_relative_to(Path(place).resolve()) for place in places)
 
 
 sys.meta_path.append(_Finder())  # last, and for names below this module only: no other import is changed by it

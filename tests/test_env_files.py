@@ -177,6 +177,25 @@ def test_a_missing_file_is_told_before_anything_starts_with_the_nearest(folder: 
         missions_of("./coridor.py:Corridor")
 
 
+def test_a_neighbour_of_another_folder_is_refused(tmp_path: Path) -> None:
+    for name, reward in (("one", 1), ("other", 100)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "env.py").write_text("import rewards_beside\nmake = lambda: rewards_beside.REWARD\n")
+        (tmp_path / name / "rewards_beside.py").write_text(f"REWARD = {reward}\n")
+    assert FileFactory.of(f"{tmp_path}/one/env.py:make")() == 1
+    with pytest.raises(ImportError, match=r"other/env.py imports 'rewards_beside'.*from .*one/rewards_beside.py"):
+        FileFactory.of(f"{tmp_path}/other/env.py:make")()
+
+
+@pytest.mark.parametrize(
+    "text", ["from . import absolute", "from .helper import REWARD", "def f():\n    from .. import x"]
+)
+def test_a_relative_import_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "env.py").write_text(f"{text}\nmake = dict\n")
+    with pytest.raises(ImportError, match=r"imports relatively.*is in no package"):
+        FileFactory.of(f"{tmp_path}/env.py:make")()
+
+
 def test_a_missing_class_is_told_with_the_nearest(folder: Path) -> None:
     text = r"corridor\.py defines no 'Coridor'\. Did you mean 'Corridor'"
     with pytest.raises(AttributeError, match=text):

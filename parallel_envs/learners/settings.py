@@ -272,9 +272,11 @@ def read_settings(content: Mapping[str, Any], where: str = "the settings") -> Tr
         raise BadSettings(f"In {where}:{lines}") from None
 
 
-def read_parallel(given: Mapping[str, Any]) -> dict[str, Any]:
+def read_parallel(given: Any) -> dict[str, Any]:
     """Return what a block `parallel`, or a dict that holds one under this name, means in the settings' own words."""
-    block = given["parallel"] if given.keys() == {"parallel"} else given
+    block = given["parallel"] if isinstance(given, Mapping) and given.keys() == {"parallel"} else given
+    if not isinstance(block, Mapping):
+        raise BadSettings(f"parallel={block!r} is not a block of settings. Give a dict such as {{'enabled': True}}.")
     try:
         return ParallelBlock.model_validate(block).applied()
     except ValidationError as error:

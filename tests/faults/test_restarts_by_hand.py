@@ -197,7 +197,7 @@ def test_a_closed_manager_cannot_be_restarted(make: Make) -> None:
         envs.restart()
 
 
-@pytest.mark.parametrize("env_ids", [2, -1, [0, 2], [0.0], ["0"], [True], [0, 0], []])
+@pytest.mark.parametrize("env_ids", [2, -3, [0, 2], [0.0], ["0"], [True], [0, 0], []])
 def test_unknown_envs_are_refused_and_nothing_is_restarted(make: Make, env_ids: Any) -> None:
     envs = make([CountingEnv] * 2)
     with pytest.raises(ValueError, match="env_ids"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parallel_envs.learners.algorithm_settings import algorithm_configs, read_config
-from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings, read_settings
+from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings, read_parallel, read_settings
 
 LEAST = {"env": "CartPole-v1", "total_steps": 100}
 
@@ -270,6 +270,12 @@ def test_the_train_interval_is_for_those_who_have_one_and_do_not_say_it() -> Non
         7: Fast(train_interval=5),
         "blue": Slow(),
     }
+
+
+@pytest.mark.parametrize("block", [[], "yes", 5])
+def test_a_block_that_is_none_is_refused(block: Any) -> None:
+    with pytest.raises(BadSettings, match="is not a block of settings"):
+        read_parallel(block)
 
 
 @pytest.mark.parametrize("given", [{"train_interval": 2}, {"parallel": {"train_interval": 2}}])

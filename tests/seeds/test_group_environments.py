@@ -51,6 +51,10 @@ def given(text: str, **changes: Any) -> dict[str, Any]:
     return {"es_manager": block, "custom_envs": SMALL["custom_envs"]}
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:es_manager.format_penalty=0.1 is positive:UserWarning")
+"""The guide's own value is positive, which the manager takes and warns of."""
+
+
 @pytest.fixture
 def opened() -> Iterator[list[EnvStateManager]]:
     managers: list[EnvStateManager] = []

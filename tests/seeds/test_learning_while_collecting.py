@@ -257,8 +257,14 @@ def test_an_agent_learns_from_its_own_experience_only() -> None:
 
 
 def test_collecting_goes_on_while_agents_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    learning, stepped = threading.Event(), threading.Event()
-    update = SequentialUpdates.update
+    planned, learning, stepped = threading.Event(), threading.Event(), threading.Event()
+    update, plan = SequentialUpdates.update, AgentLearner.plan
+
+    def noting(self: Any) -> Any:
+        found = plan(self)
+        if found is not None:
+            planned.set()
+        return found
 
     def waiting(self: Any, plans: Any) -> Any:
         if threading.current_thread() is not threading.main_thread():
@@ -267,10 +273,13 @@ def test_collecting_goes_on_while_agents_learn(monkeypatch: pytest.MonkeyPatch) 
         return update(self, plans)
 
     monkeypatch.setattr(SequentialUpdates, "update", waiting)
+    monkeypatch.setattr(AgentLearner, "plan", noting)
     with learners(UNLIKE, parallel=changed(parallel_training=False, use_threads=True)) as made:
         step = made.envs.step
 
         def told(actions: Any) -> Any:
+            if planned.is_set():  # what is to be learnt has been handed over: collect only once learning has begun
+                assert learning.wait(60), "nobody learns while environments are stepped"
             result = step(actions)
             if learning.is_set():
                 stepped.set()
