@@ -54,6 +54,11 @@ def _words(named: Any) -> Any:
     return {str(name): own for name, own in named.items()} if isinstance(named, Mapping) else named
 
 
+def _named(algorithm: dict[str, Any]) -> dict[str, Any]:
+    """The block with the name of an algorithm in it: that of the default one where none is said."""
+    return {"name": "ppo", **algorithm}
+
+
 def _simultaneous(turns: Any) -> Any:
     if turns == "sequential":
         raise ValueError(WHY_SIMULTANEOUS)
@@ -165,8 +170,8 @@ class TrainSettings(EnvSettings):
     """Steps of environments, all rows together."""
     seed: NotNegative = 0
     """All that is random in a run follows from it."""
-    algorithm: dict[str, Any] = {"name": "ppo"}
-    """`name`, and the fields of that algorithm's config."""
+    algorithm: Annotated[dict[str, Any], AfterValidator(_named)] = {"name": "ppo"}
+    """`name` (ppo if it is left out), and the fields of that algorithm's config."""
     agents: Annotated[dict[str, dict[str, Any]], BeforeValidator(_words)] = {}
     """By agent, what differs from `algorithm`; with another `name`, all of it."""
     update_mode: UpdateModeName = "fused"

@@ -205,6 +205,12 @@ def test_the_example_can_be_run_as_it_stands() -> None:
         (["seed=3", "seed=4"], "The override 'seed=4' would undo 'seed=3'"),
         (["train_interval=4"], "`train_interval: 4` (maybe in the block `parallel`), and no agent learns from"),
         (["agents={agent_1: {}}"], "`agents.agent_1` is unknown. Did you mean `agent_0`?"),
+        (
+            ["algorithm.name=a2c"],
+            "`algorithm.name: a2c` is unknown. Did you mean `sac`? Known are `dqn`, `ppo`, `sac`.",
+        ),
+        (["env=mpe2/simple_spred-v3"], "'mpe2/simple_spred-v3' is unknown. Did you mean 'mpe2/simple_spread-v3'?"),
+        (["env=CartPole"], "Did you mean 'CartPole-v1'?"),
         (["other.yaml"], "two settings files"),
         (["env=CartPole-v1", "env_kwargs={lenght: 3}"], "lenght"),
     ],
