@@ -252,20 +252,22 @@ def _share(number: int, parts: int) -> int:
 
 
 def load_settings(
-    path: str | Path, overrides: Sequence[str] = (), otherwise: Mapping[str, Any] | None = None
+    path: str | Path | None, overrides: Sequence[str] = (), otherwise: Mapping[str, Any] | None = None
 ) -> TrainSettings:
     """The settings in a YAML file, with some replaced: `seed=3`, `algorithm.learning_rate=0.001`.
 
+    `path`: None where the overrides alone say all.
     `otherwise`: what counts where neither says anything.
     """
-    path = Path(path)
-    content = {**(otherwise or {}), **settings_in(path, BadSettings)}
-    if isinstance(content.get("env"), str):
-        content["env"] = absolute(content["env"], beside=path.parent)
+    content = dict(otherwise or {})
+    if path is not None:
+        content |= settings_in(path, BadSettings)
+        if isinstance(content.get("env"), str):
+            content["env"] = absolute(content["env"], beside=Path(path).parent)
     for number, override in enumerate(overrides):
         _check_undoes_none(override, overrides[:number])
         _replace(content, override)
-    return read_settings(content, f"{path} with {' '.join(overrides)}" if overrides else str(path))
+    return read_settings(content, " with ".join(filter(None, [str(path or ""), " ".join(overrides)])))
 
 
 def read_settings(content: Mapping[str, Any], where: str = "the settings") -> TrainSettings:

@@ -52,12 +52,12 @@ Agent = Hashable
 _log = logging.getLogger(__name__)
 
 
-def begin(config: str | Path, overrides: Sequence[str] = ()) -> Path:
-    """Train as a settings file says, in a new folder. Returns the folder.
+def begin(config: str | Path | None, overrides: Sequence[str] = ()) -> Path:
+    """Train as a settings file says, or where it is None as `overrides` alone do, in a new folder, which is returned.
 
     Settings whose `env` is a block (`env_type: meta`) are those of the meta-RL `Learner`, which is trained then.
     """
-    if is_meta(settings_in(config, BadSettings)):
+    if config is not None and is_meta(settings_in(config, BadSettings)):
         with _shown() as console, _ShownLearner(config, **read_overrides(overrides)) as learner:
             return learner.train_shown(console)
     settings = load_settings(config, overrides)

@@ -303,6 +303,17 @@ def test_a_settings_file_may_lie_anywhere(config: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
 
 
+def test_settings_need_no_file(tmp_path: Path) -> None:
+    small = ["total_steps=16", "algorithm.rollout_length=8", "algorithm.minibatch_size=8", "num_envs=1", *PLAIN]
+    done = command("env=CartPole-v1", *small, f"folder={tmp_path / 'run'}")
+    assert done.exit_code == 0, done.output
+    done = command("env=CartPole-v1", "sed=3", f"folder={tmp_path / 'other'}")
+    assert done.exit_code == 2
+    assert "In env=CartPole-v1 sed=3 folder=" in done.output
+    assert "`total_steps` is missing." in done.output
+    assert "`sed` is unknown. Did you mean `seed`?" in done.output
+
+
 def test_nothing_to_do_is_told() -> None:
     done = command()
     assert done.exit_code == 2
