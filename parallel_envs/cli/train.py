@@ -17,7 +17,7 @@ from parallel_envs.cli.setting_list import print_settings
 def train(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[CONFIG.yaml] [key=value ...]", help="Settings, and those to replace: seed=3."),
+        typer.Argument(metavar="CONFIG.yaml [key=value ...]", help="Settings, and those to replace: seed=3."),
     ] = None,
     listed: Annotated[
         bool,
