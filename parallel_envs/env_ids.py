@@ -41,6 +41,7 @@ __all__ = [
 PACKAGES = ("mpe2", "pettingzoo.butterfly", "pettingzoo.classic", "pettingzoo.sisl", "pettingzoo.atari")
 """Where the environments of PettingZoo and its kin are. The last part of each name is a namespace of ids."""
 
+_VERSION = r"-v\d+$"
 _ZOO_KINDS = ("parallel", "aec")
 _MOVED = ("pettingzoo.mpe.", "mpe2.")
 """PettingZoo 1.26 left its MPE environments to a package of their own."""
@@ -144,9 +145,18 @@ def known_zoo_ids() -> list[str]:
 
 
 def nearest_id(env_id: str) -> str | None:
-    """Return the id of either library that is most like a wrong one, or None where none is like it."""
+    """Return the id of either library that is most like a wrong one, or None where none is like it.
+
+    Where the wrong one has no version, it is the newest of that environment.
+    """
     known = [*registries(load=True)["gymnasium"].entries, *known_zoo_ids()]
-    return nearest(env_id.rpartition(":")[2].replace("_v", "-v"), known, cutoff=0.75)
+    wrong = env_id.rpartition(":")[2].replace("_v", "-v")
+    close = nearest(wrong, known, cutoff=0.75)
+    if close is None or re.search(_VERSION, wrong):
+        return close
+    name = re.sub(_VERSION, "", close)
+    versions = [one for one in known if re.fullmatch(re.escape(name) + _VERSION, one)]
+    return max(versions, key=lambda one: int(one.rpartition("-v")[2]), default=close)
 
 
 # ---- modules ---------------------------------------------------------------------------------------------------------

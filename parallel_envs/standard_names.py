@@ -137,7 +137,7 @@ CALLED: dict[str, tuple[Meaning, ...]] = {
         ("total_timesteps", "num_timesteps", "stop_timesteps"),
         (Meaning("total_steps", (RUN, TRAIN)), Meaning("n_env_steps_total", (META,))),
     ),
-    "total_steps": (Meaning("total_steps", (RUN, TRAIN)),),
+    "total_steps": (Meaning("total_steps", (RUN, TRAIN)), Meaning("n_env_steps_total", (META,))),
     "callback": (Meaning("on_update", (TRAIN,)),),
     "log_interval": (Meaning("log_every", (RUN,), "It counts steps of all environments together."),),
     **dict.fromkeys(

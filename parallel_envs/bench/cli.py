@@ -147,7 +147,9 @@ def rollouts(
 def zoo(
     env: Annotated[
         str,
-        typer.Option("--env", help="A PettingZoo module, agents:NUMBER, package.module:factory, or ./file.py:Class."),
+        typer.Option(
+            "--env", help="A PettingZoo module or id, agents:NUMBER, package.module:factory, or ./file.py:Class."
+        ),
     ] = "mpe2.simple_spread_v3",
     num_envs: NumEnvs = 8,
     num_workers: Annotated[

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel_envs.env_files import FileFactory, is_env_file
+from parallel_envs.env_ids import is_zoo_id
 
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -84,6 +85,11 @@ def action_space(choice: EnvChoice) -> gymnasium.Space[Any]:
     try:
         env = choice.factory()
     except Exception as error:
+        if is_zoo_id(choice.name):
+            raise UnknownEnv(
+                f'"{choice.name}" is the id of a PettingZoo environment, and this measures Gymnasium\'s. Give it to '
+                f"parallel-envs bench zoo --env {choice.name}"
+            ) from error
         raise UnknownEnv(f'Environment "{choice.name}" cannot be made: {_told(error)} {_FORMS}') from error
     if not isinstance(env, gymnasium.Env):
         raise UnknownEnv(f'"{choice.name}" made a {type(env).__name__}, not a gymnasium.Env. {_FORMS}')

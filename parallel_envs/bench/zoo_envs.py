@@ -1,4 +1,4 @@
-"""Which multi-agent environment is measured: the path of a PettingZoo module, or `agents:NUMBER`.
+"""Which multi-agent environment is measured: the path or id of a PettingZoo module, or `agents:NUMBER`.
 
 What is made here travels into worker processes of every library, so it imports nothing heavy.
 """
@@ -17,10 +17,11 @@ from pettingzoo import ParallelEnv
 
 from parallel_envs.bench.contestants import Workload
 from parallel_envs.bench.envs import EnvChoice, UnknownEnv, resolve
+from parallel_envs.env_ids import zoo_module
 
 _FORMS = (
-    "Give the path of a PettingZoo module that has parallel_env (mpe2.simple_spread_v3), agents:NUMBER, "
-    "package.module:factory, or ./file.py:Class."
+    "Give the path of a PettingZoo module that has parallel_env (mpe2.simple_spread_v3) or its id "
+    "(mpe2/simple_spread-v3), agents:NUMBER, package.module:factory, or ./file.py:Class."
 )
 
 
@@ -68,7 +69,7 @@ def resolve_zoo(name: str) -> EnvChoice:
     """What `name` means. A module is looked for, no environment is built yet."""
     if name.startswith("agents:"):
         return EnvChoice(name, functools.partial(ManyAgents, _number(name)))
-    return resolve(name) if ":" in name else EnvChoice(name, functools.partial(_parallel_env, name))
+    return resolve(name) if ":" in name else EnvChoice(name, functools.partial(_parallel_env, zoo_module(name) or name))
 
 
 def make_zoo_workload(env: EnvChoice, num_envs: int) -> Workload:

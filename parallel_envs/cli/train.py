@@ -65,10 +65,13 @@ def train(
             raise typer.BadParameter(
                 f"{config} is a folder. Give a settings file; to go on with a run, --resume {config}."
             )
-        elif config is not None:
+        elif config is not None or any(word.startswith("env=") for word in overrides):
             folder = begin(config, overrides)
         else:
-            raise typer.BadParameter("Give a settings file (CONFIG.yaml), or a run to go on with (--resume DIR).")
+            raise typer.BadParameter(
+                "Give a settings file (CONFIG.yaml), settings (env=CartPole-v1 total_steps=100000), or a run to go on "
+                "with (--resume DIR)."
+            )
     typer.echo(str(folder))
 
 

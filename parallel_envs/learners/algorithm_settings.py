@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from parallel_envs import standard_names
 from parallel_envs.learners.settings import BadSettings, TrainSettings, number_meant
-from parallel_envs.spelling import advice, hint
+from parallel_envs.spelling import advice, hint, nearest
 
 Agent = Hashable
 
@@ -97,11 +97,13 @@ def read_config(given: Mapping[str, Any], where: str, kinds: Mapping[str, Any], 
 
     `outside`: settings that stand beside `algorithm`, where these are from a run's.
     """
+    known = f"Known are {', '.join(f'`{name}`' for name in sorted(kinds))}."
     if "name" not in given:
-        raise BadSettings(f"`{where}.name` is missing. Known are {', '.join(f'`{name}`' for name in sorted(kinds))}.")
+        raise BadSettings(f"`{where}.name` is missing. {known}")
     name, fields = given["name"], {key: value for key, value in given.items() if key != "name"}
     if not isinstance(name, str) or name not in kinds:
-        raise BadSettings(f"`{where}.name: {name}` is unknown. {advice(str(name), kinds)}")
+        meant = f" Did you mean `{close}`?" if (close := nearest(name, kinds)) else ""
+        raise BadSettings(f"`{where}.name: {name}` is unknown.{meant} {known}")
     _check_names(kinds[name], fields, where, kinds, outside)
     try:
         return TypeAdapter(kinds[name]).validate_python(_numbers_meant(kinds[name], fields, where))

@@ -81,6 +81,8 @@ class RunOutcome:
     def _how(self) -> str:
         of = "" if self.total_steps is None else f" of {self.total_steps:,}"
         match self.ended:
+            case "budget" if self.total_steps is None:  # meta-learning may count iterations
+                how = f"Ended as the settings say, after {self.steps:,} steps"
             case "budget":
                 how = f"Ended: all {self.steps:,} steps were made (total_steps: {self.total_steps:,})"
             case "ctrl-c":
@@ -140,10 +142,34 @@ def outcome_of(
     )
 
 
+def outcome_of_meta(
+    folder: Path, algorithm: str, *, ended: Ended, reason: str = "", steps: int, began: int, seconds: float
+) -> RunOutcome:
+    """Return what has come of a meta-learning run that ends now; its returns are those of its metrics.
+
+    A return is the mean of an iteration's rollouts. Damaged metrics keep no run from ending: then there is no agent.
+    """
+    agents: dict[str, AgentOutcome] = {}
+    with contextlib.suppress(BadRun, OSError):
+        found = _outcome_so_far(folder).agents
+        agents = {name: dataclasses.replace(one, algorithm=algorithm) for name, one in found.items()}
+    return RunOutcome(
+        folder=folder,
+        ended=ended,
+        reason=reason,
+        steps=steps,
+        total_steps=None,
+        steps_here=steps - began,
+        seconds=seconds,
+        agents=agents,
+    )
+
+
 def outcome_in(folder: str | Path) -> RunOutcome:
     """Return what came of the run in a folder. Raises FileNotFoundError if there is no run, BadRun for a damaged file.
 
-    A run of `Learner` (meta-learning) has no `outcome.json`; what its metrics say is returned.
+    A run without `outcome.json` (see above; also of a `Learner` whose `train` is a subclass's own) is told by its
+    metrics.
     """
     folder = Path(folder)
     settings_of(folder)
@@ -234,6 +260,16 @@ def commands_after(run: Run, settings: TrainSettings, steps: int) -> list[str]:
         _shown_by(run.folder),
         " ".join([run.resume_command(), *more]),
     ]
+
+
+def commands_after_meta(run: Run, until: str) -> list[str]:
+    """Return the commands for a meta-learning run that has ended; none if it has no checkpoint.
+
+    They show what came of it, and go on with it. `until`: the setting that says when it ends then, as `key=value`.
+    """
+    if newest_checkpoint(run.folder) is None:
+        return []
+    return [_shown_by(run.folder), f"{run.resume_command()} {until}"]
 
 
 def resume_command(folder: Path, modules: Sequence[str] = ()) -> str:

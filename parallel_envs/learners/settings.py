@@ -54,6 +54,11 @@ def _words(named: Any) -> Any:
     return {str(name): own for name, own in named.items()} if isinstance(named, Mapping) else named
 
 
+def _named(algorithm: dict[str, Any]) -> dict[str, Any]:
+    """The block with the name of an algorithm in it: that of the default one where none is said."""
+    return {"name": "ppo", **algorithm}
+
+
 def _simultaneous(turns: Any) -> Any:
     if turns == "sequential":
         raise ValueError(WHY_SIMULTANEOUS)
@@ -165,8 +170,8 @@ class TrainSettings(EnvSettings):
     """Steps of environments, all rows together."""
     seed: NotNegative = 0
     """All that is random in a run follows from it."""
-    algorithm: dict[str, Any] = {"name": "ppo"}
-    """`name`, and the fields of that algorithm's config."""
+    algorithm: Annotated[dict[str, Any], AfterValidator(_named)] = {"name": "ppo"}
+    """`name` (ppo if it is left out), and the fields of that algorithm's config."""
     agents: Annotated[dict[str, dict[str, Any]], BeforeValidator(_words)] = {}
     """By agent, what differs from `algorithm`; with another `name`, all of it."""
     update_mode: UpdateModeName = "fused"
@@ -247,20 +252,22 @@ def _share(number: int, parts: int) -> int:
 
 
 def load_settings(
-    path: str | Path, overrides: Sequence[str] = (), otherwise: Mapping[str, Any] | None = None
+    path: str | Path | None, overrides: Sequence[str] = (), otherwise: Mapping[str, Any] | None = None
 ) -> TrainSettings:
     """The settings in a YAML file, with some replaced: `seed=3`, `algorithm.learning_rate=0.001`.
 
+    `path`: None where the overrides alone say all.
     `otherwise`: what counts where neither says anything.
     """
-    path = Path(path)
-    content = {**(otherwise or {}), **settings_in(path, BadSettings)}
-    if isinstance(content.get("env"), str):
-        content["env"] = absolute(content["env"], beside=path.parent)
+    content = dict(otherwise or {})
+    if path is not None:
+        content |= settings_in(path, BadSettings)
+        if isinstance(content.get("env"), str):
+            content["env"] = absolute(content["env"], beside=Path(path).parent)
     for number, override in enumerate(overrides):
         _check_undoes_none(override, overrides[:number])
         _replace(content, override)
-    return read_settings(content, f"{path} with {' '.join(overrides)}" if overrides else str(path))
+    return read_settings(content, " with ".join(filter(None, [str(path or ""), " ".join(overrides)])))
 
 
 def read_settings(content: Mapping[str, Any], where: str = "the settings") -> TrainSettings:

@@ -32,9 +32,9 @@ from parallel_envs.learners.learner import ALGORITHMS, configs_by_name
 from parallel_envs.learners.loops import Loop, open_loop
 from parallel_envs.learners.loops.loop import Metrics
 from parallel_envs.learners.meta.architectures import AGENT
-from parallel_envs.learners.meta.learner import Learner
+from parallel_envs.learners.meta.learner import DEFAULT_ITERS, Learner
 from parallel_envs.learners.meta.settings import is_meta
-from parallel_envs.learners.outcomes import Ended, commands_after, outcome_of
+from parallel_envs.learners.outcomes import Ended, RunOutcome, commands_after, commands_after_meta, outcome_of
 from parallel_envs.learners.outfit import learners_of, loop_options
 from parallel_envs.learners.repetitions import Counted, Repetitions
 from parallel_envs.learners.resuming import settings_to_go_on, why_done
@@ -52,12 +52,12 @@ Agent = Hashable
 _log = logging.getLogger(__name__)
 
 
-def begin(config: str | Path, overrides: Sequence[str] = ()) -> Path:
-    """Train as a settings file says, in a new folder. Returns the folder.
+def begin(config: str | Path | None, overrides: Sequence[str] = ()) -> Path:
+    """Train as a settings file says, or where it is None as `overrides` alone do, in a new folder, which is returned.
 
     Settings whose `env` is a block (`env_type: meta`) are those of the meta-RL `Learner`, which is trained then.
     """
-    if is_meta(settings_in(config, BadSettings)):
+    if config is not None and is_meta(settings_in(config, BadSettings)):
         with _shown() as console, _ShownLearner(config, **read_overrides(overrides)) as learner:
             return learner.train_shown(console)
     settings = load_settings(config, overrides)
@@ -199,7 +199,11 @@ def _tell_outcome(
     outcome = outcome_of(learners, run.folder, settings, ended=ended, reason=reason, began=began, seconds=seconds)
     outcome.write()
     _say(console, outcome.told())
-    if commands := commands_after(run, settings, learners.steps):
+    _tell_next(console, commands_after(run, settings, learners.steps))
+
+
+def _tell_next(console: Console, commands: Sequence[str]) -> None:
+    if commands:
         _say(console, "\n".join(["Next:", *(f"  {command}" for command in commands)]))
 
 
@@ -324,23 +328,36 @@ class _ShownLearner(Learner):
     """The meta-RL learner, with the display."""
 
     _display: Display | None = None
+    _outcome: RunOutcome | None = None
 
     def train_shown(self, console: Console) -> Path:
-        """Train until the settings' end, and say how well the agent adapts. Returns the run's folder."""
+        """Train until the settings' end, and say how well the agent adapts. Returns the run's folder.
+
+        However it ends, the console says what came of it and which commands go on from there.
+        """
         run = self._start_training()
-        told = f"Run in {run.folder}; if it is ended: {run.resume_command()}"
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        _say(console, f"Run in {run.folder}; if it is ended: {run.resume_command()}")
         try:
             with display(self.n_env_steps_total, console=console) as self._display:
                 folder = self.train()
-        except KeyboardInterrupt:
-            told = f"Ended by Ctrl-C after {self.num_env_steps:,} steps: {run.resume_command()}"
-            console.print(told, markup=False, highlight=False, soft_wrap=True)
-            raise
-        curve = " ".join(f"{one:.4g}" for one in self.evaluate().curve)
-        told = f"Mean return by inner episode on {len(self.eval_tasks)} evaluation tasks: {curve}"
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+            curve = " ".join(f"{one:.4g}" for one in self.evaluate().curve)
+            _say(console, f"Mean return by inner episode on {len(self.eval_tasks)} evaluation tasks: {curve}")
+        finally:
+            if self._outcome is not None:
+                _say(console, self._outcome.told())
+                _tell_next(console, commands_after_meta(run, self._until()))
         return folder
+
+    def _end_with(self, outcome: RunOutcome) -> None:
+        super()._end_with(outcome)
+        self._outcome = outcome
+
+    def _until(self) -> str:
+        """Return the setting by which the run ends when it goes on; it gets as much again if it is finished."""
+        end, train = 2 if self.finished else 1, self.settings.train
+        if train.n_env_steps_total is not None:
+            return f"train.n_env_steps_total={end * train.n_env_steps_total}"
+        return f"train.num_iters={end * (train.num_iters or DEFAULT_ITERS)}"
 
     def log_train_stats(self, run: Any, stats: Any = None) -> None:
         super().log_train_stats(run, stats)

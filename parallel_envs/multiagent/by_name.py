@@ -58,7 +58,9 @@ def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: Turns
     except gymnasium.error.Error as error:
         if "/" in name and _has_namespace_of(name):
             return GymnasiumFactory(name, kwargs)  # an id without a version is known to `gymnasium.make` alone
-        raise ValueError(f"The environment {name!r} is unknown ({error}). {_advice(name)}") from None
+        advice = _advice(name)
+        reason = "" if advice.startswith("Did you mean") else f" ({error})"  # Gymnasium's own, of its own ids alone
+        raise ValueError(f"The environment {name!r} is unknown{reason}. {advice}") from None
     return GymnasiumFactory(name, kwargs)
 
 

@@ -75,3 +75,9 @@ def test_what_is_no_environment_is_named_with_what_to_give_instead(name: str, pa
         action_space(resolve(name))
     assert part in str(caught.value)
     assert "Give" in str(caught.value)
+
+
+def test_an_id_of_pettingzoo_is_for_another_command() -> None:
+    pytest.importorskip("mpe2")
+    with pytest.raises(UnknownEnv, match=r"parallel-envs bench zoo --env mpe2/simple_spread-v3$"):
+        action_space(resolve("mpe2/simple_spread-v3"))

@@ -173,3 +173,11 @@ def test_every_figure_that_a_bar_names_is_measured() -> None:
 def test_the_figures_of_the_experiment() -> None:
     figures = ZooFigures("agents:3", num_envs=2, num_workers=1, peers=()).figures(PACE, lambda text: None)
     assert {"batching", f"{OURS_FEW} / {PlainLoop.name}", f"{OURS_EACH} / {PlainLoop.name}"} < figures.keys()
+
+
+def test_an_id_means_its_module() -> None:
+    pytest.importorskip("mpe2")
+    by_id, by_path = (
+        make_zoo_workload(resolve_zoo(name), 1) for name in ("mpe2/simple_spread-v3", "mpe2.simple_spread_v3")
+    )
+    assert by_id.action_space == by_path.action_space

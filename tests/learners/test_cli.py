@@ -205,6 +205,12 @@ def test_the_example_can_be_run_as_it_stands() -> None:
         (["seed=3", "seed=4"], "The override 'seed=4' would undo 'seed=3'"),
         (["train_interval=4"], "`train_interval: 4` (maybe in the block `parallel`), and no agent learns from"),
         (["agents={agent_1: {}}"], "`agents.agent_1` is unknown. Did you mean `agent_0`?"),
+        (
+            ["algorithm.name=a2c"],
+            "`algorithm.name: a2c` is unknown. Did you mean `sac`? Known are `dqn`, `ppo`, `sac`.",
+        ),
+        (["env=mpe2/simple_spred-v3"], "'mpe2/simple_spred-v3' is unknown. Did you mean 'mpe2/simple_spread-v3'?"),
+        (["env=CartPole"], "Did you mean 'CartPole-v1'?"),
         (["other.yaml"], "two settings files"),
         (["env=CartPole-v1", "env_kwargs={lenght: 3}"], "lenght"),
     ],
@@ -295,6 +301,17 @@ def test_a_settings_file_may_lie_anywhere(config: Path, tmp_path: Path) -> None:
     shutil.copy(config, odd / "config.yaml")
     done = command(odd / "config.yaml", *PLAIN, "total_steps=8", f"folder={tmp_path / 'run'}")
     assert done.exit_code == 0, done.output
+
+
+def test_settings_need_no_file(tmp_path: Path) -> None:
+    small = ["total_steps=16", "algorithm.rollout_length=8", "algorithm.minibatch_size=8", "num_envs=1", *PLAIN]
+    done = command("env=CartPole-v1", *small, f"folder={tmp_path / 'run'}")
+    assert done.exit_code == 0, done.output
+    done = command("env=CartPole-v1", "sed=3", f"folder={tmp_path / 'other'}")
+    assert done.exit_code == 2
+    assert "In env=CartPole-v1 sed=3 folder=" in done.output
+    assert "`total_steps` is missing." in done.output
+    assert "`sed` is unknown. Did you mean `seed`?" in done.output
 
 
 def test_nothing_to_do_is_told() -> None:

@@ -29,6 +29,12 @@ from parallel_envs.learners.runs import newest_checkpoint, read_metrics
 from parallel_envs.multiagent.by_name import as_text
 from tests.learners.command_lines import DQN, PPO, Train, command, newest
 
+BANDITS = Path(__file__).parents[2] / "examples" / "results" / "meta" / "bandits.yaml"
+SMALL = [
+    *("env.num_eval_tasks=2", "env.num_envs=2", "train.num_rollouts_per_iter=2"),
+    *("checkpoint_every=1", "policy.algorithm.minibatch_size=20"),
+]
+
 SOURCE = """
 import gymnasium
 import numpy as np
@@ -186,6 +192,42 @@ def test_a_run_from_a_file_goes_on_from_another_folder(tmp_path: Path, monkeypat
     assert f"--trust {tmp_path / 'my_walks.py'}" in refused.output
     done = command("--resume", tmp_path / "run", "total_steps=120", "--trust", tmp_path / "my_walks.py")
     assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("until", ["train.num_iters=2", "train.n_env_steps_total=20"])
+def test_a_meta_run_says_how_it_ended_and_its_commands_work(until: str, tmp_path: Path) -> None:
+    folder, budget = tmp_path / "a band", ["train.num_iters=null"] if "total" in until else []
+    done = command(BANDITS, *budget, until, *SMALL, f"folder={folder}")
+    assert done.exit_code == 0, done.output
+    steps = outcome_in(folder).steps
+    assert f"Ended as the settings say, after {steps:,} steps" in done.output
+    report, resume = commands_in(done.output)
+    told = run_in(tmp_path, report)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.strip() in done.output
+    assert "ppo" in told.stdout
+    again = run_in(tmp_path, resume)
+    assert again.returncode == 0, again.stderr
+    outcome = outcome_in(folder)
+    assert (outcome.ended, outcome.steps) == ("budget", 2 * steps)
+
+
+def test_a_meta_run_that_ends_early_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended_by(error: BaseException) -> tuple[str, str, str]:
+        def update(*_: Any, **__: Any) -> dict[str, float]:
+            raise error
+
+        monkeypatch.setattr("parallel_envs.learners.meta.learner.Learner.update", update)
+        folder = tmp_path / type(error).__name__
+        done = command(BANDITS, *SMALL, f"folder={folder}")
+        assert done.exit_code != 0
+        outcome = outcome_in(folder)
+        return outcome.ended, outcome.reason, done.output
+
+    ended, reason, told = ended_by(KeyboardInterrupt())
+    assert (ended, reason, "Ended by Ctrl-C after" in told) == ("ctrl-c", "", True)
+    ended, reason, told = ended_by(RuntimeError("broken"))
+    assert (ended, reason, "Ended by an error (RuntimeError)" in told) == ("error", "RuntimeError", True)
 
 
 # ---- names --------------------------------------------------------------------------------------------------------

@@ -289,7 +289,7 @@ def test_a_train_interval_that_nobody_has_is_refused(given: Any) -> None:
     ("agents", "algorithm", "words"),
     [
         ({"read": {}}, {"name": "slow"}, r"`agents.read` is unknown. Did you mean `red`\?"),
-        ({}, {}, "`algorithm.name` is missing. Known are `fast`, `slow`"),
+        ({}, {}, "`algorithm.name: ppo` is unknown. Known are `fast`, `slow`"),
         ({}, {"name": "slwo"}, r"`algorithm.name: slwo` is unknown. Did you mean `slow`\?"),
         ({}, {"name": ["slow"]}, r"`algorithm.name: \['slow'\]` is unknown. Did you mean `slow`\?"),
         (
@@ -317,3 +317,17 @@ def test_a_train_interval_that_nobody_has_is_refused(given: Any) -> None:
 def test_mistakes_in_algorithms_are_named(agents: Any, algorithm: Any, words: str) -> None:
     with pytest.raises(BadSettings, match=words):
         configs(agents, **algorithm)
+
+
+def test_an_algorithm_without_a_name_is_the_default_one(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "c.yaml").write_text("env: a\ntotal_steps: 9\n")
+    from parallel_envs.learners.learner import configs_by_name  # brings torch
+
+    told = load_settings(tmp_path / "c.yaml", ["algorithm.learning_rate=0.25"])
+    assert told.algorithm == {"name": "ppo", "learning_rate": 0.25}
+    config = algorithm_configs(told, ["agent_0"], configs_by_name())["agent_0"]
+    assert (type(config).__name__, config.learning_rate) == ("PPOConfig", 0.25)
+    wrong = load_settings(tmp_path / "c.yaml", ["algorithm.ent_coef=0.1"])
+    with pytest.raises(BadSettings, match=r"`algorithm\.ent_coef` is unknown\. It is called `entropy_weight` here"):
+        algorithm_configs(wrong, ["agent_0"], configs_by_name())

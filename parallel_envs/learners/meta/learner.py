@@ -24,6 +24,7 @@ from parallel_envs.learners.checkpoints import load_checkpoint, save_checkpoint
 from parallel_envs.learners.meta.architectures import AGENT, described_policy
 from parallel_envs.learners.meta.player import Player
 from parallel_envs.learners.meta.settings import MetaSettings, load_settings
+from parallel_envs.learners.outcomes import Ended, RunOutcome, outcome_of_meta
 from parallel_envs.learners.run_folder import new_folder_in_runs
 from parallel_envs.learners.runs import CheckpointNotSaved, Run, settings_of
 from parallel_envs.learners.settings import BadSettings
@@ -32,7 +33,8 @@ from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.threads import one_thread
 from parallel_envs.trust import check_env
 
-_DEFAULT_ITERS = 100
+DEFAULT_ITERS = 100
+"""Iterations of a training whose settings do not say when it ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +108,8 @@ class Learner(Player):
     def train(self, folder: str | Path | None = None) -> Path:
         """Collect and learn until the settings' end, with metrics and checkpoints in a run's folder, which is returned.
 
-        Ctrl-C leaves a checkpoint of the last whole iteration. A learner that was interrupted, or that `resume` has
+        However it ends, `outcome.json` in the folder says how, and `parallel-envs report` reads it. Ctrl-C leaves a
+        checkpoint of the last whole iteration. A learner that was interrupted, or that `resume` has
         made, goes on in its own folder.
 
         Raises:
@@ -117,7 +120,7 @@ class Learner(Player):
             CheckpointNotSaved: See `Run.save_if_possible`.
         """
         run = self._start_training(folder)
-        with self._closing_run():
+        with self._closing_run(), self._telling_end(run):
             try:
                 self._fill_pool()
                 while not self.finished:
@@ -137,7 +140,7 @@ class Learner(Player):
             except Exception as error:
                 error.add_note(f"{run.kept()} Learner.resume({str(run.folder)!r}).train() goes on from a checkpoint.")
                 raise
-            self._tell_of_losses()
+        self._tell_of_losses()
         return run.folder
 
     @one_thread
@@ -164,6 +167,30 @@ class Learner(Player):
             yield
         finally:
             self._close_run()
+
+    @contextlib.contextmanager
+    def _telling_end(self, run: Run) -> Iterator[None]:
+        """Have the run's folder say how the training within has ended."""
+        began, since = self._n_env_steps_total, time.perf_counter()
+
+        def tell(ended: Ended, reason: str = "") -> None:
+            seconds, steps = time.perf_counter() - since, self._n_env_steps_total
+            name = self.settings.policy.algorithm.get("name", "ppo")
+            counts: dict[str, Any] = {"steps": steps, "began": began, "seconds": seconds}
+            self._end_with(outcome_of_meta(run.folder, name, ended=ended, reason=reason, **counts))
+
+        try:
+            yield
+        except KeyboardInterrupt:
+            tell("ctrl-c")
+            raise
+        except Exception as error:
+            tell("error", type(error).__name__)
+            raise
+        tell("budget")
+
+    def _end_with(self, outcome: RunOutcome) -> None:
+        outcome.write()
 
     def _close_run(self) -> None:
         run, self._open_run = self._open_run, None
@@ -199,7 +226,7 @@ class Learner(Player):
         said = self.settings.train
         if said.n_env_steps_total is not None:
             return said.n_env_steps_total
-        rollouts = said.num_init_rollouts_pool + said.num_rollouts_per_iter * (said.num_iters or _DEFAULT_ITERS)
+        rollouts = said.num_init_rollouts_pool + said.num_rollouts_per_iter * (said.num_iters or DEFAULT_ITERS)
         return rollouts * self.max_trajectory_len
 
     def _tell_of_losses(self) -> None:
@@ -235,7 +262,7 @@ class Learner(Player):
         told = self.settings.described()
         told["policy"] |= described_policy(self._config, self._memory, self.settings.policy.algorithm["name"])
         if self.settings.train.num_iters is None and self.settings.train.n_env_steps_total is None:
-            told["train"]["num_iters"] = _DEFAULT_ITERS
+            told["train"]["num_iters"] = DEFAULT_ITERS
         return told
 
     @property
@@ -244,7 +271,7 @@ class Learner(Player):
         wanted = self.settings.train
         if wanted.n_env_steps_total is not None:
             return min(self._n_env_steps_total / wanted.n_env_steps_total, 1.0)
-        return min(self.num_iters_done / (wanted.num_iters or _DEFAULT_ITERS), 1.0)
+        return min(self.num_iters_done / (wanted.num_iters or DEFAULT_ITERS), 1.0)
 
     @property
     def finished(self) -> bool:
@@ -333,7 +360,7 @@ class Learner(Player):
             return wanted
         total, done = self.settings.train.n_env_steps_total, self._n_env_steps_total
         if total is None:
-            return math.ceil((self.settings.train.num_iters or _DEFAULT_ITERS) / 10)
+            return math.ceil((self.settings.train.num_iters or DEFAULT_ITERS) / 10)
         return max(math.ceil(total / max(done / self.num_iters_done, 1) / 10), 1)
 
     # ---- keeping ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ policy: {arch: memory, algorithm: {name: ppo, learning_rate: 0.001}}
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,6 +30,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError
 
+from parallel_envs import standard_names
 from parallel_envs.choices import Backend, OnDivergence, OnFailure
 from parallel_envs.env_files import absolute
 from parallel_envs.learners.settings import (
@@ -37,7 +39,7 @@ from parallel_envs.learners.settings import (
     STEP_TIMEOUT,
     BadSettings,
 )
-from parallel_envs.spelling import advice
+from parallel_envs.spelling import advice, nearest
 from parallel_envs.yaml_files import settings_in
 
 
@@ -197,6 +199,8 @@ def load_settings(given: Any, overrides: Mapping[str, Any] | None = None) -> Met
     if isinstance(given, MetaSettings):
         given = given.described()
     where = "the settings" if isinstance(given, Mapping) else str(given)
+    if overrides:
+        where = f"{where} with {' '.join(f'{key}={value}' for key, value in overrides.items())}"
     content = dict(given) if isinstance(given, Mapping) else settings_in(given, BadSettings)
     for key, value in (overrides or {}).items():
         content = _replaced(content, key.split("."), value)
@@ -263,11 +267,46 @@ def _replaced(content: Mapping[str, Any], path: Sequence[str], value: Any) -> di
     return {**content, first: _replaced(inner, rest, value)}
 
 
+def _right_word(word: str, known: Collection[str]) -> str:
+    """What was meant by a word that is not known where it stands: `known` are those that are.
+
+    A word that another block knows is told by its whole path, as is what a name of another package is called there.
+    """
+    paths = _paths()
+    if standard := standard_names.told(word, known):
+        return standard
+    if word in paths:
+        return f"Did you mean {_listed(paths[word])}?"
+    for meaning in standard_names.meanings_elsewhere(word, known):
+        if meaning.ours in paths:
+            return f"It is called {_listed(paths[meaning.ours])} here.{meaning.note and f' {meaning.note}'}"
+    if nearest(word, known) is None and (close := nearest(word, paths)) is not None:
+        return f"Did you mean {_listed(paths[close])}?"
+    return advice(word, known)
+
+
+def _paths() -> dict[str, list[str]]:
+    """Where each setting is, by the last part of its path; those of algorithms, too."""
+    from parallel_envs.learners.learner import configs_by_name  # brings torch, so only where something is wrong
+
+    found: dict[str, list[str]] = {name: [name] for name in MetaSettings.model_fields}
+    for block, kind in _BLOCKS.items():
+        for name in kind.model_fields:
+            found.setdefault(name, []).append(f"{block}.{name}")
+    for field in dict.fromkeys(one.name for kind in configs_by_name().values() for one in dataclasses.fields(kind)):
+        found.setdefault(field, []).append(f"policy.algorithm.{field}")
+    return found
+
+
+def _listed(paths: Sequence[str]) -> str:
+    return " or ".join(f"`{path}`" for path in paths)
+
+
 def _told(mistake: Mapping[str, Any]) -> str:
     name = ".".join(map(str, mistake["loc"]))
     if mistake["type"] == "extra_forbidden":
         where, _, word = name.rpartition(".")
-        return f"`{name}` is unknown. {advice(word, _BLOCKS.get(where, MetaSettings).model_fields)}"
+        return f"`{name}` is unknown. {_right_word(word, _BLOCKS.get(where, MetaSettings).model_fields)}"
     if mistake["type"] == "missing":
         return f"`{name}` is missing."
     return f"`{name}: {mistake['input']!r}`: {mistake['msg']}."

@@ -101,6 +101,23 @@ def test_what_is_wrong_is_named(word: str, value: Any, text: str) -> None:
     assert text in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("num_iters", "`num_iters` is unknown. Did you mean `train.num_iters`?"),
+        ("num_itres", "`num_itres` is unknown. Did you mean `train.num_iters`?"),
+        ("total_steps", "`total_steps` is unknown. It is called `train.n_env_steps_total` here."),
+        ("train.n_envs", "`train.n_envs` is unknown. It is called `env.num_envs` here."),
+        ("policy.gamma", "`policy.gamma` is unknown. It is called `policy.algorithm.discount` here."),
+        ("train.seed", "`train.seed` is unknown. Did you mean `seed`?"),
+    ],
+)
+def test_a_word_of_another_block_is_told_by_its_path(word: str, text: str) -> None:
+    with pytest.raises(BadSettings) as caught:
+        load_settings(settings(), {word: 2})
+    assert str(caught.value) == f"In the settings with {word}=2:\n  {text}"
+
+
 def test_how_the_learning_rate_falls_is_said_in_one_place() -> None:
     falling = {"name": "ppo", "learning_rate_end": 1e-4, "learning_rate_updates": 10}
     load_settings(settings(policy__algorithm=falling))
