@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 
 from parallel_envs.choices import Recorded, Strategy, Turns
 from parallel_envs.cli.deliveries import Deliveries, Format, show
-from parallel_envs.cli.mistakes import plain_errors
+from parallel_envs.cli.mistakes import plain_errors, trusted
 
 if TYPE_CHECKING:
     from parallel_envs.evaluation import Candidate, EvaluationResult, Mission
@@ -231,24 +231,25 @@ def evaluate(
     from parallel_envs.cli.thresholds import BadThreshold, Threshold
     from parallel_envs.errors import ParallelEnvsError
     from parallel_envs.evaluation import BadEvaluation
-    from parallel_envs.evaluation.evaluating import absolute_words
+    from parallel_envs.evaluation.evaluating import absolute_policies, absolute_words
 
     mistakes = BadEvaluation, BadThreshold, ParallelEnvsError, OSError
     said = {name: value for name, value in locals().items() if name in context.params}
     given = {name for name in said if _is_given(context, name)}
     with contextlib.ExitStack() as stack:
         with plain_errors(*mistakes, words=_OPTIONS):
+            said["trust"] = trust = trusted(trust)
             earlier = None if resume is None else _earlier(resume)
             if earlier is not None:
                 said |= _kept_options(earlier, given, str(resume))
                 for name in {"mission", "policy"} - given:
-                    _check_trusted(name, said[name], resume, trust or ())
+                    _check_trusted(name, said[name], resume, trust)
                 _begin_early(said["jobs"])
             if not said["mission"] or not said["policy"]:
                 raise typer.BadParameter(_missing(said, earlier is not None))
             missions = _missions(said["mission"], said["cogs"], said["turns"], earlier)
             shares = _numbers(said["proportions"])
-            candidates = stack.enter_context(_candidates(said["policy"], shares, earlier, trust or ()))
+            candidates = stack.enter_context(_candidates(said["policy"], shares, earlier, trust))
             share = _share_agents(said, candidates, earlier)
             if len(candidates) > 1:
                 typer.echo(_told_of_sharing(len(candidates), share), err=True)
@@ -268,7 +269,11 @@ def evaluate(
                 "strict": said["strict"],
                 "resume": resume,
                 "preload": slow_imports(candidates),
-                "options": {"mission": absolute_words(said["mission"]), "policy": said["policy"], **_to_keep(said)},
+                "options": {
+                    "mission": absolute_words(said["mission"]),
+                    "policy": absolute_policies(said["policy"], [one.name for one in candidates]),
+                    **_to_keep(said),
+                },
                 **_numbers_depend_on(said, given, earlier),
             }
             result, went_wrong = _played(deliveries, asked)
@@ -420,6 +425,8 @@ def _how_to_go_on(result: EvaluationResult, deliveries: Deliveries, said: Mappin
 
 def _check_trusted(option: str, named: Any, file: Path | None, trust: Sequence[str]) -> None:
     """Raise UntrustedName for missions and policies that only a results file names, if they may run foreign code."""
+    from parallel_envs.errors import UntrustedName
+    from parallel_envs.evaluation import BadEvaluation
     from parallel_envs.evaluation.mission_names import check_trusted
     from parallel_envs.policies.specs import PolicySpec
     from parallel_envs.trust import check_policy
@@ -428,14 +435,20 @@ def _check_trusted(option: str, named: Any, file: Path | None, trust: Sequence[s
         if option == "mission":
             check_trusted(text, str(file), trust)
         else:
-            check_policy(PolicySpec.parse(text, trust).class_path, str(file), trust)
+            try:
+                spec = PolicySpec.parse(text, trust)
+            except UntrustedName:
+                raise
+            except (TypeError, ValueError) as error:
+                raise BadEvaluation(f"{file}: {error}") from None
+            check_policy(spec.class_path, str(file), trust)
 
 
 def _modules_to_trust(said: Mapping[str, Any], file: Path) -> list[str]:
     """Return the modules that `--resume FILE` must be told to trust, since the file alone names them then."""
     from parallel_envs.errors import UntrustedName
 
-    modules: list[str] = list(said["trust"] or ())
+    modules: list[str] = list(said["trust"])
     for option in ("mission", "policy"):
         while True:
             try:

@@ -35,6 +35,7 @@ from parallel_envs.evaluation.settings import (
 from parallel_envs.evaluation.statistics import late_actions_text
 from parallel_envs.evaluation.threads import one_thread
 from parallel_envs.evaluation.work import Key, Order, part_name, work_list
+from parallel_envs.policies.specs import with_absolute_paths
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import CallGuard, in_turn
 from parallel_envs.vector.registry import Registrations
@@ -199,7 +200,8 @@ def evaluate(
     with holding(candidates, None if earlier is None else earlier.settings) as held:
         plan = _Plan(found, held, orders, settings, num_jobs, context, modules, strict, keep, num_agents)
         about = {"episodes": episodes, "seed": seed, **({"versus": False} if alone else {})}
-        words = {"mission": absolute_words(_words(missions)), "policy": _words(policies)}
+        named = absolute_policies(_words(policies), [one.name for one in candidates])
+        words = {"mission": absolute_words(_words(missions)), "policy": named}
         run_by = {"jobs": str(jobs), "strict": strict, **{name: one for name, one in words.items() if one is not None}}
         return _Evaluation(plan, about, {**run_by, **(options or {})}, resume, earlier, save, progress).run()
 
@@ -220,6 +222,15 @@ def absolute_words(missions: Any) -> Any:
     if isinstance(missions, Mapping):
         return {name: with_absolute_path(one) for name, one in missions.items()}
     return None if missions is None else [with_absolute_path(one) for one in missions]
+
+
+def absolute_policies(policies: Any, names: Sequence[str]) -> Any:
+    """Return the words of policies with absolute paths, by name where that changes them: results keep their names."""
+    if policies is None:
+        return None
+    words = list(policies.values() if isinstance(policies, Mapping) else policies)
+    found = [with_absolute_paths(one) for one in words]
+    return policies if found == words else dict(zip(names, found, strict=True))
 
 
 def _check_told(progress: Any) -> None:
