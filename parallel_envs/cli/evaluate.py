@@ -341,8 +341,19 @@ def _played(deliveries: Deliveries, asked: dict[str, Any]) -> tuple[EvaluationRe
     from parallel_envs.errors import EpisodeFailed
     from parallel_envs.evaluation import NotSaved
     from parallel_envs.evaluation import evaluate as play
+    from parallel_envs.evaluation.mistakes import PolicyNeverPlays
+
+    usual = warnings.showwarning
+
+    def show_in_a_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, PolicyNeverPlays):
+            typer.echo(str(message), err=True)
+        else:
+            usual(message, category, *where, **more)
 
     with shown() as progress, warnings.catch_warnings():
+        warnings.simplefilter("always", PolicyNeverPlays)
+        warnings.showwarning = show_in_a_line
         warnings.filterwarnings("ignore", r"[\d,]+ actions? (was|were) late", RuntimeWarning)  # said below the result
         try:
             result = play(
@@ -413,14 +424,17 @@ def _option(name: str) -> str:
 
 
 def _how_to_go_on(result: EvaluationResult, deliveries: Deliveries, said: Mapping[str, Any]) -> str:
+    from parallel_envs.shell_commands import as_argument, shell_command
+
     played = len(result.episodes)
     told = f"{played} of {played + len(result.missing)} episodes were played"
     if deliveries.kept_up_to_date is None:
         return f"{told}, and cannot be gone on with: there is no --output FILE.json."
-    file = shlex.quote(str(deliveries.kept_up_to_date))
+    file = as_argument(deliveries.kept_up_to_date)
     modules = _modules_to_trust(said, deliveries.kept_up_to_date)
-    words = ["parallel-envs eval --resume", file, *(f"--trust {shlex.quote(module)}" for module in modules)]
-    return f"{told}, which are kept. To play the rest: {' '.join(words)}"
+    words = ["eval --resume", file, *(f"--trust {shlex.quote(module)}" for module in modules)]
+    command = shell_command("parallel-envs", "parallel_envs", " ".join(words))
+    return f"{told}, which are kept. To play the rest: {command}"
 
 
 def _check_trusted(option: str, named: Any, file: Path | None, trust: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from parallel_envs.evaluation.checkpoints import holding
 from parallel_envs.evaluation.crew import Crew
 from parallel_envs.evaluation.mission_names import missions_of, with_absolute_path
 from parallel_envs.evaluation.missions import Mission
-from parallel_envs.evaluation.mistakes import BadEvaluation
+from parallel_envs.evaluation.mistakes import BadEvaluation, PolicyNeverPlays
 from parallel_envs.evaluation.player import Player
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
 from parallel_envs.evaluation.resuming import Saver, check_nothing_is_lost, earlier_records, earlier_result
@@ -122,9 +122,9 @@ def evaluate(
             it (N, num_agents, n_agents and others, see `missions.NUM_AGENTS`), as if the mission had been given as
             `name?N=4`. A mission that takes no such number, or has another number of agents then, is a BadEvaluation.
         versus: Of several policies: True has them share the agents of each episode, which are dealt out anew in each
-            (the records are `mixed`). False evaluates each on its own: all agents of an episode have one policy, and
-            every policy plays the same episodes, from the same seeds. `parallel-envs eval` does that unless it is
-            given --versus.
+            (the records are `mixed`); a UserWarning names missions in which a policy gets none. False evaluates each on
+            its own: all agents of an episode have one policy, and every policy plays the same episodes, from the same
+            seeds. `parallel-envs eval` does that unless it is given --versus.
         proportions: How many agents each policy gets, relative to the others. They are shuffled in each episode. Only
             with `versus`.
         action_timeout: Seconds for an action, from an agent's second one on; None: no deadline. An action that comes
@@ -369,6 +369,8 @@ class _Evaluation:
             rehearsals = Rehearsals(orders, plan.settings, crew.num_workers)
             crew.work_off(rehearsals)
             rehearsals.check(plan.candidates, plan.num_agents)
+            for text in rehearsals.idle(plan.candidates):
+                warnings.warn(text, PolicyNeverPlays, stacklevel=line_outside())
             self._strategies |= {part_name(part): one.chosen for part, one in rehearsals.found.items() if one.chosen}
             self._why |= {part_name(part): one.why for part, one in rehearsals.found.items() if one.why}
             crew.work_off(

@@ -23,6 +23,7 @@ from parallel_envs.cli.thresholds import Threshold
 from parallel_envs.evaluation import EvaluationResult
 from parallel_envs.evaluation import evaluate as play
 from parallel_envs.evaluation.trajectories import read_episode
+from parallel_envs.shell_commands import shell_command
 from tests.cli.agents import FUSE
 from tests.cli.test_tool import command, told
 
@@ -320,7 +321,8 @@ def test_ctrl_c_says_how_to_go_on_and_that_is_enough(jobs: str, tmp_path: Path) 
     assert begun.interrupted
     assert 0 < len(begun.episodes) < 40
     told_at_the_end = (
-        f"{len(begun.episodes)} of 40 episodes were played, which are kept. To play the rest: parallel-envs "
+        f"{len(begun.episodes)} of 40 episodes were played, which are kept. To play the rest: "
+        f"{shell_command('parallel-envs', 'parallel_envs', '')}"
     )
     (line,) = [line for line in said.splitlines() if line.startswith(told_at_the_end)]
     assert line.endswith(" --trust tests.cli.agents")
