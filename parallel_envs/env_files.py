@@ -38,9 +38,11 @@ from parallel_envs.extras import explained
 from parallel_envs.files import is_file
 from parallel_envs.spelling import hint
 
-__all__ = ["FileFactory", "absolute", "file_of", "is_env_file"]
+__all__ = ["FileFactory", "absolute", "file_of", "is_env_file", "without_class"]
 
 _FORM = re.compile(r"(?P<path>.*\S\.py):(?P<name>[^\W\d]\w*)", re.DOTALL)
+
+_MOST_NAMED = 5  # classes of a file, in the text of an error
 
 __path__: list[str] = []
 """Makes this module a package to the import system, whose submodules `_Finder` finds."""
@@ -57,6 +59,23 @@ def file_of(name: str) -> Path:
     if found is None:
         raise ValueError(f"{name!r} has not the form path/file.py:Name.")
     return Path(found["path"]).resolve()
+
+
+def without_class(name: str) -> str:
+    """Return what is wrong with a text that is the path of a Python file alone; empty if it is not, or is no file.
+
+    The classes at the top of the file are named. They are read from its text: nothing in it is run.
+    """
+    if not name.endswith(".py") or not is_file(name):
+        return ""
+    try:
+        found = [node.name for node in ast.parse(Path(name).read_bytes()).body if isinstance(node, ast.ClassDef)]
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        found = []
+    if not found:
+        return f"{name!r} is a file. Name the class in it, too: {f'{name}:MyEnv'!r}."
+    meant = " or ".join(repr(f"{name}:{one}") for one in found[:_MOST_NAMED])
+    return f"{name!r} is a file. Name the class in it, too: {meant}{', ...' if found[_MOST_NAMED:] else ''}."
 
 
 def absolute(name: str, beside: Path | None = None) -> str:

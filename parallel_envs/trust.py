@@ -88,8 +88,17 @@ def trusted_modules(trust: Any) -> tuple[str, ...]:
     for module in modules:
         if isinstance(module, str) and module.endswith(".py"):
             continue
+        if is_env_file(module):
+            file = module.rpartition(":")[0]
+            raise ValueError(
+                f"The trusted module {module!r} is not a module's name. Files are trusted as a whole: give the file "
+                f"without its class, {file!r}."
+            )
         if not isinstance(module, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", module):
-            raise ValueError(f"The trusted module {module!r} is not a module's name. Give one such as 'my_agents'.")
+            raise ValueError(
+                f"The trusted module {module!r} is not a module's name. Give one such as 'my_agents', or "
+                "the path of a file that ends in .py."
+            )
     return modules
 
 

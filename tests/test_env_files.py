@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -222,3 +223,27 @@ def test_a_strangers_settings_may_name_a_file_only_if_the_user_trusts_it(folder:
             check_env(name, {}, "settings.yaml", trust)
     check_env(name, {}, "settings.yaml", ["./corridor.py"])
     check_env(name, {}, "settings.yaml", [str(folder / "corridor.py")])
+
+
+def test_a_file_without_its_class_is_told_with_the_classes_that_it_has(tmp_path: Path) -> None:
+    file = tmp_path / "my env.py"
+    file.write_text("raise SystemExit('ran')\nclass Corridor: ...\nclass Maze: ...\n")
+    meant = f"'{file}' is a file. Name the class in it, too: '{file}:Corridor' or '{file}:Maze'."
+    with pytest.raises(ValueError, match=re.escape(meant)):
+        env_factory(str(file))
+    done = command("eval", "-m", str(file), "-p", "random")
+    assert done.exit_code == 2
+    assert done.stderr == f"The mission {meant}\n"
+    file.write_text("class Broken(:")
+    with pytest.raises(ValueError, match=re.escape(f"'{file}:MyEnv'")):
+        env_factory(str(file))
+
+
+def test_two_files_of_one_name_are_told_to_be_renamed(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "env.py").write_text("class Corridor: ...\n")
+    words = (part for name in ("a", "b") for part in ("-m", f"{tmp_path}/{name}/env.py:Corridor"))
+    done = command("eval", *words, "-p", "random")
+    assert done.exit_code == 2
+    assert "results name a file by its name, without its folder. Rename one of the files" in done.stderr

@@ -43,7 +43,7 @@ LAYERS: list[list[str]] = [
     ["engine"],
     ["trust", "lazy"],
     ["env_files"],
-    ["extras"],
+    ["extras", "shell_commands"],
     [
         "commands",
         "env_ids",

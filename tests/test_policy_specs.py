@@ -22,6 +22,7 @@ from parallel_envs.policies import (
     ScriptedAgent,
     load_policy,
 )
+from parallel_envs.policies.specs import with_absolute_paths
 from parallel_envs.wrappers import WrappedMultiAgentPolicy
 
 HERE = __name__
@@ -185,3 +186,19 @@ def test_a_class_that_does_not_tell_what_it_takes_is_asked_all_the_same() -> Non
         load_policy("collections:OrderedDict")
     with pytest.raises(TypeError, match=r"math:pi is 3\.14.*Name a class"):
         load_policy("math:pi")
+
+
+def test_paths_in_a_spec_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "random", "a,b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "policy.json").write_text("{}")
+    changed = {
+        "mine": f"{tmp_path}/mine",
+        "a,b": f"{tmp_path}/a,b",
+        "class=m:C, data=mine,proportion=2": f"class=m:C, data={tmp_path}/mine,proportion=2",
+        "class=mine": f"class={tmp_path}/mine",
+    }
+    assert {text: with_absolute_paths(text) for text in changed} == changed
+    for text in ("random", "class=random", "m:C", "gone", "", f"{tmp_path}/mine", "class=m:C,data=gone"):
+        assert with_absolute_paths(text) == text

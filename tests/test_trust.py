@@ -180,6 +180,21 @@ def test_trust_is_a_list_of_modules(trust: Any) -> None:
         trusted_modules(["stranger:Policy"])
 
 
+@pytest.mark.parametrize("word", ["a:b", "my-env", "", "../my env/corridor.py:Corridor"])
+@pytest.mark.parametrize(
+    "words", [("eval", "-m", "CartPole-v1", "-p", "random", "-e", "1"), ("eval", "--resume", "x"), ("train",)]
+)
+def test_what_is_no_module_is_told_in_a_line(words: tuple[str, ...], word: str) -> None:
+    if words == ("train",):
+        pytest.importorskip("torch")
+        words = ("train", "--resume", "x")
+    done = command(*words, "--trust", word)
+    assert done.exit_code == 2, done.output
+    (line,) = done.stderr.splitlines()
+    assert f"The trusted module {word!r} is not a module's name." in line
+    assert ("give the file without its class, '../my env/corridor.py'." in line) == (".py:" in word)
+
+
 # ---- environments -------------------------------------------------------------------------------------------------
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [

@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 
 from parallel_envs.choices import Recorded, Strategy, Turns
 from parallel_envs.cli.deliveries import Deliveries, Format, show
-from parallel_envs.cli.mistakes import plain_errors
+from parallel_envs.cli.mistakes import plain_errors, trusted
 
 if TYPE_CHECKING:
     from parallel_envs.evaluation import Candidate, EvaluationResult, Mission
@@ -231,24 +231,25 @@ def evaluate(
     from parallel_envs.cli.thresholds import BadThreshold, Threshold
     from parallel_envs.errors import ParallelEnvsError
     from parallel_envs.evaluation import BadEvaluation
-    from parallel_envs.evaluation.evaluating import absolute_words
+    from parallel_envs.evaluation.evaluating import absolute_policies, absolute_words
 
     mistakes = BadEvaluation, BadThreshold, ParallelEnvsError, OSError
     said = {name: value for name, value in locals().items() if name in context.params}
     given = {name for name in said if _is_given(context, name)}
     with contextlib.ExitStack() as stack:
         with plain_errors(*mistakes, words=_OPTIONS):
+            said["trust"] = trust = trusted(trust)
             earlier = None if resume is None else _earlier(resume)
             if earlier is not None:
                 said |= _kept_options(earlier, given, str(resume))
                 for name in {"mission", "policy"} - given:
-                    _check_trusted(name, said[name], resume, trust or ())
+                    _check_trusted(name, said[name], resume, trust)
                 _begin_early(said["jobs"])
             if not said["mission"] or not said["policy"]:
                 raise typer.BadParameter(_missing(said, earlier is not None))
             missions = _missions(said["mission"], said["cogs"], said["turns"], earlier)
             shares = _numbers(said["proportions"])
-            candidates = stack.enter_context(_candidates(said["policy"], shares, earlier, trust or ()))
+            candidates = stack.enter_context(_candidates(said["policy"], shares, earlier, trust))
             share = _share_agents(said, candidates, earlier)
             if len(candidates) > 1:
                 typer.echo(_told_of_sharing(len(candidates), share), err=True)
@@ -268,7 +269,11 @@ def evaluate(
                 "strict": said["strict"],
                 "resume": resume,
                 "preload": slow_imports(candidates),
-                "options": {"mission": absolute_words(said["mission"]), "policy": said["policy"], **_to_keep(said)},
+                "options": {
+                    "mission": absolute_words(said["mission"]),
+                    "policy": absolute_policies(said["policy"], [one.name for one in candidates]),
+                    **_to_keep(said),
+                },
                 **_numbers_depend_on(said, given, earlier),
             }
             result, went_wrong = _played(deliveries, asked)
@@ -336,8 +341,19 @@ def _played(deliveries: Deliveries, asked: dict[str, Any]) -> tuple[EvaluationRe
     from parallel_envs.errors import EpisodeFailed
     from parallel_envs.evaluation import NotSaved
     from parallel_envs.evaluation import evaluate as play
+    from parallel_envs.evaluation.mistakes import PolicyNeverPlays
+
+    usual = warnings.showwarning
+
+    def show_in_a_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, PolicyNeverPlays):
+            typer.echo(str(message), err=True)
+        else:
+            usual(message, category, *where, **more)
 
     with shown() as progress, warnings.catch_warnings():
+        warnings.simplefilter("always", PolicyNeverPlays)
+        warnings.showwarning = show_in_a_line
         warnings.filterwarnings("ignore", r"[\d,]+ actions? (was|were) late", RuntimeWarning)  # said below the result
         try:
             result = play(
@@ -408,18 +424,23 @@ def _option(name: str) -> str:
 
 
 def _how_to_go_on(result: EvaluationResult, deliveries: Deliveries, said: Mapping[str, Any]) -> str:
+    from parallel_envs.shell_commands import as_argument, shell_command
+
     played = len(result.episodes)
     told = f"{played} of {played + len(result.missing)} episodes were played"
     if deliveries.kept_up_to_date is None:
         return f"{told}, and cannot be gone on with: there is no --output FILE.json."
-    file = shlex.quote(str(deliveries.kept_up_to_date))
+    file = as_argument(deliveries.kept_up_to_date)
     modules = _modules_to_trust(said, deliveries.kept_up_to_date)
-    words = ["parallel-envs eval --resume", file, *(f"--trust {shlex.quote(module)}" for module in modules)]
-    return f"{told}, which are kept. To play the rest: {' '.join(words)}"
+    words = ["eval --resume", file, *(f"--trust {shlex.quote(module)}" for module in modules)]
+    command = shell_command("parallel-envs", "parallel_envs", " ".join(words))
+    return f"{told}, which are kept. To play the rest: {command}"
 
 
 def _check_trusted(option: str, named: Any, file: Path | None, trust: Sequence[str]) -> None:
     """Raise UntrustedName for missions and policies that only a results file names, if they may run foreign code."""
+    from parallel_envs.errors import UntrustedName
+    from parallel_envs.evaluation import BadEvaluation
     from parallel_envs.evaluation.mission_names import check_trusted
     from parallel_envs.policies.specs import PolicySpec
     from parallel_envs.trust import check_policy
@@ -428,14 +449,20 @@ def _check_trusted(option: str, named: Any, file: Path | None, trust: Sequence[s
         if option == "mission":
             check_trusted(text, str(file), trust)
         else:
-            check_policy(PolicySpec.parse(text, trust).class_path, str(file), trust)
+            try:
+                spec = PolicySpec.parse(text, trust)
+            except UntrustedName:
+                raise
+            except (TypeError, ValueError) as error:
+                raise BadEvaluation(f"{file}: {error}") from None
+            check_policy(spec.class_path, str(file), trust)
 
 
 def _modules_to_trust(said: Mapping[str, Any], file: Path) -> list[str]:
     """Return the modules that `--resume FILE` must be told to trust, since the file alone names them then."""
     from parallel_envs.errors import UntrustedName
 
-    modules: list[str] = list(said["trust"] or ())
+    modules: list[str] = list(said["trust"])
     for option in ("mission", "policy"):
         while True:
             try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import typer
@@ -23,6 +23,14 @@ def plain_errors(
         for told in (str(error), *getattr(error, "__notes__", ())):
             typer.echo(_in_options(told, words or {}), err=True)
         raise typer.Exit(exit_code) from None
+
+
+def trusted(words: Sequence[str] | None) -> list[str]:
+    """Return the modules and files of `--trust`. A word that is neither ends the program with one line, and code 2."""
+    from parallel_envs.trust import trusted_modules
+
+    with plain_errors(ValueError):
+        return list(trusted_modules(words or ()))
 
 
 def _in_options(text: str, words: Mapping[str, str]) -> str:

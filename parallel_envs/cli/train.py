@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from parallel_envs.cli.mistakes import plain_errors
+from parallel_envs.cli.mistakes import plain_errors, trusted
 from parallel_envs.cli.setting_list import print_settings
 
 
@@ -47,6 +47,7 @@ def train(
             require("Training", "torch")
         print_settings(words or [])
         return
+    modules = trusted(trust)
     config, overrides = _config_and_overrides(words or [])
     with plain_errors(MissingExtra):
         require("Training", "torch", "safetensors")
@@ -60,7 +61,7 @@ def train(
         from parallel_envs.learners.training import begin, go_on
 
         if resume is not None:
-            folder = go_on(resume, config, overrides, trust=trust or ())
+            folder = go_on(resume, config, overrides, trust=modules)
         elif config is not None and config.is_dir():
             raise typer.BadParameter(
                 f"{config} is a folder. Give a settings file; to go on with a run, --resume {config}."

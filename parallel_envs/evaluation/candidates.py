@@ -17,6 +17,7 @@ from parallel_envs.evaluation.digests import digest_of
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.policies import MultiAgentPolicy, PolicySpec
 from parallel_envs.policies.base import BatchPolicy, is_network
+from parallel_envs.policies.specs import located
 from parallel_envs.spelling import suggests_keywords
 
 Agent = Any
@@ -48,7 +49,7 @@ class Candidate:
     def described(self, apart_from: Collection[Path] = ()) -> dict[str, Any]:
         """What it is, as JSON can say it, with a digest of what it is made of (see `digest_of`)."""
         if self.held is not None:
-            return {**self._named(), CHECKPOINT: self.held.path, DIGEST: self.held.digest}
+            return {**self._named(), CHECKPOINT: located(self.held.path), DIGEST: self.held.digest}
         digest = digest_of(self.source, apart_from)
         return {**self._named(), **({} if digest is None else {DIGEST: digest})}
 
@@ -57,7 +58,8 @@ class Candidate:
             return {"object": type(self.source).__name__, "proportion": self.proportion}
         spec = self.source
         kwargs = {key: value if _is_plain(value) else repr(value) for key, value in spec.kwargs.items()}
-        return {"class": spec.class_path, "data": spec.data_path, "kwargs": kwargs, "proportion": self.proportion}
+        data = None if spec.data_path is None else located(spec.data_path)
+        return {"class": spec.class_path, "data": data, "kwargs": kwargs, "proportion": self.proportion}
 
 
 def _is_plain(value: Any) -> bool:

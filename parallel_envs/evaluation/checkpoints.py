@@ -23,7 +23,7 @@ from parallel_envs.evaluation.digests import digest_of
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.extras import require
 from parallel_envs.policies import PolicySpec
-from parallel_envs.policies.specs import TRAINED
+from parallel_envs.policies.specs import TRAINED, located
 
 if TYPE_CHECKING:
     from parallel_envs.evaluation.candidates import Candidate
@@ -130,7 +130,7 @@ def _temporary_folder() -> Iterator[Path]:
 def _hold(name: str, spec: PolicySpec, before: Mapping[str, Any], into: Path) -> HeldCheckpoint:
     """Copy the policy's checkpoint into a folder that does not exist yet."""
     folder = Path(str(spec.data_path))
-    earlier = before.get(CHECKPOINT) if before.get("data") == spec.data_path else None
+    earlier = _evaluated_before(folder, before)
     path = _copied(folder, None if earlier is None else Path(str(earlier)), name, spec, into)
     digest = digest_of(dataclasses.replace(spec, data_path=str(into)))
     if earlier is not None and before.get(DIGEST) not in (None, digest):
@@ -140,6 +140,20 @@ def _hold(name: str, spec: PolicySpec, before: Mapping[str, Any], into: Path) ->
             "episodes could not be compared with them: bring back the old state, or begin anew."
         )
     return HeldCheckpoint(str(path), str(folder), str(into), digest)
+
+
+def _evaluated_before(folder: Path, before: Mapping[str, Any]) -> str | None:
+    """Return the checkpoint that an earlier result names; if that was of another path, the one of the same name.
+
+    The run may have been moved, or named by a path from another working folder. The digest tells whether it is another.
+    """
+    checkpoint, data = before.get(CHECKPOINT), before.get("data")
+    if not isinstance(checkpoint, str) or not isinstance(data, str):
+        return None
+    if located(data) == located(str(folder)):
+        return checkpoint
+    same = folder / _CHECKPOINTS / Path(checkpoint).name
+    return str(same) if same.is_dir() else None
 
 
 def _copied(folder: Path, wanted: Path | None, name: str, spec: PolicySpec, into: Path) -> Path:

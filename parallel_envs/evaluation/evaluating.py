@@ -18,7 +18,7 @@ from parallel_envs.evaluation.checkpoints import holding
 from parallel_envs.evaluation.crew import Crew
 from parallel_envs.evaluation.mission_names import missions_of, with_absolute_path
 from parallel_envs.evaluation.missions import Mission
-from parallel_envs.evaluation.mistakes import BadEvaluation
+from parallel_envs.evaluation.mistakes import BadEvaluation, PolicyNeverPlays
 from parallel_envs.evaluation.player import Player
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
 from parallel_envs.evaluation.resuming import Saver, check_nothing_is_lost, earlier_records, earlier_result
@@ -35,6 +35,7 @@ from parallel_envs.evaluation.settings import (
 from parallel_envs.evaluation.statistics import late_actions_text
 from parallel_envs.evaluation.threads import one_thread
 from parallel_envs.evaluation.work import Key, Order, part_name, work_list
+from parallel_envs.policies.specs import with_absolute_paths
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import CallGuard, in_turn
 from parallel_envs.vector.registry import Registrations
@@ -121,9 +122,9 @@ def evaluate(
             it (N, num_agents, n_agents and others, see `missions.NUM_AGENTS`), as if the mission had been given as
             `name?N=4`. A mission that takes no such number, or has another number of agents then, is a BadEvaluation.
         versus: Of several policies: True has them share the agents of each episode, which are dealt out anew in each
-            (the records are `mixed`). False evaluates each on its own: all agents of an episode have one policy, and
-            every policy plays the same episodes, from the same seeds. `parallel-envs eval` does that unless it is
-            given --versus.
+            (the records are `mixed`); a UserWarning names missions in which a policy gets none. False evaluates each on
+            its own: all agents of an episode have one policy, and every policy plays the same episodes, from the same
+            seeds. `parallel-envs eval` does that unless it is given --versus.
         proportions: How many agents each policy gets, relative to the others. They are shuffled in each episode. Only
             with `versus`.
         action_timeout: Seconds for an action, from an agent's second one on; None: no deadline. An action that comes
@@ -199,7 +200,8 @@ def evaluate(
     with holding(candidates, None if earlier is None else earlier.settings) as held:
         plan = _Plan(found, held, orders, settings, num_jobs, context, modules, strict, keep, num_agents)
         about = {"episodes": episodes, "seed": seed, **({"versus": False} if alone else {})}
-        words = {"mission": absolute_words(_words(missions)), "policy": _words(policies)}
+        named = absolute_policies(_words(policies), [one.name for one in candidates])
+        words = {"mission": absolute_words(_words(missions)), "policy": named}
         run_by = {"jobs": str(jobs), "strict": strict, **{name: one for name, one in words.items() if one is not None}}
         return _Evaluation(plan, about, {**run_by, **(options or {})}, resume, earlier, save, progress).run()
 
@@ -220,6 +222,15 @@ def absolute_words(missions: Any) -> Any:
     if isinstance(missions, Mapping):
         return {name: with_absolute_path(one) for name, one in missions.items()}
     return None if missions is None else [with_absolute_path(one) for one in missions]
+
+
+def absolute_policies(policies: Any, names: Sequence[str]) -> Any:
+    """Return the words of policies with absolute paths, by name where that changes them: results keep their names."""
+    if policies is None:
+        return None
+    words = list(policies.values() if isinstance(policies, Mapping) else policies)
+    found = [with_absolute_paths(one) for one in words]
+    return policies if found == words else dict(zip(names, found, strict=True))
 
 
 def _check_told(progress: Any) -> None:
@@ -358,6 +369,8 @@ class _Evaluation:
             rehearsals = Rehearsals(orders, plan.settings, crew.num_workers)
             crew.work_off(rehearsals)
             rehearsals.check(plan.candidates, plan.num_agents)
+            for text in rehearsals.idle(plan.candidates):
+                warnings.warn(text, PolicyNeverPlays, stacklevel=line_outside())
             self._strategies |= {part_name(part): one.chosen for part, one in rehearsals.found.items() if one.chosen}
             self._why |= {part_name(part): one.why for part, one in rehearsals.found.items() if one.why}
             crew.work_off(

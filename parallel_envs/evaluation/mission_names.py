@@ -18,7 +18,7 @@ from typing import Any
 
 import gymnasium
 
-from parallel_envs.env_files import absolute, file_of, is_env_file
+from parallel_envs.env_files import absolute, file_of, is_env_file, without_class
 from parallel_envs.env_ids import PACKAGES, known_zoo_ids, modules_of, zoo_module
 from parallel_envs.evaluation.missions import Mission, with_num_agents
 from parallel_envs.evaluation.mistakes import BadEvaluation
@@ -55,6 +55,12 @@ def missions_of(given: Any, num_agents: int | None = None) -> list[Mission]:
         found = [with_num_agents(mission, int(num_agents)) for mission in found]
     names = [mission.name for mission in found]
     if twice := [name for name in names if names.count(name) > 1]:
+        files = {str(one.env) for one in found if one.name == twice[0] and is_env_file(one.env)}
+        if len(files) > 1:
+            raise BadEvaluation(
+                f"Two missions are called {twice[0]!r}: results name a file by its name, without its folder. Rename "
+                "one of the files, or evaluate them apart (in Python, a dict {name: mission} names them, too)."
+            )
         raise BadEvaluation(
             f"Two missions are called {twice[0]!r}, and results could not tell them apart. Leave one out, or give a "
             "dict {name: mission}."
@@ -159,6 +165,8 @@ def check_known(name: str) -> None:
             text = f"The mission {name!r} cannot be made: there is no module {module!r}.{_not_installed(name)}"
             raise BadEvaluation(text)
         return
+    if problem := without_class(name):
+        raise BadEvaluation(f"The mission {problem}")
     try:
         env_factory(name, {})
     except ValueError as error:

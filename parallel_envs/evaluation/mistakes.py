@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class BadEvaluation(ValueError):
     """An evaluation cannot be done as asked: an unknown mission, a policy that does not fit, a number out of range."""
+
+
+class PolicyNeverPlays(UserWarning):
+    """Policies share the agents of a mission, and there are too few for all of them."""

@@ -93,7 +93,7 @@ def _check_same(where: str, earlier: dict[str, Any], asked: dict[str, Any]) -> N
 def _check_policies(where: str, earlier: Any, asked: Mapping[str, Any]) -> None:
     """Their order counts, too: agents are dealt out by it. Checkpoints were compared when they were copied."""
     is_told = isinstance(earlier, dict) and all(isinstance(one, dict) for one in earlier.values())
-    if not is_told or not _is_same(_but_digests(earlier), _but_digests(asked)):
+    if not is_told or not _is_same(_comparable(earlier, asked), _comparable(asked, earlier)):
         raise BadEvaluation(_differing(where, "policies", earlier, asked))
     for name, one in asked.items():
         if (before := earlier[name].get(DIGEST, one.get(DIGEST))) != one.get(DIGEST):
@@ -104,9 +104,18 @@ def _check_policies(where: str, earlier: Any, asked: Mapping[str, Any]) -> None:
             )
 
 
-def _but_digests(policies: Mapping[str, Any]) -> dict[str, Any]:
-    apart = (DIGEST, CHECKPOINT)
-    return {name: {key: part for key, part in one.items() if key not in apart} for name, one in policies.items()}
+def _comparable(policies: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is to be equal in both, but for digests. With equal digests data may lie at another path: the digest
+    is of what lies there."""
+    found = {}
+    for name, one in policies.items():
+        other = others.get(name, {})
+        paths = [told.get("data") for told in (one, other)]
+        is_same = DIGEST in one and one[DIGEST] == other.get(DIGEST) and all(isinstance(path, str) for path in paths)
+        is_there = any(os.path.lexists(str(path)) for path in paths)
+        apart = (DIGEST, CHECKPOINT, *(("data",) if is_same and is_there else ()))
+        found[name] = {key: part for key, part in one.items() if key not in apart}
+    return found
 
 
 def _differing(where: str, name: str, earlier: Any, asked: Any) -> str:

@@ -72,6 +72,22 @@ class Rehearsals(Work):
                 "leave out --versus and proportions)."
             )
 
+    def idle(self, candidates: Sequence[Candidate]) -> list[str]:
+        """Return a text for each mission in which some of the policies that share its agents get none."""
+        if not self._share:
+            return []
+        told = []
+        for one in self.found.values():
+            number = len(one.agents)
+            if number and not one.is_open and (names := _idle(candidates, [number])):
+                told.append(
+                    f"In the mission {one.mission!r} {' and '.join(map(repr, names))} never "
+                    f"{'plays' if len(names) == 1 else 'play'}: {len(candidates)} policies share its {number} "
+                    f"agent{'' if number == 1 else 's'}. Evaluate this mission apart, with each policy on its own: "
+                    "versus=False (on the command line, leave out --versus and proportions)."
+                )
+        return told
+
     def _strangers(self) -> list[str]:
         """Return what is wrong with the names of agents that were given a strategy of their own."""
         if any(one.is_open or not one.agents for one in self.found.values()):

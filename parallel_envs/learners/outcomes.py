@@ -17,8 +17,6 @@ import dataclasses
 import json
 import logging
 import shlex
-import shutil
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from parallel_envs.extras import is_installed
-from parallel_envs.files import is_file
 from parallel_envs.learners.display import duration
 from parallel_envs.learners.metric_lines import read_metrics
 from parallel_envs.learners.run_folder import BOARD, OUTCOME, BadRun, newest_checkpoint, settings_of, write_json
 from parallel_envs.multiagent.by_name import as_text
+from parallel_envs.shell_commands import as_argument, shell_command
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners
@@ -252,11 +250,11 @@ def commands_after(run: Run, settings: TrainSettings, steps: int) -> list[str]:
     """
     if newest_checkpoint(run.folder) is None:
         return []
-    folder = _as_argument(run.folder)
+    folder = as_argument(run.folder)
     mission = shlex.quote(as_text(settings.env, settings.env_kwargs))
     more = [] if steps < settings.total_steps else [f"total_steps={2 * settings.total_steps}"]
     return [
-        _command("parallel-envs", "parallel_envs", f"eval -m {mission} -p {folder} --episodes {_EPISODES}"),
+        shell_command("parallel-envs", "parallel_envs", f"eval -m {mission} -p {folder} --episodes {_EPISODES}"),
         _shown_by(run.folder),
         " ".join([run.resume_command(), *more]),
     ]
@@ -275,28 +273,11 @@ def commands_after_meta(run: Run, until: str) -> list[str]:
 def resume_command(folder: Path, modules: Sequence[str] = ()) -> str:
     """Return the command that goes on with a run whose environment needs these modules (or files) to be trusted."""
     trust = [f"--trust {shlex.quote(module)}" for module in modules]
-    return _command("parallel-envs", "parallel_envs", " ".join(["train --resume", _as_argument(folder), *trust]))
+    return shell_command("parallel-envs", "parallel_envs", " ".join(["train --resume", as_argument(folder), *trust]))
 
 
 def _shown_by(folder: Path) -> str:
     board = folder / BOARD
     if board.is_dir() and is_installed("tensorboard"):
-        return _command("tensorboard", "tensorboard.main", f"--logdir {_as_argument(board)}")
-    return _command("parallel-envs", "parallel_envs", f"report {_as_argument(folder)}")
-
-
-def _command(script: str, module: str, words: str) -> str:
-    """Return a command by the script of this Python's own environment: its name if a shell finds it by that, or the
-    path by which it was called now. Where there is neither, by `python -m`."""
-    found = shutil.which(script)
-    if found is not None and Path(found).parent == Path(sys.executable).parent:
-        return f"{script} {words}"
-    if Path(sys.argv[0]).name == script and is_file(sys.argv[0]):
-        return f"{shlex.quote(sys.argv[0])} {words}"
-    return f"{shlex.quote(sys.executable)} -m {module} {words}"
-
-
-def _as_argument(path: Path) -> str:
-    """Return a path as one word of a shell, which no command takes for an option."""
-    text = str(path)
-    return shlex.quote(f"./{text}" if text.startswith("-") else text)
+        return shell_command("tensorboard", "tensorboard.main", f"--logdir {as_argument(board)}")
+    return shell_command("parallel-envs", "parallel_envs", f"report {as_argument(folder)}")

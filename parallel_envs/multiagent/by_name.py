@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 
 from parallel_envs.choices import Turns
-from parallel_envs.env_files import FileFactory, absolute, is_env_file
+from parallel_envs.env_files import FileFactory, absolute, is_env_file, without_class
 from parallel_envs.env_ids import is_zoo_id, nearest_id, nearest_module, present_path, registered_kinds
 from parallel_envs.extras import advice_for, explained
 from parallel_envs.multiagent.loading import ZooFactory, is_module_path
@@ -45,6 +45,8 @@ def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: Turns
     if is_env_file(name):
         FileFactory.of(name)  # raises, before any worker is started, if there is no such file
         return FactoryByName(absolute(name), kwargs)
+    if problem := without_class(name):
+        raise ValueError(f"The environment {problem}")
     if re.fullmatch(r"[\w.]+:\w+", name):
         return FactoryByName(name, kwargs)
     if name in gymnasium.registry:

@@ -14,6 +14,7 @@ import dataclasses
 import importlib
 import inspect
 import json
+import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,6 +172,28 @@ def load_policy(spec: str | PolicySpec, agent: Any = None, *, trust: Iterable[st
     `trust`: see `PolicySpec.parse`.
     """
     return PolicySpec.parse(spec, trust).for_agent(agent, **known).make()
+
+
+def located(path: str) -> str:
+    """Return a path as an absolute one if something is there. Any other text is returned as it is."""
+    return str(Path(path).resolve()) if path and os.path.lexists(path) else path
+
+
+def with_absolute_paths(text: str) -> str:
+    """Return the text of a spec with absolute paths, to be read from any folder: a folder, or `class=` and `data=`.
+
+    A path with a comma cannot stand behind `class=` or `data=`, so a text that would get one is returned as it is.
+    """
+    if text in SHORT_NAMES or not text.strip():
+        return text
+    if any(is_file(Path(text) / name) for name in (FOLDER_FILE, *_OF_LEARNERS)):
+        return located(text)
+    if "=" not in text:
+        return text
+    how = {"class": with_absolute_paths, "data": located}
+    parts = [part.partition("=") for part in text.split(",")]
+    found = [(key, mark, how.get(key.strip(), str)(value.strip())) for key, mark, value in parts]
+    return text if any("," in value for *_, value in found) else ",".join("".join(part) for part in found)
 
 
 def _of_parts(text: str, trust: Iterable[str]) -> PolicySpec:

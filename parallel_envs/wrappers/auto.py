@@ -198,7 +198,7 @@ class PerAgentAutoWrapper(LocalWrapper):
             if self._within and name not in _KEEP_DEADLINES:
                 continue
             if seconds < least:
-                self._left_out[name] = f"a turn takes only {seconds * 1e6:.0f} us"
+                self._left_out[name] = f"a turn of {seconds * 1e6:.0f} us is too short for it"
             elif name == "process" and self._kept_here == self.policies.keys():
                 self._left_out[name] = "it would not see networks that are trained in place"
             else:
@@ -247,14 +247,18 @@ class PerAgentAutoWrapper(LocalWrapper):
             best = self._first
         if self._num_late > self._num_turns / 2 and "process" in self._trials:
             best = "process"
-        measured = ", ".join(
-            f"{name} {seconds * 1e6:.0f} us" for name, seconds in sorted(usual.items(), key=lambda one: one[1])
+        others = ", ".join(
+            f"{name} {seconds * 1e6:.0f} us"
+            for name, seconds in sorted(usual.items(), key=lambda one: one[1])
+            if name != best
         )
-        reasons = "".join(f"; not {name}: {reason}" for name, reason in self._left_out.items())
-        reasons += f"; threads were late in {self._num_late} turns" if self._num_late else ""
-        here = f", with {sorted(self._kept_here, key=str)} here, to be trained," if self._kept_here else ""
+        told = [f"{usual[best] * 1e6:.0f} us a turn"] if best in usual else []
+        told += [others] if others else []
+        told += [f"not {name}: {reason}" for name, reason in self._left_out.items()]
+        told += [f"threads were late in {self._num_late} turns"] if self._num_late else []
+        here = f", with {sorted(self._kept_here, key=str)} here, to be trained" if self._kept_here else ""
         self.chosen = best
-        self.why = f"{best}{here if best == 'process' else ''} of {measured} a turn{reasons}."
+        self.why = f"{best}{here if best == 'process' else ''} ({'; '.join(told)})."
         self._end_trials()
         if best != self._first and self._within:
             self._next = best  # between turns

@@ -23,6 +23,7 @@ from parallel_envs.cli.thresholds import Threshold
 from parallel_envs.evaluation import EvaluationResult
 from parallel_envs.evaluation import evaluate as play
 from parallel_envs.evaluation.trajectories import read_episode
+from parallel_envs.shell_commands import shell_command
 from tests.cli.agents import FUSE
 from tests.cli.test_tool import command, told
 
@@ -320,7 +321,8 @@ def test_ctrl_c_says_how_to_go_on_and_that_is_enough(jobs: str, tmp_path: Path) 
     assert begun.interrupted
     assert 0 < len(begun.episodes) < 40
     told_at_the_end = (
-        f"{len(begun.episodes)} of 40 episodes were played, which are kept. To play the rest: parallel-envs "
+        f"{len(begun.episodes)} of 40 episodes were played, which are kept. To play the rest: "
+        f"{shell_command('parallel-envs', 'parallel_envs', '')}"
     )
     (line,) = [line for line in said.splitlines() if line.startswith(told_at_the_end)]
     assert line.endswith(" --trust tests.cli.agents")
@@ -333,6 +335,35 @@ def test_ctrl_c_says_how_to_go_on_and_that_is_enough(jobs: str, tmp_path: Path) 
     assert told_by(one) == told_by(other)
     assert one.settings == other.settings
     assert one.options["jobs"] == jobs
+
+
+def test_policies_in_folders_are_found_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs" / "my cart").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "runs" / "my cart" / "policy.json").write_text('{"class": "tests.cli.agents:Left"}')
+    (tmp_path / "agents.py").write_text("")  # not a policy: a word that is no folder of one is kept as it is
+    monkeypatch.setattr("tests.cli.agents.Left.load", lambda self, folder: None, raising=False)
+    monkeypatch.chdir(tmp_path)
+    words = ("eval", *CART, "-p", "runs/my cart", "-p", "random", *TRUST)
+    assert command(*words, "-e", "2", "-o", "rest.json").exit_code == 0
+    assert command(*words, "-e", "3", "-o", "straight.json").exit_code == 0
+    monkeypatch.chdir(tmp_path / "other")
+    result = command("eval", "--resume", "../rest.json", "-e", "3", *TRUST)
+    assert result.exit_code == 0, result.output
+    rest, straight = (EvaluationResult.from_json(tmp_path / name) for name in ("rest.json", "straight.json"))
+    assert rest.episodes == straight.episodes
+    assert rest.settings == straight.settings
+    assert rest.options["policy"] == {"runs/my cart": str(tmp_path / "runs" / "my cart"), "random": "random"}
+
+
+def test_a_policy_of_the_file_that_is_unknown_is_told_in_a_line(begun: Path) -> None:
+    document = json.loads(begun.read_text(encoding="utf-8"))
+    document["options"]["policy"] = ["runs/gone"]
+    begun.write_text(json.dumps(document), encoding="utf-8")
+    result = command("eval", "--resume", str(begun), *TRUST)
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    assert "begun.json: The policy 'runs/gone' is unknown." in line
 
 
 @pytest.fixture

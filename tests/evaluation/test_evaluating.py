@@ -235,7 +235,7 @@ def test_each_agent_has_a_strategy_of_its_own(jobs: int, tmp_path: Path) -> None
     named = found.strategies["m"]
     assert (named["red"], named["blue"]) == ("process", "thread")
     assert named["green"] in ("sequential", "batch")
-    assert f"{named['green']} of " in found.why["m"]
+    assert f"{named['green']} (" in found.why["m"]
     read = EvaluationResult.from_json(tmp_path / "r.json")
     assert (read.strategies, read.why) == (found.strategies, found.why)
     table = " ".join(found.to_table().split())

@@ -221,3 +221,17 @@ def test_a_bound_for_a_mean_that_there_is_none_of_is_refused_before_anything_is_
     assert "have no common mean. Give one for each, such as CartPole-v1:mean=3." in told(refused)
     assert command(*words, "CartPole-v1:mean=1").exit_code == 0
     assert command(*words, "random:low=1").exit_code == 2
+
+
+def test_a_mission_with_too_few_agents_for_all_policies_is_told() -> None:
+    text = "In the mission 'CartPole-v1' 'noop' never plays: 2 policies share its 1 agent."
+    with pytest.warns(UserWarning, match=text) as caught:
+        evaluate(["CartPole-v1", TEAM], POLICIES, 1, max_steps=3)
+    assert len([one for one in caught if "never plays" in str(one.message)]) == 1
+    assert caught[0].filename == __file__
+    words = ("eval", "-m", "CartPole-v1", "-m", TEAM, "-p", "random", "-p", "noop", "-e", "1", "-s", "3")
+    shared = command(*words, "--versus")
+    assert shared.exit_code == 0, shared.output
+    (line,) = [line for line in shared.stderr.splitlines() if "never plays" in line]
+    assert line.startswith(text)
+    assert "never plays" not in command(*words).stderr

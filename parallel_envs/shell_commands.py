@@ -1,0 +1,29 @@
+"""Commands that are printed for the user to copy, in a form that a shell finds and takes apart as it should."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from parallel_envs.files import is_file
+
+__all__ = ["as_argument", "shell_command"]
+
+
+def shell_command(script: str, module: str, words: str) -> str:
+    """Return a command by the script of this Python's own environment: its name if a shell finds it by that, or the
+    path by which it was called now. Where there is neither, by `python -m`."""
+    found = shutil.which(script)
+    if found is not None and Path(found).parent == Path(sys.executable).parent:
+        return f"{script} {words}"
+    if Path(sys.argv[0]).name == script and is_file(sys.argv[0]):
+        return f"{shlex.quote(sys.argv[0])} {words}"
+    return f"{shlex.quote(sys.executable)} -m {module} {words}"
+
+
+def as_argument(path: Path) -> str:
+    """Return a path as one word of a shell, which no command takes for an option."""
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
