@@ -111,9 +111,9 @@ def test_turns_have_two_names() -> None:
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mission_names, "PACKAGES", ("elsewhere",))
-    with pytest.raises(BadEvaluation, match=r"is unknown\. Its package is not installed: pip install elsewhere\."):
-        missions_of("elsewhere.some_world_v0")
+    monkeypatch.setattr(mission_names, "PACKAGES", ("nobody_has_it",))
+    with pytest.raises(BadEvaluation, match=r"is unknown\. Its package is not installed: pip install nobody_has_it\."):
+        missions_of("nobody_has_it.some_world_v0")
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------
