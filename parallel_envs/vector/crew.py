@@ -27,7 +27,7 @@ from parallel_envs.engine import (
     picklable,
     unpicklable_part,
 )
-from parallel_envs.errors import RemoteTraceback, StepTimeout, WorkerStartError
+from parallel_envs.errors import StepTimeout, WorkerStartError
 from parallel_envs.vector.buffers import Plan
 from parallel_envs.vector.failures import env_error, step_timeout, worker_died, worker_error
 from parallel_envs.vector.identity import OwnedEnvs
@@ -291,7 +291,7 @@ def _unloadable(preload: Sequence[str], where: str, module: str, failure: Failur
         f"({failure.type_name}: {failure.message}).",
         name=module,
     )
-    error.__cause__ = failure.cause or RemoteTraceback(failure.traceback)
+    error.__cause__ = failure.origin()
     return error
 
 

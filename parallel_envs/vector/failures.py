@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from parallel_envs.engine import Death, Failure
-from parallel_envs.errors import EnvError, RemoteTraceback, StepTimeout, WorkerDied
+from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 
 _MOST_LINES = 20
 
@@ -24,7 +24,7 @@ def env_error(failures: Mapping[int, Failure], doing: str) -> EnvError:
     text = f"Env {env} raised {failure.type_name} during {doing}: {failure.message}"
     error = _retold(failure, text)
     error.env_ids = tuple(sorted(failures))
-    error.__cause__ = failure.cause or RemoteTraceback(failure.traceback)
+    error.__cause__ = failure.origin()
     for other, told in sorted(failures.items())[1:]:
         error.add_note(f"Env {other} raised {told.type_name}: {told.message}")
     return error
@@ -38,7 +38,7 @@ def worker_error(failure: Failure, worker: int, envs: Sequence[int], doing: str)
     )
     error = _retold(failure, text)
     error.env_ids = tuple(envs)
-    error.__cause__ = failure.cause or RemoteTraceback(failure.traceback)
+    error.__cause__ = failure.origin()
     return error
 
 
