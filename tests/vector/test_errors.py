@@ -203,7 +203,7 @@ class Resisting(Exception):
     """Has no attribute that can be read without code of its own."""
 
     @property
-    def args(self) -> Any:
+    def args(self) -> Any:  # type: ignore[override]
         raise ValueError("no args")
 
     def __getattr__(self, name: str) -> Any:
