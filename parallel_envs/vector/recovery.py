@@ -129,7 +129,7 @@ class Recovery:
             envs |= set(crew.slices[worker])
             self.replace_worker(worker, worker_error(failure, worker, asked, doing), timeout)
         for env, failure in crew.failures(ticket).items():
-            fault, worker = env_error({env: failure}, doing), crew.owner[env]
+            fault, worker = env_error({env: failure}, crew.raised_during([env], doing)), crew.owner[env]
             if crew.needs_replacing(worker):  # its envs could not be made anew before
                 envs |= set(crew.slices[worker])
                 self.replace_worker(worker, fault, timeout)

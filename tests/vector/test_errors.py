@@ -280,6 +280,22 @@ def test_a_request_that_no_env_has_seen_is_the_fault_of_none(make_process: Make)
     assert envs.step(np.zeros(4, int))[1].tolist() == [1.0] * 4
 
 
+def test_a_result_that_cannot_be_unpickled_here_is_told_of_its_env(make_process: Make) -> None:
+    envs = make_process([CountingEnv] * 4, num_workers=2)
+    envs.reset(seed=0)
+    told = r"^What env 1 returned from the apply of 'unloadable' could not be unpickled here: LookupError: not in this"
+
+    def unloadable(env: Any) -> Any:
+        return Unloadable()
+
+    with pytest.raises(EnvError, match=told) as caught:
+        envs.apply(unloadable, env_ids=[3, 1])
+    assert caught.value.env_ids == (1,)
+    assert isinstance(caught.value, LookupError)
+    assert envs.apply(lambda env: 5) == [5] * 4
+    assert envs.step(np.zeros(4, int))[1].tolist() == [1.0] * 4
+
+
 class WordyEnv(CountingEnv):
     def __init__(self) -> None:
         super().__init__(100)
