@@ -272,7 +272,7 @@ _NAMES_IN_THE_WAY = frozenset(
         "__dict__",
     }
     | {"__cause__", "__context__", "__suppress_context__", "__traceback__", "__notes__", "with_traceback", "add_note"}
-    | {"type_name", "remote_message"}
+    | {"args", "type_name", "remote_message"}
 )
 _IS_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class is not one of the interpreter's own
 

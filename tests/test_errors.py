@@ -298,6 +298,18 @@ class Causeless(Exception):
         raise RuntimeError("there is none")
 
 
+class Argless(Exception):
+    """Would run code of its own when its text is asked for."""
+
+    @property
+    def args(self) -> Any:
+        raise RuntimeError("there are none")
+
+    @args.setter
+    def args(self, args: Any) -> None:
+        raise RuntimeError("there are none")
+
+
 class Undecodable(UnicodeDecodeError):
     pass
 
@@ -362,6 +374,7 @@ PLAIN: list[Callable[[], BaseException]] = [
     partial(Slotted, "slots"),
     Guarded,
     Causeless,
+    Argless,
     partial(Undecodable, "utf-8", b"x", 0, 1, "why"),
     partial(Bracketed, "several", [ValueError(1)]),
     partial(Vital, "not an Exception"),

@@ -18,6 +18,7 @@ import numpy as np
 
 from parallel_envs.engine.forks import is_worker
 from parallel_envs.engine.interrupts import let_ctrl_c_through
+from parallel_envs.errors import RemoteTraceback
 
 BELL = struct.Struct("<IIQ")
 """Hosted object, argument, request number."""
@@ -66,6 +67,10 @@ class Failure:
 
     def __reduce__(self) -> tuple[type[Failure], tuple[Any, ...]]:
         return Failure, (self.type_name, self.message, self.traceback, None, self.attributes)
+
+    def origin(self) -> BaseException:
+        """The exception itself, or its traceback where it stayed behind. None of the exception's own code runs."""
+        return RemoteTraceback(self.traceback) if self.cause is None else self.cause
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from parallel_envs.evaluation.records import Failure
 from parallel_envs.evaluation.settings import PlaySettings
 from parallel_envs.policies import EachAgent
 from parallel_envs.wrappers import PolicyPool, Rules, WrappedMultiAgentPolicy
+from parallel_envs.wrappers.process import REVIVE_ADVICE
 
 Agent = Any
 Named = dict[Agent, Any]
@@ -159,7 +160,7 @@ def _failure_in_wrapper(error: PolicyError, step: int) -> Failure:
     return Failure(
         kind="policy",
         error_type=error.type_name,
-        message=error.remote_message,
-        traceback=told.traceback,
+        message=error.remote_message.replace(REVIVE_ADVICE, ""),  # who evaluates has no wrapper to call
+        traceback=told.traceback.replace(REVIVE_ADVICE, ""),
         where=where,
     )

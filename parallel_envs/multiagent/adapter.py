@@ -25,12 +25,23 @@ class Adapter(gymnasium.Env[Any, Any]):
         self._takes_turns = bool(getattr(env, "takes_turns", False))
         self._num_steps = 0
         self._lived: set[Agent] = set()
+        self._waits = False
+        """Whether nobody plays until the next reset, since an episode was lost and nothing resets by itself."""
 
     @property
     def unwrapped(self) -> Any:
         return self.env.unwrapped
 
+    def wait_after_loss(self) -> None:
+        """An episode was lost: nobody is there until the next reset, as after an episode that ended.
+
+        The new env has been reset already, so that it has an observation to show. It is not stepped.
+        """
+        self._waits = True
+
     def get_wrapper_attr(self, name: str) -> Any:
+        if self._waits and name == "agents":
+            return []
         return getattr(_holder(self.env, name), name)
 
     def has_wrapper_attr(self, name: str) -> bool:
@@ -49,7 +60,7 @@ class Adapter(gymnasium.Env[Any, Any]):
         self.env.close()
 
     def _reset_env(self, seed: int | None, options: Info | None) -> tuple[dict[Agent, Any], dict[Agent, Any]]:
-        self._num_steps = 0
+        self._num_steps, self._waits = 0, False
         given = {"seed": seed, "options": options}
         told = self.env.reset(**{key: value for key, value in given.items() if value is not None})
         self._check_kinds(told, ("observations", "infos"))

@@ -45,8 +45,9 @@ class AgentRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
       one; all rows are alive again.
     - `"Disabled"`: That step returns the last observations. Steps from then on return zeros for these rows, which are
       not alive, until `reset(options={"reset_mask": mask})` resets the environments of which the mask marks all agents
-      that are alive. Rows of agents that wait may be marked, and nothing happens to them. A mask that marks an agent
-      while others of its environment play on, and are not marked, raises ValueError.
+      that are alive. An environment that was restarted after a failure waits for that reset too. Rows of agents
+      that wait may be marked, and nothing happens to them. A mask that marks an agent while others of its
+      environment play on, and are not marked, raises ValueError.
 
     `reset(seed=)` takes an int, from which environment `i` has the seed `seed + i` (as the manager's), or a list with
     one seed a row: an environment has the first seed of its rows that is not None, so `[7, 8, 9, 10]` gives two

@@ -64,6 +64,10 @@ class JointEnv(Adapter):
         return self._joint(), self._joint_info(infos)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+        if self._waits:
+            self._show({})
+            self._is_full, self._flags[:], self._rewards[:] = False, 0, 0.0
+            return self._joint(), 0.0, True, False, {}
         (observations, rewards, terminations, truncations, infos), usual = self._step_env(self._own_actions(action))
         if usual and self.env.agents == self._everyone:
             self._put_everyone(observations)

@@ -33,6 +33,8 @@ class OpenJointEnv(Adapter):
         return self._joint(observations, {}, {}, {}, infos), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+        if self._waits:
+            return ({}, {}, {}, {}, {}, (), {}), 0.0, True, False, {}
         actions = {agent: action[agent] for agent in self.env.agents if agent in action}
         results, _ = self._step_env(actions)
         _, _, terminations, truncations, _ = results

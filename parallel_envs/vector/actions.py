@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.spaces import Dict, Space, Tuple
 
 from parallel_envs.vector.buffers import ACTION_DTYPES, Buffers
+from parallel_envs.vector.failures import env_names
 from parallel_envs.vector.layout import Leaf
 
 _CODE_OF = {dtype: code for code, dtype in enumerate(ACTION_DTYPES)}
@@ -42,7 +43,10 @@ class ActionWriter:
             view[...] = actions  # as last time: nothing to find out
             return code, None
         count = self._num_envs if envs is None else len(envs)
-        part = _part_of_each if self._one_by_one(actions) else _part
+        part = _part
+        if self._one_by_one(actions):
+            _check_count(actions, range(count) if envs is None else envs)
+            part = _part_of_each
         checked = [_checked(leaf, part(leaf, actions), count) for leaf in self._leaves]
         codes = [
             self._write_leaf(position, values, envs)
@@ -59,10 +63,13 @@ class ActionWriter:
         """Return whether `actions` is a list with one action for each env of a Dict or Tuple space.
 
         The types alone say so, never the lengths: a list of dicts for a Dict space, a list of tuples for a Tuple space.
-        So a list of arrays for a Tuple space is its batched form, and a tuple of tuples is so too.
+        So a list of arrays for a Tuple space is its batched form, and a tuple of tuples is so too. One dict in a list
+        for a Dict space is enough, as its batched form is no list: what else is in the list is refused by its number.
         """
         kind = self._single_type
-        return kind is not None and type(actions) is list and all(isinstance(action, kind) for action in actions)
+        if kind is None or type(actions) is not list:
+            return False
+        return not actions or (any if kind is dict else all)(isinstance(action, kind) for action in actions)
 
     def _write_leaf(self, position: int, values: Any, envs: Sequence[int] | None) -> int:
         code = _CODE_OF[values.dtype]
@@ -83,6 +90,15 @@ def _part(leaf: Leaf, actions: Any) -> Any:
         raise ValueError(
             f"The actions have no part{leaf.name}, which the action space asks for: {_shown(actions)}."
         ) from error
+
+
+def _check_count(actions: Sequence[Any], envs: Sequence[int]) -> None:
+    """Raise if there is not one action for each of these envs."""
+    if len(actions) != len(envs):
+        were = "1 action was" if len(actions) == 1 else f"{len(actions)} actions were"
+        raise ValueError(
+            f"{were} given for {len(envs)} environments ({env_names(envs)}): {_shown(actions)}. Give one for each."
+        )
 
 
 def _part_of_each(leaf: Leaf, actions: Sequence[Any]) -> list[Any]:

@@ -27,7 +27,7 @@ from parallel_envs.engine import (
     picklable,
     unpicklable_part,
 )
-from parallel_envs.errors import RemoteTraceback, StepTimeout, WorkerStartError
+from parallel_envs.errors import StepTimeout, WorkerStartError
 from parallel_envs.vector.buffers import Plan
 from parallel_envs.vector.failures import env_error, step_timeout, worker_died, worker_error
 from parallel_envs.vector.identity import OwnedEnvs
@@ -86,6 +86,8 @@ class Crew:
         self._owned = None if self._in_process else OwnedEnvs()
         self._attachment: Attachment | None = None
         self._unmade: set[int] = set()
+        self._missing: set[int] = set()
+        """The envs that could not be made anew, in workers that are well."""
         self.key = self.pool.new_key()
 
     def holders(self, envs: Iterable[int]) -> list[tuple[int, range]]:
@@ -154,6 +156,7 @@ class Crew:
         if self._attachment is not None:
             self.attach(self._attachment, (worker,))
         self._unmade.discard(worker)
+        self._missing.difference_update(self.slices[worker])
 
     def give_up(self, worker: int) -> None:
         """The mending of a worker was cut short. What there is of it is of no use: it ends, where it can be ended."""
@@ -167,8 +170,10 @@ class Crew:
 
     def rebuild(self, env: int) -> None:
         """Make one env anew, in the worker that holds it."""
+        self._missing.add(env)
         rebuilt = self.pool.send({self.owner[env]: Call(self.key, "rebuild", (env,))}, label=env)
         self._await(rebuilt, _CONSTRUCTION, self._start_timeout)
+        self._missing.discard(env)
 
     def revive(self, requests: Sequence[ResetRequest], timeout: float | None) -> dict[int, Failure]:
         """Reset new envs within `timeout` seconds, so that their next step tells that an episode was lost."""
@@ -246,9 +251,14 @@ class Crew:
         for worker, (asked, failure) in self.worker_failures(ticket).items():
             raise worker_error(failure, worker, asked, doing)
         if failures := self.failures(ticket):
-            raise env_error(failures, doing)
+            raise env_error(failures, self.raised_during(failures, doing))
         for worker, death in deaths.items():  # of workers that have been replaced since
             raise worker_died(death, self.slices[worker], doing)
+
+    def raised_during(self, envs: Iterable[int], doing: str) -> str:
+        """What the first of these envs was at when it raised: `doing`, unless it could not be made anew before that."""
+        env = min(envs)
+        return _REMAKING if env in self._missing or self.owner[env] in self._unmade else doing
 
     def still_broken(self, ticket: Ticket) -> bool:
         """Whether a ticket reports a fault that nobody has mended since."""
@@ -270,6 +280,7 @@ def _reports_death(ticket: Ticket) -> bool:
 
 
 _CONSTRUCTION = "its construction"
+_REMAKING = f"{_CONSTRUCTION}, while it was made anew (envs.restart(env_ids) tries again)"
 _LEAST_START_SECONDS = 5.0
 _MOST_STACKS = 4  # a message is to be read
 
@@ -291,7 +302,7 @@ def _unloadable(preload: Sequence[str], where: str, module: str, failure: Failur
         f"({failure.type_name}: {failure.message}).",
         name=module,
     )
-    error.__cause__ = failure.cause or RemoteTraceback(failure.traceback)
+    error.__cause__ = failure.origin()
     return error
 
 

@@ -6,11 +6,12 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from parallel_envs.engine import Death, Failure
-from parallel_envs.errors import EnvError, RemoteTraceback, StepTimeout, WorkerDied
+from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 
 _MOST_LINES = 20
 
-RESTART_ADVICE = " Call restart(env_ids) to replace it; on_failure='restart' does so by itself."
+RESTART_ADVICE = " Call envs.restart(env_ids) to replace it; on_failure='restart' does so by itself."
+RESTARTS_LATER_ADVICE = " Call envs.restart(env_ids) to replace it, or go on: the next step or reset does so by itself."
 LATE_ROWS_ADVICE = " After restart(env_ids), step_wait() or reset_wait() waits for them and brings all rows."
 WAIT_ADVICE = (
     " Nothing is lost: wait again (reset_wait, step_wait, call_wait or recv), call restart(env_ids) and then wait, or "
@@ -24,10 +25,25 @@ def env_error(failures: Mapping[int, Failure], doing: str) -> EnvError:
     text = f"Env {env} raised {failure.type_name} during {doing}: {failure.message}"
     error = _retold(failure, text)
     error.env_ids = tuple(sorted(failures))
-    error.__cause__ = failure.cause or RemoteTraceback(failure.traceback)
+    error.__cause__ = failure.origin()
     for other, told in sorted(failures.items())[1:]:
         error.add_note(f"Env {other} raised {told.type_name}: {told.message}")
     return error
+
+
+def unreadable_result(env: int, error: Exception, doing: str) -> EnvError:
+    """The error of an env whose result came, but could not be unpickled."""
+    failure = Failure.of(error)
+    told = EnvError.retold(
+        f"What env {env} returned from the {doing} could not be unpickled here: {failure.type_name}: "
+        f"{failure.message}. Return what can be pickled and unpickled, such as numbers, text, lists, dicts and arrays.",
+        type_name=failure.type_name,
+        remote_message=failure.message,
+    )
+    assert isinstance(told, EnvError)
+    told.env_ids = (env,)
+    told.__cause__ = failure.origin()
+    return told
 
 
 def worker_error(failure: Failure, worker: int, envs: Sequence[int], doing: str) -> EnvError:
@@ -38,7 +54,7 @@ def worker_error(failure: Failure, worker: int, envs: Sequence[int], doing: str)
     )
     error = _retold(failure, text)
     error.env_ids = tuple(envs)
-    error.__cause__ = failure.cause or RemoteTraceback(failure.traceback)
+    error.__cause__ = failure.origin()
     return error
 
 

@@ -30,12 +30,13 @@ from parallel_envs.engine import (
     settle,
     unpicklable_part,
 )
+from parallel_envs.errors import EnvError
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords, unknown_keyword
 from parallel_envs.tasks import KEEP, TaskSource, TaskWay
 from parallel_envs.threads import NOT_HELD, CallGuard, one_thread
 from parallel_envs.vector import arguments
-from parallel_envs.vector.failures import WAIT_ADVICE, env_error, env_names
+from parallel_envs.vector.failures import WAIT_ADVICE, env_error, env_names, unreadable_result
 from parallel_envs.vector.fleet import EnvFleet
 from parallel_envs.vector.flights import Flight, Flights
 from parallel_envs.vector.infos import Info
@@ -728,7 +729,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """The results of the call that was begun. After a `StepTimeout` it may be called again."""
         doing = self._calling
         (ticket,) = self._finish(State.CALL, doing, timeout)
-        results = {env: unpacked(value) for reply in ticket.replies.values() for env, value in reply.value.items()}
+        results = _unpacked_results(ticket, doing)
         _raise_failures({env: value for env, value in results.items() if isinstance(value, Failure)}, doing)
         return tuple(results[env] for env in self._call_envs)
 
@@ -975,6 +976,21 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def _has_answers_to_come(self) -> bool:
         """Whether a request has failed while some envs are still at work on it."""
         return self._pending.failed and self._pending.ticket is not None and not self._pending.ticket.done
+
+
+def _unpacked_results(ticket: Ticket, doing: str) -> dict[int, Any]:
+    """What envs returned, by env. Raises `EnvError` for what cannot be unpickled, unless an env has raised itself."""
+    results: dict[int, Any] = {}
+    errors: dict[int, EnvError] = {}
+    for env, value in (item for reply in ticket.replies.values() for item in reply.value.items()):
+        try:
+            results[env] = unpacked(value)
+        except Exception as error:  # noqa: BLE001  # it runs code of the user's classes
+            errors[env] = unreadable_result(env, error, doing)
+    if errors:
+        _raise_failures({env: value for env, value in results.items() if isinstance(value, Failure)}, doing)
+        raise errors[min(errors)]
+    return results
 
 
 def _raise_failures(failures: Mapping[int, Failure], doing: str) -> None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from parallel_envs.engine import Ticket
+from parallel_envs.engine import Failure, Ticket
 from parallel_envs.engine.completions import undisturbed
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied, WorkerStartError
 from parallel_envs.seeding import SeedTree
@@ -130,7 +129,7 @@ class Recovery:
             envs |= set(crew.slices[worker])
             self.replace_worker(worker, worker_error(failure, worker, asked, doing), timeout)
         for env, failure in crew.failures(ticket).items():
-            fault, worker = env_error({env: failure}, doing), crew.owner[env]
+            fault, worker = env_error({env: failure}, crew.raised_during([env], doing)), crew.owner[env]
             if crew.needs_replacing(worker):  # its envs could not be made anew before
                 envs |= set(crew.slices[worker])
                 self.replace_worker(worker, fault, timeout)
@@ -214,4 +213,4 @@ def _told(fault: Fault) -> str:
     """A fault as text, with the env's own traceback. A record of the log may outlive the env, so it holds text only."""
     if not isinstance(fault, EnvError) or fault.__cause__ is None:
         return str(fault)
-    return f"{fault}\n{''.join(traceback.format_exception(fault.__cause__)).strip()}"
+    return f"{fault}\n{Failure.of(fault.__cause__).traceback.strip()}"

@@ -10,7 +10,14 @@ from collections.abc import Callable, Sequence
 
 from parallel_envs.engine import Death, Ticket
 from parallel_envs.vector.crew import Crew
-from parallel_envs.vector.failures import LATE_ROWS_ADVICE, RESTART_ADVICE, WAIT_ADVICE, env_names, worker_died
+from parallel_envs.vector.failures import (
+    LATE_ROWS_ADVICE,
+    RESTART_ADVICE,
+    RESTARTS_LATER_ADVICE,
+    WAIT_ADVICE,
+    env_names,
+    worker_died,
+)
 from parallel_envs.vector.recovery import Recovery
 
 AskAgain = Callable[[Sequence[int]], Ticket]
@@ -22,6 +29,7 @@ class Settler:
 
     def __init__(self, crew: Crew, recovery: Recovery, *, restarts: bool) -> None:
         self._crew, self._recovery, self._restarts = crew, recovery, restarts
+        self._advice = RESTARTS_LATER_ADVICE if restarts else RESTART_ADVICE
         self._raised: tuple[int, set[int]] = (0, set())
         """The number of a ticket, and its dead workers that an exception has named already."""
 
@@ -53,7 +61,7 @@ class Settler:
         while len(deaths := self._new_deaths(ticket)) > num_known:
             num_known = len(deaths)
             self._crew.pool.pump(0.0)  # several workers may have died at the same time
-        advice = RESTART_ADVICE
+        advice = self._advice
         if ticket.waiting:
             advice += f" Still at work: {env_names(self._crew.late_envs(ticket))}."
             advice += LATE_ROWS_ADVICE if ask_again is not None else ""
@@ -91,7 +99,7 @@ class Settler:
         if ask_again is not None and (self._restarts or self._replaced(ticket)):
             return self._recovery.mend(ticket, doing, timeout, ask_again)
         self._raise_new_death(ticket, doing, ask_again)
-        self._crew.check(ticket, doing, advice=RESTART_ADVICE)
+        self._crew.check(ticket, doing, advice=self._advice)
         return [ticket]
 
     def _replaced(self, ticket: Ticket) -> bool:

@@ -233,6 +233,10 @@ class Stepper:
         self._pending[local] = _AUTORESET if self.mode is AutoresetMode.NEXT_STEP else _NOTHING
         if self.mode is AutoresetMode.SAME_STEP:
             info = {"final_info": self._ids(*before), "final_obs": snapshot(observation), **info}
+        elif self.mode is AutoresetMode.DISABLED and (
+            wait := getattr(type(self._envs[local]), "wait_after_loss", None)
+        ):
+            wait(self._envs[local])  # an env of agents: those that ended do not act before they are reset
         number = self._deliver(env, observation, {**info, RESTARTED: True}, which_set)
         pack_row(self._rows, env * ROW.itemsize, 0.0, number, False, True)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from parallel_envs.engine import Failure
-from parallel_envs.errors import PolicyError, RemoteTraceback
+from parallel_envs.errors import PolicyError
 from parallel_envs.wrappers.rows import Mask
 from parallel_envs.wrappers.seats import Seat
 
@@ -126,7 +126,7 @@ def policy_error(failures: Mapping[Agent, Failure], actions: dict[Agent, Any]) -
     error = kind(text, type_name=failure.type_name, remote_message=failure.message)
     assert isinstance(error, PolicyError)
     error.agents, error.actions = tuple(failures), actions
-    error.__cause__ = failure.cause or RemoteTraceback(failure.traceback)
+    error.__cause__ = failure.origin()
     for other, told_of in others:
         error.add_note(f"The policy of {other!r} raised {told_of.type_name}: {told_of.message}")
     return error

@@ -361,6 +361,10 @@ def _kept(weights: Any) -> Any:
         return weights
 
 
+REVIVE_ADVICE = "; call revive() to start it anew"
+"""In the failure of a worker that has died. It is of no use to a caller who has no wrapper."""
+
+
 def _failure_in(reply: Reply) -> Failure | None:
     return reply.failure if reply.death is None else _of_death(reply.death)
 
@@ -370,7 +374,5 @@ def _of_death(death: Any) -> Failure:
         f"was killed by signal {-death.exitcode}" if (death.exitcode or 0) < 0 else f"exited with code {death.exitcode}"
     )
     last = "".join(f"\n  {line}" for line in death.last_output)
-    text = f"its worker (pid {death.pid}) {how}; call revive() to start it anew" + (
-        f". Its last output:{last}" if last else ""
-    )
+    text = f"its worker (pid {death.pid}) {how}{REVIVE_ADVICE}" + (f". Its last output:{last}" if last else "")
     return Failure("WorkerDied", text, text)

@@ -79,6 +79,14 @@ def test_a_policy_that_fails_fails_all_its_episodes(how: str, jobs: int, kind: s
     assert [record.attempts for record in found.episodes] == [2, 2]
 
 
+def test_a_policy_that_ends_its_own_process_is_told_without_advice_for_wrappers() -> None:
+    spec = PolicySpec("tests.evaluation.stages:Failing", kwargs={"how": "exit", "at": 4})
+    (record,) = evaluate(Course, {"bad": spec}, 1, jobs=2, strategy="process").episodes
+    assert record.failure is not None
+    assert "exited with code" in record.failure.message
+    assert "revive" not in record.failure.message + record.failure.traceback
+
+
 class Poisonous(Course):
     """What goes wrong once in a process goes wrong in it for ever."""
 

@@ -280,6 +280,15 @@ def test_a_death_while_idle_is_told_by_whatever_is_asked_next(make: Make, tmp_pa
         asks[asked]()
 
 
+def test_a_death_in_a_call_advises_what_is_left_to_do(make: Make) -> None:
+    for on_failure, is_known in (("raise", True), ("restart", False)):
+        envs = make([ScriptedEnv], on_failure=on_failure)
+        with pytest.raises(WorkerDied, match=r"Call envs\.restart\(env_ids\) to replace it") as caught:
+            envs.apply(lambda env: os._exit(1))
+        assert ("on_failure='restart'" in str(caught.value)) is is_known
+        assert ("the next step or reset does so by itself" in str(caught.value)) is not is_known
+
+
 def test_the_living_answer_while_a_dead_worker_waits_to_be_replaced(make: Make, tmp_path: Path) -> None:
     envs = make(neighbours(Fault.OS_EXIT, Moment.STEP, tmp_path))
     reset(envs)

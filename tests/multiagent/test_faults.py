@@ -157,8 +157,34 @@ def test_without_autoreset_a_lost_environment_waits_for_its_reset(
     *_, truncations, _ = envs.step(noop(envs))
     assert truncations["a"].tolist() == [False, True]
     assert envs.alive["a"].tolist() == [True, False]
+    for _ in range(2):
+        observations, rewards, terminations, truncations, infos = envs.step(noop(envs))
+        assert not observations["a"][1].any()
+        assert rewards["a"][1] == 0.0
+        assert not terminations["a"][1]
+        assert not truncations["a"][1]
+        assert "_final_obs" not in infos["a"]
+        assert envs.alive["a"].tolist() == envs.present["a"].tolist() == [True, False]
+        assert envs.agents(1) == []
     envs.reset(env_ids=1, seed=3)
     assert envs.alive["a"].tolist() == [True, True]
+    assert envs.agents(1) == ["a", "b"]
+    observations, *_ = envs.step(noop(envs))
+    assert observations["a"][1].any()
+
+
+def test_without_autoreset_rows_of_a_lost_environment_wait_for_their_reset(make: Make, tmp_path: Path) -> None:
+    both = neighbours(Fault.SIGKILL, Moment.STEP, tmp_path)
+    rows = make(both, on_failure="restart").as_vector_env(autoreset_mode="Disabled")
+    rows.reset(seed=0)
+    assert rows.step(np.zeros(4, int))[3].tolist() == [False, False, True, True]
+    observations, rewards, _, truncations, infos = rows.step(np.zeros(4, int))
+    assert not observations[2:].any()
+    assert rewards[2:].tolist() == [0.0, 0.0]
+    assert not truncations.any()
+    assert infos["alive"].tolist() == [True, True, False, False]
+    infos = rows.reset(options={"reset_mask": np.array([False, False, True, True])})[1]
+    assert infos["alive"].all()
 
 
 def test_agents_whom_the_new_episode_does_not_have_are_truncated(make: Make, tmp_path: Path) -> None:

@@ -172,6 +172,12 @@ def test_an_action_in_a_list_that_lacks_a_part_is_named(make: Make) -> None:
     envs.reset(seed=0)
     with pytest.raises(ValueError, match=r"^Action 1 has no part\['b'\], .*: \{'a': 1\}"):
         envs.step([{"a": 1, "b": 1}, {"a": 1}])
-    with pytest.raises(ValueError, match=r"\(1,\) were given for 2 env"):
+    with pytest.raises(ValueError, match=r"^Action 1 has no part\['a'\], .*: None"):
+        envs.step([{"a": 1, "b": 1}, None])
+    with pytest.raises(ValueError, match=r"^1 action was given for 2 environments \(envs 0, 1\): .* one for each"):
         envs.step([{"a": 1, "b": 1}])
+    with pytest.raises(ValueError, match=r"^0 actions were given for 2 env"):
+        envs.step([])
+    with pytest.raises(ValueError, match=r"^2 actions were given for 1 environments \(env 1\): "):
+        envs.send([{"a": 1, "b": 1}] * 2, env_ids=[1])
     assert envs.call("kept") == ([], [])

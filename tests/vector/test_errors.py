@@ -199,6 +199,64 @@ def test_only_the_env_whose_error_has_no_text_is_restarted(make: Make) -> None:
     assert infos["worker_restarted"].tolist() == [False, False, True, False]
 
 
+class Resisting(Exception):
+    """Has no attribute that can be read without code of its own."""
+
+    @property
+    def args(self) -> Any:  # type: ignore[override]
+        raise ValueError("no args")
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def __bool__(self) -> bool:
+        raise ValueError("neither true nor false")
+
+
+class Empty(Exception):
+    """Counts as false."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+class ResistingEnv(CountingEnv):
+    """Raises this error at action 1."""
+
+    def __init__(self, error: type[Exception] = Resisting) -> None:
+        super().__init__(100)
+        self.error = error
+
+    def step(self, action: Any) -> Any:
+        if action == 1:
+            raise self.error
+        return super().step(action)
+
+
+def test_an_error_whose_attributes_raise_is_its_envs(make: Make) -> None:
+    envs = make([ResistingEnv] * 2, num_workers=1)
+    envs.reset(seed=0)
+    with pytest.raises(EnvError, match=r"^Env 1 raised \S*Resisting during step 1") as caught:
+        envs.step(np.array([0, 1]))
+    assert caught.value.__cause__ is not None
+
+
+def test_only_the_env_whose_errors_attributes_raise_is_restarted(make: Make) -> None:
+    envs = make([ResistingEnv] * 2, num_workers=1, on_failure="restart")
+    envs.reset(seed=0)
+    infos = envs.step(np.array([0, 1]))[4]
+    assert infos["worker_restarted"].tolist() == [False, True]
+    assert envs.num_restarts == 1
+
+
+def test_the_cause_of_an_error_is_the_envs_own_where_it_counts_as_false(make: Make) -> None:
+    envs = make([partial(ResistingEnv, Empty)], backend="thread")
+    envs.reset(seed=0)
+    with pytest.raises(EnvError) as caught:
+        envs.step(np.ones(1, int))
+    assert type(caught.value.__cause__) is Empty
+
+
 class Unloadable:
     """Can be pickled, but not unpickled."""
 
@@ -219,6 +277,22 @@ def test_a_request_that_no_env_has_seen_is_the_fault_of_none(make_process: Make)
     assert caught.value.env_ids == (0, 1)
     with pytest.raises(LookupError, match=r"^Env 1 raised LookupError during reset"):
         envs.reset(options={"x": Unloadable()}, env_ids=[1])
+    assert envs.step(np.zeros(4, int))[1].tolist() == [1.0] * 4
+
+
+def test_a_result_that_cannot_be_unpickled_here_is_told_of_its_env(make_process: Make) -> None:
+    envs = make_process([CountingEnv] * 4, num_workers=2)
+    envs.reset(seed=0)
+    told = r"^What env 1 returned from the apply of 'unloadable' could not be unpickled here: LookupError: not in this"
+
+    def unloadable(env: Any) -> Any:
+        return Unloadable()
+
+    with pytest.raises(EnvError, match=told) as caught:
+        envs.apply(unloadable, env_ids=[3, 1])
+    assert caught.value.env_ids == (1,)
+    assert isinstance(caught.value, LookupError)
+    assert envs.apply(lambda env: 5) == [5] * 4
     assert envs.step(np.zeros(4, int))[1].tolist() == [1.0] * 4
 
 

@@ -62,7 +62,7 @@ class UpdateFailed(RemoteError):
         error = cls.named(first.type_name)(text, type_name=first.type_name, remote_message=first.message)
         assert isinstance(error, UpdateFailed)
         error.agents = tuple(failures)
-        error.__cause__ = first.cause or RemoteTraceback(first.traceback)
+        error.__cause__ = first.origin()
         return error
 
 
