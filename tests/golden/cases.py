@@ -281,10 +281,11 @@ for algorithm in META_POLICIES:
 @golden("evaluation", [{"jobs": 0}, {"jobs": 2}])
 def _evaluation(**way: Any) -> Any:
     policies = {"upright": upright, "random": "random"}
-    result = evaluate(["CartPole-v1", "mpe2.simple_spread_v3?max_cycles=6"], policies, episodes=3, seed=7, **way)
+    alone = evaluate("CartPole-v1", policies, episodes=3, seed=7, versus=False, **way)
+    together = evaluate("mpe2.simple_spread_v3?max_cycles=6", policies, episodes=3, seed=7, **way)
     return [
         [one.mission, one.episode, one.seed, one.length, dict(one.returns), dict(one.assignment), one.score]
-        for one in result.episodes
+        for one in [*alone.episodes, *together.episodes]
     ]
 
 
