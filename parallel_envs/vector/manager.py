@@ -151,9 +151,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             workers are forked from, rather than in each worker: by forkserver in its own process (with the environment
             variables that it was started with), with `context="fork"` in this one. With `"spawn"` each worker imports
             them; backends `"thread"` and `"serial"` import them here. One that cannot be imported is an ImportError.
-            Eight workers that import torch 2.13 and `gymnasium.wrappers` took 9.4 s of processor time and 1.15 GB (the
-            sum of their PSS), with `preload=("torch", "gymnasium.wrappers")` 1.3 s and 0.19 GB. On two cores that were
-            busy with other work, the manager was made in 39 s and 7 s, and the next one of the kind in 37 s and 1.1 s.
+            Eight workers that import torch 2.13 and `gymnasium.wrappers` took 4.2 s and 1.18 GB (the sum of their PSS)
+            on two quiet cores, with `preload=("torch", "gymnasium.wrappers")` 1.1 s and 0.20 GB, and the next manager
+            of the kind 0.15 s.
 
     Attributes:
         env_fns: One callable for each environment; with an id, those that call `gymnasium.make`.
