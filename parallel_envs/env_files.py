@@ -24,10 +24,8 @@ import importlib
 import importlib.util
 import re
 import sys
-import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -62,7 +60,7 @@ def file_of(name: str) -> Path:
 
 
 def without_class(name: str) -> str:
-    """Return what is wrong with a text that is the path of a Python file alone; empty if it is not, or is no file.
+    """Return an error text for the path of a Python file without `:Class`; "" for any other text.
 
     The classes at the top of the file are named. They are read from its text: nothing in it is run.
     """
@@ -141,7 +139,7 @@ def _imported(path: Path, name: str) -> ModuleType:
         raise ImportError(f"The file {path} raised {type(error).__name__} when it was imported: {error}") from error
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds the file of a module that is named as `_imported` names it."""
 
     def find_spec(
@@ -216,6 +214,8 @@ def _origin(name: str) -> Path | None:
 
 def _is_installed(path: Path) -> bool:
     """Return whether a file is Python's own or lies among the installed packages."""
+    import sysconfig  # late: only needed where two folders have modules of one name
+
     places = {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     return any(path.is_relative_to(Path(place).resolve()) for place in places)
 

@@ -139,7 +139,7 @@ def private_folder(beside: Path) -> Iterator[Path]:
 
 
 def discard(folder: Path) -> None:
-    """Rename a folder, then remove it: nobody can take a half-removed folder for a complete one."""
+    """Rename a folder, then remove it: a half-removed folder is never seen under its name."""
     with private_folder(folder) as private:
         folder.rename(private / "old")
 

@@ -127,62 +127,39 @@ def advise(trials: Sequence[Trial], *, busy_cores: float | None, num_cores: int)
         busy_cores: How many cores other programs keep busy; None where the system does not tell.
         num_cores: How many cores there are.
     """
-    good = sorted((one for one in trials if one.spread is not None and one.error is None), key=_rate, reverse=True)
-    if not good:
+    spreads = {one: one.spread for one in trials if one.spread is not None and one.error is None}
+    if not spreads:
         return Advice(verdict="nothing works", setting=None, why="No setting could be measured.")
-    fastest = good[0]
+    good = sorted(spreads, key=lambda one: spreads[one].median, reverse=True)
+    told = {one: _told(one.setting, found) for one, found in spreads.items()}
+    fastest, top = good[0], spreads[good[0]]
     if busy_cores is not None and busy_cores > max(_BUSY_CORES, _BUSY_SHARE * num_cores):
         load = f"Other programs keep {busy_cores:.1f} of {num_cores} cores busy. {_AGAIN}"
         return Advice(verdict="machine busy", setting=None, why=load)
-    if (unsteady := _width(fastest)) > _STEADY:
-        rounds = f"{_told(fastest)}: its rounds differ by {unsteady:.0%}. {_AGAIN}"
+    width = (top.upper_quartile - top.lower_quartile) / top.median if top.median > 0 else 0.0
+    if width > _STEADY:
+        rounds = f"{told[fastest]}: its rounds differ by {width:.0%}. {_AGAIN}"
         return Advice(verdict="machine busy", setting=None, why=rounds)
-    rivals = [one for one in good[1:] if _upper(one) >= _lower(fastest)]
-    if rivals or (len(good) > 1 and _num_rounds(fastest) < _LEAST_ROUNDS):
+    rivals = [one for one in good[1:] if spreads[one].upper_quartile >= top.lower_quartile]
+    if rivals or (len(good) > 1 and top.num_samples < _LEAST_ROUNDS):
         close = [fastest, *(rivals or good[1:2])]
         simplest = next(one for one in trials if one in close)
         overlap = "overlap" if rivals else f"need {_LEAST_ROUNDS} rounds or more"
-        told = f"{'; '.join(map(_told, close))}. The intervals {overlap}, so take the simplest, or give more --rounds."
-        return Advice(verdict="too close to tell", setting=simplest.setting, why=told)
+        figures = "; ".join(told[one] for one in close)
+        why = f"{figures}. The intervals {overlap}, so take the simplest, or give more --rounds."
+        return Advice(verdict="too close to tell", setting=simplest.setting, why=why)
     found = best(trials)
     assert found is not None  # one setting at least works
-    next_best = [f"next {_told(one)}" for one in good if one is not found][:1]
-    return Advice(verdict="best", setting=found.setting, why="; ".join([_told(found), *next_best]) + ".")
+    next_best = [f"next {told[one]}" for one in good if one is not found][:1]
+    return Advice(verdict="best", setting=found.setting, why="; ".join([told[found], *next_best]) + ".")
 
 
 _AGAIN = "Nothing is advised: measure again when the machine is quiet, or with longer --seconds."
 
 
-def _told(trial: Trial) -> str:
-    found = trial.spread
-    assert found is not None
+def _told(setting: Setting, found: Spread) -> str:
     quartiles = f"{found.lower_quartile:,.0f} to {found.upper_quartile:,.0f}"
-    return f"{trial.setting.name} {found.median:,.0f} env steps/s (quartiles {quartiles}, {found.num_samples} rounds)"
-
-
-def _rate(trial: Trial) -> float:
-    assert trial.spread is not None
-    return trial.spread.median
-
-
-def _lower(trial: Trial) -> float:
-    assert trial.spread is not None
-    return trial.spread.lower_quartile
-
-
-def _upper(trial: Trial) -> float:
-    assert trial.spread is not None
-    return trial.spread.upper_quartile
-
-
-def _num_rounds(trial: Trial) -> int:
-    assert trial.spread is not None
-    return trial.spread.num_samples
-
-
-def _width(trial: Trial) -> float:
-    """How far the quartiles are apart, as a share of the median."""
-    return (_upper(trial) - _lower(trial)) / _rate(trial) if _rate(trial) > 0 else 0.0
+    return f"{setting.name} {found.median:,.0f} env steps/s (quartiles {quartiles}, {found.num_samples} rounds)"
 
 
 def _in_process_code(env: EnvChoice, num_envs: int) -> str:

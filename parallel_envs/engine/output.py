@@ -93,7 +93,7 @@ class Printer:
         self._waiting = bytearray()
         self._dropped_bytes = 0
         self.is_blocked = False
-        """Whether text waits that stderr does not take now."""
+        """Whether there is text that stderr did not accept yet."""
         self.failure: str | None = None
         """Why stderr cannot be written to any more, such as a reader that has left. Output is dropped from then on."""
         self._socket: socket.socket | None = None

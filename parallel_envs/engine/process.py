@@ -72,7 +72,7 @@ class ProcessPool(WorkerPool):
         until = None if timeout is None else time.monotonic() + timeout
         ends: Lines | None = None
         try:
-            with undisturbed(), advice_on_too_many_files():  # a Ctrl-C would leave open what nobody knows of yet
+            with undisturbed(), advice_on_too_many_files():  # a Ctrl-C here would leave the new sockets open
                 self._ends = ends = Lines(num_workers)
             self._lines = ends.lines
             self._completions = CompletionReader(ends.common.completion_read, self._note)

@@ -65,8 +65,10 @@ class _Worker:
         self._was_prompt = False  # the last bell came while a worker that stays awake would have been looking for it
 
     def close(self) -> None:
-        """Close what is hosted, then the channel: a forked worker has its user's warnings, and a socket that is left
-        open is a ResourceWarning.
+        """Close the hosted objects, then the channel.
+
+        A forked worker has the warning filters of the user's program, and a socket that is left open would be a
+        ResourceWarning there.
         """
         try:
             self.host.close()

@@ -44,7 +44,7 @@ class Summary:
     """None where the environment does not tell."""
     mixed: bool = False
     """Whether agents of several policies played in some of these episodes: the figures are of the policy's own agents,
-    but depend on who the others were."""
+    but depend on the other policies."""
     late: int = 0
     """Actions that were late and were replaced, in all of these episodes: 0 unless there was an `action_timeout`."""
 

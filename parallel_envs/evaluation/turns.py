@@ -160,7 +160,7 @@ def _failure_in_wrapper(error: PolicyError, step: int) -> Failure:
     return Failure(
         kind="policy",
         error_type=error.type_name,
-        message=error.remote_message.replace(REVIVE_ADVICE, ""),  # who evaluates has no wrapper to call
+        message=error.remote_message.replace(REVIVE_ADVICE, ""),  # a user of `evaluate` has no wrapper to call
         traceback=told.traceback.replace(REVIVE_ADVICE, ""),
         where=where,
     )

@@ -34,7 +34,7 @@ class ModeBlock(_Strict):
 
     @property
     def groups_of_tags(self) -> list[int]:
-        """The number of groups of each tag, in the order of the tags. An uneven split is cut off: it is refused."""
+        """Return the number of groups of each tag. Without `n_groups` it is an even split, rounded down."""
         named = self.env_configs
         return [self.env_groups // len(named.tags)] * len(named.tags) if named.n_groups is None else named.n_groups
 

@@ -26,14 +26,14 @@ class Adapter(gymnasium.Env[Any, Any]):
         self._num_steps = 0
         self._lived: set[Agent] = set()
         self._waits = False
-        """Whether nobody plays until the next reset, since an episode was lost and nothing resets by itself."""
+        """True after a lost episode without autoreset: the env is not stepped until its next reset."""
 
     @property
     def unwrapped(self) -> Any:
         return self.env.unwrapped
 
     def wait_after_loss(self) -> None:
-        """An episode was lost: nobody is there until the next reset, as after an episode that ended.
+        """Show no agents until the next reset, as after the end of an episode. Called when an episode was lost.
 
         The new env has been reset already, so that it has an observation to show. It is not stepped.
         """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib.metadata
 import importlib.util
 import math
 import re
@@ -195,7 +194,11 @@ def modules(name: str, value: Any) -> tuple[str, ...]:
             raise ValueError(f"{name}={given!r}: {module!r} is not the name of a module, such as 'torch'.")
         package = module.partition(".")[0]
         if package not in sys.modules and importlib.util.find_spec(package) is None:
-            close = hint(package, {*sys.stdlib_module_names, *importlib.metadata.packages_distributions()})
+            from importlib.metadata import (
+                packages_distributions,
+            )  # late: slow to import
+
+            close = hint(package, {*sys.stdlib_module_names, *packages_distributions()})
             raise ModuleNotFoundError(
                 f"{name}={given!r}: there is no module {package!r} here.{close or advice_for(package)}", name=package
             )

@@ -38,7 +38,7 @@ class Registrations:
 
     @classmethod
     def here(cls) -> Registrations:
-        """The registrations of this process: none with a library that nobody has imported."""
+        """Return the registrations of this process. A library that was not imported here has none."""
         foreign = {
             (registry.key, name): spec
             for registry in registries(load=False).values()

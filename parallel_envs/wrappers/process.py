@@ -343,7 +343,7 @@ PerAgentSubprocessWrapper = PerAgentProcessWrapper
 
 
 def _shared_out(groups: list[list[Agent]], num_workers: int, others: Mapping[int, int]) -> dict[int, list[Agent]]:
-    """The agents of each worker: large groups first, each to the worker that has the fewest agents.
+    """Return the agents of each worker. Large groups are placed first, each in the worker with the fewest agents.
 
     `others`: how many agents of other wrappers live in each worker.
     """

@@ -27,7 +27,7 @@ class FrozenLakeConfig:
     is_slippery: bool = True
     """On ice one goes where one wants in `success_rate` of the steps, else to one of the sides."""
     success_rate: float = 1 / 3
-    """How often one goes where one wants on slippery ice."""
+    """On slippery ice, the probability that a step goes in the chosen direction."""
     max_steps: int | None = 100
     """Steps after which an episode is truncated. None: never."""
     action_lookup: Mapping[int, str] = field(default_factory=lambda: dict(ACTIONS))

@@ -34,7 +34,7 @@ class MetaMathQAConfig:
 
     @property
     def sample_data(self) -> str | None:
-        """What is said once of an env that plays the shipped sample; None with a file of one's own."""
+        """Return the warning for an env that plays the shipped sample, or None if the user gave data files."""
         if self.data_path is not None:
             return None
         return (

@@ -51,7 +51,7 @@ class WebShopConfig:
 
     @property
     def sample_data(self) -> str | None:
-        """What is said once of an env that plays the shipped sample; None with files of one's own."""
+        """Return the warning for an env that plays the shipped sample, or None if the user gave data files."""
         if self.file_path is not None or self.dataset == "full":
             return None
         return (

@@ -2,9 +2,9 @@
 
 The first process that wants a shop has another process write it: `shop.main`.
 Others wait for that. Each shop has a folder of its own, named by the state of the files that it was read from, in
-`cache_dir`; a folder may be deleted while nobody uses it, and is written anew. Where none can be written, `mapped`
-returns None, and each process holds a copy of its own. There is text in JSON and there are NumPy arrays, nothing that
-runs when it is read.
+`cache_dir`; a folder may be deleted while no process uses it, and is then written anew. Where no folder can be written,
+`mapped` returns None, and each process holds a copy of its own. There is text in JSON and there are NumPy arrays,
+nothing that runs when it is read.
 """
 
 from __future__ import annotations
