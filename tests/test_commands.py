@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.cli import app as bench
 from parallel_envs import cli
-from parallel_envs.bench.cli import app as bench
 
 
 @pytest.mark.parametrize(

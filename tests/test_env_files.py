@@ -130,7 +130,7 @@ def test_meta_environments_take_it(folder: Path) -> None:
 
 def test_bench_step_takes_it(folder: Path) -> None:
     words = ["step", "--env", "./corridor.py:Corridor", "--num-envs", "2", "--seconds", "0.01", "--rounds", "1"]
-    result = CliRunner().invoke(bench, [*words, "--peers", "none", "--num-workers", "1"])
+    result = CliRunner().invoke(bench, [*words, "--num-workers", "1"])
     assert result.exit_code == 0, result.output
     with pytest.raises(bench_envs.UnknownEnv, match=r"there is no file .*coridor.py. Did you mean 'corridor.py'"):
         bench_envs.resolve("./coridor.py:Corridor")

@@ -14,7 +14,7 @@ import pytest
 from gymnasium.spaces import Discrete
 
 from parallel_envs.multiagent import MultiAgentEnvManager
-from tests.bench.zoo_stage import LeavingAgents
+from tests.benchmarks.zoo_stage import LeavingAgents
 from tests.test_examples import EXAMPLES, output_of
 
 NUM_ENVS = 2

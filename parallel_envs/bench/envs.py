@@ -1,6 +1,6 @@
-"""Which environment is measured: a Gymnasium id, `spin:MICROSECONDS`, `package.module:factory`, `./file.py:Class`.
+"""Environments by name: a Gymnasium id, `spin:MICROSECONDS`, `package.module:factory`, or `./file.py:Class`.
 
-Everything here travels into worker processes of every library, so it imports gymnasium and nothing heavier.
+Worker processes of every library import this module, so it imports gymnasium and nothing heavier.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _FORMS = (
 
 
 class UnknownEnv(ValueError):
-    """No environment can be made of what the user gave."""
+    """Raised when no environment can be made from the name that the user gave."""
 
 
 @dataclass(frozen=True)
 class EnvChoice:
-    """A resolved environment. `name` is what the user gave; `is_id` says that it is a name of Gymnasium's."""
+    """A resolved environment. `name` is the text that the user gave; `is_id` is True for an id of Gymnasium."""
 
     name: str
     factory: EnvFactory
@@ -40,10 +40,9 @@ class EnvChoice:
 
 
 class SpinEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
-    """Burns the given microseconds of processor time in every step, in pure Python; its episode never ends.
+    """Environment that burns the given microseconds of processor time in every step; its episode never ends.
 
-    It is the thread's own processor time that is counted: a worker that waits for its turn on a full machine
-    does not come nearer to the end of its step.
+    A step counts the thread's own processor time. A worker that waits for a core on a full machine makes no progress.
     """
 
     def __init__(self, microseconds: float) -> None:
@@ -66,7 +65,7 @@ class SpinEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
 
 def resolve(name: str) -> EnvChoice:
-    """What `name` means. Nothing is built yet."""
+    """Return the environment that `name` stands for. Builds no environment."""
     if name.startswith("spin:"):
         return EnvChoice(name, functools.partial(SpinEnv, _microseconds(name)))
     if is_env_file(name):
@@ -81,16 +80,16 @@ def resolve(name: str) -> EnvChoice:
 
 
 def action_space(choice: EnvChoice) -> gymnasium.Space[Any]:
-    """The action space of one environment, built for this question and closed again."""
+    """Build one environment, return its action space, and close the environment."""
     try:
         env = choice.factory()
     except Exception as error:
         if is_zoo_id(choice.name):
             raise UnknownEnv(
-                f'"{choice.name}" is the id of a PettingZoo environment, and this measures Gymnasium\'s. Give it to '
-                f"parallel-envs bench zoo --env {choice.name}"
+                f'"{choice.name}" is the id of a PettingZoo environment, and this command measures Gymnasium '
+                f"environments. In a checkout of parallel_envs, run: python -m benchmarks zoo --env {choice.name}"
             ) from error
-        raise UnknownEnv(f'Environment "{choice.name}" cannot be made: {_told(error)} {_FORMS}') from error
+        raise UnknownEnv(f'Environment "{choice.name}" cannot be made: {_text(error)} {_FORMS}') from error
     if not isinstance(env, gymnasium.Env):
         raise UnknownEnv(f'"{choice.name}" made a {type(env).__name__}, not a gymnasium.Env. {_FORMS}')
     try:
@@ -110,7 +109,7 @@ def _microseconds(name: str) -> float:
 
 
 def _is_factory_path(name: str) -> bool:
-    """Whether `name` is module:function; Gymnasium's own module:Id-v0 is an id."""
+    """Return True for module:function; Gymnasium's own module:Id-v0 is an id."""
     module, colon, attribute = name.partition(":")
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))
 
@@ -122,21 +121,21 @@ def _imported(name: str) -> EnvFactory:
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise UnknownEnv(f'The factory "{name}" cannot be imported: {_told(error)} {_FORMS}') from error
+        raise UnknownEnv(f'The factory "{name}" cannot be imported: {_text(error)} {_FORMS}') from error
     if not callable(found):
         raise UnknownEnv(f'"{name}" is a {type(found).__name__} and cannot be called. {_FORMS}')
-    return found  # type: ignore[no-any-return]  # what it makes is looked at by `action_space`
+    return found  # type: ignore[no-any-return]  # `action_space` checks what the factory makes
 
 
 def _make_atari(name: str) -> gymnasium.Env[Any, Any]:
-    """ALE's ids exist once ale_py has registered them, in the worker too."""
+    """Register the ids of ALE in this process, a worker too, then make the environment."""
     ale: Any = importlib.import_module("ale_py")
-    ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # else each worker prints a banner
+    ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # otherwise each worker prints a banner
     gymnasium.register_envs(ale)
     return gymnasium.make(name)
 
 
-def _told(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     text = str(error).strip().rstrip(".")
     end = "" if text.endswith("?") else "."
     return f"{type(error).__name__}: {text}{end}" if text else f"{type(error).__name__}."

@@ -1,7 +1,7 @@
-"""The process that one contestant lives in: `python -m parallel_envs.bench.host FD`, started by `driver`.
+"""Process that hosts one runner: `python -m parallel_envs.bench.host FD`, started by `turns.Driver`.
 
-It imports little, because start methods that begin with a fresh interpreter import the main module again, and because
-a contestant shall find what its users' programs load, and no more.
+The module imports little: start methods that begin with a fresh interpreter import the main module again, and a runner
+should find what its users' programs load, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,40 +14,37 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
-from parallel_envs.bench.protocol import Ask, Close, Failure, Load, Open, Reply, Request, Run, Told, Took
+from parallel_envs.bench.messages import Call, Close, Failure, Load, Open, Reply, Request, Returned, Run, Took
 
 if TYPE_CHECKING:
-    from parallel_envs.bench.contestants import Hosted
+    from parallel_envs.bench.runners import Hosted
 
 
 class Host:
-    """Answers requests about the one contestant it was given."""
+    """The runner of this process, and the answers to requests about it."""
 
     def __init__(self) -> None:
-        self._contestant: Hosted | None = None
+        self._runner: Hosted | None = None
 
     def answer(self, request: Request) -> Reply:
-        """The reply to `request`; whatever the contestant raises becomes a `Failure`."""
+        """Carry out `request`. An exception of the runner becomes a `Failure`."""
         try:
-            return self._carry_out(request)
-        except Exception as error:  # noqa: BLE001  # whatever a library raises is its row's text
+            if isinstance(request, Load):
+                self._runner = request.runner
+            assert self._runner is not None, "the first request is Load"
+            match request:
+                case Load():
+                    return _timed(self._runner.load)
+                case Open():
+                    return _timed(self._runner.open)
+                case Run(seconds):
+                    return self._runner.run(seconds)
+                case Call(method):
+                    return Returned(getattr(self._runner, method)())
+                case Close():
+                    return _timed(self._runner.close)
+        except Exception as error:  # noqa: BLE001  # any error of a library becomes the text of its row
             return Failure(f"{type(error).__name__}: {error}")
-
-    def _carry_out(self, request: Request) -> Reply:
-        if isinstance(request, Load):
-            self._contestant = request.contestant
-        assert self._contestant is not None, "the first request is Load"
-        match request:
-            case Load():
-                return _timed(self._contestant.load)
-            case Open():
-                return _timed(self._contestant.open)
-            case Run(seconds):
-                return self._contestant.run(seconds)
-            case Ask(method):
-                return Told(getattr(self._contestant, method)())
-            case Close():
-                return _timed(self._contestant.close)
 
 
 def _timed(action: Callable[[], None]) -> Took:
@@ -57,7 +54,7 @@ def _timed(action: Callable[[], None]) -> Took:
 
 
 def serve(connection: Connection) -> None:
-    """Answer until the driver hangs up, which it also does by dying."""
+    """Answer requests until the other side closes the connection or dies; then close the runner."""
     host = Host()
     try:
         while True:
@@ -67,8 +64,8 @@ def serve(connection: Connection) -> None:
 
 
 def main(fd: int) -> None:
-    """Serve the driver at the other end of this socket."""
-    os.set_inheritable(fd, False)  # the contestant's workers have no business with it
+    """Serve the process at the other end of the socket `fd`."""
+    os.set_inheritable(fd, False)  # the runner's own workers must not hold the socket open
     serve(Connection(fd))
 
 

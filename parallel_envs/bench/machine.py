@@ -1,51 +1,108 @@
-"""What a figure was measured on: it stands in every JSON file. No name, no path, no address."""
+"""`bench machine`: what worker processes cost on this machine, and the facts that every JSON file of results holds.
+
+Three figures say whether workers can pay off here:
+
+    cores at once       how many times faster `num_cores` workers compute than one process; below the number of cores
+                        where other programs, a container's limit or hyper-threads share them
+    worker round trip   time of a step of one empty environment in a worker, minus the same step in the caller
+    break-even          step time of an environment from which `num_cores` workers are faster than the plain loop
+"""
 
 from __future__ import annotations
 
 import os
 import platform
 import time
+from dataclasses import dataclass
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
-Needs = tuple[tuple[str, str], ...]
-"""Modules that must be there, each with what to pip install if it is not."""
+from parallel_envs.bench.envs import resolve
+from parallel_envs.bench.measure import MeasurementFailed, Spread, Tell, spread
+from parallel_envs.bench.runners import InProcess, Ours, Runner
+from parallel_envs.bench.turns import Pace, make_workload, run_in_turns
 
 _STAT = Path("/proc/stat")
+_BUSY_ENV = "spin:1000"
+_EMPTY_ENV = "spin:0"
 _DISTRIBUTIONS = (
     *("parallel-envs", "gymnasium", "numpy", "stable-baselines3", "tianshou", "torchrl", "torch"),
     *("mujoco", "ale-py", "pettingzoo", "mpe2", "supersuit", "agilerl", "mettagrid"),
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class MachineRow:
+    """One measured figure of this machine, and its meaning in a few words."""
+
+    name: str
+    unit: str
+    spread: Spread
+    meaning: str
+
+
+def measure_machine(pace: Pace, tell: Tell = lambda text: None) -> tuple[MachineRow, ...]:
+    """Measure the three figures of the module docstring. Raise `MeasurementFailed` if a runner fails."""
+    cores = available_cores()
+    several = max(2, cores)
+    busy = make_workload(resolve(_BUSY_ENV), several)
+    empty, one = make_workload(resolve(_EMPTY_ENV), several), make_workload(resolve(_EMPTY_ENV), 1)
+    runners: dict[str, Runner] = {
+        "busy loop": InProcess(busy),
+        "busy workers": Ours(busy),
+        "one here": Ours(one, backend="serial"),
+        "one worker": Ours(one),
+        "loop": Ours(empty, backend="serial"),
+        "workers": Ours(empty),
+    }
+    measured = run_in_turns(runners, pace, tell)
+    for name, series in measured.items():
+        if series.error is not None:
+            raise MeasurementFailed(f"{name}: {series.error}")
+    seconds = {name: [each.seconds / each.steps for each in series.samples] for name, series in measured.items()}
+
+    at_once = [loop / workers for loop, workers in zip(seconds["busy loop"], seconds["busy workers"], strict=True)]
+    round_trip = [1e6 * (far - near) for far, near in zip(seconds["one worker"], seconds["one here"], strict=True)]
+    # A loop over n envs takes n * (c + near), workers take c + n * far: equal at c = n * (far - near) / (n - 1).
+    even = [
+        1e6 * several * (far - near) / (several - 1)
+        for far, near in zip(seconds["workers"], seconds["loop"], strict=True)
+    ]
+    added = "time that a worker adds to a step"
+    share = f"of {cores} that this process may use"
+    wins = f"a step of one environment that takes longer is worth a worker, with {several} of each"
+    return (
+        MachineRow(name="cores at once", unit="", spread=spread(at_once), meaning=share),
+        MachineRow(name="worker round trip", unit="us", spread=spread(round_trip), meaning=added),
+        MachineRow(name="break-even", unit="us", spread=spread(even), meaning=wins),
+    )
+
+
 def facts() -> dict[str, object]:
-    """Cores and how many of them others use now, system, Python, and the versions of what takes part."""
+    """Return cores, cores that other programs use, system, Python and library versions. No name, path or address."""
+    versions = {}
+    for name in _DISTRIBUTIONS:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
     return {
         "cores": available_cores(),
         "busy_cores_beside": busy_cores(),
         "processor": platform.machine(),
         "system": platform.system(),
         "python": platform.python_version(),
-        "versions": {name: found for name in _DISTRIBUTIONS if (found := _version(name)) is not None},
+        "versions": versions,
     }
 
 
 def available_cores() -> int:
-    """The cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def first_missing(needs: Needs) -> str | None:
-    """What to pip install first; None if everything is here. Imports nothing."""
-    return next((pip for module, pip in needs if find_spec(module) is None), None)
-
-
 def busy_cores(seconds: float = 0.2) -> float | None:
-    """How many cores are at work, with this process at rest: what others take from a measurement.
-
-    None where the system does not tell.
-    """
+    """Return how many cores other programs keep busy; None where the system does not say. This process sleeps."""
     if not _STAT.exists():
         return None
     busy_before, total_before = _ticks()
@@ -56,14 +113,7 @@ def busy_cores(seconds: float = 0.2) -> float | None:
 
 
 def _ticks() -> tuple[int, int]:
-    """Busy and all ticks of the whole machine since it started: the first line of /proc/stat."""
+    """Return busy and all ticks of the whole machine since it started, from the first line of /proc/stat."""
     user, nice, system, idle, waiting, *rest = map(int, _STAT.read_text().split("\n", 1)[0].split()[1:9])
     busy = user + nice + system + sum(rest)
     return busy, busy + idle + waiting
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None

@@ -1,4 +1,4 @@
-"""The arithmetic of a fair comparison. Nothing here knows what is measured, and the clock is an argument."""
+"""Arithmetic of a fair comparison: slices of steps, rounds in rotating order, medians, quartiles and paired ratios."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Clock = Callable[[], float]
 Tell = Callable[[str], None]
 
 WARM_UP_SHARE = 0.1
-"""Of a slice, done before it: caches and clock speeds recover from the others' turns."""
+"""Share of a slice that runs before it and is not counted: caches and clock speeds recover from the others' turns."""
 
 
 class MeasurementFailed(Exception):
-    """One contestant could not be measured. Its text goes into that contestant's row and the run goes on."""
+    """Raised when a runner cannot be measured. Its text goes into that runner's row and the run goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Environment steps that were made in a stretch of time, and what they took of the caller's own processor time."""
+    """Number of environment steps made in `seconds`, and the processor time that the calling process used."""
 
     steps: int
     seconds: float
@@ -34,13 +34,13 @@ class Slice:
 
     @property
     def cpu_share(self) -> float:
-        """How much of the time the caller itself was at work: 1 is one core, all the time."""
+        """Share of the time in which the calling process itself was busy; 1 is one whole core."""
         return self.cpu_seconds / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The middle of some samples, and the quarters around it."""
+    """Median and quartiles of some samples."""
 
     median: float
     lower_quartile: float
@@ -50,7 +50,7 @@ class Spread:
 
 @dataclass(slots=True)
 class Series(Generic[T]):
-    """What one contestant delivered; `error` says why it stopped, if it did."""
+    """Samples of one runner; `error` says why it stopped, if it did."""
 
     samples: list[T] = field(default_factory=list)
     error: str | None = None
@@ -59,7 +59,7 @@ class Series(Generic[T]):
 def run_for(step: Callable[[], int], seconds: float, clock: Clock = time.perf_counter) -> Slice:
     """Call `step`, which returns how many environment steps it made, until `seconds` have passed.
 
-    The last call is let finish, and the time it took belongs to the slice.
+    The last call runs to its end and its time belongs to the slice.
     """
     steps = 0
     cpu_start = time.process_time()
@@ -71,7 +71,7 @@ def run_for(step: Callable[[], int], seconds: float, clock: Clock = time.perf_co
 
 
 def run_once(step: Callable[[], int], clock: Clock = time.perf_counter) -> Slice:
-    """Call `step` once, however short it is."""
+    """Call `step` once and time it."""
     cpu_start = time.process_time()
     start = clock()
     steps = step()
@@ -79,7 +79,7 @@ def run_once(step: Callable[[], int], clock: Clock = time.perf_counter) -> Slice
 
 
 def run_steps(step: Callable[[], int], steps: int) -> int:
-    """Call `step` until at least that many environment steps are made; how many they were."""
+    """Call `step` until at least `steps` environment steps are made; return how many were made."""
     made = 0
     while made < steps:
         made += step()
@@ -87,7 +87,7 @@ def run_steps(step: Callable[[], int], steps: int) -> int:
 
 
 def rotations(names: Sequence[str], rounds: int) -> Iterator[tuple[str, ...]]:
-    """The order of each round: whoever was first goes last in the next one."""
+    """Yield the order of each round: the first name of a round is the last of the next."""
     for i in range(rounds):
         first = i % len(names) if names else 0
         yield (*names[first:], *names[:first])
@@ -96,26 +96,22 @@ def rotations(names: Sequence[str], rounds: int) -> Iterator[tuple[str, ...]]:
 def interleave(
     samplers: Mapping[str, Callable[[], T]], rounds: int, tell: Tell = lambda text: None
 ) -> dict[str, Series[T]]:
-    """One sample of each in every round. Who raises `MeasurementFailed` is out; the others go on."""
+    """Take one sample of each in every round. A sampler that raises `MeasurementFailed` is left out from then on."""
     series: dict[str, Series[T]] = {name: Series() for name in samplers}
     for number, order in enumerate(rotations(tuple(samplers), rounds), start=1):
         for name in order:
+            if series[name].error is not None:
+                continue
             tell(f"round {number} of {rounds}: {name}")
-            _extend(series[name], samplers[name])
+            try:
+                series[name].samples.append(samplers[name]())
+            except MeasurementFailed as failure:
+                series[name].error = str(failure)
     return series
 
 
-def _extend(series: Series[T], sampler: Callable[[], T]) -> None:
-    if series.error is not None:
-        return
-    try:
-        series.samples.append(sampler())
-    except MeasurementFailed as failure:
-        series.error = str(failure)
-
-
 def spread(samples: Sequence[float]) -> Spread:
-    """Median and quartiles; samples between two ranks are interpolated. At least one sample."""
+    """Return median and quartiles, interpolated between ranks, of at least one sample."""
     if len(samples) == 1:
         return Spread(samples[0], samples[0], samples[0], 1)
     lower, middle, upper = statistics.quantiles(samples, n=4, method="inclusive")
@@ -123,9 +119,9 @@ def spread(samples: Sequence[float]) -> Spread:
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread | None:
-    """The spread of ours / theirs, round by round, so that what slows a whole round cancels out.
+    """Return the spread of ours / theirs, taken round by round so that a slow round slows both sides.
 
-    Rounds that only one of them finished are left out; None where no round is left.
+    Rounds that only one side finished are left out. Return None if no round is left.
     """
     pairs = list(zip(ours, theirs, strict=False))
     return spread([mine / other for mine, other in pairs]) if pairs else None

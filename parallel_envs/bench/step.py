@@ -1,21 +1,20 @@
-"""`bench step`: environment steps per second, ours beside the plain loop and every peer, in one run."""
+"""`bench step`: environment steps per second of `ParallelEnvManager`, of the plain loop, and of other runners."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
 
-from parallel_envs.bench.contestants import Backend, Contestant, InProcess, Ours
 from parallel_envs.bench.envs import EnvChoice
-from parallel_envs.bench.measure import Series, Slice, Spread, Tell, paired_ratio, spread
-from parallel_envs.bench.peers import PEERS
+from parallel_envs.bench.measure import Spread, Tell, paired_ratio, spread
+from parallel_envs.bench.runners import Backend, InProcess, Ours, Runner
 from parallel_envs.bench.turns import Pace, make_workload, rates_of, run_in_turns
 from parallel_envs.choices import StartMethod
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """What `bench step` was asked for. `num_workers` None is one environment a worker."""
+    """Arguments of `bench step`. `num_workers=None` means one worker per environment; `peers` are further runners."""
 
     env: EnvChoice
     num_envs: int
@@ -23,21 +22,22 @@ class StepPlan:
     num_workers: int | None = None
     backend: Backend = "process"
     context: StartMethod | None = None
-    peers: tuple[str, ...] = tuple(PEERS)
+    peers: tuple[type[Runner], ...] = ()
 
     @property
     def settings(self) -> dict[str, object]:
-        """All of it in plain values."""
+        """The arguments as plain values."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {**fields, "env": self.env.name, "pace": dataclasses.asdict(self.pace)}
+        peers = [peer.name for peer in self.peers]
+        return {**fields, "env": self.env.name, "pace": dataclasses.asdict(self.pace), "peers": peers}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One contestant's figures, in environment steps per second.
+    """Figures of one runner in environment steps per second.
 
-    `missing` is what to pip install if its library is not here, `error` why it stopped: a contestant without
-    figures stays in the table. `ours_to_this` is the spread over the rounds of our rate divided by its rate.
+    A runner without figures stays in the table: `missing` is what to pip install if its library is not installed,
+    `error` why it stopped. `ours_to_this` is the spread over the rounds of our rate divided by its rate.
     """
 
     name: str
@@ -49,32 +49,32 @@ class Row:
     error: str | None = None
 
 
-def measure_step(plan: StepPlan, tell: Tell = lambda text: None) -> tuple[Row, ...]:
-    """One row per contestant: ours, in-process, then the peers that were asked for."""
-    contestants = step_contestants(plan)
-    present = {name: each for name, each in contestants.items() if each.missing() is None}
-    series = run_in_turns(present, plan.pace, tell)
-    ours = rates_of(series[Ours.name])
-    return tuple(_row(name, each, series.get(name), ours) for name, each in contestants.items())
-
-
-def step_contestants(plan: StepPlan) -> dict[str, Contestant]:
-    """Everyone who was asked for, installed or not."""
+def step_runners(plan: StepPlan) -> dict[str, Runner]:
+    """Return every runner of the plan by name, including those whose library is not installed."""
     workload = make_workload(plan.env, plan.num_envs)
     ours = Ours(workload, num_workers=plan.num_workers, backend=plan.backend, context=plan.context)
-    everyone = [ours, InProcess(workload), *(PEERS[name](workload) for name in plan.peers)]
-    return {each.name: each for each in everyone}
+    return {each.name: each for each in (ours, InProcess(workload), *(peer(workload) for peer in plan.peers))}
 
 
-def _row(name: str, contestant: Contestant, series: Series[Slice] | None, ours: tuple[float, ...]) -> Row:
-    if series is None:
-        return Row(name=name, missing=contestant.missing())
-    rates = rates_of(series)
-    return Row(
-        name=name,
-        settings=contestant.settings,
-        rates=rates,
-        spread=spread(rates) if rates else None,
-        ours_to_this=paired_ratio(ours, rates),
-        error=series.error,
-    )
+def measure_step(plan: StepPlan, tell: Tell = lambda text: None) -> tuple[Row, ...]:
+    """Return one row per runner: ours, the plain loop, then the peers."""
+    runners = step_runners(plan)
+    measured = run_in_turns({name: each for name, each in runners.items() if each.missing() is None}, plan.pace, tell)
+    ours = rates_of(measured[Ours.name])
+    rows = []
+    for name, runner in runners.items():
+        if name not in measured:
+            rows.append(Row(name=name, missing=runner.missing()))
+            continue
+        rates = rates_of(measured[name])
+        rows.append(
+            Row(
+                name=name,
+                settings=runner.settings,
+                rates=rates,
+                spread=spread(rates) if rates else None,
+                ours_to_this=paired_ratio(ours, rates),
+                error=measured[name].error,
+            )
+        )
+    return tuple(rows)

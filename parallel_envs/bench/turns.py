@@ -1,63 +1,198 @@
-"""Contestants side by side: each in its own process, all open at once, stepping one after the other."""
+"""Measure runners in turns: each in its own process, all open at once, stepping one after the other.
+
+`Driver` starts the process of a runner itself instead of through `parallel_envs.engine`. The engine is one of the
+things measured, and a runner should find a process as its users have it: fresh, with its own library and no other.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
 
-from parallel_envs.bench.contestants import Hosted, Workload
-from parallel_envs.bench.driver import Driver
+import cloudpickle
+
 from parallel_envs.bench.envs import EnvChoice, action_space
 from parallel_envs.bench.measure import MeasurementFailed, Series, Slice, Tell, interleave
+from parallel_envs.bench.messages import Call, Close, Failure, Load, Open, Reply, Request, Returned, Run, Took
+from parallel_envs.bench.runners import Hosted, Workload
+
+_OPEN_TIMEOUT = 300.0
+_RUN_TIMEOUT = 60.0  # on top of the seconds to run: one vector step may be slow
+_CLOSE_TIMEOUT = 30.0
+_EXIT_TIMEOUT = 5.0
+_CHECK_INTERVAL = 1.0
+_TAIL_BYTES = 600
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How long to measure: `rounds` rounds, in each a slice of `seconds` for every contestant."""
+    """How long to measure: `rounds` rounds with one slice of `seconds` for each runner."""
 
     seconds: float = 0.5
     rounds: int = 9
 
 
 def make_workload(env: EnvChoice, num_envs: int) -> Workload:
-    """Raises `envs.UnknownEnv` if one such environment cannot be made."""
+    """Return the workload of `num_envs` of these environments. Raise `UnknownEnv` if one cannot be made."""
     return Workload(factory=env.factory, action_space=action_space(env), num_envs=num_envs)
 
 
-def run_in_turns(
-    contestants: Mapping[str, Hosted], pace: Pace, tell: Tell = lambda text: None
-) -> dict[str, Series[Slice]]:
-    """Open all of them, each in its own process, and let them step in turns."""
-    with opened(contestants, tell) as (drivers, errors):
-        runners = {name: partial(driver.run, pace.seconds) for name, driver in drivers.items()}
-        measured = interleave(runners, pace.rounds, tell)
-    return {name: measured.get(name) or Series(error=errors[name]) for name in contestants}
+def run_in_turns(runners: Mapping[str, Hosted], pace: Pace, tell: Tell = lambda text: None) -> dict[str, Series[Slice]]:
+    """Open each runner in its own process and let them step in turns. A runner that fails keeps its error."""
+    with opened(runners, tell) as (drivers, errors):
+        samplers = {name: partial(driver.run, pace.seconds) for name, driver in drivers.items()}
+        measured = interleave(samplers, pace.rounds, tell)
+    return {name: measured.get(name) or Series(error=errors[name]) for name in runners}
 
 
 @contextmanager
-def opened(contestants: Mapping[str, Hosted], tell: Tell) -> Iterator[tuple[dict[str, Driver], dict[str, str]]]:
-    """All of them at once, each open in its own process; and the error texts of those that could not be opened."""
+def opened(runners: Mapping[str, Hosted], tell: Tell) -> Iterator[tuple[dict[str, Driver], dict[str, str]]]:
+    """Open every runner in its own process. Yield the drivers that opened and the error texts of the others."""
     with ExitStack() as stack:
-        drivers = {name: stack.enter_context(Driver(each)) for name, each in contestants.items()}
-        errors = _open_all(drivers, tell)
+        drivers = {name: stack.enter_context(Driver(each)) for name, each in runners.items()}
+        errors: dict[str, str] = {}
+        for name, driver in drivers.items():
+            tell(f"opening {name}")
+            try:
+                driver.load()
+                driver.open()
+            except MeasurementFailed as failure:
+                errors[name] = str(failure)
         yield {name: driver for name, driver in drivers.items() if name not in errors}, errors
 
 
-def _open_all(drivers: Mapping[str, Driver], tell: Tell) -> dict[str, str]:
-    """The error texts of those that could not be opened."""
-    errors: dict[str, str] = {}
-    for name, driver in drivers.items():
-        tell(f"opening {name}")
-        try:
-            driver.load()
-            driver.open()
-        except MeasurementFailed as failure:
-            errors[name] = str(failure)
-    return errors
-
-
 def rates_of(series: Series[Slice]) -> tuple[float, ...]:
-    """Environment steps per second, round by round."""
+    """Return the environment steps per second of each round."""
     return tuple(each.rate for each in series.samples)
+
+
+class Driver:
+    """One runner in a process of its own. A `with` block ends the process.
+
+    Methods raise `MeasurementFailed` with the runner's own text if the runner raises, dies or does not answer.
+    """
+
+    def __init__(self, runner: Hosted) -> None:
+        self._runner = runner
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by stop()
+        near, far = socket.socketpair()
+        with far:
+            self._process = subprocess.Popen(
+                python_command("-m", "parallel_envs.bench.host", str(far.fileno())),
+                env=python_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                pass_fds=(far.fileno(),),
+                process_group=0,  # so that stop() can kill the process and its children at once
+            )
+        self._connection = Connection(near.detach())
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def load(self) -> None:
+        """Send the runner to its process and let it import its library."""
+        self._request(Load(self._runner), _OPEN_TIMEOUT)
+
+    def open(self) -> float:
+        """Make and reset the environments; return the seconds it took."""
+        return self._seconds_of(Open(), _OPEN_TIMEOUT)
+
+    def run(self, seconds: float) -> Slice:
+        """Warm up, then step for `seconds`."""
+        reply = self._request(Run(seconds), 2 * seconds + _RUN_TIMEOUT)
+        assert isinstance(reply, Slice), reply
+        return reply
+
+    def ask(self, method: str) -> Any:
+        """Call a method of the runner, which has a minute to return, and return its value."""
+        reply = self._request(Call(method), _RUN_TIMEOUT)
+        assert isinstance(reply, Returned), reply
+        return reply.value
+
+    def close(self) -> float:
+        """Close the environments; return the seconds it took. They can be opened again."""
+        return self._seconds_of(Close(), _CLOSE_TIMEOUT)
+
+    def stop(self) -> None:
+        """Ask the process to close, then kill it and its children. Never raises."""
+        with contextlib.suppress(MeasurementFailed):
+            self._request(Close(), _CLOSE_TIMEOUT)
+        self._connection.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_EXIT_TIMEOUT)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._output.close()
+
+    def _seconds_of(self, request: Request, timeout: float) -> float:
+        reply = self._request(request, timeout)
+        assert isinstance(reply, Took), reply
+        return reply.seconds
+
+    def _request(self, request: Request, timeout: float) -> Reply:
+        """Send `request` and return its reply. Raise `MeasurementFailed` on an error, a death or a missed deadline."""
+        try:
+            self._connection.send_bytes(cloudpickle.dumps(request))
+            if self._wait(timeout):
+                reply: Reply = pickle.loads(self._connection.recv_bytes())
+                if isinstance(reply, Failure):
+                    raise MeasurementFailed(reply.text)
+                return reply
+        except (EOFError, OSError):
+            code = None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(_EXIT_TIMEOUT)
+            raise MeasurementFailed(f"its process ended with exit code {code}. {self._last_output()}") from None
+        self._process.kill()
+        raise MeasurementFailed(f"no answer to {type(request).__name__} within {timeout:g} s. {self._last_output()}")
+
+    def _wait(self, timeout: float) -> bool:
+        """Return True once a reply can be read, False after `timeout`. Raise EOFError if the process is dead.
+
+        The process is checked as well as the connection, because its workers may hold the connection open.
+        """
+        deadline = time.monotonic() + timeout
+        while not self._connection.poll(min(_CHECK_INTERVAL, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                return False
+            if self._process.poll() is not None and not self._connection.poll():
+                raise EOFError
+        return True
+
+    def _last_output(self) -> str:
+        size = os.fstat(self._output.fileno()).st_size
+        tail = os.pread(self._output.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+        return f"It wrote last: {tail.decode(errors='replace').strip()}" if tail.strip() else "It wrote nothing."
+
+
+def python_command(*arguments: str) -> list[str]:
+    """Return the command of a fresh interpreter. -P puts no folder in front of the caller's search path."""
+    return [sys.executable, "-P", *arguments]
+
+
+def python_environment() -> dict[str, str]:
+    """Return the caller's variables and module search path for a fresh interpreter."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}

@@ -1,0 +1,259 @@
+"""What gives the figures of `bench bars`: a new kind of experiment is a new class with `figures`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from benchmarks.bars import Experiment, Figures
+from benchmarks.evaluations import EvalPlan, measure_work
+from benchmarks.groups import OURS as OUR_GROUPS
+from benchmarks.groups import GroupPlan, measure_groups
+from benchmarks.guard_cost import measure_guard_cost
+from benchmarks.iterations import IterationPlan, measure_iterations
+from benchmarks.learners import LearnerPlan, LearnerWork, measure_learners
+from benchmarks.memory import growth, measure_memory
+from benchmarks.meta import SEQUENTIAL, MetaPlan, measure_meta
+from benchmarks.peers import GymnasiumAsync
+from benchmarks.policies import PolicyPlan, measure_policies
+from benchmarks.policy_works import AUTO
+from benchmarks.rollouts import RolloutPlan, measure_rollouts
+from benchmarks.startup import GYMNASIUM_FORK, LINES, OURS_WARM, measure_startup, ours_to_gymnasium
+from benchmarks.syscalls import measure_calls
+from benchmarks.task_cost import measure_task_cost
+from benchmarks.train import OVERLAP, SYNC, TrainPlan, measure_train
+from benchmarks.zoo import ZooPlan, measure_zoo
+from benchmarks.zoo_contestants import ZOO_PEERS
+from benchmarks.zoo_envs import resolve_zoo
+from parallel_envs.bench.envs import resolve
+from parallel_envs.bench.measure import MeasurementFailed, Tell
+from parallel_envs.bench.step import StepPlan, measure_step
+from parallel_envs.bench.turns import Pace
+
+
+@dataclass(frozen=True)
+class StepRatios(Experiment):
+    """Our steps per second as a multiple of each other contestant's."""
+
+    env: str
+    num_envs: int
+    num_workers: int
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        plan = StepPlan(
+            env=resolve(self.env),
+            num_envs=self.num_envs,
+            num_workers=self.num_workers,
+            peers=(GymnasiumAsync,),
+            pace=pace,
+        )
+        rows = measure_step(plan, tell)
+        _require({row.name: row.error for row in rows})
+        return {row.name: row.ours_to_this.median for row in rows[1:] if row.ours_to_this is not None}
+
+
+@dataclass(frozen=True)
+class CallsPerStep(Experiment):
+    """Read and write calls per environment step of each contestant."""
+
+    num_envs: int
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = measure_calls(num_envs=self.num_envs, tell=tell)
+        _require({row.name: row.error for row in rows})
+        return {row.name: row.read_write for row in rows if row.read_write is not None}
+
+
+@dataclass(frozen=True)
+class StartupRatio(Experiment):
+    """Our time to make and reset, as a multiple of Gymnasium's with fork."""
+
+    env: str
+    num_envs: int
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        lines = [line for line in LINES if line.name in (OURS_WARM, GYMNASIUM_FORK)]
+        rows = measure_startup(resolve(self.env), self.num_envs, pace.rounds, lines, tell)
+        return {GYMNASIUM_FORK: ours_to_gymnasium(rows)}
+
+
+@dataclass(frozen=True)
+class MemoryGrowth(Experiment):
+    """What the parent process gains while it steps, in MiB and in descriptors."""
+
+    env: str
+    num_envs: int
+    steps: int
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        grown = growth(measure_memory(resolve(self.env), self.num_envs, self.steps, tell))
+        return {"MiB": grown.rss_bytes / 2**20, "descriptors": float(grown.num_descriptors)}
+
+
+@dataclass(frozen=True)
+class RolloutRatios(Experiment):
+    """Steps per second of each collector as a multiple of the plain loop's, by its name and settings."""
+
+    work: str
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = measure_rollouts(RolloutPlan(works=(self.work,), rounds=pace.rounds), tell)
+        _require({row.settings: row.error for row in rows})
+        return {f"{row.name}, {row.settings}": row.to_sequential.median for row in rows if row.to_sequential}
+
+
+@dataclass(frozen=True)
+class ZooFigures(Experiment):
+    """Each of ours as a multiple of each other contestant, `ours / other`; and `batching`, in per cent of a step."""
+
+    env: str
+    num_envs: int = 8
+    num_workers: int = 2
+    peers: tuple[str, ...] = tuple(ZOO_PEERS)
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        env, workers = resolve_zoo(self.env), self.num_workers
+        plan = ZooPlan(env=env, num_envs=self.num_envs, num_workers=workers, pace=pace, peers=self.peers)
+        rows = measure_zoo(plan, tell)
+        _require({row.name: row.error for row in rows})
+        figures = {f"{ours} / {row.name}": ratio.median for row in rows for ours, ratio in row.ours_to_this.items()}
+        shares = [row.batching.median for row in rows if row.batching is not None]
+        return {**figures, "batching": 100 * shares[0]} if shares else figures
+
+
+@dataclass(frozen=True)
+class GuardCost(Experiment):
+    """Our steps per second with deadlines and sentinels, as a multiple of those with a wait for completions alone."""
+
+    env: str
+    num_envs: int
+    num_workers: int
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        return {"ratio": measure_guard_cost(resolve(self.env), self.num_envs, self.num_workers, pace, tell).median}
+
+
+@dataclass(frozen=True)
+class TaskCost(Experiment):
+    """Our steps per second with tasks in use, as a multiple of those without."""
+
+    env: str
+    num_envs: int
+    num_workers: int
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        return {"ratio": measure_task_cost(resolve(self.env), self.num_envs, self.num_workers, pace, tell).median}
+
+
+@dataclass(frozen=True)
+class PolicyFigures(Experiment):
+    """Each strategy as a multiple of the sequential one, by its name; its microseconds an agent, `name, us`.
+
+    And `auto / best`: as a multiple of the best of the others.
+    """
+
+    work: str
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = measure_policies(PolicyPlan(works=(self.work,), pace=pace), tell)
+        _require({row.name: row.error for row in rows})
+        ratios = {row.name: row.to_sequential.median for row in rows if row.to_sequential is not None}
+        times = {f"{row.name}, us": row.agent_microseconds for row in rows if row.agent_microseconds is not None}
+        best = {f"{AUTO} / best": row.to_best.median for row in rows if row.to_best is not None}
+        return {**ratios, **times, **best}
+
+
+@dataclass(frozen=True)
+class GroupFigures(Experiment):
+    """Ours as a multiple of the plain loop (`loop`) and of ours without workers (`caller`; `rollouts` as a whole).
+
+    And resets of each other contestant as a multiple of ours, `resets, name`; and `payload`: the bytes of turn 50 as a
+    multiple of those of turn 2.
+    """
+
+    work: str
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = {row.name: row for row in measure_groups(GroupPlan(works=(self.work,), pace=pace), tell)}
+        _require({row.name: row.error for row in rows.values()})
+        ours = rows[OUR_GROUPS]
+        ratios = {"loop": ours.to_loop, "caller": ours.to_caller, "rollouts": ours.rollout_to_caller}
+        figures = {name: ratio.median for name, ratio in ratios.items() if ratio is not None}
+        if ours.reset_seconds:
+            figures |= {
+                f"resets, {row.name}": row.reset_seconds / ours.reset_seconds
+                for row in rows.values()
+                if row.reset_seconds is not None
+            }
+        return (
+            {**figures, "payload": ours.late_bytes / ours.early_bytes}
+            if ours.early_bytes and ours.late_bytes
+            else figures
+        )
+
+
+@dataclass(frozen=True)
+class LearnerRatios(Experiment):
+    """Updates per second of the ways to run them as a multiple of the sequential one's, by name; and `auto / best`."""
+
+    work: LearnerWork
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = measure_learners(LearnerPlan(works=(self.work,), pace=pace), tell)
+        _require({row.name: row.error for row in rows})
+        best = {f"{row.name} / best": row.to_best.median for row in rows if row.to_best is not None}
+        return {**best, **{row.name: row.to_sequential.median for row in rows if row.to_sequential is not None}}
+
+
+@dataclass(frozen=True)
+class IterationRatio(Experiment):
+    """Whole iterations of PPO per second as a multiple of the plain loop's, by `update_mode`."""
+
+    mode: str
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = measure_iterations(IterationPlan(modes=(self.mode,), pace=Pace(seconds=4 * pace.seconds)), tell)
+        _require({row.name: row.error for row in rows})
+        return {row.name: row.to_plain.median for row in rows if row.to_plain is not None}
+
+
+@dataclass(frozen=True)
+class EvalRatio(Experiment):
+    """Whole evaluations per second as a multiple of the work's reference, by how they were played."""
+
+    work: str
+    jobs: int = 2
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = measure_work(self.work, EvalPlan(jobs=self.jobs, rounds=pace.rounds), tell)
+        _require({row.name: row.error for row in rows})
+        return {row.name: row.ratio.median for row in rows if row.ratio is not None}
+
+
+@dataclass(frozen=True)
+class MetaRatio(Experiment):
+    """Iterations of the meta-RL learner with so many workers as a multiple of those with one environment."""
+
+    num_workers: int
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = measure_meta(MetaPlan(workers=(self.num_workers,)), tell)
+        ratios = [row.to_sequential.median for row in rows if row.name != SEQUENTIAL and row.to_sequential is not None]
+        return dict(zip(("ratio",), ratios, strict=True))
+
+
+@dataclass(frozen=True)
+class TrainSaving(Experiment):
+    """What part of the time that can be saved at best each way to train saves, by name."""
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        rows = measure_train(TrainPlan(ways=(SYNC, OVERLAP), rounds=pace.rounds), tell)
+        _require({row.name: row.error for row in rows})
+        return {row.name: row.of_bound.median for row in rows if row.of_bound is not None}
+
+
+def _require(errors: Mapping[str, str | None]) -> None:
+    """A comparison wants both sides."""
+    for name, error in errors.items():
+        if error is not None:
+            raise MeasurementFailed(f"{name}: {error}")

@@ -1,0 +1,305 @@
+"""`bench learners`: updates per second of each way to run them, in turns, beside the sequential one.
+
+Every agent has a PPO network (two hidden layers, 18 numbers seen, 5 actions) and experience of its own. An update goes
+four times through two minibatches of the experience and takes a step of Adam from each. All modes of a work are open at
+once and get the same plans, so nothing but the mode differs between them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from gymnasium.spaces import Box, Discrete
+from rich.console import Console
+
+from benchmarks.plan import BenchPlan
+from parallel_envs.bench.measure import Series, Slice, Spread, Tell, interleave, paired_ratio, run_for, spread
+from parallel_envs.bench.report import Report
+from parallel_envs.bench.turns import Pace, rates_of
+from parallel_envs.fitting_tables import FittingTable
+from parallel_envs.spelling import hint
+
+if TYPE_CHECKING:
+    from parallel_envs.learners.algorithm import Plan
+    from parallel_envs.learners.updates import UpdateMode
+
+SEQUENTIAL, AUTO = "sequential", "auto"
+WAYS = (SEQUENTIAL, "thread", "process", "fused", AUTO)
+STEPS, EPOCHS = 8, 4
+"""Steps of Adam in an update, and how often an update goes through its experience."""
+
+_SEEN, _ACTIONS, _ROWS = 18, 5, 8
+_WARM = 4  # updates before the first that counts: the fused mode writes its operations down in the third
+_MOST_WARM = 40  # what `auto` may need to make its choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerWork:
+    """So many agents, their hidden layers, and their minibatches."""
+
+    num_agents: int
+    hidden: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.num_agents} agents, {self.hidden}-{self.hidden}, batch {self.batch}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerBar:
+    """How many times as fast as the sequential one a mode is to be."""
+
+    work: LearnerWork
+    mode: str
+    at_least: float
+
+
+BARS = (
+    LearnerBar(work=LearnerWork(num_agents=8, hidden=64, batch=32), mode="fused", at_least=3.0),
+    LearnerBar(work=LearnerWork(num_agents=8, hidden=64, batch=256), mode="fused", at_least=1.6),
+    LearnerBar(work=LearnerWork(num_agents=64, hidden=64, batch=32), mode="fused", at_least=7.0),
+    LearnerBar(work=LearnerWork(num_agents=8, hidden=256, batch=2048), mode="process", at_least=1.6),
+)
+AUTO_IS_AT_LEAST = 0.9
+"""What `auto` is to have of the best other mode's speed in each of these works."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerPlan(BenchPlan):
+    """What `bench learners` was asked for."""
+
+    works: tuple[LearnerWork, ...]
+    modes: tuple[str, ...] = WAYS
+    workers: int = 2
+    pace: Pace = dataclasses.field(default_factory=Pace)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerRow:
+    """One mode's figures in one work.
+
+    `updates` is the spread of updates of all agents per second, `to_sequential` that of how many times as fast as the
+    sequential mode it is, round by round; `to_best`, for `auto`, the same beside the best of the others. `choice` is
+    what `auto` chose, and why.
+    """
+
+    work: str
+    name: str
+    updates: Spread | None = None
+    to_sequential: Spread | None = None
+    to_best: Spread | None = None
+    choice: str = ""
+    error: str | None = None
+
+
+def measure_learners(plan: LearnerPlan, tell: Tell = lambda text: None) -> tuple[LearnerRow, ...]:
+    """A row for each mode, work by work."""
+    return tuple(row for work in plan.works for row in measure_work(work, plan, tell))
+
+
+def measure_work(work: LearnerWork, plan: LearnerPlan, tell: Tell = lambda text: None) -> list[LearnerRow]:
+    """A row for each mode."""
+    with ExitStack() as closing:
+        plans = made_plans(work)
+        modes = {name: _opened(name, work, plan.workers, plans, closing, tell) for name in plan.modes}
+        samplers = {name: partial(_slice, mode, plans, plan.pace.seconds) for name, mode in modes.items()}
+        series = interleave(samplers, plan.pace.rounds, lambda text: tell(f"{work}: {text}"))
+        return _rows(str(work), series, modes)
+
+
+def made_plans(work: LearnerWork) -> dict[int, Plan]:
+    """An update's plan for each agent, of experience that is made up."""
+    from parallel_envs.rollouts.trajectories import Trajectory
+
+    plans = {}
+    for agent, algorithm in enumerate(_algorithms(work)):
+        source = np.random.default_rng(agent)
+        shape = STEPS // EPOCHS * work.batch // _ROWS, _ROWS
+        flags = np.zeros(shape, np.bool_)
+        lived = Trajectory(
+            observations=source.standard_normal((shape[0] + 1, _ROWS, _SEEN), np.float32),
+            actions=source.integers(_ACTIONS, size=shape),
+            rewards=source.standard_normal(shape, np.float32),
+            terminated=flags,
+            truncated=flags,
+            valid=~flags,
+            begins=np.zeros((shape[0] + 1, _ROWS), np.bool_),
+        )
+        plans[agent] = algorithm.draw(lived, source)
+    return plans
+
+
+def _algorithms(work: LearnerWork) -> Iterator[Any]:
+    from parallel_envs.learners.ppo import PPO, PPOConfig
+
+    config = PPOConfig(
+        rollout_length=STEPS // EPOCHS * work.batch // _ROWS,
+        minibatch_size=work.batch,
+        num_epochs=EPOCHS,
+        hidden=(work.hidden,) * 2,
+    )
+    for agent in range(work.num_agents):
+        yield PPO(config, Box(-1.0, 1.0, (_SEEN,)), Discrete(_ACTIONS), agent=agent)
+
+
+def _opened(
+    name: str, work: LearnerWork, workers: int, plans: Mapping[int, Plan], closing: ExitStack, tell: Tell
+) -> UpdateMode:
+    """A mode with networks of its own, warm."""
+    from parallel_envs.learners.brain import Brain
+    from parallel_envs.learners.updates import MODES
+
+    tell(f"{work}: opening {name}")
+    brains = {agent: Brain(algorithm, agent) for agent, algorithm in enumerate(_algorithms(work))}
+    mode = closing.enter_context(MODES[name](brains, workers))
+    for _ in range(_MOST_WARM if name == AUTO else 0):
+        if getattr(mode, "choice", None) is not None:
+            break
+        mode.update(plans)
+    for _ in range(_WARM):  # what `auto` has chosen may just have been made anew
+        mode.update(plans)
+    return mode
+
+
+def _slice(mode: UpdateMode, plans: Mapping[int, Plan], seconds: float) -> Slice:
+    def update() -> int:
+        mode.update(plans)
+        return 1
+
+    return run_for(update, seconds)
+
+
+def _rows(work: str, series: Mapping[str, Series[Slice]], modes: Mapping[str, UpdateMode]) -> list[LearnerRow]:
+    rates = {name: rates_of(one) for name, one in series.items()}
+    others = {name: spread(own).median for name, own in rates.items() if name != AUTO and own}
+    best = max(others, key=others.__getitem__, default=SEQUENTIAL)
+    return [
+        LearnerRow(
+            work=work,
+            name=name,
+            updates=spread(own) if own else None,
+            to_sequential=paired_ratio(own, rates.get(SEQUENTIAL, ())),
+            to_best=paired_ratio(own, rates.get(best, ())) if name == AUTO else None,
+            choice=modes[name].why if name == AUTO else "",
+            error=series[name].error,
+        )
+        for name, own in rates.items()
+    ]
+
+
+# ---- what is told ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was reached of a bar."""
+
+    mode: str
+    work: str
+    ratio: float
+    than: str
+    at_least: float
+
+    @property
+    def good(self) -> bool:
+        return self.ratio >= self.at_least
+
+    def __str__(self) -> str:
+        outcome = "PASS" if self.good else "FAIL"
+        return f"{outcome}  {self.mode}, {self.work}: {self.ratio:.2f} times {self.than}, bar {self.at_least:g}"
+
+
+def judged(rows: Sequence[LearnerRow], bars: Sequence[LearnerBar] = BARS) -> list[Verdict]:
+    """Each bar that was measured: those of the modes, and that of `auto` in the same works."""
+    reached = {(row.work, row.name): row.to_sequential.median for row in rows if row.to_sequential is not None}
+    measured = [(bar, reached.get((str(bar.work), bar.mode))) for bar in bars]
+    own = [Verdict(bar.mode, str(bar.work), it, SEQUENTIAL, bar.at_least) for bar, it in measured if it is not None]
+    works = {str(bar.work) for bar in bars}
+    return own + [
+        Verdict(row.name, row.work, row.to_best.median, "the best other", AUTO_IS_AT_LEAST)
+        for row in rows
+        if row.to_best is not None and row.work in works
+    ]
+
+
+def learners_report(rows: Sequence[LearnerRow], settings: Mapping[str, object], title: str) -> Report:
+    """The rows as a table, with the bars under it."""
+    table = FittingTable(title=title, title_justify="left")
+    for heading in ("work", "mode", "updates/s", "to sequential", "quarters", "chose"):
+        table.add_column(heading, justify="right" if heading in ("updates/s", "to sequential") else "left")
+    for row in rows:
+        table.add_row(row.work, row.name, *_cells(row))
+    notes = list(map(str, judged(rows)))
+    return Report("learners", settings, [dataclasses.asdict(row) for row in rows], table, notes)
+
+
+def _cells(row: LearnerRow) -> list[str]:
+    if row.updates is None or row.to_sequential is None:
+        return ["", "", "", row.error or ""]
+    ratio = row.to_sequential
+    chose = f"{row.choice} ({row.to_best.median:.2f} of the best)" if row.to_best is not None else ""
+    quarters = f"{ratio.lower_quartile:.2f}-{ratio.upper_quartile:.2f}"
+    return [f"{row.updates.median:.1f}", f"{ratio.median:.2f}", quarters, chose]
+
+
+def learners(
+    agents: Annotated[str, typer.Option(help="Numbers of agents, with commas between them.")] = "2,4,8,16,64",
+    hidden: Annotated[str, typer.Option(help="Sizes of the two hidden layers.")] = "64,256",
+    batch: Annotated[str, typer.Option(help="Sizes of minibatches.")] = "32,256",
+    modes: Annotated[str, typer.Option(help=f"{','.join(WAYS)} or some of them; all.")] = "all",
+    bars: Annotated[bool, typer.Option("--bars", help="Measure what is promised, and nothing else.")] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Threads or processes that learn.")] = 2,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Length of one slice.")] = 0.3,
+    rounds: Annotated[int, typer.Option(min=1, help="How many slices each mode gets.")] = 9,
+    json: Annotated[Path | None, typer.Option("--json", help="Write everything to this file, too.")] = None,
+) -> None:
+    """Updates of many learners: each way to run them beside the sequential one, in turns."""
+    works = tuple(bar.work for bar in BARS) if bars else tuple(_works(agents, hidden, batch))
+    plan = LearnerPlan(
+        works=works,
+        modes=(SEQUENTIAL, "fused", "process", AUTO) if bars else _chosen(modes),
+        workers=workers,
+        pace=Pace(seconds=seconds, rounds=rounds),
+    )
+    rows = measure_learners(plan)
+    title = f"updates of {STEPS} steps, {workers} workers; {rounds} slices of {seconds:g} s each, in turns"
+    report = learners_report(rows, plan.settings, title)
+    Console().print(report.table, *report.notes, sep="\n")
+    if json is not None:
+        report.write(json)
+    if not all(verdict.good for verdict in judged(rows)):
+        raise typer.Exit(1)
+
+
+def _works(agents: str, hidden: str, batch: str) -> Iterator[LearnerWork]:
+    for num_agents, size, rows in itertools.product(_numbers(agents), _numbers(hidden), _numbers(batch)):
+        yield LearnerWork(num_agents=num_agents, hidden=size, batch=rows)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise typer.BadParameter(f"{text!r} holds no numbers from 1 up, with commas between them.")
+    return numbers
+
+
+def _chosen(names: str) -> tuple[str, ...]:
+    chosen = (
+        WAYS if names == "all" else tuple(dict.fromkeys([SEQUENTIAL, *(name.strip() for name in names.split(","))]))
+    )
+    if unknown := [name for name in chosen if name not in WAYS]:
+        close = hint(unknown[0], WAYS)
+        raise typer.BadParameter(f"There is no mode called {unknown[0]!r}. Choose from {', '.join(WAYS)}.{close}")
+    return chosen

@@ -1,0 +1,286 @@
+"""Every speed that this project promises.
+
+A bar names the experiment that gives its figure; bars of one experiment share its run. A new promise is a new entry.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from benchmarks.bars import Bar, Experiment
+from benchmarks.eval_works import EVAL_WORKS
+from benchmarks.experiments import (
+    CallsPerStep,
+    EvalRatio,
+    GroupFigures,
+    GuardCost,
+    IterationRatio,
+    LearnerRatios,
+    MemoryGrowth,
+    MetaRatio,
+    PolicyFigures,
+    RolloutRatios,
+    StartupRatio,
+    StepRatios,
+    TaskCost,
+    TrainSaving,
+    ZooFigures,
+)
+from benchmarks.group_works import GROUP_WORKS
+from benchmarks.groups import shipped
+from benchmarks.iterations import IS_AT_LEAST
+from benchmarks.learners import AUTO as AUTO_MODE
+from benchmarks.learners import BARS as LEARNER_BARS
+from benchmarks.learners import LearnerBar, LearnerWork
+from benchmarks.meta import IS_AT_LEAST as META_IS_AT_LEAST
+from benchmarks.peers import GymnasiumAsync
+from benchmarks.plan import Needs
+from benchmarks.policy_works import AUTO, POLICY_WORKS
+from benchmarks.startup import GYMNASIUM_FORK
+from benchmarks.train import IS_AT_LEAST as OVERLAP_IS_AT_LEAST
+from benchmarks.train import OVERLAP
+from benchmarks.works import NEEDS
+from benchmarks.zoo import OURS_EACH, OURS_FEW
+from benchmarks.zoo_contestants import AgileRL, PlainLoop, SuperSuit
+from parallel_envs.bench.runners import InProcess, Ours
+
+_X_GYMNASIUM = "x Gymnasium async"
+_X_LOOP = "x the in-process loop"
+_CARTPOLE_8 = StepRatios("CartPole-v1", num_envs=8, num_workers=8)
+_CARTPOLE_128 = StepRatios("CartPole-v1", num_envs=128, num_workers=2)
+_X_PLAIN = "x the plain loop"
+_FEW, _MANY = "collect, 2 workers, 16 envs", "collect, 8 workers, 8 envs"
+_SPREAD = ZooFigures("mpe2.simple_spread_v3")
+_MEMORY = MemoryGrowth("CartPole-v1", num_envs=8, steps=100_000)
+
+
+def _bar(
+    work: str,
+    experiment: Experiment,
+    figure: str,
+    unit: str,
+    limit: float,
+    *,
+    sense: Literal["at least", "at most"] = "at least",
+    needs: Needs = (),
+) -> Bar:
+    return Bar(work=work, experiment=experiment, figure=figure, unit=unit, sense=sense, limit=limit, needs=needs)
+
+
+def _guarding(work: str, experiment: GuardCost) -> Bar:
+    return _bar(f"{work}, with deadlines and sentinels", experiment, "ratio", "x a wait for completions alone", 0.95)
+
+
+def _collecting(name: str, work: str, figure: str, limit: float) -> Bar:
+    return _bar(f"{work}: {figure}", RolloutRatios(name), figure, _X_PLAIN, limit, needs=NEEDS[name])
+
+
+def _together(how: str, ours: str, other: str, limit: float, needs: Needs = ()) -> Bar:
+    return _bar(
+        f"simple_spread_v3, 8 envs, {how}",
+        _SPREAD,
+        f"{ours} / {other}",
+        f"x {other}",
+        limit,
+        needs=(("mpe2", "mpe2"), *needs),
+    )
+
+
+def _evaluating(name: str) -> Bar:
+    work = EVAL_WORKS[name]
+    return _bar(
+        f"evaluating with 2 jobs: {work.what}",
+        EvalRatio(name),
+        "jobs=2",
+        "x its own loop" if work.peer else "x no workers",
+        work.at_least,
+        needs=work.needs,
+    )
+
+
+def _turning(name: str, figure: str, limit: float, unit: str = "x sequential") -> Bar:
+    work = POLICY_WORKS[name]
+    return _bar(
+        f"{work.what}: {figure.partition(',')[0]}",
+        PolicyFigures(name),
+        figure,
+        unit,
+        limit,
+        sense="at most" if unit.startswith("us") else "at least",
+        needs=work.needs,
+    )
+
+
+def _grouping(
+    name: str, figure: str, limit: float, unit: str, sense: Literal["at least", "at most"] = "at least"
+) -> Bar:
+    return _bar(
+        f"{GROUP_WORKS[name].what}: {figure.partition(',')[0]}", GroupFigures(name), figure, unit, limit, sense=sense
+    )
+
+
+_GROUP_BARS: tuple[Bar, ...] = (
+    _grouping("sokoban", "rollouts", 1.6, "x in the caller"),
+    _grouping("sokoban", "caller", 1.6, "x in the caller"),
+    _grouping("sokoban-coords", "caller", 1.6, "x in the caller"),
+    _grouping("sokoban-pictures", "caller", 1.6, "x in the caller"),
+    _grouping("countdown", "caller", 0.97, "x in the caller"),
+    _grouping("metamathqa", "caller", 0.97, "x in the caller"),
+    _grouping("waiting", "loop", 12.0, _X_PLAIN),
+    _grouping("sokoban", "payload", 1.05, "x turn 2, in turn 50", "at most"),
+    _grouping("waiting", f"resets, {shipped('forkserver')}", 20.0, "x a pool made anew, forkserver"),
+)
+
+_POLICY_BARS: tuple[Bar, ...] = (
+    _turning("python", "process", 1.85),
+    _turning("sleep", "thread", 7.0),
+    _turning("networks", "batch", 4.0),
+    _turning("networks-64", "batch", 12.0),
+    _turning("networks-rows", "batch", 2.0),
+    _turning("empty", "process, us", 60.0, "us an agent a turn"),
+    *(_turning(name, f"{AUTO} / best", 0.9, "x the best other") for name in POLICY_WORKS),
+    *(_turning(name, AUTO, 0.97) for name in POLICY_WORKS),
+)
+
+_TORCH: Needs = (("torch", "parallel-envs[learn]"),)
+
+
+def _learning(bar: LearnerBar) -> Bar:
+    return _bar(
+        f"updates, {bar.work}: {bar.mode}",
+        LearnerRatios(bar.work),
+        bar.mode,
+        "x sequential",
+        bar.at_least,
+        needs=_TORCH,
+    )
+
+
+def _auto_learning(work: LearnerWork) -> Bar:
+    return _bar(
+        f"updates, {work}: {AUTO_MODE}",
+        LearnerRatios(work),
+        f"{AUTO_MODE} / best",
+        "x the best other",
+        0.9,
+        needs=_TORCH,
+    )
+
+
+_LEARNER_BARS: tuple[Bar, ...] = (
+    *map(_learning, LEARNER_BARS),
+    *(_auto_learning(bar.work) for bar in LEARNER_BARS),
+    *(
+        _bar(
+            f"whole PPO iterations, simple_spread_v3, 8 envs, 3 agents: {mode}",
+            IterationRatio(mode),
+            mode,
+            _X_PLAIN,
+            IS_AT_LEAST,
+            needs=(("mpe2", "mpe2"), *_TORCH),
+        )
+        for mode in ("fused", OVERLAP)
+    ),
+    _bar(
+        "meta-RL on AntDir, learning included, 8 workers",
+        MetaRatio(8),
+        "ratio",
+        "x one environment",
+        META_IS_AT_LEAST,
+        needs=(("mujoco", "gymnasium[mujoco]"), *_TORCH),
+    ),
+    _bar(
+        "training, 4 agents, collecting and learning equally long: overlap",
+        TrainSaving(),
+        OVERLAP,
+        "of the time that can be saved at best",
+        OVERLAP_IS_AT_LEAST,
+        needs=_TORCH,
+    ),
+)
+
+BARS: tuple[Bar, ...] = (
+    _bar("CartPole-v1, 8 envs, one a worker", _CARTPOLE_8, GymnasiumAsync.name, _X_GYMNASIUM, 3.0),
+    _bar("CartPole-v1, 128 envs, 2 workers", _CARTPOLE_128, InProcess.name, _X_LOOP, 1.6),
+    _bar("CartPole-v1, 128 envs, 2 workers", _CARTPOLE_128, GymnasiumAsync.name, _X_GYMNASIUM, 9.0),
+    _bar(
+        "Ant-v5, 8 envs, one a worker, infos included",
+        StepRatios("Ant-v5", num_envs=8, num_workers=8),
+        GymnasiumAsync.name,
+        _X_GYMNASIUM,
+        1.5,
+        needs=(("mujoco", "gymnasium[mujoco]"),),
+    ),
+    _bar(
+        "ALE/Breakout-v5 raw frames, 8 envs, one a worker",
+        StepRatios("ALE/Breakout-v5", num_envs=8, num_workers=8),
+        GymnasiumAsync.name,
+        _X_GYMNASIUM,
+        1.25,
+        needs=(("ale_py", "ale-py"),),
+    ),
+    _bar(
+        "spin:1000, 8 envs, one a worker",
+        StepRatios("spin:1000", num_envs=8, num_workers=8),
+        InProcess.name,
+        _X_LOOP,
+        1.85,
+    ),
+    _bar(
+        "read and write calls per env step, 8 envs, one a worker",
+        CallsPerStep(num_envs=8),
+        Ours.name,
+        "calls",
+        4.0,
+        sense="at most",
+    ),
+    _bar(
+        "making and resetting 32 CartPole-v1 workers, forkserver",
+        StartupRatio("CartPole-v1", num_envs=32),
+        GYMNASIUM_FORK,
+        "x Gymnasium's time with fork",
+        4.0,
+        sense="at most",
+    ),
+    _bar("100,000 steps of CartPole-v1, 8 envs: parent memory gained", _MEMORY, "MiB", "MiB", 1.0, sense="at most"),
+    _bar(
+        "100,000 steps of CartPole-v1, 8 envs: descriptors gained",
+        _MEMORY,
+        "descriptors",
+        "descriptors",
+        0.0,
+        sense="at most",
+    ),
+    _bar(
+        "Ant-v5, 8 envs, one a worker, a task for each",
+        TaskCost("Ant-v5", num_envs=8, num_workers=8),
+        "ratio",
+        "x the same without tasks",
+        0.98,
+        needs=(("mujoco", "gymnasium[mujoco]"),),
+    ),
+    _guarding("CartPole-v1, 8 envs, one a worker", GuardCost("CartPole-v1", num_envs=8, num_workers=8)),
+    _guarding("CartPole-v1, 128 envs, 2 workers", GuardCost("CartPole-v1", num_envs=128, num_workers=2)),
+    _collecting("ant-mlp", "16 rollouts of AntDirection, MLP policy", _FEW, 1.6),
+    _collecting("ant-mlp", "16 rollouts of AntDirection, MLP policy", _MANY, 1.5),
+    _collecting("ant-recurrent", "16 rollouts of AntDirection, recurrent policy", _FEW, 1.5),
+    _collecting("ant-recurrent", "16 rollouts of AntDirection, recurrent policy", _MANY, 1.5),
+    _collecting("unequal", "32 rollouts of 10 to 400 steps", _FEW, 1.5),
+    _collecting("unequal", "32 rollouts of 10 to 400 steps", _MANY, 1.5),
+    _together("2 workers", OURS_FEW, PlainLoop.name, 1.75),
+    _together("2 workers, SuperSuit on two", OURS_FEW, SuperSuit.name, 1.4, (("supersuit", "supersuit"),)),
+    _together("one a worker, SuperSuit on two", OURS_EACH, SuperSuit.name, 1.2, (("supersuit", "supersuit"),)),
+    _together("2 workers", OURS_FEW, AgileRL.name, 1.65, (("agilerl", "agilerl"),)),
+    _bar(
+        "64 agents of small boxes, 8 envs, one a worker: dicts by agent",
+        ZooFigures("agents:64", peers=()),
+        "batching",
+        "% of the step",
+        15.0,
+        sense="at most",
+    ),
+    *_POLICY_BARS,
+    *_GROUP_BARS,
+    *_LEARNER_BARS,
+    *(_evaluating(name) for name in EVAL_WORKS),
+)

@@ -1,0 +1,314 @@
+"""One manager under fire: it is stepped, sent to, reset and closed while its envs and workers break.
+
+What is asked and what is broken is drawn at random; the judge looks at all of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
+
+from benchmarks.soak_disturbances import STOP_SECONDS, FloodingProgram, KeeperStop, evaluate_and_kill, fork_and_try
+from benchmarks.soak_env import FIRST_FRESH_SEED, FLOOD, LINGER, LINGER_SECONDS, NUM_VALUES, Form, SoakEnv, order
+from benchmarks.soak_faults import Planner, Strike, landing
+from benchmarks.soak_judge import Judge
+from benchmarks.soak_model import Model
+from benchmarks.soak_replay import Disturbance, Injection, Where
+from benchmarks.soak_rows import row_of, rows_of_reset, rows_of_step
+from benchmarks.soak_tally import Tally
+from parallel_envs.choices import StartMethod
+from parallel_envs.seeding import SeedTree
+from parallel_envs.testing.faults import Fault, Moment
+from parallel_envs.vector import ParallelEnvManager
+
+T = TypeVar("T")
+
+STEP_SECONDS = 0.5
+"""Both `step_timeout` and `reset_timeout`."""
+
+START_SECONDS = {"forkserver": 3.0, "fork": 3.0, "spawn": 6.0}
+"""`start_timeout`: what a restart may take at most before it is given up and made anew."""
+
+AGAIN_SECONDS = 1.5
+"""What comes to that: the stack of a stopped worker is waited for (0.5 s), the new env is asked again (0.5 s)."""
+
+CLOSE_SECONDS = 5.0
+
+TROUBLED_CLOSES = 0.3
+"""How many of the closes come in the midst of a fault."""
+
+_LONGEST_STRETCH = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crowd:
+    """How many envs in how many workers, and how these are started."""
+
+    num_envs: int = 8
+    num_workers: int = 4
+    context: StartMethod = "forkserver"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flavour:
+    """What differs from leg to leg."""
+
+    mode: AutoresetMode
+    form: Form
+    copy: bool
+
+
+@dataclass(slots=True)
+class _Attack:
+    """What is done to the envs and workers in one call."""
+
+    orders: dict[int, int] = field(default_factory=dict)
+    strikes: list[Strike] = field(default_factory=list)
+
+
+class Leg:
+    """A manager, and what is done to it. Abandon it in the end."""
+
+    def __init__(self, crowd: Crowd, flavour: Flavour, seed: SeedTree, planner: Planner, tally: Tally) -> None:
+        self._planner, self._tally, self._generator = planner, tally, seed.generator()
+        self._num_envs = crowd.num_envs
+        self._reset_wanted: set[int] = set()
+        self._on_its_way: set[int] = set()
+        self._programs: list[FloodingProgram] = []
+        self._keeper_stop: KeeperStop | None = None
+        start_seconds = START_SECONDS[crowd.context]
+        self._envs = ParallelEnvManager(
+            [partial(SoakEnv, env, flavour.form) for env in range(crowd.num_envs)],
+            num_workers=crowd.num_workers,
+            context=crowd.context,
+            copy=flavour.copy,
+            autoreset_mode=flavour.mode,
+            on_failure="restart",
+            step_timeout=STEP_SECONDS,
+            reset_timeout=STEP_SECONDS,
+            start_timeout=start_seconds,
+            max_restarts=1_000_000,
+        )
+        slices = [each["env_ids"] for each in self._envs.stats()]
+        self._owner = [worker for worker, envs in enumerate(slices) for _ in envs]
+        self._model = Model(slices, flavour.mode, flavour.form)
+        self._judge = Judge(self._envs, self._model, tally, start_seconds + AGAIN_SECONDS)
+
+    def abandon(self) -> None:
+        """Close whatever is still open. May be called at any time."""
+        self._end_disturbances()
+        self._envs.close()
+        self._judge.stop()
+
+    # ---- the course of a leg ----------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Reset all, with one seed that also becomes the root of all fresh seeds."""
+        seed = int(self._generator.integers(FIRST_FRESH_SEED - self._num_envs))
+        self._model.begin_seeds(SeedTree(seed))
+        self._reset(range(self._num_envs), list(range(seed, seed + self._num_envs)), given=seed)
+
+    def stretch(self) -> None:
+        """Go on for some calls of one kind."""
+        length = int(self._generator.integers(1, _LONGEST_STRETCH))
+        match self._generator.integers(20):
+            case 0:
+                self.begin() if self._happens(0.2) else self._reset_some()
+            case draw if draw < 11:
+                for _ in range(length):
+                    self._step()
+            case _:
+                for _ in range(length):
+                    self._fly()
+                while self._on_its_way:
+                    self._receive([])
+        if self._reset_wanted:
+            self._reset_some()
+
+    def close(self) -> None:
+        """Close the manager, sometimes in the midst of something that no call will answer."""
+        if self._happens(TROUBLED_CLOSES):
+            attack = self._attack(range(self._num_envs), [self._planner.draw()])
+            self._send(range(self._num_envs), attack)
+            for strike in attack.strikes:
+                strike.land()
+                self._judge.settle(strike)
+        self._judge.call("close", self._envs.close, CLOSE_SECONDS)
+        self._end_disturbances()
+        self._tally.survived = self._tally.num_injected
+
+    # ---- what is asked ----------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        envs = range(self._num_envs)
+        attack = self._attack(envs, self._planner.due(time.monotonic()))
+        actions = self._actions(envs, attack)
+        batch = self._call_and_strike("step", partial(self._envs.step, actions), attack.strikes)
+        self._judge.look_at(dict(enumerate(rows_of_step(*batch))), together=True)
+
+    def _fly(self) -> None:
+        """Send some that are free, mostly to step, and receive some: others stay away for longer."""
+        free = self._generator.permutation([env for env in range(self._num_envs) if env not in self._on_its_way])
+        if len(free) == 0:
+            self._receive([])
+            return
+        envs = free[: self._generator.integers(1, len(free) + 1)].tolist()
+        to_reset = self._happens(0.1)
+        attack = self._attack(envs, self._planner.due(time.monotonic()), only_outside=to_reset)
+        if to_reset:
+            self._send_reset(envs, attack)
+        else:
+            self._send(envs, attack)
+        self._on_its_way.update(envs)
+        self._receive(attack.strikes)
+
+    def _send(self, envs: Sequence[int], attack: _Attack) -> None:
+        self._judge.call("send", partial(self._envs.send, self._actions(envs, attack), envs), 0.0)
+
+    def _send_reset(self, envs: Sequence[int], attack: _Attack) -> None:
+        some = self._some_seeds()
+        seeds = [some[env] for env in envs]
+        for env, seed in zip(envs, seeds, strict=True):
+            self._judge.ask_reset(env, seed)
+        options = {"linger": tuple(attack.orders)}
+        self._judge.call("send_reset", partial(self._envs.send_reset, envs, seed=seeds, options=options), 0.0)
+
+    def _receive(self, strikes: Sequence[Strike]) -> None:
+        if self._happens(0.1):
+            env = int(self._generator.choice(sorted(self._on_its_way)))
+            rows = {env: row_of(self._call_and_strike("recv_env", partial(self._envs.recv_env, env), strikes))}
+        else:
+            least = int(self._generator.integers(1, len(self._on_its_way) + 1))
+            envs, *batch = self._call_and_strike("recv", partial(self._envs.recv, least), strikes)
+            rows = dict(zip(envs.tolist(), rows_of_step(*batch), strict=True))
+        self._on_its_way -= rows.keys()
+        self._judge.look_at(rows, together=False)
+
+    def _reset_some(self) -> None:
+        """Those that are wanted and some others."""
+        chance = self._generator.random(self._num_envs) < self._generator.random()
+        envs = [env for env, is_chosen in enumerate(chance) if is_chosen or env in self._reset_wanted]
+        if envs:
+            self._reset(envs, self._some_seeds())
+
+    def _reset(self, envs: Sequence[int], seeds: list[int | None], given: int | None = None) -> None:
+        """`given`: one number in the place of the seeds."""
+        attack = self._attack(envs, self._planner.due(time.monotonic()), only_outside=True)
+        self._reset_wanted.difference_update(envs)
+        for env in envs:
+            self._judge.ask_reset(env, seeds[env])
+        options = {"reset_mask": np.isin(np.arange(self._num_envs), envs), "linger": tuple(attack.orders)}
+        action = partial(self._envs.reset, seed=seeds if given is None else given, options=options)
+        rows = rows_of_reset(*self._call_and_strike("reset", action, attack.strikes))
+        self._judge.look_at({env: rows[env] for env in envs}, together=True)
+
+    def _some_seeds(self) -> list[int | None]:
+        """One for each env, or none for any."""
+        if self._happens(0.5):
+            return [None] * self._num_envs
+        return list(self._generator.integers(FIRST_FRESH_SEED, size=self._num_envs).tolist())
+
+    def _actions(self, envs: Sequence[int], attack: _Attack) -> npt.NDArray[np.int64]:
+        """What these envs are asked to do next."""
+        actions = np.zeros((len(envs), 2), np.int64)
+        actions[:, 0] = self._generator.integers(NUM_VALUES, size=len(envs))
+        actions[:, 1] = [attack.orders.get(env, 0) for env in envs]
+        for env, action in zip(envs, actions.tolist(), strict=True):
+            self._judge.ask_step(env, tuple(action))
+        return actions
+
+    # ---- what is broken ---------------------------------------------------------------------------------------------
+
+    def _attack(self, envs: Sequence[int], due: list[Injection], *, only_outside: bool = False) -> _Attack:
+        """Begin what is due, and take it out of the list: to one env of a worker at most.
+
+        Signals to the idle are sent at once, orders go with the next actions.
+        """
+        attack, spared = _Attack(), list(envs)
+        for injection in list(due):
+            if isinstance(injection[1], Disturbance) and injection[1] is not Disturbance.FLOOD:
+                self._disturb(injection[1])
+                due.remove(injection)
+                continue
+            targets = [env for env in spared if self._model.can_break(env)]
+            if not targets or (only_outside and injection[0] not in (Where.WAITING, Where.IDLE)):
+                continue
+            env = targets[self._generator.integers(len(targets))]
+            self._begin_fault(injection, env, attack)
+            spared = [other for other in spared if self._owner[other] != self._owner[env]]
+            due.remove(injection)
+        return attack
+
+    def _begin_fault(self, injection: Injection, env: int, attack: _Attack) -> None:
+        where, fault = injection
+        if not isinstance(fault, Fault):  # a flood: the one disturbance that comes from inside an env
+            attack.orders[env] = FLOOD
+            self._judge.disturb(fault)
+            return
+        match where:
+            case Where.STEP:
+                attack.orders[env] = order(fault, Moment.STEP)
+            case Where.RESET:
+                attack.orders[env] = order(fault, Moment.RESET)
+                self._reset_wanted.add(env)
+            case Where.AUTORESET:
+                attack.orders[env] = order(fault, Moment.RESET)
+            case Where.WAITING:
+                attack.orders[env] = LINGER
+                attack.strikes.append(self._aim(env, injection))
+            case Where.IDLE:
+                strike = self._aim(env, injection)
+                strike.land()
+                self._judge.settle(strike)
+
+    def _disturb(self, disturbance: Disturbance) -> None:
+        """Do something around the workers, and complain of what was wrong with it."""
+        self._judge.disturb(disturbance)
+        match disturbance:
+            case Disturbance.STOPPED_KEEPER:
+                self._end_keeper_stop()
+                self._keeper_stop = KeeperStop()
+                self._judge.excuse(STOP_SECONDS)
+            case Disturbance.FORK:
+                self._judge.blame(fork_and_try(self._envs, np.zeros((self._num_envs, 2), np.int64)))
+            case Disturbance.EVALUATION:
+                self._judge.blame(evaluate_and_kill(float(self._generator.uniform(0.0, 0.2))))
+            case _:
+                is_killed = disturbance is Disturbance.KILLED_PROGRAM
+                self._programs.append(FloodingProgram(is_killed=is_killed))
+
+    def _end_disturbances(self) -> None:
+        """Wait for what still runs beside the manager."""
+        self._end_keeper_stop()
+        while self._programs:
+            self._judge.blame(self._programs.pop().end())
+
+    def _end_keeper_stop(self) -> None:
+        if self._keeper_stop is not None:
+            self._keeper_stop.end()
+            self._keeper_stop = None
+
+    def _aim(self, env: int, injection: Injection) -> Strike:
+        worker = self._owner[env]
+        return Strike(worker, self._judge.states[worker].pid, injection)
+
+    def _call_and_strike(self, name: str, action: Callable[[], T], strikes: Sequence[Strike]) -> T:
+        delays = self._generator.uniform(0.0, LINGER_SECONDS, len(strikes))
+        try:
+            with landing(strikes, delays.tolist()):
+                return self._judge.call(name, action, STEP_SECONDS)
+        finally:
+            for strike in strikes:
+                self._judge.settle(strike)
+                if not strike.has_landed:
+                    self._planner.make_up()
+
+    def _happens(self, chance: float) -> bool:
+        return bool(self._generator.random() < chance)

@@ -1,0 +1,271 @@
+"""`bench train`: collecting and learning one beside the other, against one after the other.
+
+Some agents learn by PPO in environments that are made to take about as long to collect from as the agents take to
+learn. All ways to train are open at once, with networks and environments of their own, and get the same number of
+rollouts in turns; each turn ends when all that can be learnt from them has been. What is judged is the share of the
+time of `sync` that `overlap` saves, as a part of what can be saved at best, min(collect, learn) / (collect + learn).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from rich.console import Console
+
+from benchmarks.busy_agents import BusyAgents
+from benchmarks.plan import BenchPlan
+from benchmarks.polling_scheme import PollingScheme
+from parallel_envs.bench.measure import Series, Spread, Tell, interleave, spread
+from parallel_envs.bench.report import Report
+from parallel_envs.choices import LearnIn, LoopMode, UpdateModeName
+from parallel_envs.fitting_tables import FittingTable
+from parallel_envs.spelling import hint
+
+if TYPE_CHECKING:
+    from parallel_envs.learners import IndependentLearners
+
+SYNC, OVERLAP, FREE, POLLING = "sync", "overlap", "free", "polling thread, one lock"
+WAYS = (SYNC, OVERLAP, FREE, POLLING)
+IS_AT_LEAST = 0.8
+"""The part of what can be saved at best that `overlap` is to save."""
+
+_TRIES = 3  # turns of which the best says how long each side takes: whatever else the machine does only adds to it
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainPlan(BenchPlan):
+    """What `bench train` was asked for. `microseconds` of work in a step of an environment; None: as much as makes
+    collecting and learning take equally long. `waits`: a step waits for as long, as for another machine.
+    """
+
+    num_agents: int = 4
+    num_envs: int = 8
+    hidden: int = 64
+    rollout_length: int = 64
+    minibatch_size: int = 128
+    num_epochs: int = 4
+    update_mode: UpdateModeName = "sequential"
+    learn_in: LearnIn = "process"
+    microseconds: float | None = None
+    waits: bool = False
+    ways: tuple[str, ...] = WAYS
+    rollouts: int = 24
+    rounds: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What some rollouts took: all in all, and (one after the other only) each of the two parts."""
+
+    seconds: float
+    steps: int
+    learnt: float
+    """Updates of each agent for each of its rollouts."""
+    collect_seconds: float = 0.0
+    learn_seconds: float = 0.0
+
+    @property
+    def bound(self) -> float:
+        both = self.collect_seconds + self.learn_seconds
+        return min(self.collect_seconds, self.learn_seconds) / both if both else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRow:
+    """One way to train: steps per second, the share of the time of `sync` that it saved, and what part that is of what
+    could be saved at best, round by round; `learnt` is updates for each rollout.
+    """
+
+    name: str
+    steps: Spread | None = None
+    saved: Spread | None = None
+    of_bound: Spread | None = None
+    bound: float | None = None
+    learnt: float = 0.0
+    error: str | None = None
+
+
+def measure_train(plan: TrainPlan, tell: Tell = lambda text: None) -> tuple[TrainRow, ...]:
+    """A row for each way."""
+    from parallel_envs.torch_threads import one_torch_thread
+
+    with ExitStack() as closing:
+        closing.enter_context(one_torch_thread())
+        if plan.microseconds is None:
+            tell("making both sides equal")
+            plan = dataclasses.replace(plan, microseconds=_equal_work(plan))
+        samplers = {name: _opened(name, plan, closing, tell) for name in plan.ways}
+        return rows_of(interleave(samplers, plan.rounds, tell))
+
+
+def _equal_work(plan: TrainPlan) -> float:
+    """How many microseconds a step of an environment is to take."""
+    with ExitStack() as closing:
+        idle = dataclasses.replace(plan, microseconds=0.0, rollouts=min(plan.rollouts, 4))
+        turn = _opened(SYNC, idle, closing, lambda text: None)
+        turns = [turn() for _ in range(_TRIES)]
+    collect, learn = (min(getattr(one, part) for one in turns) for part in ("collect_seconds", "learn_seconds"))
+    return float(max(learn - collect, 0.0) / turns[0].steps * 1e6)
+
+
+def _opened(name: str, plan: TrainPlan, closing: ExitStack, tell: Tell) -> Callable[[], Turn]:
+    """What makes a turn of this way, warm."""
+    tell(f"opening {name}")
+    learners = _learners(plan, closing)
+    turn = (
+        partial(_polled, _scheme(learners, closing), plan) if name == POLLING else _loop(name, learners, plan, closing)
+    )
+    turn()
+    return turn
+
+
+def _learners(plan: TrainPlan, closing: ExitStack) -> IndependentLearners:
+    """Learners in environments of their own, all of which share one worker."""
+    from parallel_envs.learners import IndependentLearners, PPOConfig
+    from parallel_envs.multiagent import MultiAgentEnvManager
+
+    make = partial(BusyAgents, plan.num_agents, plan.microseconds or 0.0, waits=plan.waits)
+    envs = closing.enter_context(MultiAgentEnvManager([make] * plan.num_envs, num_workers=1))
+    config = PPOConfig(
+        rollout_length=plan.rollout_length,
+        minibatch_size=plan.minibatch_size,
+        num_epochs=plan.num_epochs,
+        hidden=(plan.hidden,) * 2,
+    )
+    return closing.enter_context(IndependentLearners(envs, config, update_mode=plan.update_mode))
+
+
+def _scheme(learners: IndependentLearners, closing: ExitStack) -> PollingScheme:
+    scheme = PollingScheme(learners)
+    closing.callback(scheme.close)
+    return scheme
+
+
+def _polled(scheme: PollingScheme, plan: TrainPlan) -> Turn:
+    before = scheme.num_learnt
+    began = time.perf_counter()
+    steps = sum(scheme.collect() for _ in range(plan.rollouts))
+    scheme.finish()
+    return Turn(time.perf_counter() - began, steps, (scheme.num_learnt - before) / plan.rollouts)
+
+
+def _loop(name: str, learners: IndependentLearners, plan: TrainPlan, closing: ExitStack) -> Callable[[], Turn]:
+    from parallel_envs.learners.loops import LoopOptions, open_loop
+
+    queue = 2 * plan.num_agents if name == FREE else None
+    options = LoopOptions(mode=cast(LoopMode, name), learn_in=plan.learn_in, queue=queue)
+    return partial(_turn, closing.enter_context(open_loop(learners, options)), plan)
+
+
+def _turn(loop: Any, plan: TrainPlan) -> Turn:
+    learner = next(iter(loop.learners.agents.values()))
+    before, versions, steps = loop.report(), learner.version, loop.learners.steps
+    began = time.perf_counter()
+    for _ in range(plan.rollouts * plan.rollout_length):
+        loop.advance()
+    loop.settle()
+    seconds, after = time.perf_counter() - began, loop.report()
+    parts = (getattr(after, part) - getattr(before, part) for part in ("collect_seconds", "learn_seconds"))
+    return Turn(seconds, loop.learners.steps - steps, (learner.version - versions) / plan.rollouts, *parts)
+
+
+def rows_of(series: Mapping[str, Series[Turn]]) -> tuple[TrainRow, ...]:
+    """The rows, each round beside that round's `sync`."""
+    first = series[SYNC].samples
+    return tuple(_row(name, one, first) for name, one in series.items())
+
+
+def _row(name: str, series: Series[Turn], first: Sequence[Turn]) -> TrainRow:
+    turns = series.samples
+    if not turns or not first:
+        return TrainRow(name=name, error=series.error)
+    pairs = list(zip(turns, first, strict=False))
+    saved = [1 - (one.seconds / one.steps) / (sync.seconds / sync.steps) for one, sync in pairs]
+    return TrainRow(
+        name=name,
+        steps=spread([one.steps / one.seconds for one in turns]),
+        saved=spread(saved),
+        of_bound=spread(
+            [part / sync.bound if sync.bound else 0.0 for part, (_, sync) in zip(saved, pairs, strict=True)]
+        ),
+        bound=spread([sync.bound for sync in first]).median,
+        learnt=spread([one.learnt for one in turns]).median,
+        error=series.error,
+    )
+
+
+# ---- what is told ---------------------------------------------------------------------------------------------------
+
+
+def train_report(rows: Sequence[TrainRow], settings: Mapping[str, object], title: str) -> Report:
+    """The rows as a table, with the bar under it."""
+    table = FittingTable(title=title, title_justify="left")
+    for heading in ("way to train", "steps/s", "time saved", "at best", "part of it", "quarters", "updates a rollout"):
+        table.add_column(heading, justify="left" if heading == "way to train" else "right")
+    for row in rows:
+        table.add_row(row.name, *_cells(row))
+    notes = [
+        f"{'PASS' if good else 'FAIL'}  {row.name} saves {reached:.2f} of what can be saved, bar {IS_AT_LEAST:g}"
+        for row, reached, good in judged(rows)
+    ]
+    return Report("train", settings, [dataclasses.asdict(row) for row in rows], table, notes)
+
+
+def judged(rows: Sequence[TrainRow]) -> list[tuple[TrainRow, float, bool]]:
+    """The row that has a bar, with what was reached and whether that is enough."""
+    found = [(row, row.of_bound.median) for row in rows if row.name == OVERLAP and row.of_bound is not None]
+    return [(row, reached, reached >= IS_AT_LEAST) for row, reached in found]
+
+
+def _cells(row: TrainRow) -> list[str]:
+    if row.steps is None or row.saved is None or row.of_bound is None:
+        return [row.error or "", *[""] * 5]
+    quarters = f"{row.of_bound.lower_quartile:.2f}-{row.of_bound.upper_quartile:.2f}"
+    told = f"{row.saved.median:.0%}", f"{row.bound or 0.0:.0%}", f"{row.of_bound.median:.2f}", quarters
+    return [f"{row.steps.median:,.0f}", *told, f"{row.learnt:.2f}"]
+
+
+def train(
+    agents: Annotated[int, typer.Option(min=1, help="How many learn.")] = 4,
+    envs: Annotated[int, typer.Option(min=1, help="Environments, all in one worker.")] = 8,
+    update_mode: Annotated[str, typer.Option(help="How updates are run.")] = "sequential",
+    microseconds: Annotated[
+        float | None, typer.Option(min=0, help="Work in a step of an environment; without it: both sides equal.")
+    ] = None,
+    waits: Annotated[bool, typer.Option("--waits", help="Steps wait for as long, instead of computing.")] = False,
+    rollouts: Annotated[int, typer.Option(min=1, help="Rollouts in a turn.")] = 24,
+    rounds: Annotated[int, typer.Option(min=1, help="How many turns each way gets.")] = 5,
+    json: Annotated[Path | None, typer.Option("--json", help="Write everything to this file, too.")] = None,
+) -> None:
+    """Learning while collecting, beside one after the other and beside a thread that polls."""
+    from parallel_envs.learners.updates import MODES
+
+    if update_mode not in MODES:
+        close = hint(update_mode, MODES)
+        raise typer.BadParameter(
+            f"There is no update mode called {update_mode!r}. Choose from {', '.join(MODES)}.{close}"
+        )
+    plan = TrainPlan(
+        num_agents=agents,
+        num_envs=envs,
+        update_mode=cast(UpdateModeName, update_mode),
+        microseconds=microseconds,
+        waits=waits,
+        rollouts=rollouts,
+        rounds=rounds,
+    )
+    rows = measure_train(plan)
+    report = train_report(rows, plan.settings, f"{agents} agents, {envs} envs; {rounds} turns of {rollouts} rollouts")
+    Console().print(report.table, *report.notes, sep="\n")
+    if json is not None:
+        report.write(json)
+    if not all(good for *_, good in judged(rows)):
+        raise typer.Exit(1)
