@@ -158,6 +158,34 @@ def _shared_memory() -> dict[int, str]:
     return {int(inode): target for *_, inode, target in fields}
 
 
+# ---- slow tests ----------------------------------------------------------------------------------
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests marked `slow`, unless SLOW=1 is set or a test is named on the command line.
+
+    Of a test marked `slow(sample=True)` a sample of its cases stays, in which every value of every parameter occurs.
+    """
+    if os.environ.get("SLOW") == "1" or any("::" in argument for argument in config.args):
+        return
+    seen: set[tuple[str, str, str]] = set()
+    kept, left_out = [], []
+    for item in items:
+        marker = item.get_closest_marker("slow")
+        cases: dict[str, object] = (
+            item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        )
+        function = item.nodeid.partition("[")[0]
+        values = {(function, name, repr(value)) for name, value in cases.items()}
+        if marker is None or (marker.kwargs.get("sample") and values - seen):
+            kept.append(item)
+            seen |= values
+        else:
+            left_out.append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
+
+
 # ---- the check -----------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""The table of all defaults that are measured by a clock (docs/clock.md), beside the code."""
+"""The table of all defaults that are measured by a clock (docs/reference/clock.md), beside the code."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "parallel_envs"
-PAGE = (ROOT / "docs/clock.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/reference/clock.md").read_text(encoding="utf-8")
 ROWS = {
     name: (value, change)
     for name, value, change in re.findall(r"^\| `([^`]+)` \| `([^`]+)` \| (.+) \|$", PAGE, re.MULTILINE)

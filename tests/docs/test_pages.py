@@ -1,0 +1,73 @@
+"""README and docs: code prints what is shown below it, commands too, and every named file and link exists."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in [
+        ROOT / "README.md",
+        ROOT / "benchmarks/README.md",
+        ROOT / "tests/README.md",
+        *ROOT.glob("docs/**/*.md"),
+    ]
+    if path.exists()
+}
+ONE_BLOCK = r"((?:(?!```)[^\n]*\n)*)"
+CODE = re.compile(rf"^```python\n{ONE_BLOCK}```\n\n```\n{ONE_BLOCK}```$", re.MULTILINE)
+COMMAND = re.compile(r"^```bash\n\.venv/bin/parallel-envs ([^\n]*)\n```\n\n```\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+RATE = re.compile(r"[\d,]+ steps/s")  # the one figure on these pages that differs from machine to machine
+
+
+def cases(pattern: re.Pattern[str]) -> list[object]:
+    found = [(page, match) for page, text in PAGES.items() for match in pattern.findall(text)]
+    return [pytest.param(*match, id=f"{page}-{number}") for number, (page, match) in enumerate(found)]
+
+
+def test_pages_have_something_to_run() -> None:
+    assert len(cases(CODE)) >= 9
+    assert cases(COMMAND)
+    assert PAGES["README.md"].index("```python") == PAGES["README.md"].index("```"), "the README begins with code"
+
+
+@pytest.mark.parametrize(("code", "output"), cases(CODE))
+def test_code_prints_what_is_shown_below_it(code: str, output: str, tmp_path: Path) -> None:
+    script = tmp_path / "shown.py"
+    script.write_text(code, encoding="utf-8")
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (RATE.sub("N steps/s", ran.stdout), ran.stderr) == (RATE.sub("N steps/s", output), "")
+
+
+@pytest.mark.parametrize(("words", "output"), cases(COMMAND))
+def test_a_command_prints_what_is_shown_below_it(words: str, output: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "parallel_envs", *shlex.split(words)]
+    wide = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # readline sets it behind pytest
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, env=wide)
+    assert (ran.returncode, ran.stdout) == (0, output), ran.stderr
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_python_block_is_python(page: str) -> None:
+    for code in re.findall(r"^```python\n(.*?)^```$", PAGES[page], re.DOTALL | re.MULTILINE):
+        compile(code, page, "exec")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_and_links_lead_somewhere(page: str) -> None:
+    for name in set(re.findall(r"`((?:tests|examples|parallel_envs|benchmarks|docs)/[\w/.]+)`", PAGES[page])):
+        assert (ROOT / name).exists(), name
+    for target in set(re.findall(r"\]\((?!https?:)([^)#]+)\)", PAGES[page])):
+        assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_the_readme_is_short() -> None:
+    assert len(PAGES["README.md"].encode()) <= 9 * 1024
