@@ -64,7 +64,7 @@ class IterationRow:
 
 def measure_iterations(plan: IterationPlan, tell: Tell = lambda text: None) -> tuple[IterationRow, ...]:
     """A row for the plain loop, and one for each of our modes."""
-    from parallel_envs.torch_threads import one_torch_thread
+    from parallel_envs.threads import one_torch_thread
 
     with ExitStack() as closing:
         closing.enter_context(one_torch_thread())

@@ -55,7 +55,7 @@ class MetaRow:
 
 def measure_meta(plan: MetaPlan, tell: Tell = lambda text: None) -> tuple[MetaRow, ...]:
     """A row for the sequential path, and one for each number of workers."""
-    from parallel_envs.torch_threads import one_torch_thread
+    from parallel_envs.threads import one_torch_thread
 
     with ExitStack() as closing:
         closing.enter_context(one_torch_thread())

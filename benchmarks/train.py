@@ -95,7 +95,7 @@ class TrainRow:
 
 def measure_train(plan: TrainPlan, tell: Tell = lambda text: None) -> tuple[TrainRow, ...]:
     """A row for each way."""
-    from parallel_envs.torch_threads import one_torch_thread
+    from parallel_envs.threads import one_torch_thread
 
     with ExitStack() as closing:
         closing.enter_context(one_torch_thread())

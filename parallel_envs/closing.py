@@ -1,4 +1,4 @@
-"""What is closed at the end of a `with` block."""
+"""Base class of objects that a `with` block closes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["ClosedAtExit"]
 
 
 class ClosedAtExit:
-    """Something that has a `close`, which may be called again, and is its own context."""
+    """Object with a `close` that may be called again. A `with` block calls it at the end."""
 
     def close(self) -> None:
         raise NotImplementedError

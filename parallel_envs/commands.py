@@ -1,4 +1,4 @@
-"""A group of commands whose errors name the right word most like a wrong one. Only command lines import this."""
+"""Command group whose errors suggest the nearest right word. Only command lines import this module."""
 
 from __future__ import annotations
 
@@ -16,17 +16,12 @@ _NO_CHOICE = re.compile(r"(?:Value error, )?('(?P<word>[^']*)' is not one of (?P
 
 
 class SuggestingGroup(TyperGroup):
-    """As `typer.Typer(cls=SuggestingGroup)`: options, commands and the values that an option may have."""
+    """Class for `typer.Typer(cls=...)`: suggests options, commands and values of options."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            error.message = _with_hint(error.message)
+            if found := _NO_CHOICE.fullmatch(error.message):
+                error.message = found[1] + hint(found["word"], re.findall(r"'([^']*)'", found["choices"]))
             raise
-
-
-def _with_hint(text: str) -> str:
-    """The text of an error about an option that may only have some values, with the value that was meant."""
-    found = _NO_CHOICE.fullmatch(text)
-    return found[1] + hint(found["word"], re.findall(r"'([^']*)'", found["choices"])) if found else text

@@ -163,7 +163,7 @@ def nearest_id(env_id: str) -> str | None:
 
 
 def modules_of(package: str) -> Iterator[str]:
-    """The environments of a package that is installed: their names end in a version."""
+    """Yield the environment modules of an installed package: their names end in a version."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -182,7 +182,7 @@ def present_path(path: str) -> str:
 
 
 def nearest_module(path: str) -> str | None:
-    """The environment most like this one: of its package, or of any that is known; None where none is like it."""
+    """Return the most similar environment module of the same package, or of any known package, or None."""
     package, _, name = path.replace("/", ".").rpartition(".")
     modules = list(modules_of(package)) if package else []
     if not modules:

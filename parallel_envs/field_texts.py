@@ -1,4 +1,4 @@
-"""What the fields of a class mean: the text that stands below each of them in the source.
+"""Documentation of the fields of a class, read from the strings below them in the source.
 
     @documents_fields
     @dataclass(frozen=True)
@@ -8,8 +8,8 @@
         rate: float = 0.1
         "How fast."             # in `help(Config)` as well, with the type and the default
 
-The source is read when a text is asked for, not before: importing stays quick. Where there is no source (a program that
-was packed without it) the texts are empty.
+The source is read when a text is first used, so importing stays fast. Without a source (in a packed program) the texts
+are empty.
 """
 
 from __future__ import annotations
@@ -33,14 +33,7 @@ _NAMES = {int: "int", float: "float", str: "str", bool: "bool", Any: "any"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
-    """A field, as a reader wants it.
-
-    Args:
-        name: Its name.
-        hint: Its type.
-        default: Its default; `Field.required` if it has none.
-        text: What it means, in one line.
-    """
+    """A field of a class: name, type, default (`Field.required` if it has none), and its meaning in one line."""
 
     name: str
     hint: Any
@@ -51,7 +44,7 @@ class Field:
 
 
 def texts_of(kind: type) -> dict[str, str]:
-    """The text below each field, by name, of the class and those that it inherits from."""
+    """Return the text below each field by name, for the class and its bases."""
     texts: dict[str, str] = {}
     for one in reversed(kind.__mro__):
         if one.__module__ != "builtins" and "__annotations__" in vars(one):
@@ -75,27 +68,23 @@ def _texts_in(kind: type) -> dict[str, str]:
 
 
 def fields_of(kind: type) -> tuple[Field, ...]:
-    """The fields of a dataclass or a pydantic model, in their order."""
+    """Return the fields of a dataclass or a pydantic model in order."""
     texts, hints = texts_of(kind), typing.get_type_hints(kind)
-    return tuple(Field(name, hints[name], default, texts.get(name, "")) for name, default in _defaults(kind).items())
-
-
-def _defaults(kind: Any) -> Mapping[str, Any]:
-    if not dataclasses.is_dataclass(kind):
-        return {name: _default(one.default, one.default_factory) for name, one in kind.model_fields.items()}
-    return {field.name: _default(field.default, field.default_factory) for field in dataclasses.fields(kind)}
-
-
-def _default(value: Any, factory: Any) -> Any:
-    """What a field holds that was not given. `value` is a mark of dataclasses or pydantic where there is none."""
-    if callable(factory):
-        return factory()
-    is_missing = value is dataclasses.MISSING or type(value).__name__ == "PydanticUndefinedType"
-    return Field.required if is_missing else value
+    if dataclasses.is_dataclass(kind):
+        declared: dict[str, Any] = {field.name: field for field in dataclasses.fields(kind)}
+    else:
+        declared = typing.cast(Any, kind).model_fields
+    found = []
+    for name, field in declared.items():
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if default is dataclasses.MISSING or type(default).__name__ == "PydanticUndefinedType":
+            default = Field.required
+        found.append(Field(name, hints[name], default, texts.get(name, "")))
+    return tuple(found)
 
 
 def type_text(hint: Any, none: str = "None") -> str:
-    """A type in few words: `int`, `float or None`, `"mlp" or "cnn"`. `none`: the word for None."""
+    """Return a type in few words: `int`, `float or None`, `"mlp" or "cnn"`. `none` is the word for None."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if hint is type(None):
         return none
@@ -117,13 +106,13 @@ def _or(words: list[str]) -> str:
 
 
 def documents_fields(kind: Kind) -> Kind:
-    """A class as it is, whose docstring says also what each field means. Put it above `@dataclass`."""
+    """Add the meaning of each field to the docstring of a class. Put this decorator above `@dataclass`."""
     typing.cast(Any, kind).__doc__ = _Docstring(inspect.cleandoc(kind.__doc__ or ""))
     return kind
 
 
 class _Docstring:
-    """A docstring that is put together when it is first asked for."""
+    """Docstring that is assembled on first use."""
 
     def __init__(self, text: str) -> None:
         self._text = text

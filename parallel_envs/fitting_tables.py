@@ -1,8 +1,8 @@
-"""Tables that fit a narrow terminal: no row is cut, and no number is broken in two.
+"""Tables that fit a narrow terminal without cutting rows or numbers.
 
-A `FittingTable` is a rich `Table`, filled as any other. Columns justified to the right hold figures, the others names.
-Where the table is wider than the console it is drawn without lines, with the middle of long names left out; where that
-is too narrow as well, the names of a row stand on lines of their own, in full, above its figures.
+A `FittingTable` is a rich `Table`. Columns justified to the right hold figures, the other columns hold names. If the
+table is wider than the console, it is drawn without lines, and long names lose their middle. If that is still too wide,
+the names of a row are printed in full on lines of their own, above its figures.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _ANY_WIDTH = 10_000
 
 
 def stdout_console(file_width: int) -> Console:
-    """The console of stdout: as wide as the terminal or as COLUMNS says, and `file_width` if there is neither."""
+    """Return the console of stdout, as wide as the terminal or COLUMNS, or `file_width` without either."""
     found = Console()
     is_told = found.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
     return found if is_told else Console(width=file_width)
 
 
 def shortened(name: str, width: int) -> str:
-    """The name without its middle, if it is longer than that: both its ends tell names apart."""
+    """Return the name, or the name without its middle if it is longer than `width`: names differ at both ends."""
     if len(name) <= width:
         return name
     front = (width - 1) // 2
@@ -40,7 +40,7 @@ def shortened(name: str, width: int) -> str:
 
 
 class FittingTable(Table):
-    """A table that takes another form where it would be too wide."""
+    """Table that changes its form if it would be too wide."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = options.max_width
@@ -57,16 +57,13 @@ class FittingTable(Table):
 
 
 def _as_drawn(table: FittingTable) -> Table:
-    """The same as a plain table, whose measure is that of its own form."""
+    """Return a plain table with the same cells, to measure its full width."""
     plain = Table(box=table.box, padding=table.padding)
-    plain.columns = [_unwrapped(column) for column in table.columns]
+    for column in table.columns:
+        copied = column.copy()
+        copied._cells, copied.no_wrap = list(column.cells), True
+        plain.columns.append(copied)
     return plain
-
-
-def _unwrapped(column: Column) -> Column:
-    copied = column.copy()
-    copied._cells, copied.no_wrap = list(column.cells), True
-    return copied
 
 
 def _text(cell: object) -> Text:
@@ -74,13 +71,13 @@ def _text(cell: object) -> Text:
 
 
 def _width(column: Column) -> int:
-    """Of a column whose header may be wrapped at its spaces."""
+    """Return the width of a column whose header may be wrapped at its spaces."""
     words = _text(column.header).plain.split()
     return max([*map(cell_len, words), *(_text(cell).cell_len for cell in column.cells)], default=0)
 
 
 def _short(columns: Sequence[Column], room: int) -> list[list[Text]] | None:
-    """The cells of columns of names, cut to fit into the room; None if they cannot be told apart there."""
+    """Return the cells of name columns, shortened to fit into `room`; None if two names would look the same."""
     widths = [max(_width(column), cell_len(_text(column.header).plain)) for column in columns]
     while widths and sum(widths) > room:
         widest = widths.index(max(widths))
@@ -98,31 +95,27 @@ def _short(columns: Sequence[Column], room: int) -> list[list[Text]] | None:
 
 
 def _plain(table: Table, names: Sequence[Column], short: Sequence[Sequence[Text]]) -> Iterator[Table]:
-    """The table without lines between its columns."""
+    """Yield the table without lines between its columns."""
     cells = {id(column): cut for column, cut in zip(names, short, strict=True)}
     plain = Table(box=SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
     for column in table.columns:
-        plain.add_column(
-            _text(column.header), justify=column.justify, width=_column_width(column, cells.get(id(column)))
-        )
+        cut = cells.get(id(column))
+        width = _width(column)
+        if cut is not None:
+            width = max([cell_len(_text(column.header).plain), *(one.cell_len for one in cut)])
+        plain.add_column(_text(column.header), justify=column.justify, width=width)
     rows = zip(*(cells.get(id(column), list(column.cells)) for column in table.columns), strict=True)
     for cell_row, row in zip(rows, table.rows, strict=True):
         plain.add_row(*cell_row, end_section=row.end_section)
     yield plain
 
 
-def _column_width(column: Column, cut: Sequence[Text] | None) -> int:
-    if cut is None:
-        return _width(column)
-    return max([cell_len(_text(column.header).plain), *(one.cell_len for one in cut)])
-
-
 def _stacked(names: Sequence[Column], figures: Sequence[Column], width: int) -> Iterator[Table | Text]:
-    """Names on lines of their own, above the figures."""
+    """Yield names on lines of their own above the figures."""
     widths = [_width(column) for column in figures]
     gap = _GAP if sum(widths) + _GAP * len(widths) <= width else 1
     while sum(widths) + gap * len(widths) > width and max(widths) > _LEAST_FIGURE:
-        widths[widths.index(max(widths))] -= 1  # cells of several words are wrapped
+        widths[widths.index(max(widths))] -= 1  # cells with several words wrap
     headers = [header for column in names if (header := _text(column.header).plain)]
     yield Text(", ".join(headers), style="bold")
     yield _row([_text(column.header) for column in figures], widths, gap)

@@ -1,8 +1,8 @@
-"""Names of a package that are imported when they are first asked for.
+"""Names of a package that are imported on first use.
 
     __getattr__, __dir__ = on_first_use(__name__, {"ParallelEnvManager": "vector"})
 
-A package says in a table in which of its modules each name is at home; nothing is imported before one is used.
+A package lists the module of each name. Nothing is imported before a name is used.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["on_first_use"]
 
 
 def on_first_use(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """What a package's `__getattr__` and `__dir__` are to be. `homes`: each name's module, seen from the package."""
+    """Return `__getattr__` and `__dir__` for a package. `homes` maps each name to its module in the package."""
 
     def find(name: str) -> Any:
-        from parallel_envs.extras import explained  # late: importing the package is to load nothing else
+        from parallel_envs.extras import explained  # late: importing the package loads nothing else
 
         if name in homes.values():  # the module itself
             with explained(f"{package}.{name}"):

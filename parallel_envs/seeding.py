@@ -1,11 +1,11 @@
-"""One seed, independent random streams for everything.
+"""Independent random streams from one seed.
 
     tree = SeedTree(7)
     tree.child("env", 3).generator()                 # a NumPy generator
     tree.child("env", 3, "episode", 12).seed()       # an int for env.reset(seed=...)
 
-A stream is named by its path in the tree, so it depends neither on who asks nor on what was drawn before. Streams of
-different paths, and of different root seeds, are independent: seeds 0 and 1 share none, unlike `seed + i`.
+A stream is named by its path in the tree. It does not depend on the caller or on earlier samples. Streams of different
+paths and of different root seeds are independent: seeds 0 and 1 share no stream, unlike `seed + i`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from parallel_envs.spelling import suggests_keywords
 
 __all__ = ["SeedTree", "env_seeds"]
 
-_MOST_NUMBER = 1 << 32  # what a spawn key holds in one word; a larger number would be taken for two
-_SEED_BITS = 31  # what every library takes: some environments store seeds in a C int
+_MOST_NUMBER = 1 << 32  # a spawn key holds this in one word; a larger number would become two
+_SEED_BITS = 31  # every library accepts this: some environments store seeds in a C int
 
 
 @dataclass(frozen=True, slots=True)
 class SeedTree:
-    """A node of the tree. `root` is the user's seed, `path` the way from there to this node.
+    """A node of the tree. `root` is the user's seed, `path` leads from the root to this node.
 
     Threads: a value that never changes; any number of threads may use it.
     """
@@ -41,42 +41,39 @@ class SeedTree:
             raise ValueError(f"seed={self.root} is negative. Give a whole number from 0 up.")
 
     def child(self, *names: int | str) -> SeedTree:
-        """The node that `names` lead to from here. A name is a word or a number from 0 up."""
+        """Return the node that `names` lead to from here. A name is a word or a number from 0 up."""
         return SeedTree(self.root, self.path + tuple(part for name in names for part in _key(name)))
 
     def sequence(self) -> np.random.SeedSequence:
         return np.random.SeedSequence(int(self.root), spawn_key=self.path)
 
     def generator(self) -> np.random.Generator:
-        """A fresh generator: the same draws each time it is asked for."""
+        """Return a new generator that always begins with the same samples."""
         return np.random.default_rng(self.sequence())
 
     def seed(self) -> int:
-        """This node's own seed, for interfaces that take one number."""
+        """Return the seed of this node, for interfaces that take one number."""
         return int(self.sequence().generate_state(1, np.uint64)[0] >> np.uint64(64 - _SEED_BITS))
 
     def seeds(self, count: int) -> list[int]:
-        """The seeds of the children 0 .. count - 1."""
+        """Return the seeds of the children 0 .. count - 1."""
         return [self.child(index).seed() for index in range(count)]
-
-
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        raise ValueError(f"{name}={value!r} is not a number of environments. Give a whole number from 0 up.")
 
 
 @suggests_keywords
 def env_seeds(seed: int, num_envs: int) -> list[int]:
-    """Seeds for `envs.reset(seed=...)`: one independent stream for each environment.
+    """Return seeds for `envs.reset(seed=...)`: one independent stream for each environment.
 
-    Threads: any number may call it at once.
+    Threads: any number of threads may call it at once.
     """
-    _check_count("num_envs", num_envs)
+    count: Any = num_envs
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
+        raise ValueError(f"num_envs={num_envs!r} is not a number of environments. Give a whole number from 0 up.")
     return SeedTree(seed).child("env").seeds(num_envs)
 
 
 def _key(name: int | str) -> tuple[int, ...]:
-    """A name as numbers. Words and numbers never meet: they differ in the first part."""
+    """Return a name as numbers. Words and numbers differ in the first part, so they never collide."""
     if isinstance(name, bool) or not isinstance(name, str | int | np.integer):
         raise TypeError(f"{name!r} cannot name a stream. Streams are named by words and by whole numbers.")
     if isinstance(name, str):

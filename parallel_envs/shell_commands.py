@@ -1,4 +1,4 @@
-"""Commands that are printed for the user to copy, in a form that a shell finds and takes apart as it should."""
+"""Commands that are printed for the user to copy into a shell."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ __all__ = ["as_argument", "shell_command"]
 
 
 def shell_command(script: str, module: str, words: str) -> str:
-    """Return a command by the script of this Python's own environment: its name if a shell finds it by that, or the
-    path by which it was called now. Where there is neither, by `python -m`."""
+    """Return a command that starts the script of this Python environment.
+
+    The command has the name of the script if a shell finds it by that name, otherwise the path by which it was called,
+    otherwise `python -m`.
+    """
     found = shutil.which(script)
     if found is not None and Path(found).parent == Path(sys.executable).parent:
         return f"{script} {words}"
@@ -24,6 +27,6 @@ def shell_command(script: str, module: str, words: str) -> str:
 
 
 def as_argument(path: Path) -> str:
-    """Return a path as one word of a shell, which no command takes for an option."""
+    """Return a path as one word of a shell that no command takes for an option."""
     text = str(path)
     return shlex.quote(f"./{text}" if text.startswith("-") else text)

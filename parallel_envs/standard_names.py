@@ -1,10 +1,10 @@
-"""What other packages call our arguments and settings, for the text of errors.
+"""Names of arguments and settings in other packages, for error texts.
 
     PPOConfig(gamma=0.9)  # TypeError: gamma=0.9 is no argument of PPOConfig. It is called `discount` here.
 
-`CALLED` is the one table. Its names are those of stable-baselines3, CleanRL, RLlib, Tianshou, SuperSuit and Gymnasium's
-own vector environments. `spelling` asks it before it looks for a word that is alike, so that keywords, settings in YAML
-files and `key=value` on a command line have the same advice. Nothing is renamed: a wrong name stays an error.
+`CALLED` maps names of stable-baselines3, CleanRL, RLlib, Tianshou, SuperSuit and Gymnasium's vector environments to
+ours. `spelling` looks here before it looks for a similar word, so keywords, settings in YAML files and `key=value` on a
+command line get the same advice. No name is accepted as another one: a wrong name stays an error.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ENVS = *MANAGERS, RUN
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """One of the things that a name may mean.
+    """A possible meaning of a foreign name.
 
     Args:
-        ours: What we call it.
-        of: What has an argument or a field of that name: classes, functions, `TrainSettings` for the settings of a run.
-        note: A sentence that says how to convert the value, where the meaning differs.
+        ours: Our name.
+        of: Classes and functions with an argument or field of our name; `TrainSettings` stands for settings of a run.
+        note: A sentence on how to convert the value, if the meaning differs.
     """
 
     ours: str
@@ -208,27 +208,27 @@ ABSENT: dict[str, str] = {
     **dict.fromkeys(("vec_env_kwargs", "vector_kwargs"), "Give its parts as arguments of their own"),
     "wait_num": "Give all environments to `step`, or some of them to `send` and `recv`",
 }  # fmt: skip
-"""By the name that others use, why there is nothing of the kind here."""
+"""Names of other packages that have no counterpart here, each with the reason."""
 
 
 def here(name: object, known: Collection[object]) -> Meaning | None:
-    """What a name of another package is called among these words. None: it is unknown, or none of them."""
+    """Return the meaning of a foreign name among these words, or None."""
     return next((meaning for meaning in _meanings(name) if meaning.ours in known), None)
 
 
 def told(name: object, known: Collection[object]) -> str:
-    """The same as a sentence or two, with how to convert the value. Empty: nothing is known."""
+    """Return a sentence with our name for a foreign one and the way to convert the value, or ""."""
     meaning = here(name, known)
     return "" if meaning is None else f"It is called `{meaning.ours}` here.{meaning.note and f' {meaning.note}'}"
 
 
 def meanings_elsewhere(name: object, known: Collection[object]) -> tuple[Meaning, ...]:
-    """What it may mean that is not among these words."""
+    """Return the meanings of a foreign name that are not among these words."""
     return tuple(meaning for meaning in _meanings(name) if meaning.ours not in known)
 
 
 def elsewhere(name: object, known: Collection[object]) -> str:
-    """A sentence that says where a name of another package belongs, or why there is no such thing. Empty: unknown."""
+    """Return a sentence that says where a foreign name belongs, or why there is no such setting, or ""."""
     told = [f"`{one.ours}` of {_listed(one.of)}" for one in meanings_elsewhere(name, known)]
     if told:
         return f"It is {' or '.join(told)}."

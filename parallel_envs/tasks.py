@@ -1,8 +1,8 @@
-"""What a task is, where tasks come from, and how a task reaches an environment.
+"""Tasks, the sources that choose a task for each episode, and the ways to give a task to an environment.
 
-A task is a value, any picklable object, with a number to tell it by. A *source* says which task an environment plays
-in which episode. The answer depends on the source's seed and state, the environment's index and the episode's number
-alone: it is the same however many workers there are, and a worker need not ask.
+A task is any picklable value with a number. A *source* chooses the task of an environment for an episode. Its choice
+depends only on the seed and the state of the source, the index of the environment and the number of the episode, so it
+is the same for any number of workers, and a worker can compute it by itself.
 
     train, test = split_tasks(goals, num_train=40, seed=7)      # disjoint
     source = CycleTasks(train, seed=7)                          # every task once before any comes again
@@ -11,18 +11,20 @@ alone: it is the same however many workers there are, and a worker need not ask.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import hashlib
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
 import numpy as np
 
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords
-from parallel_envs.task_keys import task_key
 from parallel_envs.threads import CallGuard, in_turn
 
 __all__ = [
@@ -36,11 +38,13 @@ __all__ = [
     "TaskSource",
     "TaskWay",
     "UniformTasks",
+    "is_whole",
     "listed",
     "offers",
     "part_of",
     "split_tasks",
     "takes",
+    "task_key",
 ]
 
 
@@ -53,40 +57,40 @@ class _Choice(enum.Enum):
 
 
 KEEP = _Choice.KEEP
-"""In the place of a task: the one the environment has."""
+"""Given instead of a task: the environment keeps its task."""
 
 RESAMPLE = _Choice.RESAMPLE
-"""In the place of a task: the one that the task source draws."""
+"""Given instead of a task: the task source chooses a new task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task and the number it is told by in infos and records."""
+    """A task, and the number that infos and records report for it."""
 
     value: Any
     id: int
 
 
 class TaskSource(ABC):
-    """Says which task an environment plays in which episode.
+    """Chooses the task of an environment for an episode.
 
-    `version` grows whenever the answers may have changed, so that copies in workers can be brought up to date.
+    `version` grows whenever choices may have changed, so that the copies in workers can be updated.
 
-    Threads: any thread may ask `task_for`, and of the sources here any thread may change one; changes wait for one
-    another. A source of your own that changes has to see to that itself.
+    Threads: any thread may call `task_for`. Any thread may change the sources of this module; changes wait for each
+    other. A source of your own must take care of this itself.
     """
 
     version = 0
 
     @abstractmethod
     def task_for(self, env: int, episode: int) -> Task:
-        """The task of environment `env` in its episode number `episode`, both counted from 0."""
+        """Return the task of environment `env` in its episode `episode`, both counted from 0."""
 
-    def bind(self, num_envs: int) -> None:  # noqa: B027  # most sources do not care
-        """Told once, before anything is drawn, how many environments share the source."""
+    def bind(self, num_envs: int) -> None:  # noqa: B027  # most sources do not need it
+        """Receive the number of environments that share the source, once, before the first choice."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs to go on as if nothing had happened. Plain values only."""
+        """Return plain values from which `load_state_dict` restores the source."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -94,7 +98,7 @@ class TaskSource(ABC):
 
 
 def listed(tasks: Any) -> Sequence[Any]:
-    """Tasks as a list; of an array each row is one. Raises TypeError."""
+    """Return tasks as a list; each row of an array is a task. Raise TypeError for anything else."""
     if isinstance(tasks, np.ndarray) and tasks.ndim:
         return list(tasks)
     if isinstance(tasks, str | bytes) or not isinstance(tasks, Sequence):
@@ -104,36 +108,31 @@ def listed(tasks: Any) -> Sequence[Any]:
 
 @suggests_keywords
 class _Pool(TaskSource):
-    """A source that draws from a list. A task's number is its place in the list."""
+    """A source that samples from a list. The number of a task is its place in the list."""
 
     def __init__(self, tasks: Sequence[Any], seed: int = 0) -> None:
         tasks = listed(tasks)
         if not tasks:
             raise ValueError("The list of tasks is empty. Give at least one task.")
         self.tasks = tuple(task if isinstance(task, Task) else Task(task, place) for place, task in enumerate(tasks))
-        _check_numbers(self.tasks)
+        first: dict[int, Task] = {}
+        for task in self.tasks:
+            other = first.setdefault(task.id, task)
+            if other is not task and task_key(other.value) != task_key(task.value):
+                raise ValueError(
+                    f"The tasks {other.value!r} and {task.value!r} both have the number {task.id}. Give each a number "
+                    "of its own; a plain task's is its place in the list."
+                )
         self._tree = SeedTree(seed).child("tasks")
 
-    def _draw(self, env: int, episode: int) -> np.random.Generator:
+    def _generator(self, env: int, episode: int) -> np.random.Generator:
         return self._tree.child(env, episode).generator()
 
 
-def _check_numbers(tasks: Sequence[Task]) -> None:
-    """Raise ValueError if two different tasks have one number."""
-    first: dict[int, Task] = {}
-    for task in tasks:
-        other = first.setdefault(task.id, task)
-        if other is not task and task_key(other.value) != task_key(task.value):
-            raise ValueError(
-                f"The tasks {other.value!r} and {task.value!r} both have the number {task.id}. Give each a number of "
-                "its own; a plain task's is its place in the list."
-            )
-
-
 class FixedTasks(_Pool):
-    """Environment `i` always plays task `i`, counted around if there are fewer tasks.
+    """Environment `i` always plays task `i`; with fewer tasks than environments, the list repeats.
 
-    Threads: any thread may ask; nothing changes.
+    Threads: any thread may call; nothing changes.
     """
 
     def task_for(self, env: int, episode: int) -> Task:
@@ -141,20 +140,20 @@ class FixedTasks(_Pool):
 
 
 class UniformTasks(_Pool):
-    """Every episode draws from all tasks with equal chances.
+    """Every episode samples from all tasks with equal probability.
 
-    Threads: any thread may ask; nothing changes.
+    Threads: any thread may call; nothing changes.
     """
 
     def task_for(self, env: int, episode: int) -> Task:
-        return self.tasks[int(self._draw(env, episode).integers(len(self.tasks)))]
+        return self.tasks[int(self._generator(env, episode).integers(len(self.tasks)))]
 
 
 @suggests_keywords
 class CycleTasks(_Pool):
-    """No repeats: all environments together play every task once, in an order drawn anew, before any comes again.
+    """All environments together play every task once, in a random order, before any task repeats.
 
-    Threads: any thread may ask.
+    Threads: any thread may call.
     """
 
     def __init__(self, tasks: Sequence[Any], seed: int = 0) -> None:
@@ -179,19 +178,19 @@ class CycleTasks(_Pool):
 
 @suggests_keywords
 class CurriculumTasks(TaskSource):
-    """Tasks that change with progress: `tasks_at(progress)` lists the tasks to draw from, each episode uniformly.
+    """Tasks that change with progress: each episode samples uniformly from the list `tasks_at(progress)`.
 
-    `progress` is the trainer's own measure; setting it takes effect for the episodes that begin afterwards. The number
-    of a plain task is its place in the list of that moment; give `Task`s to have numbers of your own.
+    `progress` is the trainer's own measure. Setting it affects the episodes that begin afterwards. The number of a
+    plain task is its place in the current list; give `Task`s to have numbers of your own.
 
-    Threads: any thread may ask, and set `progress`.
+    Threads: any thread may call, and set `progress`.
     """
 
     def __init__(self, tasks_at: Callable[[float], Sequence[Any]], seed: int = 0) -> None:
         if not callable(tasks_at):
             raise TypeError(
-                f"tasks_at={tasks_at!r} is no function. Give one from progress, a number, to a list of tasks; for one "
-                "list at all times take UniformTasks."
+                f"tasks_at={tasks_at!r} is not a function. Give a function that takes progress, a number, and returns "
+                "a list of tasks. For a list that never changes use UniformTasks."
             )
         self._tasks_at, self._seed = tasks_at, seed
         self._guard = CallGuard(type(self).__name__)
@@ -221,20 +220,22 @@ class CurriculumTasks(TaskSource):
 
 @suggests_keywords
 class ScoredTasks(_Pool):
-    """Tasks drawn in proportion to a score that the trainer updates, mixed with a share of uniform draws.
+    """Tasks sampled in proportion to scores that the trainer sets, mixed with a share of uniform sampling.
 
-    `score(task_id, value)` takes effect for the episodes that begin afterwards. Scores are from 0 up.
+    `score(task_id, value)` affects the episodes that begin afterwards. Scores are numbers from 0 up.
 
-    Threads: any thread may ask, and set scores.
+    Threads: any thread may call, and set scores.
     """
 
     def __init__(self, tasks: Sequence[Any], seed: int = 0, uniform_share: float = 0.1) -> None:
         super().__init__(tasks, seed)
-        _check_share("uniform_share", uniform_share)
+        given: Any = uniform_share
+        if not isinstance(given, int | float | np.number) or not 0.0 <= given <= 1.0:
+            raise ValueError(f"uniform_share={given!r} is not a share. Give a number from 0 to 1.")
         self._guard = CallGuard(type(self).__name__)
         self.uniform_share = uniform_share
         self._scores = np.ones(len(self.tasks))
-        self._places: dict[int, list[int]] = {}  # a task may come several times
+        self._places: dict[int, list[int]] = {}  # a task may be in the list several times
         for place, task in enumerate(self.tasks):
             self._places.setdefault(task.id, []).append(place)
 
@@ -250,16 +251,16 @@ class ScoredTasks(_Pool):
 
     @property
     def chances(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """How likely each task is to be drawn next."""
+        """Probability of each task for the next episode."""
         even = np.full(len(self.tasks), 1.0 / len(self.tasks))
-        given = self._scores.copy()  # another thread may set scores meanwhile
+        given = self._scores.copy()  # another thread may set scores at the same time
         if not given.any():
             return even
-        scores = given / given.max()  # first, so that the sum of large ones stays finite
+        scores = given / given.max()  # divide first, so that the sum of large scores stays finite
         return np.asarray(self.uniform_share * even + (1.0 - self.uniform_share) * scores / scores.sum(), np.float64)
 
     def task_for(self, env: int, episode: int) -> Task:
-        return self.tasks[int(self._draw(env, episode).choice(len(self.tasks), p=self.chances))]
+        return self.tasks[int(self._generator(env, episode).choice(len(self.tasks), p=self.chances))]
 
     def state_dict(self) -> dict[str, Any]:
         return {"scores": self._scores.tolist()}
@@ -278,16 +279,11 @@ class ScoredTasks(_Pool):
         self.version += 1
 
 
-def _check_share(name: str, value: Any) -> None:
-    if not isinstance(value, int | float | np.number) or not 0.0 <= value <= 1.0:
-        raise ValueError(f"{name}={value!r} is not a share. Give a number from 0 to 1.")
-
-
 @suggests_keywords
 def split_tasks(tasks: Sequence[Any], num_train: int, seed: int = 0) -> tuple[list[Task], list[Task]]:
-    """Two disjoint lists: `num_train` tasks drawn at random to train on, and the rest. Numbers count in `tasks`.
+    """Split tasks at random into `num_train` tasks for training and the rest. Numbers are places in `tasks`.
 
-    Raises ValueError if a task is in the list twice: it could be on both sides.
+    Raise ValueError if a task is in the list twice, because it could be on both sides.
     """
     tasks = listed(tasks)
     if isinstance(num_train, bool) or not isinstance(num_train, int | np.integer):
@@ -300,26 +296,83 @@ def split_tasks(tasks: Sequence[Any], num_train: int, seed: int = 0) -> tuple[li
             f"Give a number from 1 to {len(tasks) - 1}."
         )
     numbered = [task if isinstance(task, Task) else Task(task, place) for place, task in enumerate(tasks)]
-    _check_differing(numbered)
-    order = SeedTree(seed).child("split").generator().permutation(len(numbered))
-    chosen = set(order[:num_train].tolist())
-    train = [task for place, task in enumerate(numbered) if place in chosen]
-    return train, [task for place, task in enumerate(numbered) if place not in chosen]
-
-
-def _check_differing(tasks: Sequence[Task]) -> None:
     first: dict[bytes, int] = {}
-    for place, task in enumerate(tasks):
+    for place, task in enumerate(numbered):
         before = first.setdefault(task_key(task.value), place)
         if before != place:
             raise ValueError(
                 f"The tasks at places {before} and {place} are the same, {task.value!r}: it could be on both sides. "
                 "Give each task once."
             )
+    order = SeedTree(seed).child("split").generator().permutation(len(numbered))
+    chosen = set(order[:num_train].tolist())
+    train = [task for place, task in enumerate(numbered) if place in chosen]
+    return train, [task for place, task in enumerate(numbered) if place not in chosen]
+
+
+# ---- equality of tasks -----------------------------------------------------------------------------------------------
+
+
+def task_key(task: Any) -> bytes:
+    """Return sixteen bytes that are equal for equal tasks. Raise TypeError if the task cannot be pickled.
+
+    Numbers, text, arrays, dataclasses, and lists, tuples, dicts and sets of these are compared by type and content. The
+    order of a dict and the memory layout of an array do not matter; Python's and NumPy's integers are equal. Other
+    objects are compared by their pickles.
+    """
+    try:
+        data = _content(task)
+    except RecursionError:  # the task contains itself
+        data = _pickled(task)
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def is_whole(task: Any) -> bool:
+    """Return True for an integer of Python or NumPy, and False for a bool."""
+    return isinstance(task, int | np.integer) and not isinstance(task, bool)
+
+
+def _content(value: Any) -> bytes:
+    kind = type(value)
+    if is_whole(value):
+        return _framed("int", [str(int(value)).encode()])
+    if kind in (str, bool, type(None)):
+        return _framed(kind.__name__, [repr(value).encode("utf-8", "backslashreplace")])
+    if kind is float:
+        return _framed("float", [repr(value + 0.0).encode()])  # -0.0 becomes 0.0, which equals it
+    if kind in (list, tuple):
+        return _framed(kind.__name__, map(_content, value))
+    if kind in (set, frozenset):
+        return _framed(kind.__name__, sorted(map(_content, value)))
+    if kind is dict:
+        return _framed("dict", sorted(_framed("item", [_content(key), _content(part)]) for key, part in value.items()))
+    if isinstance(value, np.ndarray | np.generic) and kind.__module__ == "numpy" and value.dtype.kind in "biufcUSmM":
+        array = np.asarray(value)
+        array = array + 0 if array.dtype.kind in "fc" else array  # -0.0 becomes 0.0
+        return _framed(kind.__name__, [array.dtype.str.encode(), str(array.shape).encode(), array.tobytes()])
+    if dataclasses.is_dataclass(kind) and kind.__eq__ is not object.__eq__:
+        parts = (getattr(value, field.name) for field in dataclasses.fields(kind) if field.compare)
+        return _framed(f"{kind.__module__}.{kind.__qualname__} {id(kind)}", map(_content, parts))
+    return _pickled(value)
+
+
+def _pickled(value: Any) -> bytes:
+    try:
+        return _framed("pickle", [cloudpickle.dumps(value)])
+    except Exception as error:
+        raise TypeError(f"The task {value!r} cannot be pickled, so it cannot be sent to a worker: {error}") from error
+
+
+def _framed(kind: str, parts: Iterable[bytes]) -> bytes:
+    """Join the parts with their kind and lengths, so that different contents never give the same bytes."""
+    return b"".join([kind.encode(), b":", *(len(part).to_bytes(8, "big") + part for part in parts)])
+
+
+# ---- giving a task to an environment ---------------------------------------------------------------------------------
 
 
 class TaskWay(enum.Enum):
-    """How a task reaches an environment: the first of these that it offers."""
+    """Ways to give a task to an environment. The first way that the environment offers is used."""
 
     SETTER = "task_setter"
     RESET_TASK = "reset_task"
@@ -328,7 +381,7 @@ class TaskWay(enum.Enum):
 
     @classmethod
     def of(cls, env: Any, setter: Callable[[Any, Any], None] | None) -> TaskWay:
-        """The way into this environment. Raises TypeError where there is none."""
+        """Return the way for this environment. Raise TypeError if it offers none."""
         if setter is not None:
             return cls.SETTER
         for way in (cls.RESET_TASK, cls.SET_TASK):
@@ -342,7 +395,7 @@ class TaskWay(enum.Enum):
         )
 
     def apply(self, env: Any, task: Any, setter: Callable[[Any, Any], None] | None) -> dict[str, Any]:
-        """Give the environment its task before a reset. Returns what must be added to the reset's options."""
+        """Give the environment its task before a reset. Return what must be added to the options of the reset."""
         match self:
             case TaskWay.OPTIONS:
                 return {"task": task}
@@ -355,7 +408,7 @@ class TaskWay(enum.Enum):
 
 
 def offers(env: Any, name: str) -> bool:
-    """Whether an environment, or one that it wraps, has this attribute."""
+    """Return True if the environment, or one that it wraps, has this attribute."""
     try:
         part_of(env, name)
     except AttributeError:
@@ -364,14 +417,14 @@ def offers(env: Any, name: str) -> bool:
 
 
 def part_of(env: Any, name: str) -> Any:
-    """An attribute of an environment, or of one that it wraps."""
+    """Return an attribute of the environment or of one that it wraps."""
     return env.get_wrapper_attr(name) if hasattr(env, "get_wrapper_attr") else getattr(env, name)
 
 
 def takes(env: Any, name: str) -> bool:
-    """Whether the innermost environment's `reset` takes this keyword."""
+    """Return True if `reset` of the innermost environment takes this keyword."""
     try:
         parameters = inspect.signature(getattr(env, "unwrapped", env).reset).parameters
-    except ValueError:  # compiled code does not always tell: let it try
+    except ValueError:  # compiled code may have no signature: try it
         return True
     return name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())

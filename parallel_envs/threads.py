@@ -1,7 +1,9 @@
-"""What happens when a second thread calls an object while a first one is inside one of its methods.
+"""Calls of one object from several threads, and torch on one thread.
 
     @one_thread      the second thread is refused at once, with a `ConcurrentCall` that names both calls
     @in_turn         the second thread waits until the first has left
+
+    with one_torch_thread(): ...     switches off torch's own threads
 
 An object that uses these has a `CallGuard` as `_guard`; objects that depend on one another share one guard. A method
 that calls another guarded method of the same object, in the same thread, enters at once. The same holds for a signal
@@ -16,19 +18,20 @@ such a thread held is renewed in the forked process.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import Any, TypeVar, cast
 
 from parallel_envs.errors import ConcurrentCall
 
-__all__ = ["NOT_HELD", "CallGuard", "in_turn", "one_thread"]
+__all__ = ["NOT_HELD", "CallGuard", "in_turn", "one_thread", "one_torch_thread"]
 
 _GLANCE_SECONDS = 1e-3
 
@@ -80,12 +83,12 @@ class CallGuard:
 
     @property
     def is_held(self) -> bool:
-        """Whether any thread is inside a method, also this one, in a signal handler that has interrupted the method."""
+        """True while any thread is inside a method, also this one in a signal handler that interrupted the method."""
         return repr(self.lock).startswith("<locked")  # before Python 3.14 only the repr of an RLock says so
 
     @property
     def is_taken(self) -> bool:
-        """Whether another thread is inside a method that is `in_turn`."""
+        """True while another thread is inside a method that is `in_turn`."""
         return self.thread not in (0, get_ident())
 
     def wait_until_free(self, seconds: float) -> bool:
@@ -106,15 +109,14 @@ _guards: weakref.WeakSet[CallGuard] = weakref.WeakSet()
 
 @functools.cache
 def _renew_in_forked_processes() -> None:
-    os.register_at_fork(after_in_child=_renew_all)
+    def renew_all() -> None:
+        for guard in list(_guards):
+            if guard.lock.acquire(False):  # no thread was inside, or only the one that forked
+                guard.lock.release()
+            else:
+                guard.renew()
 
-
-def _renew_all() -> None:
-    for guard in list(_guards):
-        if guard.lock.acquire(False):  # no thread was inside, or only the one that forked
-            guard.lock.release()
-        else:
-            guard.renew()
+    os.register_at_fork(after_in_child=renew_all)
 
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -159,3 +161,22 @@ def in_turn(method: _Method) -> _Method:
                 guard.thread, guard.method = before
 
     return cast("_Method", waiting)
+
+
+@contextlib.contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Switch off torch's own parallelism in the whole process for the context.
+
+    Its threads would only spin on cores that environments need.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

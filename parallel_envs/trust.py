@@ -164,7 +164,7 @@ def _check_id(name: str, file: str | Path, trust: tuple[str, ...]) -> None:
 
 
 def _is_of_family(module: str) -> bool:
-    """Whether a module is part of an installed family of environments, and does not lie in the working folder."""
+    """Return True if a module belongs to an installed family of environments outside the working folder."""
     package = module.partition(".")[0]
     if package not in _FAMILIES and not _is_within(module, _PETTINGZOO):
         return False
@@ -172,13 +172,13 @@ def _is_of_family(module: str) -> bool:
     if found is None:
         return True  # not installed: nothing can be imported
     if found.origin is None:
-        return False  # a folder without __init__.py: no family of environments is one
+        return False  # a folder without __init__.py is no family of environments
     here = Path.cwd()
     return Path(found.origin).parent.resolve() not in (here, here / package)
 
 
 def _is_module(name: str) -> bool:
-    """Whether there is a module of this name, which has no dots: nothing is imported to find out."""
+    """Return True if there is a module of this name, which has no dots. Imports nothing."""
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):

@@ -1,12 +1,11 @@
-"""Files of settings, as they stand in YAML.
+"""Settings files in YAML.
 
-Such a file says what JSON can say: text, numbers, true, false, null, lists, and blocks with names. So a date is text
-(`2024-01-01`), as it will be when the settings have been written down and read again, and tags such as `!!binary` or
-`!!python/...` are refused. So is what would take more memory or stack to read than any settings need: blocks within
-blocks beyond `DEEPEST`, blocks that contain themselves, and aliases that stand for more than `MOST_VALUES` in all.
+A settings file holds the values of JSON: text, numbers, true, false, null, lists, and blocks with names. A date
+(`2024-01-01`) is therefore text, as it is after the settings were written and read again. Tags such as `!!binary` or
+`!!python/...` are refused. To bound memory and stack, the reader also refuses blocks nested deeper than `DEEPEST`,
+blocks that contain themselves, and aliases that stand for more than `MOST_VALUES` values.
 
-A line with nothing but `...`, by which guides leave out the settings that do not matter there, is no mistake. It says
-nothing, so those settings have their defaults.
+A line with nothing but `...` is ignored: guides use it for settings that they leave out, which have their defaults.
 """
 
 from __future__ import annotations
@@ -23,50 +22,50 @@ __all__ = ["DEEPEST", "MOST_VALUES", "BadSettings", "content_of", "settings_in",
 
 
 class BadSettings(ValueError):
-    """Settings that cannot be run. The text has a line for each mistake, and says where it is."""
+    """Raised for settings that cannot be run. The text has one line for each mistake, with its place."""
 
 
 DEEPEST = 50
-"""Blocks and lists within one another."""
+"""Deepest nesting of blocks and lists."""
 MOST_VALUES = 100_000
-"""In a file, with every alias (`*name`) counted as what it stands for."""
+"""Most values in a file. An alias (`*name`) counts as the values that it stands for."""
 _LEFT_OUT = re.compile(r"^[ \t]*\.\.\.[ \t]*(#.*)?$", re.MULTILINE)
 
 
 def content_of(path: str | Path, mistake: type[Exception]) -> Any:
-    """What is in a YAML file. What keeps it from being read is a `mistake` that says so: a name given twice, too."""
+    """Return the content of a YAML file. Raise `mistake` if it cannot be read, or has a name twice in one block."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise mistake(f"{path} cannot be read: {error.strerror or error}.{_meant(Path(path))}") from error
-    except ValueError as error:  # it is not UTF-8, or the path holds a character that no path can
+    except ValueError as error:  # the file is not UTF-8, or the path has a character that paths cannot have
         raise mistake(f"{path} cannot be read: {error}") from error
     return value_of(text, str(path), mistake)
 
 
 def value_of(text: str, what: str, mistake: type[Exception]) -> Any:
-    """The same for text. `what`: what errors call it."""
+    """Return the content of YAML text. Errors call the text `what`."""
     import yaml
 
     try:
         try:
             return yaml.load(text, Loader=_loader())
         except yaml.YAMLError:
-            rest = re.sub(_LEFT_OUT, "", text)  # only now: in a text of several lines, `...` is a part of that text
+            rest = re.sub(_LEFT_OUT, "", text)  # only now, because a block of text may contain such a line
             if rest == text:
                 raise
             return yaml.load(rest, Loader=_loader())
     except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
-        # PyYAML lets errors of Python's own through for numbers that it cannot read: `0b_`, 5,000 digits.
+        # PyYAML raises Python's own errors for numbers that it cannot read: `0b_`, 5,000 digits.
         raise mistake(f"{what} is not YAML: {error}") from error
 
 
 def _meant(path: Path) -> str:
-    """The file beside it that is most like one that is not there."""
+    """Return a sentence that names the YAML file in the same folder with the nearest name."""
     try:
         if path.exists() or not path.parent.is_dir():
             return ""
-    except OSError:  # no file can have such a name
+    except OSError:  # a name that no file can have
         return ""
     close = nearest(path.name, [other.name for other in path.parent.iterdir() if other.suffix in (".yaml", ".yml")])
     return "" if close is None else f" Did you mean {str(path.parent / close)!r}?"
@@ -81,11 +80,11 @@ def _loader() -> Any:
         def __init__(self, stream: Any) -> None:
             super().__init__(stream)
             self._depth = 0
-            self._values: dict[Any, int] = {}  # by node, how many values it stands for
+            self._values: dict[Any, int] = {}  # number of values that each node stands for
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             is_alias = self.check_event(yaml.AliasEvent)
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # PyYAML's stubs say nothing of it
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # PyYAML's stubs have no types here
             if self._depth == DEEPEST and not is_alias:
                 raise yaml.composer.ComposerError(None, None, f"more than {DEEPEST} blocks within one another", mark)
             self._depth += 1
@@ -130,7 +129,7 @@ def _loader() -> Any:
 
 
 def settings_in(path: str | Path, mistake: type[Exception]) -> dict[str, Any]:
-    """The same for a file that has to hold settings by name."""
+    """Return the content of a YAML file that must be a block of settings."""
     content = content_of(path, mistake)
     if not isinstance(content, dict):
         raise mistake(f"{path} holds {type(content).__name__}, where settings (`key: value`) are wanted.")

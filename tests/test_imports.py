@@ -49,8 +49,6 @@ LAYERS: list[list[str]] = [
         "env_ids",
         "seeding",
         "threads",
-        "task_keys",
-        "torch_threads",
         "closing",
         "yaml_files",
         "files",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.task_keys import task_key
+from parallel_envs.tasks import task_key
 
 
 @dataclass(frozen=True)

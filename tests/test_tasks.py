@@ -422,5 +422,5 @@ def test_what_cannot_be_split_nor_be_a_curriculum_is_refused() -> None:
             split_tasks(WORDS, num_train)  # type: ignore[arg-type]  # that is the point
     with pytest.raises(ValueError, match="0 tasks cannot be split"):
         split_tasks([], 1)
-    with pytest.raises(TypeError, match=r"tasks_at=\[1, 2\] is no function"):
+    with pytest.raises(TypeError, match=r"tasks_at=\[1, 2\] is not a function"):
         CurriculumTasks([1, 2])  # type: ignore[arg-type]  # as above

@@ -33,7 +33,7 @@ _DISTRIBUTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class MachineRow:
-    """One measured figure of this machine, and its meaning in a few words."""
+    """Measured figure of this machine, and its meaning in a few words."""
 
     name: str
     unit: str

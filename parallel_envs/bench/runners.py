@@ -74,7 +74,7 @@ class Hosted(Protocol):
 
 @dataclass
 class Runner(ABC):
-    """One way of stepping many environments. `open` keeps what it makes in fields outside the constructor."""
+    """Way of stepping many environments. `open` keeps what it makes in fields outside the constructor."""
 
     name: ClassVar[str]
     module: ClassVar[str]

@@ -31,7 +31,7 @@ _BUSY_CORES, _BUSY_SHARE = (
 
 @dataclass(frozen=True)
 class Setting:
-    """One way of stepping. `backend=None` is the plain in-process loop."""
+    """Way of stepping. `backend=None` is the plain in-process loop."""
 
     backend: Backend | None
     num_workers: int = 1

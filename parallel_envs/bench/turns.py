@@ -41,7 +41,7 @@ _TAIL_BYTES = 600
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How long to measure: `rounds` rounds with one slice of `seconds` for each runner."""
+    """Length of a measurement: `rounds` rounds with one slice of `seconds` for each runner."""
 
     seconds: float = 0.5
     rounds: int = 9
@@ -82,7 +82,7 @@ def rates_of(series: Series[Slice]) -> tuple[float, ...]:
 
 
 class Driver:
-    """One runner in a process of its own. A `with` block ends the process.
+    """Runner in a process of its own. A `with` block ends the process.
 
     Methods raise `MeasurementFailed` with the runner's own text if the runner raises, dies or does not answer.
     """

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from parallel_envs.learners.distributions import Head
 from parallel_envs.learners.features import Sight
 from parallel_envs.policies import AgentPolicy
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.threads import one_torch_thread
 from parallel_envs.wrappers.stacked import signature
 
 Array = npt.NDArray[Any]

@@ -8,8 +8,7 @@ from typing import Any
 
 from parallel_envs.meta.families import Family
 from parallel_envs.seeding import SeedTree
-from parallel_envs.task_keys import task_key
-from parallel_envs.tasks import Task, TaskSource, UniformTasks, split_tasks
+from parallel_envs.tasks import Task, TaskSource, UniformTasks, split_tasks, task_key
 from parallel_envs.yaml_files import BadSettings
 
 Pool = tuple[Task, ...]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from parallel_envs.choices import RecurrentCell, words
 from parallel_envs.policies import BatchPolicy, Rows
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.threads import one_torch_thread
 
 __all__ = ["Mlp", "NetworkPolicy", "Recurrent", "markov_policy", "memory_markov_policy", "memory_policy"]
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from parallel_envs.engine import Unpicklable, dump_request
 from parallel_envs.seeding import SeedTree
-from parallel_envs.task_keys import task_key
-from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource
+from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource, task_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from parallel_envs.task_keys import is_whole, task_key
-from parallel_envs.tasks import Task
+from parallel_envs.tasks import Task, is_whole, task_key
 
 _LEAST, _MOST = -(1 << 63) + 1, (1 << 63) - 1  # what a row has room for
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from parallel_envs.policies import AgentPolicy
 from parallel_envs.spelling import suggests_keywords
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.threads import one_torch_thread
 from parallel_envs.wrappers.choosing import choose
 from parallel_envs.wrappers.gathering import Gathering, parted
 from parallel_envs.wrappers.stacked import signature

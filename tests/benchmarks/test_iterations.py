@@ -22,7 +22,7 @@ from benchmarks.plain_ppo import PlainSettings, PlainTraining
 from benchmarks.train import OVERLAP
 from parallel_envs.bench.measure import Spread
 from parallel_envs.bench.turns import Pace
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.threads import one_torch_thread
 
 pytest.importorskip("mpe2")
 

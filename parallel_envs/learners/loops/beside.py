@@ -25,7 +25,7 @@ from parallel_envs.learners.loops.understudy import Understudy
 from parallel_envs.learners.loops.workers import learner_of
 from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
 from parallel_envs.rollouts.trajectories import TrajectoryStore
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.threads import one_torch_thread
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners

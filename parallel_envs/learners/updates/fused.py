@@ -26,7 +26,7 @@ from parallel_envs.learners.updates.mode import UpdateMode
 from parallel_envs.learners.updates.operations import written_down
 from parallel_envs.learners.updates.sequential import attempted, finished, tensors_of, undoing
 from parallel_envs.learners.updates.steps import take_steps
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.threads import one_torch_thread
 
 _MOST_CREWS = 32  # sets of agents that are remembered: each holds matrices of all their numbers
 _MOST_WORK = 6_000_000  # multiplications of a step of one agent up to which one pass for all is quicker

@@ -13,7 +13,7 @@ from parallel_envs.learners.algorithm import Agent, Plan
 from parallel_envs.learners.brain import Brain, Report
 from parallel_envs.learners.updates.mode import UpdateMode
 from parallel_envs.learners.updates.sequential import attempted
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.threads import one_torch_thread
 
 
 class ThreadUpdates(UpdateMode):
