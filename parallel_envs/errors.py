@@ -1,30 +1,27 @@
-"""Every exception this package raises on purpose.
+"""Exceptions that this package raises.
 
     ParallelEnvsError
-    ├── ClosedError        something was asked of a pool or a manager that has been closed
+    ├── ClosedError        a closed pool or manager was used
     ├── ConcurrentCall     a second thread called an object while a first one was inside it
     ├── EpisodeFailed      an episode of a strict evaluation failed
     ├── MissingExtra       a library of an extra is not installed (also a ModuleNotFoundError)
-    ├── UntrustedName      a file names code that is neither this package's nor trusted by the user (also a ValueError)
+    ├── UntrustedName      a file names code outside this package that the user does not trust (also a ValueError)
     ├── WorkerStartError   a worker process could not be started
-    ├── WorkerDied         a worker process ended without having been asked to
+    ├── WorkerDied         a worker process ended by itself
     ├── WorkerTimeout      an answer did not come in time (also the TimeoutError of Python and of multiprocessing)
-    │   └── StepTimeout    the answer that did not come was an environment's
-    └── RemoteError        code inside a worker raised: its type, message and traceback travel as text
-        ├── EnvError       the code that raised was an environment's
-        └── PolicyError    the code that raised was a policy's
+    │   └── StepTimeout    an environment did not answer in time
+    └── RemoteError        code inside a worker raised: type, message and traceback arrive as text
+        ├── EnvError       an environment raised
+        └── PolicyError    a policy raised
 
-Catch `ParallelEnvsError` to catch them all. A `RemoteError` whose remote type is one of Python's own exceptions
-(`ValueError`, `AttributeError`, ...) is an instance of that type too, so `except ValueError` keeps working when an
-environment moves into a worker. So is one whose remote type is an error of this package with a method `retell(text)`:
-it is made of its text alone, and told to become what that says, since nothing else of it arrives.
+Catch `ParallelEnvsError` to catch all of them. A `RemoteError` is also an instance of the remote exception's type if
+this is one of Python's own (`ValueError`, `AttributeError`, ...), so `except ValueError` keeps working when an
+environment moves into a worker. The same holds for errors of this package with a method `retell(text)`, which rebuilds
+the error from its text, and for any other exception of an environment (`gymnasium.error.ResetNeeded`, a class of the
+user's script), with its attributes: `RemoteError.retold` lists the types that are left out for safety.
 
-An `EnvError` whose remote type is any other exception (`gymnasium.error.ResetNeeded`, a class of the user's script) is
-an instance of that type too, with its attributes: see `RemoteError.retold`, which says what is left out for safety.
-
-`parallel_envs.learners.UpdateFailed` is a RemoteError too: what an agent's update raised.
-
-`CollectionInterrupted` stands apart: it is the KeyboardInterrupt of a Ctrl-C, with what was complete by then.
+`parallel_envs.learners.UpdateFailed` is a `RemoteError`, too: the update of an agent raised. `CollectionInterrupted` is
+not below `ParallelEnvsError`: it is the KeyboardInterrupt of a Ctrl-C, with the rollouts that were complete.
 """
 
 from __future__ import annotations
@@ -60,23 +57,23 @@ class ParallelEnvsError(Exception):
 
 
 class ClosedError(ParallelEnvsError):
-    """Something was asked of a pool or manager after `close()`."""
+    """A pool or manager was used after `close()`."""
 
 
 class ConcurrentCall(ParallelEnvsError):
     """A second thread called an object that one thread at a time may use, while a first one was inside it.
 
-    The second call did nothing, and the first one goes on undisturbed. What each class allows stands in its docstring
-    under "Threads:".
+    The second call did nothing, and the first one goes on. The docstring of each class says under "Threads:" what it
+    allows.
     """
 
 
 class MissingExtra(ParallelEnvsError, ModuleNotFoundError):
-    """A library that an extra brings is not installed. The text has the line that installs it: see `extras.py`."""
+    """A library of an extra is not installed. The text has the command that installs it: see `extras.py`."""
 
 
 class UntrustedName(ParallelEnvsError, ValueError):
-    """A file names code that is neither this package's nor trusted by the user: see `parallel_envs.trust`.
+    """A file names code outside this package that the user does not trust: see `parallel_envs.trust`.
 
     Attributes:
         module: The module that the user would have to trust.
@@ -91,7 +88,7 @@ class UntrustedName(ParallelEnvsError, ValueError):
 
 
 class EpisodeFailed(ParallelEnvsError):
-    """An episode of a strict evaluation failed, twice. `record` tells why; `result` holds what was complete by then."""
+    """An episode of a strict evaluation failed twice. `record` says why; `result` holds the complete episodes."""
 
     result: Any = None
 
@@ -104,14 +101,14 @@ class EpisodeFailed(ParallelEnvsError):
 
 
 class WorkerStartError(ParallelEnvsError):
-    """A worker process could not be started; nothing of it is left."""
+    """A worker process could not be started. No process is left behind."""
 
 
 class WorkerDied(ParallelEnvsError):
-    """A worker process ended on its own.
+    """A worker process ended by itself.
 
-    `exitcode` is the exit status, or minus the signal's number, or None where nobody could tell. `env_ids` are the
-    environments that it held.
+    `exitcode` is the exit status, or minus the number of the signal, or None if it is not known. `env_ids` are the
+    environments of the worker.
     """
 
     def __init__(self, text: str, *, worker: int, pid: int, exitcode: int | None, env_ids: Sequence[int] = ()) -> None:
@@ -127,7 +124,7 @@ class WorkerDied(ParallelEnvsError):
 
 
 class WorkerTimeout(ParallelEnvsError, TimeoutError, multiprocessing.TimeoutError):
-    """An answer did not come in time. `workers` are those that were still silent."""
+    """An answer did not come in time. `workers` had not answered."""
 
     def __init__(self, text: str, *, workers: Sequence[int] = ()) -> None:
         super().__init__(text)
@@ -135,7 +132,7 @@ class WorkerTimeout(ParallelEnvsError, TimeoutError, multiprocessing.TimeoutErro
 
 
 class StepTimeout(WorkerTimeout):
-    """Environments did not answer in time. `env_ids` are those that were still silent after `seconds`."""
+    """Environments did not answer in time. The environments `env_ids` had not answered after `seconds`."""
 
     def __init__(
         self, text: str, *, workers: Sequence[int] = (), env_ids: Sequence[int] = (), seconds: float | None = None
@@ -146,17 +143,17 @@ class StepTimeout(WorkerTimeout):
 
 
 class RemoteTraceback(Exception):
-    """The traceback of a worker, as text: it stands as the cause of the error raised here."""
+    """Traceback of a worker as text: the cause of the error that the caller gets."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
 
 class RemoteError(ParallelEnvsError):
-    """Code inside a worker raised. `type_name` and `remote_message` are those of the original."""
+    """Code inside a worker raised. `type_name` and `remote_message` belong to the original exception."""
 
     _plain: type[RemoteError]
-    """This class without the builtin type that it may be joined with."""
+    """This class without the type that it is joined with."""
 
     def __init_subclass__(cls) -> None:
         if "_plain" not in cls.__dict__:
@@ -171,9 +168,11 @@ class RemoteError(ParallelEnvsError):
 
     @classmethod
     def named(cls, type_name: str) -> type[RemoteError]:
-        """This class, joined with the exception of that name: Python's own, or one of ours that can be told again."""
-        original = _original(type_name)
-        if original is None or issubclass(cls, original):
+        """Return this class, joined with the exception of that name if it is Python's own or has `retell`."""
+        module, _, name = type_name.rpartition(".")
+        original: Any = getattr(sys.modules.get(module) if module else builtins, name, None)
+        is_known = isinstance(original, type) and issubclass(original, ParallelEnvsError if module else Exception)
+        if not is_known or (module and not hasattr(original, "retell")) or issubclass(cls, original):
             return cls
         known = _joined.get((cls, original))
         if known is None:
@@ -189,16 +188,16 @@ class RemoteError(ParallelEnvsError):
         Python's own exceptions are joined as `named` says. Any other type needs `attributes`: the values that the
         exception had in its `__dict__` (None: they are not plain values, so they did not travel).
 
-        What a worker reports is data. The type is looked up by its name among the modules that this process has
-        imported already; nothing is imported or unpickled here. None of the type's own code runs either: neither its
-        constructor nor its `__reduce__`. The instance gets the attributes instead, so a type whose constructor takes
-        other arguments than a text comes up as well. The error is of this class alone, with the same text, if the type
+        A worker's report is data. The type is looked up by its name among the modules that this process has imported.
+        Nothing is imported or unpickled, and none of the type's own code runs: neither its constructor nor its
+        `__reduce__`. The instance gets the attributes instead, so the constructor may take any arguments. The error is
+        of this class alone, with the same text, if the type
 
         - is not found by its name (a class inside a function, a module that is not imported here);
-        - is no `Exception`, or is an error of this package;
+        - is not an `Exception`, or is an error of this package;
         - has a metaclass, or `__slots__` with names in them;
         - defines one of `_NAMES_IN_THE_WAY`, which would run while the error is made or printed;
-        - cannot be made of a text alone, as far as its builtin base goes (`UnicodeDecodeError`, exception groups).
+        - has a builtin base that cannot be made from a text alone (`UnicodeDecodeError`, exception groups).
         """
         kind = cls.named(type_name)
         if kind is cls and attributes is not None and (own := _own_type(type_name)) is not None:
@@ -207,7 +206,7 @@ class RemoteError(ParallelEnvsError):
                     _joined[cls, own] = _join_without_constructor(cls, own)
                 error = _joined[cls, own](text, type_name=type_name, remote_message=remote_message)
                 error.__dict__.update({key: value for key, value in attributes.items() if key not in error.__dict__})
-            except Exception:  # noqa: BLE001  # whatever the type objects to: the error is told all the same
+            except Exception:  # noqa: BLE001  # whatever the type raises, the error is reported
                 return cls(text, type_name=type_name, remote_message=remote_message)
             return error
         return kind(text, type_name=type_name, remote_message=remote_message)
@@ -226,13 +225,13 @@ RemoteError._plain = RemoteError
 
 
 class EnvError(RemoteError):
-    """An environment raised. `env_ids` says which."""
+    """An environment raised. `env_ids` names the environments."""
 
     env_ids: tuple[int, ...] = ()
 
 
 class PolicyError(RemoteError):
-    """A policy raised. `agents` says whose; `actions` holds what the policies of the other agents said."""
+    """A policy raised. `agents` names its agents; `actions` holds the actions of the other agents."""
 
     agents: tuple[Any, ...] = ()
     actions: dict[Any, Any]
@@ -241,21 +240,12 @@ class PolicyError(RemoteError):
 _joined: dict[tuple[type[RemoteError], type[Exception]], type[RemoteError]] = {}
 
 
-def _original(type_name: str) -> type[Exception] | None:
-    """The exception of that name that an error can be joined with."""
-    module, _, name = type_name.rpartition(".")
-    found = getattr(sys.modules.get(module) if module else builtins, name, None)
-    if not (isinstance(found, type) and issubclass(found, ParallelEnvsError if module else Exception)):
-        return None
-    return found if not module or hasattr(found, "retell") else None
-
-
 def _join(base: type[RemoteError], original: type[Exception]) -> type[RemoteError]:
     details = {"__module__": base.__module__, "__doc__": base.__doc__, "_plain": base}
     try:
         joined = type(base.__name__, (base, original), details)
         joined("", type_name="", remote_message="")
-    except TypeError:  # exception groups, UnicodeDecodeError and the like want arguments of their own
+    except TypeError:  # exception groups, UnicodeDecodeError and others need arguments of their own
         return base
     return joined
 
@@ -278,9 +268,9 @@ _IS_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class is not one of the inter
 
 
 def _own_type(type_name: str) -> type[Exception] | None:
-    """Return the exception type of that name, if an error can be joined with it without running any code of it.
+    """Return the exception type of that name, if an error can be joined with it without running its code.
 
-    Names are looked up in dicts, since a module or a class may run code when it is asked for an attribute.
+    Names are looked up in dicts, because attribute access may run code of a module or class.
     """
     parts = type_name.split(".")
     found: Any = None
@@ -309,7 +299,7 @@ def _own_type(type_name: str) -> type[Exception] | None:
 
 
 def _join_without_constructor(base: type[RemoteError], original: type[Exception]) -> type[RemoteError]:
-    """Return a class that is both. Its instances are made by the builtin base of `original`, of their text alone."""
+    """Return a class that is both. The builtin base of `original` makes its instances from their text alone."""
     native: Any = next(kind for kind in original.__mro__ if not kind.__flags__ & _IS_HEAP_TYPE)
 
     def new(kind: type[Any], text: str, **details: Any) -> Any:
@@ -332,9 +322,9 @@ def _rebuild_named(plain: type[RemoteError], text: str, details: dict[str, Any])
 
 
 class CollectionInterrupted(KeyboardInterrupt):
-    """Ctrl-C came while rollouts were being collected. `rollouts` holds those that were complete.
+    """Ctrl-C came while rollouts were being collected. `rollouts` holds the complete rollouts.
 
-    A KeyboardInterrupt and nothing else: it ends a program that does not ask for it.
+    It is a KeyboardInterrupt, so it ends a program that does not catch it.
     """
 
     def __init__(self, rollouts: Any) -> None:
