@@ -17,29 +17,23 @@ from rich.live import Live
 from rich.text import Text
 
 from benchmarks import report
-from benchmarks.bars import about, judge
 from benchmarks.evaluations import eval_command
-from benchmarks.group_works import GROUP_WORKS
+from benchmarks.group_workloads import GROUP_WORKS
 from benchmarks.groups import GroupPlan, groups_report, measure_groups
 from benchmarks.iterations import iteration
 from benchmarks.learners import learners
 from benchmarks.memory import growth, measure_memory
 from benchmarks.meta import meta
 from benchmarks.peers import PEERS, UnknownPeer, chosen_peers
-from benchmarks.policies import PolicyPlan, measure_policies
-from benchmarks.policy_report import policies_report
-from benchmarks.policy_works import POLICY_WORKS
-from benchmarks.promises import BARS
-from benchmarks.rollouts import RolloutPlan, measure_rollouts
-from benchmarks.soak import soak as run_soak
-from benchmarks.soak_leg import Crowd
+from benchmarks.policies import POLICY_WORKS, PolicyPlan, measure_policies, policies_report
+from benchmarks.rollouts import WORKS, RolloutPlan, measure_rollouts
+from benchmarks.soak.leg import Crowd
+from benchmarks.soak.run import soak as run_soak
 from benchmarks.startup import measure_startup
 from benchmarks.syscalls import StraceMissing, measure_calls
+from benchmarks.targets import BARS, about, judge
 from benchmarks.train import train
-from benchmarks.works import WORKS
-from benchmarks.zoo import ZooPlan, measure_zoo
-from benchmarks.zoo_contestants import ZOO_PEERS
-from benchmarks.zoo_envs import resolve_zoo
+from benchmarks.zoo import ZOO_PEERS, ZooPlan, measure_zoo, resolve_zoo
 from parallel_envs.bench.cli import (
     BackendName,
     BenchGroup,

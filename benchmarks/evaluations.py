@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.eval_works import EVAL_WORKS, EvalWork
+from benchmarks.eval_workloads import EVAL_WORKS, EvalWork
 from benchmarks.plan import BenchPlan, first_missing
 from parallel_envs.bench.measure import (
     MeasurementFailed,

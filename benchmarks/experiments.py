@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from benchmarks.bars import Experiment, Figures
 from benchmarks.evaluations import EvalPlan, measure_work
 from benchmarks.groups import OURS as OUR_GROUPS
 from benchmarks.groups import GroupPlan, measure_groups
-from benchmarks.guard_cost import measure_guard_cost
 from benchmarks.iterations import IterationPlan, measure_iterations
 from benchmarks.learners import LearnerPlan, LearnerWork, measure_learners
 from benchmarks.memory import growth, measure_memory
 from benchmarks.meta import SEQUENTIAL, MetaPlan, measure_meta
 from benchmarks.peers import GymnasiumAsync
-from benchmarks.policies import PolicyPlan, measure_policies
-from benchmarks.policy_works import AUTO
+from benchmarks.policies import AUTO, PolicyPlan, measure_policies
 from benchmarks.rollouts import RolloutPlan, measure_rollouts
 from benchmarks.startup import GYMNASIUM_FORK, LINES, OURS_WARM, measure_startup, ours_to_gymnasium
+from benchmarks.step_costs import measure_guard_cost, measure_task_cost
 from benchmarks.syscalls import measure_calls
-from benchmarks.task_cost import measure_task_cost
 from benchmarks.train import OVERLAP, SYNC, TrainPlan, measure_train
-from benchmarks.zoo import ZooPlan, measure_zoo
-from benchmarks.zoo_contestants import ZOO_PEERS
-from benchmarks.zoo_envs import resolve_zoo
+from benchmarks.zoo import ZOO_PEERS, ZooPlan, measure_zoo, resolve_zoo
 from parallel_envs.bench.envs import resolve
 from parallel_envs.bench.measure import MeasurementFailed, Tell
 from parallel_envs.bench.step import StepPlan, measure_step
 from parallel_envs.bench.turns import Pace
+
+Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Experiment(ABC):
+    """Something to run that gives named figures."""
+
+    @abstractmethod
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        """Run it. A figure that could not be had is left out; `MeasurementFailed` if there is none at all."""
 
 
 @dataclass(frozen=True)

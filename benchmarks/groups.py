@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.group_players import GroupContestant, Groups, Ours
-from benchmarks.group_scheme import PlainLoop, ShippedPool
-from benchmarks.group_works import GROUP_WORKS, GroupWork
+from benchmarks.group_runners import GroupContestant, Groups, Ours, PlainLoop, ShippedPool
+from benchmarks.group_workloads import GROUP_WORKS, GroupWork
 from benchmarks.plan import BenchPlan
 from parallel_envs.bench.measure import Series, Slice, Spread, Tell, interleave, paired_ratio, spread
 from parallel_envs.bench.report import Report

@@ -1,17 +1,104 @@
-"""`bench memory`: whether the process that holds the manager grows while it steps."""
+"""What this process holds of the machine: processes below it, threads, descriptors, memory. Linux tells it in /proc."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.holdings import num_descriptors, rss_bytes
 from parallel_envs.bench.envs import EnvChoice
 from parallel_envs.bench.measure import MeasurementFailed, Tell, run_steps
 from parallel_envs.bench.runners import Ours, Runner
 from parallel_envs.bench.turns import make_workload
+from parallel_envs.engine import FORK_SERVER_NAME, keeper_pid
 from parallel_envs.errors import ParallelEnvsError
+
+_SETTLE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What is held at one moment. What belongs to the keeper counts as ours, the keeper itself does not."""
+
+    processes: int
+    threads: int
+    descriptors: int
+    mappings: int
+    """Mappings of memory that processes share."""
+    rss_bytes: int
+
+    @classmethod
+    def now(cls) -> Holdings:
+        keeper = [] if (pid := keeper_pid()) is None else [str(pid)]
+        return cls(
+            processes=sum(1 for _ in descendants()),
+            threads=threading.active_count(),
+            descriptors=sum(map(num_descriptors, ["self", *keeper])),
+            mappings=_num_shared_mappings(),
+            rss_bytes=sum(map(rss_bytes, ["self", *keeper])),
+        )
+
+    @classmethod
+    def settled(cls, before: Holdings) -> Holdings:
+        """As `now`, once what is on its way out has gone."""
+        gc.collect()
+        until, now = time.monotonic() + _SETTLE_SECONDS, cls.now()
+        while now.counts_gained(before) and time.monotonic() < until:
+            time.sleep(0.01)
+            now = cls.now()
+        return now
+
+    def counts_gained(self, before: Holdings) -> dict[str, int]:
+        """What there is more of than before, memory aside."""
+        names = ("processes", "threads", "descriptors", "mappings")
+        gained = {name: getattr(self, name) - getattr(before, name) for name in names}
+        return {name: count for name, count in gained.items() if count > 0}
+
+
+def descendants() -> Iterator[int]:
+    """The processes below this one, but for the keeper and its fork servers."""
+    parents = {pid: parent_of(pid) for pid in map(int, (folder.name for folder in Path("/proc").glob("[0-9]*")))}
+    for pid in parents.keys() - {keeper_pid()}:
+        ancestor = parents[pid]
+        while ancestor not in (0, os.getpid()):
+            ancestor = parents.get(ancestor, 0)
+        if ancestor and _name_of(pid) != FORK_SERVER_NAME:
+            yield pid
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")
+    except OSError:  # it has just ended
+        return ""
+
+
+def num_descriptors(pid: str = "self") -> int:
+    """How many descriptors a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def rss_bytes(pid: str = "self") -> int:
+    """The resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def _num_shared_mappings() -> int:
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sum(1 for line in lines if "/memfd:" in line or "/dev/shm/" in line)
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
 
 NUM_POINTS = 10
 FLAT_BYTES = 1024 * 1024  # over 90,000 steps: eleven bytes a step would show

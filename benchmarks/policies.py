@@ -1,16 +1,15 @@
-"""`bench policies`: what a turn of all agents takes under each strategy, in turns, beside the sequential one.
+"""What `bench policies` computes: agents, their policies and observations, all decided beforehand.
 
-policy_works ──▶ which agents and policies        parallel_envs.wrappers ──▶ by which strategy
-
-All strategies of a row are open in this process at once, with policies of their own, and take turns in short warm
-slices: nothing but the strategy differs between them.
+Policies travel into workers, so nothing heavy is imported before it is needed.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from functools import partial
 from multiprocessing import get_context
 from typing import Any, cast
 
-from benchmarks.plan import BenchPlan, first_missing
-from benchmarks.policy_works import AUTO, POLICY_WORKS, SEQUENTIAL, SHIPPED, PolicyWork
+import numpy as np
+
+from benchmarks.plan import BenchPlan, Needs, first_missing
 from parallel_envs.bench.measure import (
     MeasurementFailed,
     Series,
@@ -31,8 +31,114 @@ from parallel_envs.bench.measure import (
     run_for,
     spread,
 )
+from parallel_envs.bench.report import Report
 from parallel_envs.bench.turns import Pace, rates_of
+from parallel_envs.fitting_tables import FittingTable
+from parallel_envs.policies import AgentPolicy
 from parallel_envs.wrappers import PolicyPool, WrappedMultiAgentPolicy
+
+SEQUENTIAL, AUTO = "sequential", "auto"
+SHIPPED = "executor, policy shipped"
+"""Not a strategy: a `ProcessPoolExecutor` that gets the policy with every observation, and gives it back."""
+
+_NUM_FEATURES, _NUM_HIDDEN, _NUM_ACTIONS = 8, 32, 4
+_TURN_SECONDS = 0.02
+_TORCH: Needs = (("torch", "torch"),)
+
+
+class Spinning(AgentPolicy):
+    """Burns processor time in pure Python. Its own thread's time is counted, so waiting for a turn is no progress."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def step(self, observation: Any) -> int:
+        end = time.thread_time() + self.seconds
+        while time.thread_time() < end:
+            pass
+        return 0
+
+
+class Sleeping(AgentPolicy):
+    """Waits, as for a remote model."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def step(self, observation: Any) -> int:
+        time.sleep(self.seconds)
+        return 0
+
+
+class Empty(AgentPolicy):
+    """Does nothing: what is measured is what asking it costs."""
+
+    def step(self, observation: Any) -> int:
+        return 0
+
+
+def network(number: int) -> Any:
+    """A small network of its own weights, which acts by drawing."""
+    import torch
+    from gymnasium.spaces import Discrete
+    from torch import nn
+
+    from parallel_envs.wrappers.torch_policy import TorchPolicy
+
+    torch.manual_seed(number)
+    layers = [nn.Linear(_NUM_FEATURES, _NUM_HIDDEN), nn.Tanh(), nn.Linear(_NUM_HIDDEN, _NUM_HIDDEN), nn.Tanh()]
+    return TorchPolicy(
+        nn.Sequential(*layers, nn.Linear(_NUM_HIDDEN, _NUM_ACTIONS)), Discrete(_NUM_ACTIONS), seed=number
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyWork:
+    """So many agents, a policy for each, and how they are computed.
+
+    `num_rows` None is one observation an agent, else a batch of as many environments. `slices` is how many slices a
+    usual one is cut into: short turns are compared in more and shorter ones.
+    """
+
+    what: str
+    make: Callable[[int], Any]
+    strategies: tuple[str, ...]
+    num_agents: int = 8
+    num_rows: int | None = None
+    slices: int = 1
+    needs: Needs = ()
+
+    @property
+    def agents(self) -> list[str]:
+        return [f"agent_{number}" for number in range(self.num_agents)]
+
+    def policies(self) -> dict[str, Any]:
+        """A policy for each agent; the same ones for whoever asks."""
+        return {agent: self.make(number) for number, agent in enumerate(self.agents)}
+
+    def turn(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """What every agent sees, and which of its rows are alive: all."""
+        generator = np.random.default_rng(0)
+        shape = (_NUM_FEATURES,) if self.num_rows is None else (self.num_rows, _NUM_FEATURES)
+        seen = {agent: generator.standard_normal(shape).astype(np.float32) for agent in self.agents}
+        alive = None if self.num_rows is None else {agent: np.ones(self.num_rows, bool) for agent in self.agents}
+        return seen, alive
+
+
+_AT_ONCE = (SEQUENTIAL, "thread", "process", AUTO)
+_NETWORKS = (SEQUENTIAL, "thread", "process", "batch", "gpu", AUTO)
+_networks = functools.partial(PolicyWork, make=network, strategies=_NETWORKS, slices=4, needs=_TORCH)
+
+POLICY_WORKS: dict[str, PolicyWork] = {
+    "python": PolicyWork(what="8 agents, 20 ms of Python", make=lambda _: Spinning(_TURN_SECONDS), strategies=_AT_ONCE),
+    "sleep": PolicyWork(what="8 agents, 20 ms of waiting", make=lambda _: Sleeping(_TURN_SECONDS), strategies=_AT_ONCE),
+    "networks": _networks(what="8 networks"),
+    "networks-64": _networks(what="64 networks", num_agents=64),
+    "networks-rows": _networks(what="8 networks, 16 rows each", num_rows=16),
+    "empty": PolicyWork(what="8 empty policies", make=lambda _: Empty(), strategies=(*_AT_ONCE, SHIPPED), slices=4),
+}
+"""By name: the rows of the table."""
+
 
 _WARM_TURNS = 8  # more than `auto` needs to make its choice
 
@@ -182,3 +288,40 @@ def _rows(work: PolicyWork, series: Mapping[str, Series[Slice]], choices: Mappin
 
 def _seconds(rates: Sequence[float]) -> Spread | None:
     return spread([1.0 / rate for rate in rates]) if rates else None
+
+
+_COLUMNS = ("work", "strategy", "a turn, us", "quartiles", "us an agent", "x sequential", "x the best other")
+
+
+def policies_report(rows: Sequence[PolicyRow], settings: Mapping[str, object], title: str) -> Report:
+    """What a turn takes, and how many times as fast as the sequential strategy that is."""
+    table = FittingTable(title=title, title_justify="left", title_style="bold")
+    for number, column in enumerate(_COLUMNS):
+        table.add_column(column, justify="left" if number < 2 else "right", no_wrap=number < 2)
+    for row in rows:
+        table.add_row(row.work, row.name, *_times(row), _ratio(row.to_sequential), _ratio(row.to_best))
+    return Report(
+        "policies", settings, [_record(row) for row in rows], table, [note for row in rows for note in _notes(row)]
+    )
+
+
+def _record(row: PolicyRow) -> dict[str, Any]:
+    return {**dataclasses.asdict(row), "agent_microseconds": row.agent_microseconds}
+
+
+def _times(row: PolicyRow) -> tuple[str, str, str]:
+    if row.turn is None or row.agent_microseconds is None:
+        return "[yellow]not installed[/yellow]" if row.missing else "[yellow]failed[/yellow]", "", ""
+    lower, upper = row.turn.lower_quartile * 1e6, row.turn.upper_quartile * 1e6
+    return f"{row.turn.median * 1e6:,.0f}", f"{lower:,.0f} to {upper:,.0f}", f"{row.agent_microseconds:,.1f}"
+
+
+def _ratio(ratio: Spread | None) -> str:
+    return "" if ratio is None else f"{ratio.median:.2f}"
+
+
+def _notes(row: PolicyRow) -> list[str]:
+    """What is to be explained: what is missing, what failed, what `auto` chose."""
+    notes = [f"{row.work} needs: pip install {row.missing}"] if row.missing else []
+    notes += [f"{row.work}, {row.name} failed: {row.error}"] if row.error else []
+    return [*notes, *([f"{row.work}: auto chose {row.choice}"] if row.choice else [])]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.bars import Verdict
 from benchmarks.memory import Point
 from benchmarks.rollouts import RolloutRow
-from benchmarks.soak_replay import Disturbance, Where
-from benchmarks.soak_tally import RSS_BYTES_ALLOWED, Tally
+from benchmarks.soak.model import Disturbance, Where
+from benchmarks.soak.tally import RSS_BYTES_ALLOWED, Tally
 from benchmarks.startup import StartRow
 from benchmarks.syscalls import CallRow
+from benchmarks.targets import Verdict
 from benchmarks.zoo import OURS_EACH, OURS_FEW, ZooRow
 from parallel_envs.bench.measure import Spread
 from parallel_envs.bench.report import Report, lack_of, notes_of, rate_cells, ratio_cell, records, results_table

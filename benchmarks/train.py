@@ -1,14 +1,13 @@
-"""`bench train`: collecting and learning one beside the other, against one after the other.
+"""Agents in a plane whose environment has something to compute.
 
-Some agents learn by PPO in environments that are made to take about as long to collect from as the agents take to
-learn. All ways to train are open at once, with networks and environments of their own, and get the same number of
-rollouts in turns; each turn ends when all that can be learnt from them has been. What is judged is the share of the
-time of `sync` that `overlap` saves, as a part of what can be saved at best, min(collect, learn) / (collect + learn).
+What is made here travels into workers, so it imports nothing heavy.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,9 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.console import Console
 
-from benchmarks.busy_agents import BusyAgents
 from benchmarks.plan import BenchPlan
-from benchmarks.polling_scheme import PollingScheme
+from benchmarks.zoo import ManyAgents
 from parallel_envs.bench.measure import Series, Spread, Tell, interleave, spread
 from parallel_envs.bench.report import Report
 from parallel_envs.choices import LearnIn, LoopMode, UpdateModeName
@@ -31,6 +29,80 @@ from parallel_envs.spelling import hint
 
 if TYPE_CHECKING:
     from parallel_envs.learners import IndependentLearners
+
+
+class BusyAgents(ManyAgents):
+    """`ManyAgents`, each of whose steps takes so many microseconds of a processor, or `waits` for as long."""
+
+    def __init__(self, num_agents: int, microseconds: float, *, waits: bool = False) -> None:
+        super().__init__(num_agents)
+        self._seconds, self._waits = microseconds * 1e-6, waits
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+        end = time.thread_time() + self._seconds
+        told = super().step(actions)
+        if self._waits:
+            time.sleep(self._seconds)
+            return told
+        while time.thread_time() < end:
+            pass
+        return told
+
+
+_LOOK_SECONDS = 0.1
+
+
+class PollingScheme:
+    """Collects in the caller, learns in a thread that polls. `close` ends the thread, which the original never did."""
+
+    def __init__(self, learners: IndependentLearners) -> None:
+        self.learners = learners
+        self.num_rollouts = self.num_learnt = self._seen = 0
+        self._plans: dict[Any, Any] = {}
+        self._weights: dict[Any, Any] = {}
+        self._training = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+        self._thread.start()
+
+    def collect(self) -> int:
+        """A rollout of all agents; the number of environment steps."""
+        before = self.learners.steps
+        self.learners.policy.load_state_dict(self._weights)
+        while not all(one.ready for one in self.learners.agents.values()):
+            self.learners.step()
+        self._plans = {agent: copy.deepcopy(one.plan()) for agent, one in self.learners.agents.items()}
+        self.num_rollouts += 1
+        return self.learners.steps - before
+
+    def finish(self) -> None:
+        """Wait until the last rollout has been learnt from."""
+        while self._seen < self.num_rollouts and self._thread.is_alive():
+            time.sleep(_LOOK_SECONDS / 10)
+        with self._training:
+            pass
+
+    def _poll(self) -> None:
+        while not self._closed:
+            if self.num_rollouts > self._seen:
+                with self._training:
+                    self._seen = self.num_rollouts
+                    self._learn()
+            time.sleep(_LOOK_SECONDS)
+
+    def _learn(self) -> None:
+        from parallel_envs.learners.updates.sequential import update_one
+
+        for agent, plan in self._plans.items():
+            learner = self.learners.agents[agent]
+            learner.finish(update_one(learner.brain, plan))
+        self._weights = {agent: learner.acting_weights() for agent, learner in self.learners.agents.items()}
+        self.num_learnt += 1
+
+    def close(self) -> None:
+        self._closed = True
+        self._thread.join()
+
 
 SYNC, OVERLAP, FREE, POLLING = "sync", "overlap", "free", "polling thread, one lock"
 WAYS = (SYNC, OVERLAP, FREE, POLLING)

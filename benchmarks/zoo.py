@@ -1,20 +1,310 @@
-"""`bench zoo`: joint steps per second of many PettingZoo environments, ours beside the plain loop and the peers.
+"""Which multi-agent environment is measured: the path or id of a PettingZoo module, or `agents:NUMBER`.
 
-zoo_envs ──▶ which environment        zoo_contestants ──▶ by whom
+What is made here travels into worker processes of every library, so it imports nothing heavy.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+import importlib
+import itertools
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.zoo_contestants import ZOO_PEERS, OursBeneath, OursTogether, PlainLoop
-from benchmarks.zoo_envs import make_zoo_workload
-from parallel_envs.bench.envs import EnvChoice
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from pettingzoo import ParallelEnv
+
+from benchmarks.peers import Peer
+from parallel_envs.bench.envs import EnvChoice, UnknownEnv, resolve
 from parallel_envs.bench.measure import Series, Slice, Spread, Tell, paired_ratio, spread
-from parallel_envs.bench.runners import Runner
+from parallel_envs.bench.runners import Runner, Workload
 from parallel_envs.bench.turns import Pace, rates_of, run_in_turns
+from parallel_envs.env_ids import zoo_module
+
+if TYPE_CHECKING:
+    from parallel_envs.multiagent import MultiAgentEnvManager
+
+
+_FORMS = (
+    "Give the path of a PettingZoo module that has parallel_env (mpe2.simple_spread_v3) or its id "
+    "(mpe2/simple_spread-v3), agents:NUMBER, package.module:factory, or ./file.py:Class."
+)
+
+
+class ManyAgents(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo ships no type information
+    """So many points in a plane, each pushed by its own action; all stay to the end. As cheap as moving can be."""
+
+    EPISODE_STEPS = 100
+
+    def __init__(self, num_agents: int) -> None:
+        self.metadata: dict[str, Any] = {"name": "many_agents"}
+        self.render_mode = None
+        self.possible_agents = [f"agent_{number}" for number in range(num_agents)]
+        self.agents: list[str] = []
+        self._seen_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+        self._push_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def observation_space(self, agent: str) -> gymnasium.spaces.Box:
+        return self._seen_space
+
+    def action_space(self, agent: str) -> gymnasium.spaces.Box:
+        return self._push_space
+
+    def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
+        self.agents, self._elapsed = list(self.possible_agents), 0
+        shape = len(self.agents), 2
+        self._points: npt.NDArray[np.float32] = np.random.default_rng(seed).standard_normal(shape, np.float32)
+        return self._seen(np.zeros_like(self._points)), {agent: {} for agent in self.agents}
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+        there = self.agents
+        pushes = np.array([actions[agent] for agent in there], np.float32)
+        self._points = np.add(self._points, 0.1 * pushes, dtype=np.float32)
+        self._elapsed += 1
+        over = self._elapsed == self.EPISODE_STEPS
+        self.agents = [] if over else there
+        rewards = dict(zip(there, (-np.square(self._points).sum(1)).tolist(), strict=True))
+        ends = dict.fromkeys(there, False), dict.fromkeys(there, over)
+        return self._seen(pushes), rewards, *ends, {agent: {} for agent in there}
+
+    def _seen(self, pushes: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.float32]]:
+        return dict(zip(self.possible_agents, np.concatenate([self._points, pushes], 1), strict=True))
+
+
+def resolve_zoo(name: str) -> EnvChoice:
+    """What `name` means. A module is looked for, no environment is built yet."""
+    if name.startswith("agents:"):
+        return EnvChoice(name, functools.partial(ManyAgents, _number(name)))
+    return resolve(name) if ":" in name else EnvChoice(name, functools.partial(_parallel_env, zoo_module(name) or name))
+
+
+def make_zoo_workload(env: EnvChoice, num_envs: int) -> Workload:
+    """The actions of all agents of an environment are one of its actions: a dict by agent.
+
+    Raises `UnknownEnv` if one such environment cannot be made.
+    """
+    try:
+        made: Any = env.factory()
+    except Exception as error:
+        raise UnknownEnv(
+            f'Environment "{env.name}" cannot be made: {type(error).__name__}: {error}. {_FORMS}'
+        ) from error
+    try:
+        spaces = gymnasium.spaces.Dict({agent: made.action_space(agent) for agent in made.possible_agents})
+    except AttributeError as error:
+        raise UnknownEnv(f'The agents of "{env.name}" are not known beforehand: no peer takes it. {_FORMS}') from error
+    finally:
+        made.close()
+    return Workload(factory=env.factory, action_space=spaces, num_envs=num_envs)
+
+
+def _number(name: str) -> int:
+    digits = name.removeprefix("agents:")
+    if not digits.isdecimal() or int(digits) == 0:
+        raise UnknownEnv(f'"{name}" does not say how many agents. Give a number, as in agents:64.')
+    return int(digits)
+
+
+def _parallel_env(path: str) -> Any:
+    return importlib.import_module(path).parallel_env()
+
+
+_SEED = 0
+
+
+@dataclass
+class OursTogether(Runner):
+    """`MultiAgentEnvManager` as it comes. `num_workers` None is one environment a worker.
+
+    It resets in the row after an episode's end, and that row is no step.
+    """
+
+    name = "parallel_envs"
+    module = "parallel_envs"
+    pip_name = "parallel-envs"
+
+    num_workers: int | None = None
+    _envs: MultiAgentEnvManager | None = field(default=None, init=False)
+    _actions: Iterator[Any] = field(default_factory=lambda: iter(()), init=False)
+
+    @property
+    def settings(self) -> str:
+        return f"{self.num_workers or self.workload.num_envs} workers"
+
+    def load(self) -> None:
+        import parallel_envs.multiagent  # noqa: F401
+
+    def open(self) -> None:
+        from parallel_envs.multiagent import MultiAgentEnvManager
+
+        self._actions = itertools.cycle(list(self.workload.batched_actions()))
+        workers = self.num_workers or self.workload.num_envs
+        self._envs = MultiAgentEnvManager(self.workload.factories, num_workers=workers)
+        self._envs.reset(seed=_SEED)
+
+    def step(self) -> int:
+        assert self._envs is not None, "open() comes first"
+        steps = self.workload.num_envs - self._num_resetting(self._envs)
+        self._envs.step(next(self._actions))
+        return steps
+
+    def close(self) -> None:
+        if self._envs is not None:
+            self._envs.close()
+            self._envs = None
+
+    def _num_resetting(self, envs: MultiAgentEnvManager) -> int:
+        """In how many environments nobody is alive. One agent that is alive everywhere says that there are none."""
+        first = next(iter(envs.alive.values()))
+        if np.count_nonzero(first) == len(first):
+            return 0
+        return int(np.count_nonzero(~np.any(list(envs.alive.values()), axis=0)))
+
+
+@dataclass
+class OursBeneath(OursTogether):
+    """The `ParallelEnvManager` that `MultiAgentEnvManager` stands on: the same work without dicts by agent.
+
+    What it takes less of the caller's processor time is what batching by agent costs.
+    """
+
+    name = "parallel_envs, agents not told apart"
+
+    _num_ended: int = field(default=0, init=False)
+
+    def open(self) -> None:
+        super().open()
+        assert self._envs is not None
+        envs, rows, num_envs = self._envs, self._envs._rows, self.workload.num_envs
+        tape = [rows.join_actions(actions, num_envs, envs.alive) for actions in self.workload.batched_actions()]
+        self._actions, self._num_ended = itertools.cycle(tape), 0
+
+    def step(self) -> int:
+        assert self._envs is not None, "open() comes first"
+        _, _, terminated, truncated, _ = self._envs.envs.step(next(self._actions))
+        steps = self.workload.num_envs - self._num_ended
+        self._num_ended = int(np.count_nonzero(terminated | truncated))
+        return steps
+
+
+@dataclass
+class PlainLoop(Runner):
+    """What one writes without a library: every environment here, one after the other, reset when nobody is left."""
+
+    name = "plain loop"
+    module = "pettingzoo"
+    pip_name = "pettingzoo"
+
+    _envs: list[Any] = field(default_factory=list, init=False)
+    _actions: Iterator[list[Any]] = field(default_factory=lambda: iter(()), init=False)
+
+    @property
+    def settings(self) -> str:
+        return "no workers, nothing batched"
+
+    def load(self) -> None:
+        importlib.import_module("pettingzoo")
+
+    def open(self) -> None:
+        self._actions = itertools.cycle(list(self.workload.single_actions()))
+        self._envs = [make() for make in self.workload.factories]
+        for number, env in enumerate(self._envs):
+            env.reset(seed=_SEED + number)
+
+    def step(self) -> int:
+        steps = 0
+        for env, actions in zip(self._envs, next(self._actions), strict=True):
+            if env.agents:
+                env.step({agent: actions[agent] for agent in env.agents})
+                steps += 1
+            else:
+                env.reset()
+        return steps
+
+    def close(self) -> None:
+        while self._envs:
+            self._envs.pop().close()
+
+
+@dataclass
+class ZooPeer(Peer):
+    """Another library that resets within the step that ended an episode: each row is a step."""
+
+    def step(self) -> int:
+        self._envs.step(next(self._actions))
+        return self.workload.num_envs
+
+    def open(self) -> None:
+        self._envs = self.make()
+        self._envs.reset()
+
+    @abstractmethod
+    def make(self) -> Any:
+        """Its vector environment, and the actions in the form it takes."""
+
+
+@dataclass
+class SuperSuit(ZooPeer):
+    """`pettingzoo_env_to_vec_env_v1` and `concat_vec_envs_v1`, with as many processes as we have workers.
+
+    Agents of one environment are rows side by side. It takes only environments whose agents stay to the end.
+    """
+
+    name = "supersuit"
+    module = "supersuit"
+    pip_name = "supersuit"
+
+    num_workers: int = 2
+
+    @property
+    def settings(self) -> str:
+        return f"concat_vec_envs_v1, {self.num_workers} workers"
+
+    def load(self) -> None:
+        self._library = importlib.import_module("supersuit")
+
+    def make(self) -> Any:
+        env: Any = self.workload.factory()
+        tape = [
+            np.stack([one[agent] for one in actions for agent in env.possible_agents])
+            for actions in self.workload.single_actions()
+        ]
+        self._actions = itertools.cycle(tape)
+        rows = self._library.pettingzoo_env_to_vec_env_v1(env)
+        return self._library.concat_vec_envs_v1(
+            rows, self.workload.num_envs, num_cpus=self.num_workers, base_class="gymnasium"
+        )
+
+
+@dataclass
+class AgileRL(ZooPeer):
+    """`AsyncPettingZooVecEnv`: always one environment a process."""
+
+    name = "agilerl"
+    module = "agilerl"
+    pip_name = "agilerl"
+
+    num_workers: int = 2
+
+    @property
+    def settings(self) -> str:
+        return f"AsyncPettingZooVecEnv, {self.workload.num_envs} workers"
+
+    def load(self) -> None:
+        self._library = importlib.import_module("agilerl.vector.pz_async_vec_env")
+
+    def make(self) -> Any:
+        self._actions = itertools.cycle(list(self.workload.batched_actions()))
+        return self._library.AsyncPettingZooVecEnv(self.workload.factories)
+
+
+ZOO_PEERS: dict[str, type[SuperSuit] | type[AgileRL]] = {peer.name: peer for peer in (SuperSuit, AgileRL)}
+
 
 OURS_FEW, OURS_EACH = "parallel_envs", "parallel_envs, one env a worker"
 """Ours twice: with the workers that were asked for, and with a worker for each environment."""

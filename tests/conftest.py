@@ -168,15 +168,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if os.environ.get("SLOW") == "1" or any("::" in argument for argument in config.args):
         return
-    seen: set[tuple[str, str, str]] = set()
+    seen: set[tuple[str, str, int]] = set()
     kept, left_out = [], []
     for item in items:
         marker = item.get_closest_marker("slow")
-        cases: dict[str, object] = (
-            item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        )
-        function = item.nodeid.partition("[")[0]
-        values = {(function, name, repr(value)) for name, value in cases.items()}
+        places: dict[str, int] = getattr(getattr(item, "callspec", None), "indices", {})  # of each parameter's value
+        values = {(item.nodeid.partition("[")[0], name, place) for name, place in places.items()}
         if marker is None or (marker.kwargs.get("sample") and values - seen):
             kept.append(item)
             seen |= values

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.bars import Bar, Experiment, Figures, about, judge
-from benchmarks.experiments import StepRatios
-from benchmarks.promises import BARS
+from benchmarks.experiments import Experiment, Figures, StepRatios
 from benchmarks.syscalls import StraceMissing
+from benchmarks.targets import BARS, Bar, about, judge
 from parallel_envs.bench.envs import resolve
 from parallel_envs.bench.measure import MeasurementFailed, Tell
 from parallel_envs.bench.turns import Pace

@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import cli
-from benchmarks.bars import Bar, Experiment, Figures
+from benchmarks.experiments import Experiment, Figures
 from benchmarks.peers import PEERS
+from benchmarks.targets import Bar
 from parallel_envs.bench import cli as installed
 from parallel_envs.bench import machine
 from parallel_envs.bench.measure import Tell

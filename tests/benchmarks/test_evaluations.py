@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from benchmarks import evaluations
 from benchmarks.cli import app
-from benchmarks.eval_works import EVAL_WORKS, EvalWork, spread_network
+from benchmarks.eval_workloads import EVAL_WORKS, EvalWork, spread_network
 from benchmarks.evaluations import PEER, EvalPlan, evaluations_report, measure_evaluations
-from benchmarks.promises import BARS
+from benchmarks.targets import BARS
 from parallel_envs.bench.envs import SpinEnv
 from parallel_envs.bench.measure import Spread
 from parallel_envs.evaluation import Mission
@@ -62,7 +62,7 @@ def test_a_peer_comes_first_and_is_what_ours_is_compared_with(works: dict[str, E
 
 def test_what_is_missing_or_fails_is_told(works: dict[str, EvalWork]) -> None:
     works["missing"] = dataclasses.replace(TINY, needs=(("no_such_module", "no-such-package"),))
-    works["failing"] = dataclasses.replace(TINY, policy="benchmarks.eval_works:no_such_policy")
+    works["failing"] = dataclasses.replace(TINY, policy="benchmarks.evaluations:no_such_policy")
     rows = measure_evaluations(EvalPlan(works=("missing", "failing"), jobs=1, rounds=1))
     report = evaluations_report(rows, {}, "title")
     assert "missing needs: pip install 'no-such-package'" in report.notes

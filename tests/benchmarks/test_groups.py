@@ -12,11 +12,10 @@ from typer.testing import CliRunner
 
 from benchmarks import cli, groups
 from benchmarks.experiments import GroupFigures
-from benchmarks.group_players import Ours, Player
-from benchmarks.group_scheme import PlainLoop, ShippedPool
-from benchmarks.group_works import GROUP_WORKS, GroupWork, Waiting, answers, sokoban_turn
+from benchmarks.group_runners import Ours, PlainLoop, Player, ShippedPool
+from benchmarks.group_workloads import GROUP_WORKS, GroupWork, Waiting, answers, sokoban_turn
 from benchmarks.groups import CALLER, OURS, GroupPlan, measure_groups, shipped
-from benchmarks.promises import BARS
+from benchmarks.targets import BARS
 from parallel_envs.bench.turns import Pace
 from parallel_envs.groups import registry
 from parallel_envs.groups.episodes import IMAGE

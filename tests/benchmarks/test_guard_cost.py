@@ -8,7 +8,7 @@ from contextlib import closing
 
 import numpy as np
 
-from benchmarks.guard_cost import OursBlind, OursGuarded, measure_guard_cost
+from benchmarks.step_costs import OursBlind, OursGuarded, measure_guard_cost
 from parallel_envs import ParallelEnvManager
 from parallel_envs.bench.envs import resolve
 from parallel_envs.bench.runners import Workload

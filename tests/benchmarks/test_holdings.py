@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import holdings
-from benchmarks.holdings import Holdings, descendants
+from benchmarks import memory
+from benchmarks.memory import Holdings, descendants
 from parallel_envs.engine import SharedBlock, keeper_pid
 
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holdings, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(memory, "_SETTLE_SECONDS", 0.0)
 
 
 def test_a_descriptor_that_is_left_open_is_seen() -> None:

@@ -15,10 +15,11 @@ from benchmarks.iterations import (
     PLAIN,
     IterationPlan,
     IterationRow,
+    PlainSettings,
+    PlainTraining,
     iterations_report,
     measure_iterations,
 )
-from benchmarks.plain_ppo import PlainSettings, PlainTraining
 from benchmarks.train import OVERLAP
 from parallel_envs.bench.measure import Spread
 from parallel_envs.bench.turns import Pace

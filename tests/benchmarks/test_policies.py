@@ -11,9 +11,19 @@ from typer.testing import CliRunner
 
 from benchmarks import cli, policies
 from benchmarks.experiments import PolicyFigures
-from benchmarks.policies import PolicyPlan, Turner, measure_policies, measure_work
-from benchmarks.policy_works import AUTO, POLICY_WORKS, SEQUENTIAL, SHIPPED, Empty, PolicyWork
-from benchmarks.promises import BARS
+from benchmarks.policies import (
+    AUTO,
+    POLICY_WORKS,
+    SEQUENTIAL,
+    SHIPPED,
+    Empty,
+    PolicyPlan,
+    PolicyWork,
+    Turner,
+    measure_policies,
+    measure_work,
+)
+from benchmarks.targets import BARS
 from parallel_envs.bench.measure import Series, Slice
 from parallel_envs.bench.turns import Pace
 

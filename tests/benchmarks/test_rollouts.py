@@ -11,12 +11,22 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import cli
-from benchmarks.collectors import Collector, LockStep, OursCollecting, Sequential
 from benchmarks.experiments import RolloutRatios
-from benchmarks.promises import BARS
-from benchmarks.rollouts import RolloutPlan, collectors, measure_rollouts
-from benchmarks.task_cost import OursWithTasks, measure_task_cost
-from benchmarks.works import NEEDS, WORKS, Work, unequal_work
+from benchmarks.rollouts import (
+    NEEDS,
+    WORKS,
+    Collector,
+    LockStep,
+    OursCollecting,
+    RolloutPlan,
+    Sequential,
+    Work,
+    collectors,
+    measure_rollouts,
+    unequal_work,
+)
+from benchmarks.step_costs import OursWithTasks, measure_task_cost
+from benchmarks.targets import BARS
 from parallel_envs import ParallelEnvManager
 from parallel_envs.bench.envs import resolve
 from parallel_envs.bench.measure import spread

@@ -11,19 +11,20 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import cli, soak_leg
-from benchmarks import soak as soak_module
-from benchmarks.soak import Hung, soak, watch
-from benchmarks.soak_leg import Crowd
-from benchmarks.soak_tally import Tally
+from benchmarks import cli
+from benchmarks.soak import leg
+from benchmarks.soak import run as soak_module
+from benchmarks.soak.leg import Crowd
+from benchmarks.soak.run import Hung, soak, watch
+from benchmarks.soak.tally import Tally
 from parallel_envs.vector import ParallelEnvManager
 
 CROWD = Crowd(num_envs=4, num_workers=2)
 
 
 def test_a_short_soak_finds_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soak_leg, "STEP_SECONDS", 0.25)  # what hangs costs that much time
-    monkeypatch.setattr(soak_leg, "TROUBLED_CLOSES", 0.0)
+    monkeypatch.setattr(leg, "STEP_SECONDS", 0.25)  # what hangs costs that much time
+    monkeypatch.setattr(leg, "TROUBLED_CLOSES", 0.0)
     injected = 0
     for seed in itertools.count():
         tally = soak(Crowd(num_envs=8, num_workers=4), 2.5, seed, faults_per_minute=3000, leg_seconds=1.0)
@@ -102,7 +103,7 @@ class Slow(ParallelEnvManager):
 @pytest.fixture
 def _ends_with_the_first_bad_leg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak_module, "MOST_BAD_LEGS", 1)
-    monkeypatch.setattr(soak_leg, "TROUBLED_CLOSES", 0.0)  # each may take seconds
+    monkeypatch.setattr(leg, "TROUBLED_CLOSES", 0.0)  # each may take seconds
 
 
 @pytest.mark.usefixtures("_ends_with_the_first_bad_leg")
@@ -110,7 +111,7 @@ def _ends_with_the_first_bad_leg(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_rows_of_a_real_manager_are_found(
     sabotaged: type[ParallelEnvManager], faults_per_minute: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(soak_leg, "ParallelEnvManager", sabotaged)
+    monkeypatch.setattr(leg, "ParallelEnvManager", sabotaged)
     tally = soak(CROWD, 60.0, 0, faults_per_minute)
     assert tally.wrong > 0
     assert not tally.good
@@ -119,16 +120,16 @@ def test_wrong_rows_of_a_real_manager_are_found(
 
 @pytest.mark.usefixtures("_ends_with_the_first_bad_leg")
 def test_a_manager_that_raises_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soak_leg, "ParallelEnvManager", Raising)
+    monkeypatch.setattr(leg, "ParallelEnvManager", Raising)
     tally = soak(CROWD, 60.0, 0, faults_per_minute=1200)
     assert (tally.errors, tally.legs) == (1, 0)
     assert "Traceback" in tally.complaints[0]
 
 
 def test_a_call_over_its_deadline_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soak_leg, "ParallelEnvManager", Slow)
-    monkeypatch.setattr(soak_leg, "CLOSE_SECONDS", -0.99)  # with the second of grace: hardly any time
-    monkeypatch.setattr(soak_leg, "TROUBLED_CLOSES", 0.0)
+    monkeypatch.setattr(leg, "ParallelEnvManager", Slow)
+    monkeypatch.setattr(leg, "CLOSE_SECONDS", -0.99)  # with the second of grace: hardly any time
+    monkeypatch.setattr(leg, "TROUBLED_CLOSES", 0.0)
     tally = soak(CROWD, 0.1, 0, faults_per_minute=1)
     assert tally.overdue > 0
     assert not tally.good
@@ -147,7 +148,7 @@ def test_a_block_that_gives_signs_of_life_is_left_alone() -> None:
 
 
 def test_the_command_prints_and_writes_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soak_leg, "STEP_SECONDS", 0.25)
+    monkeypatch.setattr(leg, "STEP_SECONDS", 0.25)
     file = tmp_path / "soak.json"
     done = CliRunner().invoke(
         cli.app, ["soak", "--minutes", "0.01", "--num-envs", "2", "--faults-per-minute", "1200", "--json", str(file)]
@@ -165,7 +166,7 @@ def test_the_command_prints_and_writes_what_was_done(tmp_path: Path, monkeypatch
 
 @pytest.mark.usefixtures("_ends_with_the_first_bad_leg")
 def test_the_command_exits_with_1_if_anything_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soak_leg, "ParallelEnvManager", Swapping)
+    monkeypatch.setattr(leg, "ParallelEnvManager", Swapping)
     done = CliRunner().invoke(cli.app, ["soak", "--minutes", "1", "--num-envs", "2", "--faults-per-minute", "1"])
     assert done.exit_code == 1
     assert "verdict: FAIL" in done.output

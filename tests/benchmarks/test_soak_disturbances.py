@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import soak_disturbances
-from benchmarks.soak_disturbances import FloodingProgram, KeeperStop, evaluate_and_kill, fork_and_try
-from benchmarks.soak_env import SoakEnv
+from benchmarks.soak import faults
+from benchmarks.soak.env import SoakEnv
+from benchmarks.soak.faults import FloodingProgram, KeeperStop, evaluate_and_kill, fork_and_try
 from parallel_envs.engine import keeper_pid
 from parallel_envs.vector import ParallelEnvManager
 
@@ -37,7 +37,7 @@ class Unguarded:
 
 
 def test_a_manager_that_serves_a_forked_child_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soak_disturbances, "FORK_SECONDS", 1.0)
+    monkeypatch.setattr(faults, "FORK_SECONDS", 1.0)
     unguarded: Any = Unguarded()
     assert fork_and_try(unguarded, ACTIONS) == "the forked child hung"
     monkeypatch.setattr(Unguarded, "restart", lambda self: None, raising=False)
@@ -67,7 +67,7 @@ def test_an_evaluation_whose_worker_is_killed_has_the_right_scores(killed_after:
 
 
 def test_an_evaluation_with_other_scores_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soak_disturbances, "_reference_scores", lambda: [1.0])
+    monkeypatch.setattr(faults, "_reference_scores", lambda: [1.0])
     assert "and [1.0] is right" in evaluate_and_kill(60.0)
 
 
@@ -77,7 +77,7 @@ def test_a_flooding_program_ends_as_it_should(is_killed: bool) -> None:
 
 
 def test_a_program_that_comes_to_a_wrong_result_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soak_disturbances, "_PROGRAM", "print('[]'); print('wrong rows')")
+    monkeypatch.setattr(faults, "_PROGRAM", "print('[]'); print('wrong rows')")
     assert "wrong rows" in FloodingProgram(is_killed=False).end()
 
 
@@ -87,6 +87,6 @@ def test_processes_that_outlive_a_killed_program_are_found(monkeypatch: pytest.M
         "print(json.dumps([child.pid]), flush=True)",
         "time.sleep(600)",
     ]
-    monkeypatch.setattr(soak_disturbances, "_PROGRAM", "; ".join(["import json, subprocess, time", *lines]))
-    monkeypatch.setattr(soak_disturbances, "_LEFT_SECONDS", 0.5)
+    monkeypatch.setattr(faults, "_PROGRAM", "; ".join(["import json, subprocess, time", *lines]))
+    monkeypatch.setattr(faults, "_LEFT_SECONDS", 0.5)
     assert "outlived a killed program" in FloodingProgram(is_killed=True).end()

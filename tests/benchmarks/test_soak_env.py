@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.soak_env import (
+from benchmarks.soak.env import (
     FIRST_FRESH_SEED,
     FLOOD,
     INSIDE,

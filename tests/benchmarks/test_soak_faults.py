@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from benchmarks.holdings import num_descriptors
-from benchmarks.soak_env import INSIDE
-from benchmarks.soak_faults import OUTSIDE, Planner, Strike, landing
-from benchmarks.soak_replay import Disturbance, Where
+from benchmarks.memory import num_descriptors
+from benchmarks.soak.env import INSIDE
+from benchmarks.soak.faults import OUTSIDE, Planner, Strike, landing
+from benchmarks.soak.model import Disturbance, Where
 from parallel_envs.testing.faults import Fault
 
 KILL = (Where.IDLE, Fault.SIGKILL)

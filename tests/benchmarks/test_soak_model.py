@@ -15,10 +15,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from benchmarks.soak_env import LINGER, NUM_VALUES, Course, Form, SoakEnv, curse, order
-from benchmarks.soak_model import Model, WorkerState
-from benchmarks.soak_replay import Row, Where, shown
-from benchmarks.soak_rows import rows_of_reset, rows_of_step
+from benchmarks.soak.env import LINGER, NUM_VALUES, Course, Form, SoakEnv, curse, order
+from benchmarks.soak.model import Model, Row, Where, WorkerState, rows_of_reset, rows_of_step, shown
 from parallel_envs.seeding import SeedTree
 from parallel_envs.testing.faults import Fault, Moment
 

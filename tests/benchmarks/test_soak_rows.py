@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.soak_replay import Row
-from benchmarks.soak_rows import row_of, rows_of_reset, rows_of_step
+from benchmarks.soak.model import Row, row_of, rows_of_reset, rows_of_step
 from parallel_envs.vector.infos import add_info
 
 ENV_INFOS: list[dict[str, Any]] = [

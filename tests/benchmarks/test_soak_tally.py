@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.holdings import Holdings
-from benchmarks.soak_replay import Where
-from benchmarks.soak_tally import RSS_BYTES_ALLOWED, Tally, TimedCall
+from benchmarks.memory import Holdings
+from benchmarks.soak.model import Where
+from benchmarks.soak.tally import RSS_BYTES_ALLOWED, Tally, TimedCall
 from parallel_envs.testing.faults import Fault
 
 HELD = Holdings(processes=0, threads=1, descriptors=9, mappings=0, rss_bytes=50_000_000)

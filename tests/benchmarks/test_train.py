@@ -6,12 +6,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks.busy_agents import BusyAgents
 from benchmarks.train import (
     FREE,
     OVERLAP,
     POLLING,
     SYNC,
+    BusyAgents,
     TrainPlan,
     Turn,
     judged,

@@ -13,10 +13,23 @@ from typer.testing import CliRunner
 
 from benchmarks import cli
 from benchmarks.experiments import ZooFigures
-from benchmarks.promises import BARS
-from benchmarks.zoo import OURS_EACH, OURS_FEW, ZooPlan, batching_share, measure_zoo, zoo_contestants
-from benchmarks.zoo_contestants import ZOO_PEERS, AgileRL, OursTogether, PlainLoop, SuperSuit
-from benchmarks.zoo_envs import ManyAgents, make_zoo_workload, resolve_zoo
+from benchmarks.targets import BARS
+from benchmarks.zoo import (
+    OURS_EACH,
+    OURS_FEW,
+    ZOO_PEERS,
+    AgileRL,
+    ManyAgents,
+    OursTogether,
+    PlainLoop,
+    SuperSuit,
+    ZooPlan,
+    batching_share,
+    make_zoo_workload,
+    measure_zoo,
+    resolve_zoo,
+    zoo_contestants,
+)
 from parallel_envs.bench.envs import EnvChoice, UnknownEnv
 from parallel_envs.bench.measure import Slice, spread
 from parallel_envs.bench.runners import Runner

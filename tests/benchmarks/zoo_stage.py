@@ -8,9 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.zoo import OURS_EACH, OURS_FEW
-from benchmarks.zoo_contestants import ZOO_PEERS, OursBeneath, OursTogether, PlainLoop
-from benchmarks.zoo_envs import ManyAgents, make_zoo_workload
+from benchmarks.zoo import (
+    OURS_EACH,
+    OURS_FEW,
+    ZOO_PEERS,
+    ManyAgents,
+    OursBeneath,
+    OursTogether,
+    PlainLoop,
+    make_zoo_workload,
+)
 from parallel_envs.bench.envs import EnvChoice
 from parallel_envs.bench.measure import run_steps
 from parallel_envs.bench.runners import Runner, Workload

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.holdings import Holdings
-from benchmarks.soak_replay import Injection
+from benchmarks.memory import Holdings
+from benchmarks.soak.model import Injection
 
 RSS_BYTES_ALLOWED = 8 << 20
 """What this process and the keeper may have grown by: room for the allocator's moods, whatever the length."""

@@ -12,7 +12,7 @@ from parallel_envs.bench.envs import SpinEnv
 from parallel_envs.evaluation.missions import Mission
 
 SPREAD = "mpe2.simple_spread_v3"
-_HERE = "benchmarks.eval_works"
+_HERE = "benchmarks.eval_workloads"
 _GRID_STEPS = 200
 
 

@@ -1,8 +1,4 @@
-"""Faults of the soak around the workers: in their output, the keeper, the caller, and other work of the caller.
-
-No env of the manager may lose its episode through them. Each fault is injected between two calls of the manager, or
-runs beside them, and returns a text if something was wrong. The soak counts such a text as a complaint.
-"""
+"""Which fault comes when, and the hand that sends signals from outside."""
 
 from __future__ import annotations
 
@@ -16,18 +12,109 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, Final
 
+import numpy as np
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
-from benchmarks.holdings import descendants, parent_of
-from benchmarks.soak_env import SoakEnv, flood
+from benchmarks.memory import descendants, parent_of
+from benchmarks.soak.env import INSIDE, SoakEnv, flood
+from benchmarks.soak.model import Disturbance, Injection, Where
 from parallel_envs.engine import keeper_pid
 from parallel_envs.errors import ParallelEnvsError, WorkerTimeout
 from parallel_envs.evaluation import evaluate
+from parallel_envs.testing.faults import Fault
 from parallel_envs.vector import ParallelEnvManager
+
+OUTSIDE: Final = (Fault.SIGKILL, Fault.SIGSEGV, Fault.SIGSTOP)
+AROUND: Final = tuple(Disturbance)
+_SHARES: Final = {
+    Where.STEP: 0.25,
+    Where.RESET: 0.13,
+    Where.AUTORESET: 0.12,
+    Where.WAITING: 0.2,
+    Where.IDLE: 0.12,
+    Where.AROUND: 0.18,
+}
+
+
+class Planner:
+    """Draws faults at random moments, so many a minute on average. The clock is an argument.
+
+    What could not be done when it was due is done later, together with others: at most `at_once` in one call.
+    """
+
+    def __init__(self, generator: np.random.Generator, per_minute: float, at_once: int, now: float) -> None:
+        self._generator, self._pause, self._at_once = generator, 60.0 / per_minute, at_once
+        self._next = now + generator.exponential(self._pause)
+        self._num_owed = 0
+        self._due: list[Injection] = []
+
+    def due(self, now: float) -> list[Injection]:
+        """The faults that are to happen now. Take out of the list what was done; the rest stays due."""
+        while self._next <= now:
+            self._num_owed += 1
+            self._next += self._generator.exponential(self._pause)
+        while self._num_owed and len(self._due) < self._at_once:
+            self._num_owed -= 1
+            self._due.append(self.draw())
+        return self._due
+
+    def make_up(self) -> None:
+        """One that was due has come to nothing: another is to take its place."""
+        self._num_owed += 1
+
+    def draw(self) -> Injection:
+        """A fault, whether one is due or not."""
+        where = tuple(_SHARES)[self._generator.choice(len(_SHARES), p=tuple(_SHARES.values()))]
+        faults: Sequence[Fault | Disturbance] = INSIDE
+        if where in (Where.WAITING, Where.IDLE):
+            faults = OUTSIDE
+        elif where is Where.AROUND:
+            faults = AROUND
+        return where, faults[int(self._generator.integers(len(faults)))]
+
+
+class Strike:
+    """A signal for one worker process. Opened while that is known to live: no other process can be hit in its place."""
+
+    def __init__(self, worker: int, pid: int, injection: Injection) -> None:
+        self.worker, self.pid, self.injection = worker, pid, injection
+        self.has_landed = False
+        self._process = os.pidfd_open(pid)
+        if parent_of(pid) not in (keeper_pid(), os.getpid()):
+            os.close(self._process)
+            raise ProcessLookupError(f"process {pid} is no worker of ours any more")
+
+    def land(self) -> None:
+        """Send it, unless the process has ended meanwhile."""
+        try:
+            signal.pidfd_send_signal(self._process, getattr(signal, self.injection[1].name))
+        except ProcessLookupError:
+            return
+        self.has_landed = True
+
+    def close(self) -> None:
+        """Let go of the process."""
+        os.close(self._process)
+
+
+@contextmanager
+def landing(strikes: Sequence[Strike], delays: Sequence[float]) -> Iterator[None]:
+    """While the block runs, each strike lands after its delay. None lands later than that."""
+    timers = [threading.Timer(delay, strike.land) for strike, delay in zip(strikes, delays, strict=True)]
+    for timer in timers:
+        timer.start()
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
+            timer.join()
+
 
 STOP_SECONDS: Final = 0.3
 """How long the keeper is stopped."""
@@ -43,7 +130,7 @@ _LEFT_SECONDS = 20.0
 
 
 _EPISODES = 20
-_PROGRAM = "from benchmarks.soak_disturbances import flooding_program; flooding_program()"
+_PROGRAM = "from benchmarks.soak.faults import flooding_program; flooding_program()"
 
 
 # ---- the keeper is stopped ------------------------------------------------------------------------------------------

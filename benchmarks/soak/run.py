@@ -26,12 +26,11 @@ from types import FrameType
 
 from gymnasium.vector import AutoresetMode
 
-from benchmarks.holdings import Holdings
-from benchmarks.soak_env import Form, SoakEnv
-from benchmarks.soak_faults import Planner
-from benchmarks.soak_judge import LegOver
-from benchmarks.soak_leg import Crowd, Flavour, Leg
-from benchmarks.soak_tally import Tally
+from benchmarks.memory import Holdings
+from benchmarks.soak.env import Form, SoakEnv
+from benchmarks.soak.faults import Planner
+from benchmarks.soak.leg import Crowd, Flavour, Leg, LegOver
+from benchmarks.soak.tally import Tally
 from parallel_envs.seeding import SeedTree
 from parallel_envs.vector import ParallelEnvManager
 

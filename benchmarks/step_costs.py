@@ -1,4 +1,4 @@
-"""What watching over workers adds to a step: deadlines and sentinels, beside a wait that sees completions only."""
+"""What tasks add to a step: the same manager with a task for each environment, and without."""
 
 from __future__ import annotations
 
@@ -9,13 +9,61 @@ from typing import Any
 
 from gymnasium.vector import VectorEnv
 
-from benchmarks.task_cost import compare_closely
 from parallel_envs.bench.envs import EnvChoice
-from parallel_envs.bench.measure import Spread, Tell
-from parallel_envs.bench.runners import Ours
-from parallel_envs.bench.turns import Pace, make_workload
+from parallel_envs.bench.measure import MeasurementFailed, Spread, Tell, paired_ratio
+from parallel_envs.bench.runners import Ours, Runner
+from parallel_envs.bench.turns import Pace, make_workload, rates_of, run_in_turns
 from parallel_envs.engine import Ticket
 from parallel_envs.engine.process import ProcessPool
+
+_FINER = 4  # so many times more slices, each so many times shorter: two figures that are nearly the same
+
+
+@dataclass
+class OursWithTasks(Ours):
+    """`ParallelEnvManager` with a task for each environment, told anew at each of its resets."""
+
+    name = "parallel_envs, tasks"
+
+    def make(self) -> VectorEnv[Any, Any, Any]:
+        from parallel_envs import ParallelEnvManager
+        from parallel_envs.tasks import FixedTasks
+
+        source = FixedTasks(range(self.workload.num_envs))
+        workers = self.workload.num_envs if self.num_workers is None else self.num_workers
+        return ParallelEnvManager(
+            self.workload.factories,
+            num_workers=workers,
+            backend=self.backend,
+            task_source=source,
+            task_setter=_set_level,
+        )
+
+
+def _set_level(env: Any, task: int) -> None:
+    """The cheapest way to take a task, so that it is our cost which is measured."""
+    env.unwrapped.level = task
+
+
+def measure_task_cost(
+    env: EnvChoice, num_envs: int, num_workers: int, pace: Pace, tell: Tell = lambda text: None
+) -> Spread:
+    """Steps per second with tasks, as a multiple of those without."""
+    workload = make_workload(env, num_envs)
+    return compare_closely(OursWithTasks(workload, num_workers), Ours(workload, num_workers), pace, tell)
+
+
+def compare_closely(one: Runner, other: Runner, pace: Pace, tell: Tell) -> Spread:
+    """Steps per second of `one` as a multiple of `other`'s, where the two are nearly the same."""
+    finer = Pace(seconds=pace.seconds / _FINER, rounds=pace.rounds * _FINER)
+    series = run_in_turns({one.name: one, other.name: other}, finer, tell)
+    for name, its in series.items():
+        if its.error is not None:
+            raise MeasurementFailed(f"{name}: {its.error}")
+    ratio = paired_ratio(rates_of(series[one.name]), rates_of(series[other.name]))
+    assert ratio is not None, "both have as many samples as rounds"
+    return ratio
+
 
 _DEADLINE_SECONDS = 60.0
 

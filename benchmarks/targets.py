@@ -1,17 +1,20 @@
-"""Every speed that this project promises.
+"""What a speed is measured against: bars, what gives their figures, and the verdict on each.
 
-A bar names the experiment that gives its figure; bars of one experiment share its run. A new promise is a new entry.
+The promises themselves are in `promises`; kinds of experiments are in `experiments`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Literal
 
-from benchmarks.bars import Bar, Experiment
-from benchmarks.eval_works import EVAL_WORKS
+from benchmarks.eval_workloads import EVAL_WORKS
 from benchmarks.experiments import (
     CallsPerStep,
     EvalRatio,
+    Experiment,
+    Figures,
     GroupFigures,
     GuardCost,
     IterationRatio,
@@ -26,7 +29,7 @@ from benchmarks.experiments import (
     TrainSaving,
     ZooFigures,
 )
-from benchmarks.group_works import GROUP_WORKS
+from benchmarks.group_workloads import GROUP_WORKS
 from benchmarks.groups import shipped
 from benchmarks.iterations import IS_AT_LEAST
 from benchmarks.learners import AUTO as AUTO_MODE
@@ -34,15 +37,94 @@ from benchmarks.learners import BARS as LEARNER_BARS
 from benchmarks.learners import LearnerBar, LearnerWork
 from benchmarks.meta import IS_AT_LEAST as META_IS_AT_LEAST
 from benchmarks.peers import GymnasiumAsync
-from benchmarks.plan import Needs
-from benchmarks.policy_works import AUTO, POLICY_WORKS
+from benchmarks.plan import Needs, first_missing
+from benchmarks.policies import AUTO, POLICY_WORKS
+from benchmarks.rollouts import NEEDS
 from benchmarks.startup import GYMNASIUM_FORK
+from benchmarks.syscalls import StraceMissing
 from benchmarks.train import IS_AT_LEAST as OVERLAP_IS_AT_LEAST
 from benchmarks.train import OVERLAP
-from benchmarks.works import NEEDS
-from benchmarks.zoo import OURS_EACH, OURS_FEW
-from benchmarks.zoo_contestants import AgileRL, PlainLoop, SuperSuit
+from benchmarks.zoo import OURS_EACH, OURS_FEW, AgileRL, PlainLoop, SuperSuit
+from parallel_envs.bench.measure import MeasurementFailed, Tell
 from parallel_envs.bench.runners import InProcess, Ours
+from parallel_envs.bench.turns import Pace
+
+_Result = Figures | MeasurementFailed | StraceMissing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """One promise: `figure` of `experiment` is at least, or at most, `limit`.
+
+    `needs` are (module, what to pip install) pairs without which it is skipped.
+    """
+
+    work: str
+    experiment: Experiment
+    figure: str
+    unit: str
+    sense: Literal["at least", "at most"]
+    limit: float
+    needs: Needs = ()
+
+    @property
+    def aim(self) -> str:
+        """What is promised, in words."""
+        return f"{self.sense} {self.limit:g} {self.unit}"
+
+    def holds(self, value: float) -> bool:
+        return value >= self.limit if self.sense == "at least" else value <= self.limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What came of a bar. `note` says why there is no value."""
+
+    bar: Bar
+    outcome: Literal["PASS", "FAIL", "SKIP"]
+    value: float | None = None
+    note: str = ""
+
+
+def judge(bars: Iterable[Bar], pace: Pace, tell: Tell = lambda text: None) -> Iterator[Verdict]:
+    """Run what the bars need, each experiment once, and compare. Verdicts come one by one: all of them take long."""
+    results: dict[Experiment, _Result] = {}
+    for bar in bars:
+        yield _verdict(bar, pace, tell, results)
+
+
+def about(bars: Iterable[Bar], text: str) -> tuple[Bar, ...]:
+    """Those whose work, or what they are measured against, has this text in it."""
+    return tuple(bar for bar in bars if text.lower() in f"{bar.work} {bar.unit}".lower())
+
+
+def _verdict(bar: Bar, pace: Pace, tell: Tell, results: dict[Experiment, _Result]) -> Verdict:
+    if (need := first_missing(bar.needs)) is not None:
+        return Verdict(bar=bar, outcome="SKIP", note=f"not installed: pip install '{need}'")
+    if bar.experiment not in results:
+        results[bar.experiment] = _figures(bar, pace, tell)
+    match results[bar.experiment]:
+        case StraceMissing() as reason:
+            return Verdict(bar=bar, outcome="SKIP", note=str(reason))
+        case MeasurementFailed() as failure:
+            return Verdict(bar=bar, outcome="FAIL", note=str(failure))
+        case figures:
+            return _compared(bar, figures)
+
+
+def _figures(bar: Bar, pace: Pace, tell: Tell) -> _Result:
+    try:
+        return bar.experiment.figures(pace, lambda text: tell(f"{bar.work}: {text}"))
+    except (MeasurementFailed, StraceMissing) as failure:
+        return failure
+
+
+def _compared(bar: Bar, figures: Figures) -> Verdict:
+    value = figures.get(bar.figure)
+    if value is None:
+        return Verdict(bar=bar, outcome="FAIL", note=f"no figure for {bar.figure}")
+    return Verdict(bar=bar, outcome="PASS" if bar.holds(value) else "FAIL", value=value)
+
 
 _X_GYMNASIUM = "x Gymnasium async"
 _X_LOOP = "x the in-process loop"
