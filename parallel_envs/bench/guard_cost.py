@@ -14,7 +14,7 @@ from parallel_envs.bench.envs import EnvChoice
 from parallel_envs.bench.measure import Spread, Tell
 from parallel_envs.bench.task_cost import compare_closely
 from parallel_envs.bench.turns import Pace, make_workload
-from parallel_envs.engine import Ticket
+from parallel_envs.engine import PendingRequest
 from parallel_envs.engine.process import ProcessPool
 
 _DEADLINE_SECONDS = 60.0
@@ -60,11 +60,11 @@ class OursBlind(Ours):
         super().close()
 
 
-def _blind_pump(pool: ProcessPool) -> list[Ticket]:
+def _blind_pump(pool: ProcessPool) -> list[PendingRequest]:
     """As `ProcessPool.pump` for completions; what else was promised comes by the real one."""
-    if any(line.promised for line in pool._lines):
+    if any(line.promised for line in pool._connections):
         return ProcessPool.pump(pool, None)
-    finished: list[Ticket] = []
+    finished: list[PendingRequest] = []
     if pool._yields:
         os.sched_yield()
     pool._completions.take_in(finished, time.perf_counter())

@@ -24,7 +24,7 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from parallel_envs.bench.holdings import descendants, parent_of
 from parallel_envs.bench.soak_env import SoakEnv, flood
-from parallel_envs.engine import keeper_pid
+from parallel_envs.engine import supervisor_pid
 from parallel_envs.errors import ParallelEnvsError, WorkerTimeout
 from parallel_envs.evaluation import evaluate
 from parallel_envs.vector import ParallelEnvManager
@@ -53,7 +53,7 @@ class KeeperStop:
     """Stop the keeper now and let it continue after STOP_SECONDS. `end` waits until it continues."""
 
     def __init__(self) -> None:
-        pid = keeper_pid()
+        pid = supervisor_pid()
         assert pid is not None
         self._process = os.pidfd_open(pid)
         signal.pidfd_send_signal(self._process, signal.SIGSTOP)
@@ -140,7 +140,7 @@ def evaluate_and_kill(killed_after: float) -> str:
 
 def _kill_one_worker(before: set[int]) -> None:
     for pid in set(descendants()) - before:
-        if parent_of(pid) == keeper_pid():  # children of this process are programs that run beside
+        if parent_of(pid) == supervisor_pid():  # children of this process are programs that run beside
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             return
@@ -237,7 +237,7 @@ def flooding_program() -> None:
     with ParallelEnvManager(factories, step_timeout=PROGRAM_SECONDS) as envs:
         quiet = ParallelEnvManager([partial(SoakEnv, env, "array") for env in range(2)], backend="serial")
         same = envs.reset(seed=1)[0].tolist() == quiet.reset(seed=1)[0].tolist()
-        print(json.dumps([keeper_pid(), *(each["pid"] for each in envs.stats())]), flush=True)
+        print(json.dumps([supervisor_pid(), *(each["pid"] for each in envs.stats())]), flush=True)
         for number in range(20):
             actions = [[number, 0]] * 2
             same = same and envs.step(actions)[0].tolist() == quiet.step(actions)[0].tolist()

@@ -14,7 +14,7 @@ import numpy as np
 from parallel_envs.bench.holdings import parent_of
 from parallel_envs.bench.soak_env import INSIDE
 from parallel_envs.bench.soak_replay import Disturbance, Injection, Where
-from parallel_envs.engine import keeper_pid
+from parallel_envs.engine import supervisor_pid
 from parallel_envs.testing.faults import Fault
 
 OUTSIDE: Final = (Fault.SIGKILL, Fault.SIGSEGV, Fault.SIGSTOP)
@@ -73,7 +73,7 @@ class Strike:
         self.worker, self.pid, self.injection = worker, pid, injection
         self.has_landed = False
         self._process = os.pidfd_open(pid)
-        if parent_of(pid) not in (keeper_pid(), os.getpid()):
+        if parent_of(pid) not in (supervisor_pid(), os.getpid()):
             os.close(self._process)
             raise ProcessLookupError(f"process {pid} is no worker of ours any more")
 
