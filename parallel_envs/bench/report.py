@@ -29,7 +29,7 @@ from parallel_envs.bench.suggest import Trial
 from parallel_envs.bench.syscalls import CallRow
 from parallel_envs.bench.zoo import OURS_EACH, OURS_FEW, ZooRow
 from parallel_envs.fitting_tables import FittingTable
-from parallel_envs.testing.faults import Fault
+from parallel_envs.testing.scripted import Fault
 
 SCHEMA = 1
 _LEFT = {"how", "each", "bar"}

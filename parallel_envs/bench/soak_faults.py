@@ -15,7 +15,7 @@ from parallel_envs.bench.holdings import parent_of
 from parallel_envs.bench.soak_env import INSIDE
 from parallel_envs.bench.soak_replay import Disturbance, Injection, Where
 from parallel_envs.engine import supervisor_pid
-from parallel_envs.testing.faults import Fault
+from parallel_envs.testing.scripted import Fault
 
 OUTSIDE: Final = (Fault.SIGKILL, Fault.SIGSEGV, Fault.SIGSTOP)
 AROUND: Final = tuple(Disturbance)

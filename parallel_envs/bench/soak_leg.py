@@ -40,7 +40,7 @@ from parallel_envs.bench.soak_rows import row_of, rows_of_reset, rows_of_step
 from parallel_envs.bench.soak_tally import Tally
 from parallel_envs.choices import StartMethod
 from parallel_envs.seeding import SeedTree
-from parallel_envs.testing.faults import Fault, Moment
+from parallel_envs.testing.scripted import Fault, Moment
 from parallel_envs.vector import ParallelEnvManager
 
 T = TypeVar("T")

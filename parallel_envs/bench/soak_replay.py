@@ -14,7 +14,7 @@ from typing import Any
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.bench.soak_env import Course, Form, Info, Numbers, caption
-from parallel_envs.testing.faults import Fault
+from parallel_envs.testing.scripted import Fault
 
 RESTARTED = "worker_restarted"
 

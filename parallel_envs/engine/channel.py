@@ -1,6 +1,6 @@
 """Bytes between processes: frames over stream sockets, polling of many descriptors, and the set of open descriptors.
 
-A frame is eight bytes of length, then that many bytes. Descriptors may travel with a frame, beside its header.
+A frame is eight bytes of length, then that many bytes. Descriptors may travel with a frame, sent with its header.
 `send_frame` and `receive_frame` block; a worker uses them. `Outbox` and `Inbox` never block; a process that watches
 many channels uses them.
 """

@@ -29,7 +29,7 @@ _CTRL_C = int(signal.SIGINT)
 
 
 class delay_ctrl_c:  # noqa: N801  # used like a function; a class costs less than a generator
-    """Context in which a Ctrl-C waits until the end. For work that is long beside the price of two system calls.
+    """Context in which a Ctrl-C waits until the end. For work that takes long compared with two system calls.
 
     Blocking the signal would not do: a thread blocks signals only for itself. The system then delivers the signal to
     another thread (of a numeric library, for example), and Python still runs the handler in its main thread. So the

@@ -6,7 +6,7 @@
     request = pool.ring(key, argument=7)                  # ask all workers at once ...
     pool.wait(request, timeout=1.0)                       # ... and wait until the last one has answered
 
-A request has one number, however many workers it goes to; each worker's reply repeats the number. A `PendingRequest`
+A request has one number for all workers that it goes to; each worker's reply repeats the number. A `PendingRequest`
 holds the workers that have yet to reply. Replies to requests that were given up are dropped.
 
 A pool belongs to one thread at a time, and to the process that opened it. In a process forked from that one, every
@@ -191,7 +191,7 @@ class WorkerPool(ABC):
         request.waiting.clear()
 
     def check_open(self, what: str) -> None:
-        """Raise `ClosedError` if the pool has been closed, by whichever thread, or belongs to another process."""
+        """Raise `ClosedError` if the pool has been closed, by this or another thread, or belongs to another process."""
         self.check_owner()
         if self.closed:
             raise ClosedError(f"{what} after the pool was closed: no worker is left to answer it. Open a new pool.")

@@ -424,7 +424,7 @@ class ProcessPool(WorkerPool):
 
     def restart(self, worker: int, timeout: float | None = None) -> None:
         self.check_open("A worker was to be restarted")
-        with delay_ctrl_c():  # short beside the construction of the objects that the worker will host
+        with delay_ctrl_c():  # short, compared with the construction of the objects that the worker will host
             self._restarting_thread = threading.get_ident()
             try:
                 self.check_open("A worker was to be restarted")  # after the line above, which `close` waits for

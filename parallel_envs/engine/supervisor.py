@@ -1,4 +1,4 @@
-"""The supervisor: a small process beside the user's that starts, watches and ends workers.
+"""The supervisor: a small process that starts, watches and ends the workers of the user's process.
 
     user's process ──socket──▶ supervisor ──fork──▶ worker                            (spawn)
           │                      │ ▲ output pipes, process descriptors
@@ -380,10 +380,10 @@ class _Supervisor:
     # ---- fork servers -----------------------------------------------------------------------------------------------
 
     def _importing_server(self, needed: frozenset[str], *, patient: bool) -> _ForkServer | None:
-        """Return a fork server whose imports are worth waiting for, or None.
+        """Return the fork server whose imports a worker waits for, or None to start a new one.
 
-        That is one that imports only needed modules. For a `patient` worker it is also one that imports the needed
-        modules and more, or any one at all while none is ready.
+        A worker waits for a fork server that imports only needed modules. A `patient` worker also waits for one that
+        imports the needed modules and more, and for any fork server while none is ready.
         """
         importing = [server for server in self._servers if not server.is_ready]
         covering = [server for server in importing if server.has(needed)]
@@ -460,7 +460,7 @@ class _Supervisor:
             self._kill_orphans()
 
     def _use_server(self, server: _ForkServer, ready: Ready) -> None:
-        """Use a fork server whose imports are done. Retire the others that have no module which this one lacks."""
+        """Use a fork server whose imports are done. Retire every other one that has no additional module."""
         server.is_ready, server.has_children = True, ready.has_children
         waiting, server.waiting = server.waiting, []
         for start in waiting:

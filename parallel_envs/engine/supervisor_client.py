@@ -45,7 +45,7 @@ _guard = CallGuard("supervisor")
 that holds it, and new in a process that is forked while another thread holds it."""
 _current: SupervisorClient | None = None
 _torn: list[SupervisorClient] = []
-"""Supervisors that start no more workers: one that hangs, or one whose answer was cut short, so that the next answer
+"""Supervisors that start no more workers, because they hang, or because an answer was cut short and the next answer
 would be misread. Their workers go on, and end with them."""
 
 

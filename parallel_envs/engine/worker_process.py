@@ -99,7 +99,7 @@ class WorkerProcess:
 
     def _fork(self, fds: ChildDescriptors, output_read: int, timeout: float | None) -> None:
         """Fork the process from this one, and have the supervisor watch it."""
-        supervisor_client()  # first: the fork must not inherit a supervisor that is being started
+        supervisor_client()  # first: if no supervisor can be started, nothing has been forked
         try:
             lifeline = open_lifeline()
             try:

@@ -14,7 +14,7 @@ from parallel_envs.bench.holdings import num_descriptors
 from parallel_envs.bench.soak_env import INSIDE
 from parallel_envs.bench.soak_faults import OUTSIDE, Planner, Strike, landing
 from parallel_envs.bench.soak_replay import Disturbance, Where
-from parallel_envs.testing.faults import Fault
+from parallel_envs.testing.scripted import Fault
 
 KILL = (Where.IDLE, Fault.SIGKILL)
 

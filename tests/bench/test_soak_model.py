@@ -20,7 +20,7 @@ from parallel_envs.bench.soak_model import Model, WorkerState
 from parallel_envs.bench.soak_replay import Row, Where, shown
 from parallel_envs.bench.soak_rows import rows_of_reset, rows_of_step
 from parallel_envs.seeding import SeedTree
-from parallel_envs.testing.faults import Fault, Moment
+from parallel_envs.testing.scripted import Fault, Moment
 
 SLICES = ((0, 1), (2, 3))
 SEED = 7

@@ -8,7 +8,7 @@ import pytest
 from parallel_envs.bench.holdings import Holdings
 from parallel_envs.bench.soak_replay import Where
 from parallel_envs.bench.soak_tally import RSS_BYTES_ALLOWED, Tally, TimedCall
-from parallel_envs.testing.faults import Fault
+from parallel_envs.testing.scripted import Fault
 
 HELD = Holdings(processes=0, threads=1, descriptors=9, mappings=0, rss_bytes=50_000_000)
 
