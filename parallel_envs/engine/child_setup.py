@@ -1,8 +1,7 @@
-"""Turn a new process into a worker, and make sure that none of its processes outlives it.
+"""Turn a new process into a worker, and make sure that no process which a worker started outlives the worker.
 
 The same steps are taken by a child forked from the user's process, a child of a fork server, and a fresh interpreter.
-This module needs only the standard library, so that the supervisor stays small. Worker processes need Linux; the module
-can be imported anywhere.
+Worker processes need Linux.
 
 Three mechanisms end processes that would be left over:
 - A worker's process group is killed with the worker. Processes in sessions of their own are found by descent: the
@@ -137,7 +136,7 @@ def run_child(settings: ChildSettings, fds: ChildDescriptors) -> int:
         faulthandler.enable(all_threads=True)
         faulthandler.register(STACK_SIGNAL, file=fds.stacks, all_threads=True)
         limit_threads(settings.threads)
-        from parallel_envs.engine.worker import serve  # late: the supervisor itself must not load numpy
+        from parallel_envs.engine.worker import serve  # late: `worker` imports this module
 
         try:
             serve(settings.index, fds.bell, fds.completion, fds.channel)
@@ -171,7 +170,7 @@ def leave(status: int) -> NoReturn:
 def limit_threads(threads: int | None) -> None:
     """Limit the numeric libraries that are loaded already. Libraries loaded later read the environment.
 
-    With None the environment decides. The fork servers have loaded the libraries with one thread.
+    With None the environment decides. The supervisor has loaded numpy with one thread.
     """
     if threads is None:
         threads = int(os.environ.get(THREAD_VARIABLES[0]) or os.cpu_count() or 1) if _loaded_with(1) else None

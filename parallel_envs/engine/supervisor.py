@@ -11,9 +11,9 @@ It does four things that the user's process cannot do well for itself:
 - It prints the output of workers, with their names, even while the user's process is busy.
 - It records how a worker ended and the last lines that the worker wrote.
 
-It loads only the standard library. It is one loop that never blocks on another process. Each round first handles the
-end of the user's process, then requests, fork servers and deaths, and at last reads a bounded amount of output, so that
-a flood of output delays nothing else.
+It never imports user code, and numpy is limited to one thread in it. It is one loop that never blocks on another
+process. Each round first handles the end of the user's process, then requests, fork servers and deaths, and at last
+reads a bounded amount of output, so that a flood of output delays nothing else.
 """
 
 from __future__ import annotations
