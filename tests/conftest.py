@@ -27,7 +27,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from parallel_envs.engine import FORK_SERVER_NAME, keeper_pid, start_keeper
+from parallel_envs.engine import FORK_SERVER_NAME, start_supervisor, supervisor_pid
 
 SETTLE_SECONDS = 5.0
 POLL_SECONDS = 0.005
@@ -106,7 +106,7 @@ def _processes() -> dict[int, str]:
                 unmarked.add(pid)
     ours = {pid for pid in parents if os.getpid() in _ancestors(pid, parents)} | marked
     STRANGERS.update(unmarked - ours - {os.getpid()})
-    ours -= {os.getpid(), keeper_pid()}
+    ours -= {os.getpid(), supervisor_pid()}
     return {pid: _command_line(pid) for pid in sorted(ours) if _name(pid) != FORK_SERVER_NAME}
 
 
@@ -191,7 +191,7 @@ def _helpers_that_live_as_long_as_python() -> None:
     """Started before the first test, so that no test is charged with them."""
     resource_tracker.ensure_running()
     forkserver.ensure_running()
-    start_keeper()
+    start_supervisor()
 
 
 @pytest.fixture(scope="module", autouse=True)

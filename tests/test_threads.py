@@ -36,7 +36,7 @@ from parallel_envs import (
     evaluate,
 )
 from parallel_envs.choices import Backend, Strategy
-from parallel_envs.engine import keeper_client
+from parallel_envs.engine import supervisor_client
 from parallel_envs.groups import register, registry
 from parallel_envs.learners import Learner, PPOConfig
 from parallel_envs.policies import EachAgent, FunctionPolicy
@@ -896,7 +896,7 @@ def test_a_forked_process_makes_managers_while_a_thread_that_stayed_behind_was_m
     entered, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with keeper_client._guard.lock:  # as while a worker is being started
+        with supervisor_client._guard.lock:  # as while a worker is being started
             entered.set()
             leave.wait(LONG)
 

@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from parallel_envs.testing.faults import Fault, FaultyEnv, Moment
+from parallel_envs.testing.scripted import Fault, FaultyEnv, Moment
 
 Form: TypeAlias = Literal["array", "dict"]
 Info: TypeAlias = dict[str, Any]

@@ -50,7 +50,7 @@ from benchmarks.soak.model import (
 from benchmarks.soak.tally import Tally, TimedCall
 from parallel_envs.choices import StartMethod
 from parallel_envs.seeding import SeedTree
-from parallel_envs.testing.faults import Fault, Moment
+from parallel_envs.testing.scripted import Fault, Moment
 from parallel_envs.vector import ParallelEnvManager
 
 T = TypeVar("T")

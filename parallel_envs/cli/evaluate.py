@@ -328,11 +328,11 @@ def _begin_early(jobs: str) -> None:
     """Have the process that workers are forked from load what they need, while this one still loads the same."""
     if jobs == "0":
         return
-    from parallel_envs.engine import start_keeper
+    from parallel_envs.engine import start_supervisor
     from parallel_envs.errors import WorkerStartError
 
     with contextlib.suppress(WorkerStartError, OSError):  # told when workers are started, if it matters then
-        start_keeper(preload=("parallel_envs.engine.worker", "parallel_envs.evaluation.player"))
+        start_supervisor(preload=("parallel_envs.engine.worker", "parallel_envs.evaluation.player"))
 
 
 def _played(deliveries: Deliveries, asked: dict[str, Any]) -> tuple[EvaluationResult, bool]:

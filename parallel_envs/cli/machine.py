@@ -98,10 +98,10 @@ def try_start_method(method: StartMethod) -> Trial:
     """Start two workers, have each make an environment, and end them again."""
     import gymnasium
 
-    from parallel_envs.engine import HOST, PoolSettings, open_pool, start_keeper
+    from parallel_envs.engine import HOST, PoolSettings, open_pool, start_supervisor
 
     try:
-        start_keeper()
+        start_supervisor()
         began = time.perf_counter()
         pool = open_pool(TRIAL_WORKERS, PoolSettings(context=method, name="trial", start_timeout=_TRIAL_SECONDS))
     except Exception as error:  # noqa: BLE001  # whatever stands in the way is what is asked for

@@ -1,21 +1,21 @@
-"""The worker engine: everything in the project that runs beside the caller runs here.
+"""The worker engine: runs every object of the project that does not run in the caller.
 
-Workers host objects; a request names an object and what it is to do. The engine knows nothing of environments,
-policies or learning. `pool` holds the one interface; `local` and `process` are its backends; `host` is what a worker
-is on any of them. `keeper` is the process that starts the others and outlives none; the fork servers below it import
-what workers need.
+Workers host objects. A request names a hosted object and what to do with it. The engine knows nothing of environments,
+policies or learning. `pool` holds the one interface; `local` and `process` are its backends; `worker` holds the hosted
+objects on every backend. The `supervisor` is the process that starts and ends worker processes; the fork servers below
+it import the modules that workers need.
 """
 
-from parallel_envs.engine.descriptors import advice_on_too_many_files
-from parallel_envs.engine.factory import BACKENDS, PoolSettings, line_outside, open_pool
+from parallel_envs.engine.channel import advice_on_too_many_files
 from parallel_envs.engine.fork_server import FORK_SERVER_NAME
-from parallel_envs.engine.host import Ringable, load_modules
-from parallel_envs.engine.interrupts import let_ctrl_c_through
-from parallel_envs.engine.keeper_client import keeper_pid, start_keeper
-from parallel_envs.engine.memory import SharedBlock
-from parallel_envs.engine.messages import HOST, Call, Death, Failure, Reply
-from parallel_envs.engine.pickling import (
+from parallel_envs.engine.interrupts import reraise_ctrl_c
+from parallel_envs.engine.messages import (
+    HOST,
+    Call,
+    Death,
+    Failure,
     Inherited,
+    Reply,
     Unpicklable,
     dump_reply,
     dump_request,
@@ -23,9 +23,20 @@ from parallel_envs.engine.pickling import (
     picklable,
     unpicklable_part,
 )
-from parallel_envs.engine.placement import cores_here, settle
-from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
-from parallel_envs.engine.worker_process import START_METHODS
+from parallel_envs.engine.placement import cores_here, pin_workers
+from parallel_envs.engine.pool import (
+    BACKENDS,
+    START_METHODS,
+    Meters,
+    PendingRequest,
+    PoolSettings,
+    WorkerPool,
+    open_pool,
+    user_stacklevel,
+)
+from parallel_envs.engine.shared_memory import SharedBlock
+from parallel_envs.engine.supervisor_client import start_supervisor, supervisor_pid
+from parallel_envs.engine.worker import Ringable, load_modules
 
 __all__ = [
     "BACKENDS",
@@ -37,25 +48,25 @@ __all__ = [
     "Failure",
     "Inherited",
     "Meters",
+    "PendingRequest",
     "PoolSettings",
     "Reply",
     "Ringable",
     "SharedBlock",
-    "Ticket",
     "Unpicklable",
     "WorkerPool",
     "advice_on_too_many_files",
     "cores_here",
     "dump_reply",
     "dump_request",
-    "keeper_pid",
-    "let_ctrl_c_through",
-    "line_outside",
     "load_modules",
     "load_reply",
     "open_pool",
     "picklable",
-    "settle",
-    "start_keeper",
+    "pin_workers",
+    "reraise_ctrl_c",
+    "start_supervisor",
+    "supervisor_pid",
     "unpicklable_part",
+    "user_stacklevel",
 ]

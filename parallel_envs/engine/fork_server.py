@@ -1,15 +1,15 @@
-"""Fork servers: processes that have imported what workers need, and fork workers when the keeper orders it.
+"""Fork servers: processes that have imported the modules of workers, and fork workers when the supervisor orders it.
 
-    keeper ──socket──▶ fork server (modules A) ──fork──▶ worker, worker, ...
-       └────socket──▶ fork server (modules A and B; forked from the one above)
+    supervisor ──socket──▶ fork server (modules A) ──fork──▶ worker, worker, ...
+         └──────socket──▶ fork server (modules A and B; forked from the one above)
 
-The keeper does not import modules or fork workers itself: an import may take a minute, or crash. Each fork server
+The supervisor does not import modules or fork workers itself: an import may take a minute, or crash. Each fork server
 imports one set of modules before it serves and never imports again, so a ready fork server always answers at once.
 When a worker needs further modules, a ready fork server forks a copy of itself, and the copy imports them.
 
-A worker has to be the keeper's child, so that the keeper learns its exit code and the kernel ends it with the keeper.
-So a fork server forks twice: the process in the middle ends at once, and the kernel makes the new process a child of
-the nearest ancestor that adopts orphans, which is the keeper.
+A worker has to be the supervisor's child, so that the supervisor learns its exit code and the kernel ends the worker
+with the supervisor. So a fork server forks twice: the process in the middle ends at once, and the kernel makes the new
+process a child of the nearest ancestor that adopts orphans, which is the supervisor.
 """
 
 from __future__ import annotations
@@ -24,50 +24,56 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from parallel_envs.engine.channel import ChannelClosed, receive_frame, send_frame
-from parallel_envs.engine.child import ChildEnds, ChildSettings, become_child, die_with_parent, leave, run_child
-from parallel_envs.engine.orphans import children
+from parallel_envs.engine.child_setup import (
+    ChildDescriptors,
+    ChildSettings,
+    become_child,
+    child_pids,
+    die_with_parent,
+    leave,
+    run_child,
+)
 
 FORK_SERVER_NAME = "pe-fork-server"
-"""The name that the system shows for a fork server (`ps -o comm`)."""
+"""Name that the system shows for a fork server (`ps -o comm`)."""
+
+_SPAWN_COMMAND = (
+    "import pickle, sys; file = open({fd}, 'rb'); sys.path[:] = pickle.load(file); "
+    "from parallel_envs.engine.child_setup import leave, run_child; settings, fds = pickle.load(file); file.close(); "
+    "leave(run_child(settings, fds))"
+)
+"""Program of a fresh interpreter. The path comes first in the file: the rest can be read only with that path set."""
 
 _COMM = Path("/proc/self/comm")
 _LOOK_SECONDS = 1e-4
 
 
-@dataclass(frozen=True, slots=True)
-class Imports:
-    """Modules to import before workers are forked, and the `sys.path` on which to find them."""
+class Imports(NamedTuple):
+    """Modules to import before workers are forked, and the `sys.path` to find them on."""
 
     modules: tuple[str, ...]
     path: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ForkWorker:
-    """Order to fork a worker. The descriptors of `ChildEnds` travel with it. Answered by `Forked`."""
+class ForkWorker(NamedTuple):
+    """Order to fork a worker. The descriptors of `ChildDescriptors` travel with it. Answered by `Forked`."""
 
     number: int
     settings: ChildSettings
 
 
-@dataclass(frozen=True, slots=True)
-class ForkServer:
-    """Order to fork a fork server with further imports. The socket of the new fork server travels with the order.
-
-    Answered by `Forked`. The new fork server sends `Ready` on its own socket when its imports are done.
-    """
+class ForkServer(NamedTuple):
+    """Order to fork a fork server with further imports. Its socket travels with the order. Answered by `Forked`."""
 
     number: int
     imports: Imports
 
 
-@dataclass(frozen=True, slots=True)
-class Forked:
+class Forked(NamedTuple):
     """Answer to an order: the pid of the new process, or 0 and the error."""
 
     number: int
@@ -75,18 +81,30 @@ class Forked:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """Message that the imports are done.
+class Ready(NamedTuple):
+    """Message that the imports are done."""
 
-    `has_children` is true if a module started processes: the keeper then keeps this fork server, their parent, alive.
-    """
-
-    has_children: bool
+    has_children: bool  # a module started processes: the supervisor keeps this fork server, their parent, alive
 
 
-def serve_forks(channel: socket.socket, keeper: int, imports: Imports) -> NoReturn:
-    """Run as a fork server until the keeper ends or closes the channel."""
+def start_fork_server(channel: socket.socket, imports: Imports) -> int:
+    """Fork the first fork server from the supervisor itself. Return its pid."""
+    supervisor = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        die_with_parent(supervisor)
+        _close_all_but((channel.fileno(),))
+        serve_forks(channel, supervisor, imports)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        leave(1)
+
+
+def serve_forks(channel: socket.socket, supervisor: int, imports: Imports) -> NoReturn:
+    """Run as a fork server until the supervisor ends or closes the channel."""
     name = _set_name(FORK_SERVER_NAME)
     sys.path[:] = imports.path
     for module in imports.modules:
@@ -96,19 +114,19 @@ def serve_forks(channel: socket.socket, keeper: int, imports: Imports) -> NoRetu
     gc.collect()
     gc.freeze()
     with contextlib.suppress(ChannelClosed, ConnectionError):
-        send_frame(channel, pickle.dumps(Ready(bool(children()))))
+        send_frame(channel, pickle.dumps(Ready(bool(child_pids()))))
         while True:
             data, fds = receive_frame(channel)
             order = pickle.loads(data)
             try:
-                pid = _fork_for(keeper, leads_group=isinstance(order, ForkWorker))
+                pid = _fork_for(supervisor, leads_group=isinstance(order, ForkWorker))
             except OSError as error:
                 answer = Forked(order.number, 0, f"{type(error).__name__}: {error}")
             else:
                 if pid == 0:
                     channel.close()
                     _set_name(name)
-                    _begin(order, fds, keeper)
+                    _run_ordered(order, fds, supervisor)
                 answer = Forked(order.number, pid)
             for fd in fds:
                 os.close(fd)
@@ -116,22 +134,23 @@ def serve_forks(channel: socket.socket, keeper: int, imports: Imports) -> NoRetu
     leave(0)
 
 
-def _begin(order: ForkWorker | ForkServer, fds: list[int], keeper: int) -> NoReturn:
-    """Run the ordered fork server or worker in the new process."""
+def _run_ordered(order: ForkWorker | ForkServer, fds: list[int], supervisor: int) -> NoReturn:
+    """In the new process: run the ordered fork server or worker."""
     try:
         if isinstance(order, ForkServer):
-            serve_forks(socket.socket(fileno=fds[0]), keeper, order.imports)
-        leave(run_child(order.settings, become_child(order.settings, ChildEnds(*fds))))
+            serve_forks(socket.socket(fileno=fds[0]), supervisor, order.imports)
+        leave(run_child(order.settings, become_child(order.settings, ChildDescriptors(*fds))))
     except BaseException:
         traceback.print_exc()
     finally:
         leave(1)
 
 
-def _fork_for(keeper: int, *, leads_group: bool) -> int:
-    """Fork a process that becomes the keeper's child. Return its pid here, and 0 in the new process.
+def _fork_for(supervisor: int, *, leads_group: bool) -> int:
+    """Fork a process that becomes the supervisor's child. Return its pid here, and 0 in the new process.
 
-    Raises `OSError` if the system cannot start another process.
+    The process in the middle writes the new pid, or minus the error number, to a pipe. Raises `OSError` if the system
+    cannot start another process.
     """
     read, write = os.pipe()
     try:
@@ -140,26 +159,16 @@ def _fork_for(keeper: int, *, leads_group: bool) -> int:
         os.close(read)
         os.close(write)
         raise
-    if middle == 0 and _pass_to_keeper(keeper, write, leads_group=leads_group):
-        os.close(read)
+    if middle:
         os.close(write)
-        return 0
-    os.close(write)
-    try:
-        told = int(os.read(read, 64) or b"-1")
-    finally:
-        os.close(read)
-        os.waitpid(middle, 0)
-    if told < 0:
-        raise OSError(-told, os.strerror(-told))
-    return told
-
-
-def _pass_to_keeper(keeper: int, write: int, *, leads_group: bool) -> bool:
-    """Fork the new process from the process in the middle, write its pid (or minus the error number), and end.
-
-    Returns only in the new process, as soon as the new process is the keeper's child.
-    """
+        try:
+            answer = int(os.read(read, 64) or b"-1")
+        finally:
+            os.close(read)
+            os.waitpid(middle, 0)
+        if answer < 0:
+            raise OSError(-answer, os.strerror(-answer))
+        return answer
     middle = os.getpid()
     try:
         pid = os.fork()
@@ -174,27 +183,43 @@ def _pass_to_keeper(keeper: int, write: int, *, leads_group: bool) -> bool:
         os._exit(0)
     while os.getppid() == middle:
         time.sleep(_LOOK_SECONDS)
-    die_with_parent(keeper)
-    return True
+    die_with_parent(supervisor)
+    os.close(read)
+    os.close(write)
+    return 0
 
 
-def start_fork_server(channel: socket.socket, imports: Imports) -> int:
-    """Fork the first fork server from the keeper itself. Return its pid."""
-    keeper = os.getpid()
+def fork_fresh_interpreter(settings: ChildSettings, fds: list[int]) -> int:
+    """Fork a process from the supervisor that becomes a fresh interpreter and serves as a worker. Return its pid.
+
+    The settings travel in an anonymous file, because `sys.argv` may be longer than a command line can be.
+    """
+    supervisor = os.getpid()
     pid = os.fork()
     if pid:
+        with contextlib.suppress(OSError):  # the child does the same: either may be first
+            os.setpgid(pid, pid)
         return pid
     try:
-        die_with_parent(keeper)
-        close_all_but((channel.fileno(),))
-        serve_forks(channel, keeper, imports)
+        die_with_parent(supervisor)
+        _close_all_but(fds)
+        kept = become_child(settings, ChildDescriptors(*fds)).fds[:-1]
+        slim = ChildSettings(settings.index, settings.name, settings.threads, argv=settings.argv)
+        file = os.memfd_create("parallel_envs")
+        with open(file, "wb", closefd=False) as stream:
+            pickle.dump(list(settings.path), stream)
+            pickle.dump((slim, ChildDescriptors(*kept, -1)), stream)
+        os.lseek(file, 0, os.SEEK_SET)
+        for fd in (*kept, file):
+            os.set_inheritable(fd, True)
+        os.execv(sys.executable, [sys.executable, "-c", _SPAWN_COMMAND.format(fd=file)])
     except BaseException:
         traceback.print_exc()
     finally:
         leave(1)
 
 
-def close_all_but(kept: Iterable[int]) -> None:
+def _close_all_but(kept: Iterable[int]) -> None:
     """Close every descriptor of this process except stdin, stdout, stderr and `kept`."""
     spared = {0, 1, 2, *kept}
     for name in os.listdir("/proc/self/fd"):

@@ -1,7 +1,7 @@
-"""Workers inside the user's own process: serial (in the caller) and thread.
+"""Workers inside the user's own process: serial (in the caller's thread) and thread.
 
-Serial is the reference that the other backends must equal. A request is answered when it is waited for, in the order
-of asking, so that a breakpoint inside a hosted object stops in the caller's own thread.
+Serial is the reference that the other backends must equal. It answers requests when they are waited for, in the order
+in which they were made, so that a breakpoint inside a hosted object stops in the caller's own thread.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from parallel_envs.engine.host import BELL_SECONDS, MESSAGE_SECONDS, METERS, Host, Outcome
-from parallel_envs.engine.interrupts import let_ctrl_c_through
-from parallel_envs.engine.memory import SharedBlock
+from parallel_envs.engine.interrupts import reraise_ctrl_c
 from parallel_envs.engine.messages import Call, Death, Reply
-from parallel_envs.engine.pool import Meters, Ticket, WorkerPool
+from parallel_envs.engine.pool import Meters, PendingRequest, WorkerPool
+from parallel_envs.engine.shared_memory import SharedBlock
+from parallel_envs.engine.worker import BELL_SECONDS, MESSAGE_SECONDS, METERS, Host
 from parallel_envs.errors import WorkerStartError
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _Request = tuple[int, Call | tuple[int, int]]
 
 
 class _LocalPool(WorkerPool):
-    """What serial and thread share: hosts in this process, requests that never become bytes."""
+    """Hosts in this process, and requests that never become bytes: the common part of serial and thread."""
 
     def __init__(self, num_workers: int) -> None:
         super().__init__(num_workers)
@@ -46,29 +46,34 @@ class _LocalPool(WorkerPool):
             self._hosts[index].meter(self._block, index * METERS)
         _log.info("%d workers started: %s.", num_workers, self.backend)
 
-    def ring(self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None) -> Ticket:
-        ticket = self._open_ticket(self.all_workers if workers is None else workers, label)
+    def ring(
+        self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None
+    ) -> PendingRequest:
+        request = self._open_request(self.all_workers if workers is None else workers, label)
         self._count(workers)
         for worker in self.all_workers if workers is None else workers:
-            self._submit(worker, (ticket.number, (key, argument)))
-        return ticket
+            self._submit(worker, (request.number, (key, argument)))
+        return request
 
-    def send(self, calls: Mapping[int, Call], label: Any = None) -> Ticket:
-        ticket = self._open_ticket(calls, label)
+    def send(self, calls: Mapping[int, Call], label: Any = None) -> PendingRequest:
+        request = self._open_request(calls, label)
         self._count(tuple(calls))
         for worker, call in calls.items():
-            self._submit(worker, (ticket.number, call))
-        return ticket
+            self._submit(worker, (request.number, call))
+        return request
 
     def _submit(self, worker: int, request: _Request) -> None:
         raise NotImplementedError
 
     def _answer(self, worker: int, request: _Request) -> Reply | None:
+        """Have the host answer. Return None if it has answered "done"."""
         host, (_, what) = self._hosts[worker], request
         began = time.perf_counter()
         outcome = host.execute(what) if isinstance(what, Call) else host.ring(*what)
-        host.worked(MESSAGE_SECONDS if isinstance(what, Call) else BELL_SECONDS, began)
-        return _reply(worker, outcome)
+        host.count(MESSAGE_SECONDS if isinstance(what, Call) else BELL_SECONDS, began)
+        if outcome is None or (outcome.value is None and outcome.failure is None):
+            return None
+        return Reply(worker, outcome.value, outcome.failure)
 
     def pid(self, worker: int) -> int:
         return os.getpid()
@@ -83,7 +88,7 @@ class _LocalPool(WorkerPool):
 
     def kill(self, worker: int) -> None:
         self.check_owner()
-        if any(worker in ticket.waiting for ticket in self._tickets.values()):
+        if any(worker in request.waiting for request in self._pending.values()):
             raise WorkerStartError(
                 f"Worker {worker} is busy, and a worker that is not a process cannot be ended by force. "
                 "Use backend='process' where hosted objects may hang."
@@ -101,7 +106,7 @@ class _LocalPool(WorkerPool):
 
 
 class SerialPool(_LocalPool):
-    """Everything happens in the caller, one request after another, when it is waited for."""
+    """Workers in the caller's thread. A request is carried out when it is waited for, one after another."""
 
     backend = "serial"
 
@@ -113,10 +118,10 @@ class SerialPool(_LocalPool):
     def _submit(self, worker: int, request: _Request) -> None:
         self._queue.append((worker, request))
 
-    def pump(self, timeout: float | None) -> list[Ticket]:
+    def pump(self, timeout: float | None) -> list[PendingRequest]:
         if self.closed:
             self.check_owner()
-        finished: list[Ticket] = []
+        finished: list[PendingRequest] = []
         if self._queue:
             worker, request = self._queue.popleft()
             began = time.perf_counter()
@@ -124,14 +129,15 @@ class SerialPool(_LocalPool):
             if self.closed:
                 self._close_hosts_once()  # `close` of another thread may not have waited for this answer
             self._waited[worker] += time.perf_counter() - began
-            self._settle(request[0], worker, reply, finished)
+            self._record_reply(request[0], worker, reply, finished)
             if reply is not None and reply.failure is not None and reply.failure.cause is not None:
-                let_ctrl_c_through(reply.failure.cause)
+                reraise_ctrl_c(reply.failure.cause)
         return finished
 
     def close(self, timeout: float = 5.0) -> None:
-        """Close the hosted objects. While another thread works with one of them they are not touched: if that lasts
-        longer than `timeout`, that thread closes them when it has its answer.
+        """Close the hosted objects. Wait while another thread works with one of them.
+
+        If that lasts longer than `timeout`, the other thread closes the objects when it has its answer.
         """
         if not self.closed:
             self.closed = True
@@ -145,7 +151,7 @@ class SerialPool(_LocalPool):
             _log.info("%d workers stopped.", self.num_workers)
 
     def _is_busy_in_another_thread(self) -> bool:
-        """Whether another thread is inside `pump`. Their stacks are looked at, so that `pump` need not tell."""
+        """Return whether another thread is inside `pump`. Reads the threads' stacks, which costs `pump` nothing."""
         for thread, top in sys._current_frames().items():
             frame: FrameType | None = top if thread != threading.get_ident() else None
             while frame is not None:
@@ -165,7 +171,7 @@ class SerialPool(_LocalPool):
 
 
 class ThreadPool(_LocalPool):
-    """One thread a worker. They answer whenever they can; the order of replies is theirs."""
+    """Workers in threads of their own. Replies arrive in the order in which the threads finish."""
 
     backend = "thread"
 
@@ -180,7 +186,7 @@ class ThreadPool(_LocalPool):
         try:
             for thread in self._threads:
                 thread.start()
-        except BaseException:  # the system has no room for another: those that run are to end
+        except BaseException:  # the system has no room for another thread: the running ones have to end
             for inbox in self._inboxes:
                 inbox.put(None)
             self._block.close()
@@ -194,10 +200,10 @@ class ThreadPool(_LocalPool):
     def _submit(self, worker: int, request: _Request) -> None:
         self._inboxes[worker].put(request)
 
-    def pump(self, timeout: float | None) -> list[Ticket]:
+    def pump(self, timeout: float | None) -> list[PendingRequest]:
         if self.closed:
             self.check_owner()
-        finished: list[Ticket] = []
+        finished: list[PendingRequest] = []
         began = time.perf_counter()
         try:
             item = self._outbox.get(timeout=None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
@@ -207,7 +213,7 @@ class ThreadPool(_LocalPool):
         while True:
             number, worker, reply = item
             self._waited[worker] += now - began
-            self._settle(number, worker, reply, finished)
+            self._record_reply(number, worker, reply, finished)
             try:
                 item = self._outbox.get_nowait()
             except queue.Empty:
@@ -219,7 +225,7 @@ class ThreadPool(_LocalPool):
         return "".join(traceback.format_stack(frame)) if frame is not None else "no stack: the thread has ended"
 
     def close(self, timeout: float = 5.0) -> None:
-        """Ask the threads to end and wait. A thread cannot be ended by force: one that hangs is left behind."""
+        """Ask the threads to end and wait. A thread cannot be ended by force: a thread that hangs is left behind."""
         if self.closed:
             return
         self.closed = True
@@ -228,21 +234,15 @@ class ThreadPool(_LocalPool):
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(deadline - time.monotonic(), 0.0))
-        self._outbox.put((0, 0, None))  # nobody's answer: it wakes another thread that waits for one
+        self._outbox.put((0, 0, None))  # number 0, which no request has: it wakes another thread that waits in `pump`
         self._block.close()
         _log.info("%d workers stopped.", self.num_workers)
-
-
-def _reply(worker: int, outcome: Outcome | None) -> Reply | None:
-    if outcome is None or (outcome.value is None and outcome.failure is None):
-        return None
-    return Reply(worker, outcome.value, outcome.failure)
 
 
 def _close_hosts(hosts: list[Host]) -> None:
     for host in hosts:
         try:
             host.close()
-        except BaseException as error:  # closing goes on; the error is shown and ends nothing
-            let_ctrl_c_through(error)
+        except BaseException as error:  # closing goes on; the error is logged
+            reraise_ctrl_c(error)
             _log.warning("An object raised while it was closed.", exc_info=True)

@@ -1,7 +1,7 @@
-"""Pass what workers write on to the stderr of the user's process: whole lines, each with its worker's name.
+"""Pass the output of workers on to the stderr of the user's process: whole lines, each with the name of its worker.
 
-The keeper never waits here, neither for a silent worker nor for a reader of stderr that is stopped, slow or gone. The
-keeper's memory is bounded: the keeper reads from workers only while the printer has room. A worker that writes faster
+The supervisor never waits here, neither for a silent worker nor for a reader of stderr that is stopped, slow or gone.
+Memory is bounded: the supervisor reads from workers only while `StderrWriter.has_room`. A worker that writes faster
 than stderr is read is blocked in its own write.
 """
 
@@ -25,60 +25,58 @@ _STANDSTILL_SECONDS = 0.25  # a reader that takes nothing for this long has stop
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Output:
-    """The reading end of what one worker writes."""
+class WorkerOutput:
+    """Reading end of the pipe that one worker's stdout and stderr lead to."""
 
     def __init__(self, name: str, fd: int) -> None:
         os.set_blocking(fd, False)
         self.fd, self._name = fd, name.encode()
         self.ended = False
+        """True once the last writer has closed its end."""
         self._unfinished = b""
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
 
     @property
     def tail(self) -> tuple[str, ...]:
-        """The last lines that the worker wrote, as text: at most 200 lines and about 256 KiB."""
+        """The last lines that the worker wrote: at most 200 lines and about 256 KiB."""
         return tuple(line.decode(errors="replace") for line in self._tail)
 
     def read(self) -> bytes | None:
-        """Read a piece of the output and return its whole lines, with the worker's name. None: nothing to read now.
-
-        `ended` is true once the last writer has closed its end.
-        """
+        """Read a piece and return its whole lines, with the worker's name. Return None if there is nothing to read."""
         try:
             data = os.read(self.fd, _READ_BYTES)
         except (BlockingIOError, OSError):
             return None
         self.ended = not data
-        return self.rest() if self.ended else self._named(self._whole_lines(data))
-
-    def rest(self) -> bytes:
-        """Return the last line, with the worker's name, if it has no line end; else b""."""
-        rest, self._unfinished = self._unfinished, b""
-        return self._named([rest.rstrip(b"\r")]) if rest else b""
+        if self.ended:
+            return self._rest()
+        lines = (self._unfinished + data).splitlines(keepends=True)  # a progress bar ends its lines with "\r"
+        is_whole = lines[-1].endswith(b"\n") or len(lines[-1]) > _LONGEST_LINE
+        self._unfinished = b"" if is_whole else lines.pop()
+        return self._named([line.rstrip(b"\r\n") for line in lines if line != b"\r"])
 
     def drain(self) -> bytes:
-        """Read what a dead worker left in its pipe, and return the lines with the worker's name.
+        """Read the output that a dead worker left in its pipe, and return the lines with the worker's name.
 
-        At most what the pipe can hold is read: a process that the worker started may still write without end.
+        At most as much as the pipe can hold is read: a process that the worker started may still write without end.
         """
-        import fcntl  # Unix only, as worker processes are
+        import fcntl  # exists only on systems that have worker processes
 
         texts = []
         for _ in range(fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ) // _READ_BYTES + 1):
             if self.ended or (text := self.read()) is None:
                 break
             texts.append(text)
-        return b"".join([*texts, self.rest()])
+        return b"".join([*texts, self._rest()])
 
-    def _whole_lines(self, data: bytes) -> list[bytes]:
-        lines = (self._unfinished + data).splitlines(keepends=True)  # a progress bar ends its lines with "\r"
-        ends = lines[-1].endswith(b"\n") or len(lines[-1]) > _LONGEST_LINE
-        self._unfinished = b"" if ends else lines.pop()
-        return [line.rstrip(b"\r\n") for line in lines if line != b"\r"]
+    def _rest(self) -> bytes:
+        """Return the last line if it has no line end, else b""."""
+        rest, self._unfinished = self._unfinished, b""
+        return self._named([rest.rstrip(b"\r")]) if rest else b""
 
     def _named(self, lines: list[bytes]) -> bytes:
+        """Add lines to the tail, and return them with the worker's name."""
         self._tail.extend(lines[-_TAIL_LINES:])
         self._tail_bytes += sum(map(len, lines[-_TAIL_LINES:]))
         while len(self._tail) > _TAIL_LINES or (self._tail_bytes > _TAIL_BYTES and len(self._tail) > 1):
@@ -86,18 +84,18 @@ class Output:
         return b"".join(b"[%s] %s\n" % (self._name, line) for line in lines)
 
 
-class Printer:
-    """Writes to stderr without waiting for its reader. `fd` is the descriptor to wait on while `is_blocked`."""
+class StderrWriter:
+    """Write to stderr without waiting for its reader. `fd` is the descriptor to wait on while `is_blocked`."""
 
     def __init__(self) -> None:
         self._waiting = bytearray()
         self._dropped_bytes = 0
         self.is_blocked = False
-        """Whether there is text that stderr did not accept yet."""
+        """True while stderr has not accepted all of the text."""
         self.failure: str | None = None
-        """Why stderr cannot be written to any more, such as a reader that has left. Output is dropped from then on."""
+        """Reason why stderr cannot be written to any more, such as a closed reader. From then on output is dropped."""
         self._socket: socket.socket | None = None
-        self.fd, self._may_wait = self._open()
+        self.fd, self._may_block = self._open()
 
     def _open(self) -> tuple[int, bool]:
         """Return a descriptor of stderr, and whether a write to it may wait for the reader.
@@ -119,13 +117,13 @@ class Printer:
 
     @property
     def has_room(self) -> bool:
-        """Whether output may be read from workers."""
+        """Return whether output may be read from workers."""
         return len(self._waiting) < _MOST_WAITING_BYTES
 
     def put(self, text: bytes) -> None:
-        """Queue a text. It is dropped if stderr has failed, or if more than twice `_MOST_WAITING_BYTES` are queued.
+        """Queue a text. Drop the text if stderr has failed, or if more than twice `_MOST_WAITING_BYTES` are queued.
 
-        So much is queued only when many workers die at once: their last output is read even if there is no room.
+        That much is queued only when many workers die at once: their last output is read even if there is no room.
         """
         if self.failure is not None:
             return
@@ -154,7 +152,7 @@ class Printer:
     def _write(self, data: bytes) -> int:
         if self._socket is not None:
             return self._socket.send(data, socket.MSG_DONTWAIT)
-        if self._may_wait:
+        if self._may_block:
             poll = select.poll()
             poll.register(self.fd, select.POLLOUT)
             if not poll.poll(0):  # an error counts as ready, and the write raises it

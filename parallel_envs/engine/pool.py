@@ -1,24 +1,26 @@
-"""A pool of workers, whatever they are: the one interface of the engine.
+"""A pool of workers: the one interface of the engine, and `open_pool`, which starts one on any backend.
 
-    pool = open_pool(2)                                   # or backend="thread", "serial"
+    pool = open_pool(2)                                   # or PoolSettings(backend="thread"), "serial"
     key = pool.new_key()
     pool.wait(pool.call_all(HOST, "build", key, Counter))  # an object in each worker
-    ticket = pool.ring(key, argument=7)                   # ask all of them at once ...
-    pool.wait(ticket, timeout=1.0)                        # ... and wait until the last has answered
+    request = pool.ring(key, argument=7)                  # ask all workers at once ...
+    pool.wait(request, timeout=1.0)                       # ... and wait until the last one has answered
 
-A request has one number, whoever it goes to; each worker's reply repeats it. A `Ticket` knows who still owes a reply.
-Replies that nobody waits for any more are dropped. A pool belongs to one thread at a time.
+A request has one number for all workers that it goes to; each worker's reply repeats the number. A `PendingRequest`
+holds the workers that have yet to reply. Replies to requests that were given up are dropped.
 
-A pool also belongs to the process that opened it. In a process forked from that one, every request, wait and change
-raises `ClosedError` before it touches a pipe, shared memory or a worker, and `close` does nothing. A hook that runs in
-each forked child sees to this: it marks the pools there as closed.
+A pool belongs to one thread at a time, and to the process that opened it. In a process forked from that one, every
+request, wait and change raises `ClosedError` before it touches a pipe, shared memory or a worker, and `close` does
+nothing: a hook that runs in each forked child marks the pools there as closed.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
+import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,15 +30,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parallel_envs.engine.host import BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE
+from parallel_envs.choices import Backend, StartMethod, words
 from parallel_envs.engine.messages import Call, Death, Reply
-from parallel_envs.errors import ClosedError
+from parallel_envs.engine.worker import BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE
+from parallel_envs.errors import ClosedError, WorkerStartError
+from parallel_envs.spelling import hint, is_one_of
+
+BACKENDS: tuple[Backend, ...] = words(Backend)
+"""`auto` means processes; if none can be started, threads; if none can be started, the caller's own thread."""
+START_METHODS: tuple[StartMethod, ...] = words(StartMethod)
+
+Bell = tuple[int, int, Any]
+"""A worker, the argument of its bell, and the label of the request."""
 
 
-class Ticket:
-    """A request on its way: its number, the workers that still owe a reply, and the replies that say something.
+class PendingRequest:
+    """A request in flight: its number, the workers that have yet to reply, and the replies with a value or a failure.
 
-    A worker that answered with nothing but "done" is in neither. `label` is the asker's own.
+    A worker that has answered "done" is neither in `waiting` nor in `replies`. `label` is the caller's own.
     """
 
     __slots__ = ("done_at", "label", "number", "replies", "waiting")
@@ -47,7 +58,7 @@ class Ticket:
         self.replies: dict[int, Reply] = {}
         self.label = label
         self.done_at = 0
-        """Where it stands in the order in which the pool's tickets got done."""
+        """Position in the order in which the pool's requests were completed."""
 
     @property
     def done(self) -> bool:
@@ -55,17 +66,14 @@ class Ticket:
 
     def __repr__(self) -> str:
         state = f"waiting for {sorted(self.waiting)}" if self.waiting else "done"
-        return f"Ticket({self.number}, {state})"
-
-
-Bell = tuple[int, int, Any]
-"""A worker, the argument that it is rung with, and the ticket's label."""
+        return f"PendingRequest({self.number}, {state})"
 
 
 @dataclass(frozen=True, slots=True)
 class Meters:
-    """What a worker has done so far. `requests`: how often it was asked; `wait_seconds`: how long the asker was blocked
-    until it had answered.
+    """Work of one worker so far: seconds by kind, number of requests, and bytes sent and received.
+
+    `wait_seconds` is the time for which the caller was blocked until this worker had answered.
     """
 
     bell_seconds: float
@@ -77,7 +85,7 @@ class Meters:
 
     @classmethod
     def of(cls, columns: npt.NDArray[np.float64], wait_seconds: float, requests: int, num_bytes: int) -> Meters:
-        """From a worker's own columns, and what was counted on this side."""
+        """Combine the worker's own columns with the counts of the caller's side."""
         bells, messages = float(columns[BELL_SECONDS]), float(columns[MESSAGE_SECONDS])
         since = float(columns[METERED_SINCE])
         idle = time.perf_counter() - since - bells - messages if since else 0.0
@@ -85,14 +93,14 @@ class Meters:
 
 
 class WorkerPool(ABC):
-    """Workers `0 .. num_workers - 1`, each hosting objects under the keys that the asker chose.
+    """Workers `0 .. num_workers - 1`, each hosting objects under keys that the caller chose.
 
-    Threads: one thread at a time, which is not checked here but by the public objects that own a pool. `close` may be
-    called by any thread: one that waits for answers gets a `ClosedError`.
+    Threads: one thread at a time. The public objects that own a pool check this, the pool does not. Any thread may call
+    `close`; a thread that waits for answers then gets a `ClosedError`.
     """
 
     backend: str
-    """What the workers are: `process`, `thread` or `serial`."""
+    """`process`, `thread` or `serial`."""
 
     def __init__(self, num_workers: int) -> None:
         if num_workers < 1:
@@ -107,72 +115,86 @@ class WorkerPool(ABC):
         self._numbers = itertools.count(1)
         self._keys = itertools.count(1)
         self._endings = itertools.count(1)
-        self._tickets: dict[int, Ticket] = {}
+        self._pending: dict[int, PendingRequest] = {}
         self._asked_all = 0
         self._asked = [0] * num_workers
-        _note(self)
+        if not _fork_hook_is_set:
+            _fork_hook_is_set.append(True)
+            os.register_at_fork(after_in_child=_disown_pools)
+        _pools.add(self)
 
-    # ---- asking ---------------------------------------------------------------------------------------------------
+    # ---- requests ---------------------------------------------------------------------------------------------------
 
     def new_key(self) -> int:
-        """A key under which no object is hosted yet, the same on all workers."""
+        """Return a key under which no worker hosts an object yet."""
         return next(self._keys)
 
     @abstractmethod
-    def ring(self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None) -> Ticket:
+    def ring(
+        self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None
+    ) -> PendingRequest:
         """Ring the object `key` of the workers (default: all of them). `argument` is below 2**32."""
 
-    def ring_each(self, key: int, bells: Sequence[Bell]) -> list[Ticket]:
-        """Ring the object `key`, each bell as a request of its own, with a ticket of its own. Those of a worker are
-        answered in their order; where workers are processes they travel together.
+    def ring_each(self, key: int, bells: Sequence[Bell]) -> list[PendingRequest]:
+        """Ring the object `key`, each bell as a request of its own.
+
+        A worker answers its bells in their order. The bells of a worker process are sent together.
         """
         return [self.ring(key, argument, (worker,), label) for worker, argument, label in bells]
 
     @abstractmethod
-    def send(self, calls: Mapping[int, Call], label: Any = None) -> Ticket:
-        """Send each worker its message. Raises `Unpicklable` before anything is sent."""
+    def send(self, calls: Mapping[int, Call], label: Any = None) -> PendingRequest:
+        """Send each worker its message. Raise `Unpicklable` before anything is sent."""
 
-    def call(self, worker: int, key: int, method: str, *args: Any, **kwargs: Any) -> Ticket:
+    def call(self, worker: int, key: int, method: str, *args: Any, **kwargs: Any) -> PendingRequest:
         """Send one worker a message."""
         return self.send({worker: Call(key, method, args, kwargs)})
 
-    def call_all(self, key: int, method: str, *args: Any, **kwargs: Any) -> Ticket:
+    def call_all(self, key: int, method: str, *args: Any, **kwargs: Any) -> PendingRequest:
         """Send all workers the same message."""
         return self.send(dict.fromkeys(self.all_workers, Call(key, method, args, kwargs)))
 
-    # ---- waiting --------------------------------------------------------------------------------------------------
+    # ---- waiting ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def pump(self, timeout: float | None) -> list[Ticket]:
-        """Wait until something happens or `timeout` seconds have passed; return the tickets that got done.
+    def pump(self, timeout: float | None) -> list[PendingRequest]:
+        """Wait until something happens or `timeout` seconds have passed. Return the requests that were completed.
 
-        It ends also when the pool is closed by a signal handler or another thread, maybe with `ClosedError`.
+        It ends also when a signal handler or another thread closes the pool, maybe with `ClosedError`.
         """
 
-    def wait(self, ticket: Ticket, timeout: float | None = None, stop: Callable[[Ticket], bool] | None = None) -> bool:
-        """Wait until all have replied. False: the time was up first; the ticket may be waited for again.
+    def wait(
+        self,
+        request: PendingRequest,
+        timeout: float | None = None,
+        stop: Callable[[PendingRequest], bool] | None = None,
+    ) -> bool:
+        """Wait until all workers have replied. Return False if the time was up first; then wait again or `forget`.
 
-        With `stop`, also return False as soon as `stop(ticket)` holds. It is asked when there are replies that say
-        something (see `Ticket`): at first, and after each event.
+        With `stop`, also return False as soon as `stop(request)` is true. `stop` is called while the request has
+        `replies`: at first, and after each event.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while ticket.waiting:
-            if ticket.replies and stop is not None and stop(ticket):
+        while request.waiting:
+            if request.replies and stop is not None and stop(request):
                 break
-            self.check_open(f"{ticket} was waited for")
+            self.check_open(f"{request} was waited for")
             remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             self.pump(remaining)
             if remaining == 0.0:
                 break
-        return not ticket.waiting
+        return not request.waiting
+
+    def forget(self, request: PendingRequest) -> None:
+        """Drop every further reply to this request."""
+        self._pending.pop(request.number, None)
+        request.waiting.clear()
 
     def check_open(self, what: str) -> None:
-        """Raise `ClosedError` if the pool has been closed, also by a signal handler or by another thread, or if it
-        belongs to another process.
-        """
+        """Raise `ClosedError` if the pool has been closed, by this or another thread, or belongs to another process."""
         self.check_owner()
         if self.closed:
-            raise ClosedError(f"{what} after the pool was closed: nobody is left to answer it.")
+            raise ClosedError(f"{what} after the pool was closed: no worker is left to answer it. Open a new pool.")
 
     def check_owner(self) -> None:
         """Raise `ClosedError` if this process was forked from the one that the pool belongs to."""
@@ -182,73 +204,68 @@ class WorkerPool(ABC):
                 "make others there."
             )
 
-    def forget(self, ticket: Ticket) -> None:
-        """Drop whatever still comes in reply to this request."""
-        self._tickets.pop(ticket.number, None)
-        ticket.waiting.clear()
-
-    # ---- workers --------------------------------------------------------------------------------------------------
+    # ---- workers ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def pid(self, worker: int) -> int:
-        """The process that the worker runs in."""
+        """Return the pid of the process that the worker runs in."""
 
     @abstractmethod
     def death(self, worker: int) -> Death | None:
-        """How the worker ended, or None if it has not, as far as is known."""
+        """Return how the worker ended, or None if no end has been recorded."""
 
     @abstractmethod
     def kill(self, worker: int) -> None:
-        """End a worker by force, at once. What it still owed is answered by its death. In a pool that was closed there
-        is none to end.
+        """End a worker by force, at once. Its pending requests resolve as its death. A closed pool has none to end.
 
-        Raises `WorkerStartError` where workers are not processes and this one is busy: it cannot be ended.
+        Raise `WorkerStartError` if the worker is busy and is not a process: it cannot be ended then.
         """
 
     @abstractmethod
     def restart(self, worker: int, timeout: float | None = None) -> None:
-        """Put a fresh worker, which hosts nothing yet, in the place of one. What that owed is answered by its death.
+        """Replace a worker by a new one, which hosts nothing yet. Pending requests of the old one resolve as its death.
 
-        Raises `WorkerStartError` if it cannot be ended, or no other can be started within `timeout` seconds (None: the
-        pool's `start_timeout`).
+        Raise `WorkerStartError` if the old worker cannot be ended, or the new one cannot be started within `timeout`
+        seconds (None: the pool's `start_timeout`).
         """
 
     @abstractmethod
     def stack(self, worker: int, timeout: float = 0.5) -> str:
-        """Where in the Python code the worker is just now, as text; within `timeout` seconds it says something."""
+        """Return the worker's Python stack as text, or the reason why there is none after `timeout` seconds."""
 
     @abstractmethod
     def meters(self, worker: int) -> Meters:
-        """What the worker has done so far."""
+        """Return the meters of the worker."""
 
     @abstractmethod
     def keep_on(self, worker: int, cores: Sequence[int]) -> None:
-        """Let the worker run on these cores only, where it is a process: others run where their process does."""
+        """Let a worker process run on these cores only. Other workers run on the cores of their process."""
 
     @abstractmethod
     def keep_awake(self, worker: int, seconds: float) -> None:
-        """Where the worker is a process, let it look for its next bell for so long before it goes to sleep, as long as
-        bells come that soon. For a worker that has a core to itself: others of its core would have to wait.
+        """Let a worker process poll for its next bell for `seconds` before it sleeps, while bells come that soon.
+
+        Use this for a worker that has a core to itself: other workers on its core would have to wait.
         """
 
     @abstractmethod
     def close(self, timeout: float = 5.0) -> None:
-        """End all workers within `timeout` seconds, whatever state they are in. May be called again."""
+        """End all workers within `timeout` seconds, whatever state they are in. A second call does nothing."""
 
-    # ---- for the backends -----------------------------------------------------------------------------------------
+    # ---- for the backends -------------------------------------------------------------------------------------------
 
     def _shut(self) -> None:
-        """Take no more requests. Called where the workers are not this object's to end, or are being ended."""
+        """Take no more requests: the workers belong to another process, or are being ended."""
         self.closed = True
 
-    def _open_ticket(self, workers: Iterable[int], label: Any) -> Ticket:
+    def _open_request(self, workers: Iterable[int], label: Any) -> PendingRequest:
         if self.closed:
             self.check_owner()
             raise ClosedError("A request was made to a pool that has been closed. Open a new one.")
-        ticket = Ticket(next(self._numbers), workers, label)
-        if ticket.waiting:
-            self._tickets[ticket.number] = ticket
-        return ticket
+        request = PendingRequest(next(self._numbers), workers, label)
+        if request.waiting:
+            self._pending[request.number] = request
+        return request
 
     def _count(self, workers: Sequence[int] | None) -> None:
         """Count a request to these workers (None: to all)."""
@@ -261,33 +278,119 @@ class WorkerPool(ABC):
     def _num_asked(self, worker: int) -> int:
         return self._asked_all + self._asked[worker]
 
-    def _settle(self, number: int, worker: int, reply: Reply | None, finished: list[Ticket]) -> None:
-        """A worker has answered. A reply that nobody waits for is dropped here, and nowhere else."""
-        ticket = self._tickets.get(number)
-        if ticket is None or worker not in ticket.waiting:
+    def _record_reply(self, number: int, worker: int, reply: Reply | None, finished: list[PendingRequest]) -> None:
+        """Record a worker's answer. A reply to a request that was given up is dropped here, and nowhere else."""
+        request = self._pending.get(number)
+        if request is None or worker not in request.waiting:
             return
-        ticket.waiting.discard(worker)
+        request.waiting.discard(worker)
         if reply is not None:
-            ticket.replies[worker] = reply
-        if not ticket.waiting:
-            ticket.done_at = next(self._endings)
-            del self._tickets[number]
-            finished.append(ticket)
+            request.replies[worker] = reply
+        if not request.waiting:
+            request.done_at = next(self._endings)
+            del self._pending[number]
+            finished.append(request)
 
 
 _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
-_forks_are_noticed: list[bool] = []
+_fork_hook_is_set: list[bool] = []
 
 
-def _note(pool: WorkerPool) -> None:
-    if not _forks_are_noticed:
-        _forks_are_noticed.append(True)
-        os.register_at_fork(after_in_child=_leave_pools_to_parent)
-    _pools.add(pool)
-
-
-def _leave_pools_to_parent() -> None:
-    """In a process that has just been forked: the pools that exist belong to the process it was forked from."""
+def _disown_pools() -> None:
+    """In a process that has just been forked: the pools belong to the process that it was forked from."""
     for pool in list(_pools):
         pool.forked_from = pool._owner
         pool._shut()
+
+
+# ---- opening a pool -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """Settings of the workers of a pool.
+
+    Attributes:
+        backend: The kind of workers.
+        context: The start method of worker processes. None: see `start_method`.
+        threads: Threads of the numeric libraries in each worker process. None: no limit.
+        affinity: The cores that each worker process may use.
+        niceness: Added to the niceness of each worker process. Above 0 the process gives way to others.
+        preload: Modules that every worker needs. They are imported once, before forking.
+        name: Text before the number in a worker's name.
+        start_timeout: Seconds in which all worker processes together have to start when the pool is opened, and in
+            which each restarted one has to start. None: imports may take any time.
+    """
+
+    backend: Backend = "process"
+    context: StartMethod | None = None
+    threads: int | None = 1
+    affinity: Sequence[Sequence[int]] | None = None
+    niceness: int = 0
+    preload: tuple[str, ...] = ()
+    name: str = "worker"
+    start_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if not is_one_of(self.backend, BACKENDS):
+            names = ", ".join(map(repr, BACKENDS))
+            raise ValueError(
+                f"backend={self.backend!r} is unknown. Choose one of {names}.{hint(self.backend, BACKENDS)}"
+            )
+        if self.context is not None and not is_one_of(self.context, START_METHODS):
+            names = ", ".join(map(repr, START_METHODS))
+            close = hint(self.context, START_METHODS)
+            raise ValueError(f"context={self.context!r} is not a start method. Choose one of {names}.{close}")
+        if self.affinity is not None and not (self.affinity and all(self.affinity)):
+            raise ValueError(
+                f"affinity={self.affinity!r} leaves a worker without a core. Give each at least one, or None."
+            )
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads={self.threads} is not a number of threads. Give at least 1, or None.")
+
+    @property
+    def start_method(self) -> StartMethod:
+        """The start method asked for. The default is the quickest that is safe on this system."""
+        if self.context is not None:
+            return self.context
+        return "forkserver" if sys.platform == "linux" else "spawn"
+
+
+def open_pool(num_workers: int, settings: PoolSettings | None = None) -> WorkerPool:
+    """Start `num_workers` workers. Either all of them run afterwards, or none."""
+    settings = settings or PoolSettings()
+    if settings.backend != "auto":
+        return _open(settings.backend, num_workers, settings)
+    for backend, instead in (("process", "threads"), ("thread", "the caller's own thread")):
+        try:
+            return _open(backend, num_workers, settings)
+        except (WorkerStartError, OSError, RuntimeError, MemoryError) as error:
+            warnings.warn(
+                f"{num_workers} workers of backend {backend!r} could not be started ({error}); their work is done in "
+                f"{instead} instead. Say backend={backend!r} to have this as an error.",
+                RuntimeWarning,
+                stacklevel=user_stacklevel(),
+            )
+    return _open("serial", num_workers, settings)
+
+
+def _open(backend: str, num_workers: int, settings: PoolSettings) -> WorkerPool:
+    from parallel_envs.engine import local, process  # late: both import this module
+
+    if backend == "serial":
+        return local.SerialPool(num_workers)
+    if backend == "thread":
+        return local.ThreadPool(num_workers, settings.name)
+    if not hasattr(os, "pidfd_open"):
+        raise WorkerStartError(
+            "Worker processes need a system that tells when a process ends (Linux 5.3 or later). Use backend='thread'."
+        )
+    return process.ProcessPool(num_workers, settings)
+
+
+def user_stacklevel() -> int:
+    """Return the `stacklevel` with which a warning points at the line of the user that called this package."""
+    package, frame, level = __name__.partition(".")[0], sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    return level

@@ -1,4 +1,4 @@
-"""Workers in processes of their own.
+"""The process backend: each worker is a process of its own.
 
     ring / send                                      pump / wait
         │ bell pipe, one a worker (16 bytes)             ▲ completion pipe, one for all (16 bytes)
@@ -7,9 +7,8 @@
         ▲                             │
         └── channel, one a worker: messages down, payloads up
 
-`pump` waits on the completion pipe, on the sentinel of every process, and on those channels that have promised or
-been promised something, all in one call. So a death is seen at once, whatever is being waited for, and a deadline
-always holds.
+`pump` waits in one call on the completion pipe, on the sentinel of every process, and on the channels that have bytes
+to send or payloads to receive. So a death is seen at once, whatever the caller waits for, and deadlines always hold.
 """
 
 from __future__ import annotations
@@ -19,244 +18,293 @@ import logging
 import os
 import select
 import signal
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from parallel_envs.engine.channel import ChannelClosed
-from parallel_envs.engine.child import STACK_SIGNAL
-from parallel_envs.engine.completions import CompletionReader, Records, undisturbed
-from parallel_envs.engine.descriptors import advice_on_too_many_files
-from parallel_envs.engine.host import METERS
-from parallel_envs.engine.lines import CommonLines, Line, Lines
-from parallel_envs.engine.messages import BELL, COMPLETION, DONE, FAILED, HOST, MESSAGE, Call, Death, Failure, Reply
-from parallel_envs.engine.pickling import dump_request, load_reply
-from parallel_envs.engine.placement import crowded, current_core, far_first
-from parallel_envs.engine.poller import READ, WRITE, readable
-from parallel_envs.engine.pool import Bell, Meters, Ticket, WorkerPool
-from parallel_envs.engine.worker_process import WorkerProcess
+from parallel_envs.engine.channel import READ, WRITE, ChannelClosed, advice_on_too_many_files, readable
+from parallel_envs.engine.child_setup import STACK_SIGNAL, ChildSettings, thread_environment
+from parallel_envs.engine.interrupts import delay_ctrl_c
+from parallel_envs.engine.messages import (
+    BELL,
+    COMPLETION,
+    DONE,
+    FAILED,
+    HOST,
+    MESSAGE,
+    Call,
+    Death,
+    Failure,
+    Reply,
+    dump_request,
+    load_reply,
+)
+from parallel_envs.engine.placement import cores_are_shared, current_core, wake_orders
+from parallel_envs.engine.pool import Bell, Meters, PendingRequest, PoolSettings, WorkerPool
+from parallel_envs.engine.worker import METERS
+from parallel_envs.engine.worker_process import Connection, Connections, WorkerProcess
 from parallel_envs.errors import ParallelEnvsError
 
 _log = logging.getLogger(__name__)
 
-_LONGEST_GLANCING = 0.1  # seconds for which completions alone may be looked at, where nobody has to sleep for them
+_LONGEST_GLANCING = 0.1  # seconds for which only completions are polled, when the caller need not sleep for them
 _NOTICING_SECONDS = 1e-3
+_KILLED_SECONDS = 2.0  # for the supervisor to report the last output of a worker that was killed on purpose
 _MOST_STACK_BYTES = 1 << 18  # a stack is cut after about this size
-_KILLED_SECONDS = 2.0  # for the keeper to tell the last words of a worker that was killed here: they matter little
-_BELLS_AT_ONCE = select.PIPE_BUF // BELL.size  # so many fit into a pipe as a whole, or not at all
-_NOT_NOW = -1  # in the place of a bell's descriptor: writing to it fails, and `_ring_late` sees why
+_MOST_BYTES = COMPLETION.size * 32  # more would cost time: completions that are left over are read next time
+_BELLS_AT_ONCE = select.PIPE_BUF // BELL.size  # a pipe takes so many as a whole, or not at all
+_NOT_NOW = -1  # in the place of a bell's descriptor: a write fails, and `_ring_late` finds the reason
+
+Records = Iterator[tuple[Any, ...]]
+
+
+class CompletionReader:
+    """Reads completions from their pipe without losing any to a Ctrl-C.
+
+    A signal handler of Python may run between any two steps of the interpreter: also right after a read has taken bytes
+    from the pipe, before the pool has recorded them. So the bytes stay in a buffer, and if recording them was cut short
+    all of them are recorded once more. `record` must allow for being given a completion twice.
+    """
+
+    def __init__(self, fd: int, record: Callable[[Records, list[Any], float], None]) -> None:
+        self.fd, self._record = fd, record
+        self._buffer = memoryview(bytearray(_MOST_BYTES))
+        self.cut_short = False
+        """True while the bytes of the last read have yet to be recorded: the pipe does not become readable for them."""
+
+    def take_in(self, finished: list[Any], began: float) -> bool:
+        """Record the completions that have arrived, with `finished` and `began`. Return False if there are none."""
+        try:
+            if self.cut_short:
+                self._record(COMPLETION.iter_unpack(self._buffer), finished, began)
+                self.cut_short = False
+            try:
+                size = os.readv(self.fd, [self._buffer])
+            except BlockingIOError:
+                return False
+            self._record(COMPLETION.iter_unpack(self._buffer[:size]), finished, began)
+        except BaseException:
+            self.cut_short = True
+            raise
+        return True
+
+    def forget(self) -> None:
+        """Drop the bytes that have been read so far: a worker has been replaced."""
+        self._buffer[:] = bytes(_MOST_BYTES)
+        self.cut_short = False
 
 
 class ProcessPool(WorkerPool):
-    """See `WorkerPool`. `start` starts the process of a worker, or raises when so many seconds are over (None: never).
-
-    All of them together are to run within `timeout` seconds.
-    """
+    """Pool of worker processes (see `WorkerPool`)."""
 
     backend = "process"
 
-    def __init__(
-        self,
-        num_workers: int,
-        start: Callable[[int, CommonLines, float | None], WorkerProcess],
-        timeout: float | None = None,
-    ) -> None:
+    def __init__(self, num_workers: int, settings: PoolSettings) -> None:
         self._bells: list[int] = []
         super().__init__(num_workers)
-        self._start_process = start
-        self._handlers: dict[int, Callable[[list[Ticket]], None]] = {}
+        self._settings = settings
+        self._handlers: dict[int, Callable[[list[PendingRequest]], None]] = {}
         self._waited = [0.0] * num_workers
-        self._start_timeout = timeout
-        until = None if timeout is None else time.monotonic() + timeout
-        ends: Lines | None = None
+        until = None if settings.start_timeout is None else time.monotonic() + settings.start_timeout
+        ends: Connections | None = None
         try:
-            with undisturbed(), advice_on_too_many_files():  # a Ctrl-C here would leave the new sockets open
-                self._ends = ends = Lines(num_workers)
-            self._lines = ends.lines
-            self._completions = CompletionReader(ends.common.completion_read, self._note)
+            with delay_ctrl_c(), advice_on_too_many_files():  # a Ctrl-C here would leave the new pipes open
+                self._ends = ends = Connections(num_workers)
+            self._connections = ends.workers
+            self._completions = CompletionReader(ends.completion_read, self._record)
             self._counts = ends.block.array("f8", (num_workers, METERS))
             self._poller = ends.poller
             self._poller.watch(self._completions.fd, READ)
             for worker in self.all_workers:
                 remaining = None if until is None else max(until - time.monotonic(), 0.0)
-                with undisturbed():  # a worker that nobody knows of yet would be left over
-                    ends.lines.append(self._new_line(worker, remaining))
-            # Made after the keeper, which the first worker has started: at interpreter exit the later ones run first.
+                with delay_ctrl_c():  # a Ctrl-C here would leave a worker that `stop` does not know
+                    ends.workers.append(self._start_worker(worker, remaining))
+            # Made after the supervisor, which the first worker has started: at interpreter exit later ones run first.
             self._finalizer = weakref.finalize(self, _stop, ends, weakref.ref(self))
         except BaseException:
             self.closed = True
             if ends is not None:
                 ends.stop(2.0)
             raise
-        self._bells = [line.process.bell for line in self._lines]
-        self._places: dict[int, tuple[int, ...]] = {}
-        self._orders: dict[int, tuple[int, ...]] = {}
+        self._bells = [connection.process.bell for connection in self._connections]
+        self._cores: dict[int, tuple[int, ...]] = {}
+        self._wake_orders: dict[int, tuple[int, ...]] = {}
         self._awake_seconds: dict[int, float] = {}
         self._yields = False
-        self._pumping: int | None = None
-        """The thread that waits for answers just now."""
-        self._asking_thread: int | None = None
-        """The thread that is in the midst of a message."""
+        self._pumping_thread: int | None = None
+        """The thread that waits for answers now."""
+        self._sending_thread: int | None = None
+        """The thread that is in the middle of sending a request."""
         self._restarting_thread: int | None = None
         """The thread that is replacing a worker."""
         self._slept_at = 0.0
         self._pump_timeout: float | None = None
-        """How long the one who waits for answers just now can wait."""
+        """Timeout of the `pump` that runs now."""
 
-    def _new_line(self, worker: int, timeout: float | None) -> Line:
+    def _start_worker(self, worker: int, timeout: float | None) -> Connection:
+        """Start a worker process, watch it, and give it its meters."""
+        settings, affinity = self._settings, self._settings.affinity
+        try:
+            cwd = os.getcwd()
+        except FileNotFoundError:  # the folder has been removed
+            cwd = None
+        child = ChildSettings(
+            index=worker,
+            name=f"{settings.name} {worker}",
+            threads=settings.threads,
+            affinity=tuple(affinity[worker % len(affinity)]) if affinity is not None else None,
+            niceness=settings.niceness,
+            environ={**os.environ, **thread_environment(settings.threads)},
+            path=tuple(sys.path),
+            argv=tuple(sys.argv),
+            cwd=cwd,
+            preload=("parallel_envs.engine.worker", *settings.preload),
+        )
         with advice_on_too_many_files():
-            line = Line(self._start_process(worker, self._ends.common, timeout))
-        _log.info("%s started: pid %d, %s.", line.process.settings.name, line.process.pid, line.process.method)
-        self._watch(line.process.sentinel, READ, lambda finished: self._bury(worker, finished, self._pump_timeout))
-        self._handlers[line.process.channel.fileno()] = lambda finished: self._exchange(worker, finished)
-        with contextlib.suppress(ChannelClosed, OSError):  # should it have ended already, its sentinel tells
-            line.outbox.put(*dump_request(Call(HOST, "meter", (self._ends.block, worker * METERS))))
-            os.write(line.process.bell, BELL.pack(MESSAGE, 0, 0))  # number 0: nobody waits for the reply
-        return line
+            pipes = self._ends.completion_write, self._ends.stacks_write
+            connection = Connection(WorkerProcess(child, settings.start_method, *pipes, timeout))
+        process = connection.process
+        _log.info("%s started: pid %d, %s.", child.name, process.pid, process.method)
+        self._watch(process.sentinel, READ, lambda finished: self._record_death(worker, finished, self._pump_timeout))
+        self._handlers[process.channel.fileno()] = lambda finished: self._exchange(worker, finished)
+        with contextlib.suppress(OSError):  # if the worker has ended already, its sentinel shows it
+            connection.outbox.put(*dump_request(Call(HOST, "meter", (self._ends.block, worker * METERS))))
+            os.write(process.bell, BELL.pack(MESSAGE, 0, 0))  # number 0: the reply is dropped
+        return connection
 
-    # ---- asking ---------------------------------------------------------------------------------------------------
+    # ---- requests ---------------------------------------------------------------------------------------------------
 
-    def ring(self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None) -> Ticket:
-        if self._pumping is not None or self._asking_thread is not None:
-            self._check_not_amid()
+    def ring(
+        self, key: int, argument: int = 0, workers: Sequence[int] | None = None, label: Any = None
+    ) -> PendingRequest:
+        if self._pumping_thread is not None or self._sending_thread is not None:
+            self._refuse_reentry()
         asked = workers
         if asked is None:
-            asked = self._orders.get(current_core(), self.all_workers) if self._orders else self.all_workers
-        ticket = self._open_ticket(asked, label)
+            asked = self._wake_orders.get(current_core(), self.all_workers) if self._wake_orders else self.all_workers
+        request = self._open_request(asked, label)
         self._count(workers)
-        bell = BELL.pack(key, argument, ticket.number)
+        bell = BELL.pack(key, argument, request.number)
         bells, write = self._bells, os.write
         for worker in asked:
             try:
                 write(bells[worker], bell)
             except OSError:
-                with self._asking():
-                    self._ring_late(worker, bell, ticket)
-        return ticket
+                with self._sending():
+                    self._ring_late(worker, bell, request)
+        return request
 
-    def ring_each(self, key: int, bells: Sequence[Bell]) -> list[Ticket]:
-        self._check_not_amid()
-        tickets, by_worker = list[Ticket](), dict[int, list[tuple[bytes, Ticket]]]()
+    def ring_each(self, key: int, bells: Sequence[Bell]) -> list[PendingRequest]:
+        self._refuse_reentry()
+        requests = list[PendingRequest]()
+        by_worker = dict[int, list[tuple[bytes, PendingRequest]]]()
         for worker, argument, label in bells:
-            ticket = self._open_ticket((worker,), label)
+            request = self._open_request((worker,), label)
             self._asked[worker] += 1
-            tickets.append(ticket)
-            by_worker.setdefault(worker, []).append((BELL.pack(key, argument, ticket.number), ticket))
-        for worker in self._orders.get(current_core(), by_worker) if self._orders else by_worker:
+            requests.append(request)
+            by_worker.setdefault(worker, []).append((BELL.pack(key, argument, request.number), request))
+        for worker in self._wake_orders.get(current_core(), by_worker) if self._wake_orders else by_worker:
             own = by_worker.get(worker, ())
             for first in range(0, len(own), _BELLS_AT_ONCE):
-                self._ring_together(worker, own[first : first + _BELLS_AT_ONCE])
-        return tickets
+                together = own[first : first + _BELLS_AT_ONCE]
+                try:
+                    os.write(self._bells[worker], b"".join([bell for bell, _ in together]))
+                except OSError:
+                    with self._sending():
+                        for bell, request in together:
+                            self._ring_late(worker, bell, request)
+        return requests
 
-    def _ring_together(self, worker: int, bells: Sequence[tuple[bytes, Ticket]]) -> None:
-        try:
-            os.write(self._bells[worker], b"".join([bell for bell, _ in bells]))
-        except OSError:
-            with self._asking():
-                for bell, ticket in bells:
-                    self._ring_late(worker, bell, ticket)
-
-    def send(self, calls: Mapping[int, Call], label: Any = None) -> Ticket:
-        self._check_not_amid()
+    def send(self, calls: Mapping[int, Call], label: Any = None) -> PendingRequest:
+        self._refuse_reentry()
         pickled: dict[int, tuple[bytes, list[int]]] = {}
         for call in calls.values():
             if id(call) not in pickled:
                 pickled[id(call)] = dump_request(call)
-        ticket = self._open_ticket(calls, label)
+        request = self._open_request(calls, label)
         self._count(tuple(calls))
-        bell = BELL.pack(MESSAGE, 0, ticket.number)
+        bell = BELL.pack(MESSAGE, 0, request.number)
         for worker, call in calls.items():
-            with self._asking():
-                self._send_one(worker, *pickled[id(call)], bell, ticket)
-        return ticket
+            with self._sending():
+                connection, (data, fds) = self._connections[worker], pickled[id(call)]
+                if connection.death is not None:
+                    self._reply_dead(request, worker)
+                    continue
+                connection.num_bytes += len(data)
+                with contextlib.suppress(ChannelClosed):  # the worker is ending; its sentinel shows it
+                    connection.outbox.put(data, fds)
+                    self._watch_channel(connection)
+                try:
+                    os.write(self._bells[worker], bell)
+                except OSError:
+                    self._ring_late(worker, bell, request)
+        return request
 
     @contextlib.contextmanager
-    def _asking(self) -> Iterator[None]:
-        """Within this a worker is asked. A Ctrl-C waits: half a message would spoil all that follow it."""
+    def _sending(self) -> Iterator[None]:
+        """Context in which a request is sent. A Ctrl-C waits: half a message would spoil all messages after it."""
         try:
-            with undisturbed():
-                self._asking_thread = threading.get_ident()
+            with delay_ctrl_c():
+                self._sending_thread = threading.get_ident()
                 self.check_open("A request was half made")  # after the line above, which `close` waits for
                 yield
-        except (OSError, ValueError):  # closed by a signal handler in the midst of it: the descriptors are gone
+        except (OSError, ValueError):  # a signal handler has closed the pool meanwhile: the descriptors are closed
             self.check_open("A request was half made")
             raise
         finally:
-            self._asking_thread = None
+            self._sending_thread = None
 
-    def _check_not_amid(self) -> None:
-        """Raise if this thread is in the midst of asking or waiting, and something else runs on top of that."""
-        if threading.get_ident() in (self._pumping, self._asking_thread):
+    def _refuse_reentry(self) -> None:
+        """Raise if this thread is in the middle of sending or waiting, and other code runs on top of that."""
+        if threading.get_ident() in (self._pumping_thread, self._sending_thread):
             raise ParallelEnvsError(
-                "Workers were asked for something by a signal handler (or something else that runs at any moment) "
-                "while its thread was in the midst of asking them, or of waiting for their answers. Let the handler "
-                "take a note, and ask when what it has interrupted is over."
+                "A signal handler (or other code that runs at any moment) used the workers while its thread was in "
+                "the middle of sending them a request, or of waiting for their answers. Let the handler take a note, "
+                "and use the workers when the interrupted call is over."
             )
 
-    def _send_one(self, worker: int, data: bytes, fds: list[int], bell: bytes, ticket: Ticket) -> None:
-        if not self._put(worker, data, fds):
-            self._reply_dead(ticket, worker)
-            return
-        try:
-            os.write(self._bells[worker], bell)
-        except OSError:
-            self._ring_late(worker, bell, ticket)
+    def _ring_late(self, worker: int, bell: bytes, request: PendingRequest) -> None:
+        """Handle a bell that could not be written: the pipe is full, earlier bells wait, or the worker has ended.
 
-    def _ring_late(self, worker: int, bell: bytes, ticket: Ticket) -> None:
-        """A bell that could not be rung at once: the pipe is full, or earlier bells wait, or the worker has ended.
-
-        If nobody has noticed its end yet, the ticket stays open: who waits for it sees the end, and has a deadline for
-        the keeper to tell how it came.
+        If the worker's end has not been recorded yet, the request stays open: a wait for it records the end, and has a
+        deadline for the exit report.
         """
-        line = self._lines[worker]
-        if line.death is not None:
-            self._reply_dead(ticket, worker)
-            return
-        if not line.process.is_alive():
-            return
-        line.bells.append(bell)
-        self._bells[worker] = _NOT_NOW
-        self._watch(line.process.bell, WRITE, lambda finished: self._ring_rest(worker))
+        connection = self._connections[worker]
+        if connection.death is not None:
+            self._reply_dead(request, worker)
+        elif connection.process.is_alive():
+            connection.bells.append(bell)
+            self._bells[worker] = _NOT_NOW
+            self._watch(connection.process.bell, WRITE, lambda finished: self._ring_rest(worker))
 
     def _ring_rest(self, worker: int) -> None:
-        """Room has come in a bell pipe that was full."""
-        line = self._lines[worker]
+        """Write waiting bells: a bell pipe that was full has room again."""
+        connection = self._connections[worker]
         try:
-            while line.bells:
-                os.write(line.process.bell, line.bells[0])
-                line.bells.popleft()
+            while connection.bells:
+                os.write(connection.process.bell, connection.bells[0])
+                connection.bells.popleft()
         except BlockingIOError:
             return
         except OSError:
-            line.bells.clear()  # it has ended: its sentinel tells the rest
-        self._unwatch(line.process.bell)
-        self._bells[worker] = line.process.bell
+            connection.bells.clear()  # the worker has ended: its sentinel shows it
+        self._unwatch(connection.process.bell)
+        self._bells[worker] = connection.process.bell
 
-    def _put(self, worker: int, data: bytes, fds: list[int]) -> bool:
-        line = self._lines[worker]
-        if line.death is not None:
-            return False
-        line.num_bytes += len(data)
-        try:
-            line.outbox.put(data, fds)
-        except ChannelClosed:
-            return True  # it is ending; its sentinel tells the rest
-        self._watch_channel(line)
-        return True
+    def _reply_dead(self, request: PendingRequest, worker: int) -> None:
+        """Answer a request to a worker that has ended by the worker's death."""
+        self._record_reply(request.number, worker, Reply(worker, death=self._connections[worker].death), [])
 
-    def _reply_dead(self, ticket: Ticket, worker: int) -> None:
-        """A request to a worker that has ended is answered by its death."""
-        self._settle(ticket.number, worker, Reply(worker, death=self._lines[worker].death), [])
+    # ---- waiting ----------------------------------------------------------------------------------------------------
 
-    # ---- waiting --------------------------------------------------------------------------------------------------
-
-    def pump(self, timeout: float | None) -> list[Ticket]:
-        finished: list[Ticket] = []
-        if self._pumping is not None or self._asking_thread is not None:
-            self._check_not_amid()
-        self._pumping = threading.get_ident()
+    def pump(self, timeout: float | None) -> list[PendingRequest]:
+        finished: list[PendingRequest] = []
+        if self._pumping_thread is not None or self._sending_thread is not None:
+            self._refuse_reentry()
+        self._pumping_thread = threading.get_ident()
         try:
             if self.closed:
                 self.check_open("Answers were waited for")
@@ -267,207 +315,212 @@ class ProcessPool(WorkerPool):
             if (self._yields or timeout == 0.0) and began - self._slept_at < _LONGEST_GLANCING:
                 if timeout != 0.0:
                     os.sched_yield()  # `placement` says why
-                if self._completions.take_in(finished, began) and timeout != 0.0:  # who looks but once is told of all
+                if self._completions.take_in(finished, began) and timeout != 0.0:  # a caller that polls gets all events
                     return finished  # one system call in the place of two
             self._slept_at = began
             self._pump_timeout = timeout
             for fd, _ in self._poller.wait(timeout):
                 if self.closed:
-                    break  # whatever has happened is the affair of whoever ends the workers
+                    break  # the thread that closes the pool handles the other events
                 if fd == self._completions.fd:
                     self._completions.take_in(finished, began)
                 elif fd in self._handlers:  # not if an earlier one of these events has ended its worker
-                    with undisturbed():
+                    with delay_ctrl_c():
                         self._handlers[fd](finished)
-        except (OSError, ValueError):  # closed by a signal handler in the midst of it: the descriptors are gone
+        except (OSError, ValueError):  # a signal handler has closed the pool meanwhile: the descriptors are closed
             self.check_open("Answers were waited for")
             raise
         finally:
-            self._pumping = None
+            self._pumping_thread = None
         return finished
 
-    def _note(self, completions: Records, finished: list[Ticket], began: float) -> None:
-        """Workers have answered. What is told twice changes nothing the second time (see `completions`)."""
+    def _record(self, completions: Records, finished: list[PendingRequest], began: float) -> None:
+        """Record completions. Recording one twice changes nothing the second time (see `CompletionReader`)."""
         blocked = time.perf_counter() - began
-        waited, tickets = self._waited, self._tickets
-        speaking = []
+        waited, pending = self._waited, self._pending
+        with_payload = []
         for worker, status, number in completions:
             waited[worker] += blocked
-            if status:
-                self._expect(worker, status, number)
-                speaking.append(worker)
+            if status:  # a payload follows on the worker's channel
+                connection = self._connections[worker]
+                newest = connection.promised[-1][1] if connection.promised else connection.last_received
+                if number > newest or not number:  # numbers only grow: any other has been recorded before
+                    connection.promised.append((status, number))  # one step: a Ctrl-C comes before it or after it
+                with_payload.append(worker)
                 continue
-            ticket = tickets.get(number)  # as `_settle`, without the call: this is where most replies end
-            if ticket is not None:
-                ticket.waiting.discard(worker)
-                if not ticket.waiting:
-                    ticket.done_at = next(self._endings)
-                    del tickets[number]
-                    finished.append(ticket)
-        if speaking:
-            with undisturbed():
-                for worker in speaking:
+            request = pending.get(number)  # like `_record_reply`, without the call: most replies end here
+            if request is not None:
+                request.waiting.discard(worker)
+                if not request.waiting:
+                    request.done_at = next(self._endings)
+                    del pending[number]
+                    finished.append(request)
+        if with_payload:
+            with delay_ctrl_c():
+                for worker in with_payload:
                     self._exchange(worker, finished)
 
-    def _expect(self, worker: int, status: int, number: int) -> None:
-        """A payload follows on the worker's channel. Numbers only grow: one that is not new has been noted before."""
-        line = self._lines[worker]
-        newest = line.promised[-1][1] if line.promised else line.last_kept
-        if number > newest or not number:
-            line.promised.append((status, number))  # the only change: an interrupt comes before it or after it
-
-    def _exchange(self, worker: int, finished: list[Ticket]) -> None:
-        """Send and receive on a worker's channel what can be sent and received now."""
-        line = self._lines[worker]
+    def _exchange(self, worker: int, finished: list[PendingRequest]) -> None:
+        """Send and receive on a worker's channel the bytes that can be sent and received now."""
+        connection = self._connections[worker]
         try:
-            line.outbox.flush()
-            while line.promised and (data := line.inbox.receive()) is not None:
-                line.num_bytes += len(data)
-                status, number = line.promised.popleft()
-                line.last_kept = number or line.last_kept
-                self._settle(number, worker, _reply(worker, status, data), finished)
+            connection.outbox.flush()
+            while connection.promised and (data := connection.inbox.receive()) is not None:
+                connection.num_bytes += len(data)
+                status, number = connection.promised.popleft()
+                connection.last_received = number or connection.last_received
+                try:
+                    value = load_reply(data)
+                except Exception as error:  # a class that exists only in the worker, for example
+                    status, value = FAILED, Failure.of(error)
+                reply = Reply(worker, failure=value) if status == FAILED else Reply(worker, value)
+                self._record_reply(number, worker, reply, finished)
         except ChannelClosed:
-            line.promised.clear()  # its sentinel tells the rest
-            line.outbox.close()
-        self._watch_channel(line)
+            connection.promised.clear()  # the sentinel shows the worker's end
+            connection.outbox.close()
+        self._watch_channel(connection)
 
-    def _watch_channel(self, line: Line) -> None:
-        mask = (WRITE if line.outbox else 0) | (READ if line.promised else 0)
-        self._poller.watch(line.process.channel.fileno(), mask)
+    def _watch_channel(self, connection: Connection) -> None:
+        mask = (WRITE if connection.outbox else 0) | (READ if connection.promised else 0)
+        self._poller.watch(connection.process.channel.fileno(), mask)
 
-    # ---- faults ---------------------------------------------------------------------------------------------------
+    # ---- deaths -----------------------------------------------------------------------------------------------------
 
-    def _bury(self, worker: int, finished: list[Ticket], timeout: float | None = None) -> None:
-        """A process has ended. What it had said before counts; what it still owes is answered by its death.
+    def _record_death(self, worker: int, finished: list[PendingRequest], timeout: float | None = None) -> None:
+        """Record the end of a process. Its last answers count; its other pending requests resolve as its death.
 
-        The keeper has `timeout` seconds to tell how it ended (see `keeper_client.autopsy`).
+        The supervisor has `timeout` seconds to report how the process ended.
         """
-        line = self._lines[worker]
-        if line.death is not None:
+        connection = self._connections[worker]
+        if connection.death is not None:
             return
-        readable(line.process.sentinel, 1.0)
+        process = connection.process
+        readable(process.sentinel, 1.0)
         while self._completions.take_in(finished, time.perf_counter()):
-            pass  # all that it has said, so that none of it is taken for the words of the one in its place
+            pass  # all its completions, so that none is taken for one of the worker in its place
         self._exchange(worker, finished)
-        for fd in (line.process.sentinel, line.process.channel.fileno(), line.process.bell):
+        for fd in (process.sentinel, process.channel.fileno(), process.bell):
             self._unwatch(fd)
-        line.promised.clear()
-        line.outbox.close()
-        line.bells.clear()
+        connection.promised.clear()
+        connection.outbox.close()
+        connection.bells.clear()
         self._bells[worker] = _NOT_NOW
-        obituary = line.process.obituary(timeout)
-        line.death = Death(worker, line.process.pid, obituary.exitcode, obituary.last_output, line.killed)
-        _log.info("%s ended: pid %d, exit code %s.", line.process.settings.name, line.process.pid, obituary.exitcode)
-        for ticket in [ticket for ticket in self._tickets.values() if worker in ticket.waiting]:
-            self._settle(ticket.number, worker, Reply(worker, death=line.death), finished)
+        report = process.exit_report(timeout)
+        connection.death = Death(worker, process.pid, report.exitcode, report.last_output, connection.killed)
+        _log.info("%s ended: pid %d, exit code %s.", process.settings.name, process.pid, report.exitcode)
+        for request in [request for request in self._pending.values() if worker in request.waiting]:
+            self._record_reply(request.number, worker, Reply(worker, death=connection.death), finished)
 
     def kill(self, worker: int) -> None:
         if self.closed:
             self.check_owner()
             return
-        line = self._lines[worker]
-        if line.death is None:
-            with undisturbed():
-                line.killed = line.process.is_alive()
-                line.process.signal(signal.SIGKILL)
-                self._bury(worker, [], _KILLED_SECONDS)
+        connection = self._connections[worker]
+        if connection.death is None:
+            with delay_ctrl_c():
+                connection.killed = connection.process.is_alive()
+                connection.process.signal(signal.SIGKILL)
+                self._record_death(worker, [], _KILLED_SECONDS)
 
     def restart(self, worker: int, timeout: float | None = None) -> None:
         self.check_open("A worker was to be restarted")
-        with undisturbed():  # it is short beside what follows: the making of what the worker is to host
+        with delay_ctrl_c():  # short, compared with the construction of the objects that the worker will host
             self._restarting_thread = threading.get_ident()
             try:
                 self.check_open("A worker was to be restarted")  # after the line above, which `close` waits for
                 self.kill(worker)
-                if self._completions.cut_short:  # others may have answered too
+                if self._completions.cut_short:  # other workers may have answered too
                     self._completions.take_in([], time.perf_counter())
                 self._completions.forget()
-                self._lines[worker] = line = self._new_line(worker, self._start_timeout if timeout is None else timeout)
-                self._bells[worker] = line.process.bell
-                self._place(worker)
+                patience = self._settings.start_timeout if timeout is None else timeout
+                self._connections[worker] = connection = self._start_worker(worker, patience)
+                self._bells[worker] = connection.process.bell
+                self._set_cores(worker)
             finally:
                 self._restarting_thread = None
             if worker in self._awake_seconds:
                 self.keep_awake(worker, self._awake_seconds[worker])
 
+    # ---- one worker -------------------------------------------------------------------------------------------------
+
+    def pid(self, worker: int) -> int:
+        return self._connections[worker].process.pid
+
+    def death(self, worker: int) -> Death | None:
+        return self._connections[worker].death
+
     def stack(self, worker: int, timeout: float = 0.5) -> str:
         self.check_open("A stack was asked for")
-        process, pipe = self._lines[worker].process, self._ends.common.stacks_read
-        with contextlib.suppress(BlockingIOError):  # an earlier answer that came too late
+        process, pipe = self._connections[worker].process, self._ends.stacks_read
+        with contextlib.suppress(BlockingIOError):  # drop an earlier answer that came too late
             while os.read(pipe, _MOST_STACK_BYTES):
                 pass
-        state = process.state()
-        if state.startswith(("T", "t")):
-            timeout = 0.0  # stopped: it answers when it goes on
-        elif not process.is_pending(STACK_SIGNAL):  # real-time signals queue: one at a time is asked for
+        status = process.status()
+        if status.get("State", "ended").startswith(("T", "t")):
+            timeout = 0.0  # stopped: it answers when it is continued
+        elif (
+            not int(status.get("ShdPnd") or "0", 16) >> (STACK_SIGNAL - 1) & 1
+        ):  # real-time signals queue: one may wait
             process.signal(STACK_SIGNAL)
         text = b""
         while len(text) < _MOST_STACK_BYTES and readable(pipe, timeout if not text else 0.02):
             text += os.read(pipe, _MOST_STACK_BYTES)
-        return text.decode(errors="replace") or f"no stack: process {process.pid} does not respond ({process.state()})"
+        state = process.status().get("State", "ended")
+        return text.decode(errors="replace") or f"no stack: process {process.pid} does not respond ({state})"
 
-    def pid(self, worker: int) -> int:
-        return self._lines[worker].process.pid
-
-    def death(self, worker: int) -> Death | None:
-        return self._lines[worker].death
+    def meters(self, worker: int) -> Meters:
+        self.check_owner()
+        requests = self._num_asked(worker)
+        num_bytes = self._connections[worker].num_bytes + requests * (BELL.size + COMPLETION.size)
+        return Meters.of(self._counts[worker], self._waited[worker], requests, num_bytes)
 
     def keep_on(self, worker: int, cores: Sequence[int]) -> None:
         self.check_open("A worker was to be kept on a core")
-        self._places[worker] = tuple(cores)
-        self._orders, self._yields = far_first(self._places, self.num_workers), crowded(self._places)
-        self._place(worker)
+        self._cores[worker] = tuple(cores)
+        self._wake_orders = wake_orders(self._cores, self.num_workers)
+        self._yields = cores_are_shared(self._cores)
+        self._set_cores(worker)
 
-    def _place(self, worker: int) -> None:
-        if worker in self._places:
-            with contextlib.suppress(OSError):  # a wish, not a need
-                os.sched_setaffinity(self.pid(worker), self._places[worker])
+    def _set_cores(self, worker: int) -> None:
+        if worker in self._cores:
+            with contextlib.suppress(OSError):  # an optimization, which may fail
+                os.sched_setaffinity(self.pid(worker), self._cores[worker])
 
     def keep_awake(self, worker: int, seconds: float) -> None:
         self._awake_seconds[worker] = seconds
         self.forget(self.call(worker, HOST, "stay_awake", seconds))
 
-    def meters(self, worker: int) -> Meters:
-        self.check_owner()
-        counts, line = self._counts[worker], self._lines[worker]
-        requests = self._num_asked(worker)
-        num_bytes = line.num_bytes + requests * (BELL.size + COMPLETION.size)
-        return Meters.of(counts, self._waited[worker], requests, num_bytes)
+    # ---- closing ----------------------------------------------------------------------------------------------------
 
     def close(self, timeout: float = 5.0) -> None:
         if self.closed:
             return
         try:
             self.closed = True
-            self._have_others_left(timeout)
+            # Wait until no other thread sends, pumps or restarts. None of these lasts long in a pool that is closed,
+            # once a thread that waits for answers is woken.
+            deadline, me = time.monotonic() + timeout, threading.get_ident()
+            while time.monotonic() < deadline:
+                others = self._pumping_thread, self._sending_thread, self._restarting_thread
+                if all(thread in (None, me) for thread in others):
+                    break
+                if not readable(self._completions.fd):  # otherwise it is awake
+                    os.write(self._ends.completion_write, COMPLETION.pack(0, DONE, 0))  # number 0: no request
+                time.sleep(_NOTICING_SECONDS)
             self._shut()
-        finally:  # a Ctrl-C may cut all of this short, but for the workers' end
+        finally:  # a Ctrl-C may cut the above short; the workers are ended in any case
             self._ends.stop(timeout)
         self._finalizer.detach()
         _log.info("%d workers stopped.", self.num_workers)
 
     def _shut(self) -> None:
         super()._shut()
-        self._bells[:] = [_NOT_NOW] * self.num_workers  # the descriptors are not this pool's, or soon somebody else's
-        self._tickets.clear()
+        self._bells[:] = [_NOT_NOW] * self.num_workers  # the descriptors belong to another process, or will be closed
+        self._pending.clear()
 
-    def _have_others_left(self, timeout: float) -> None:
-        """Wait until no other thread asks workers, waits for their answers or replaces one.
+    # ---- the poller -------------------------------------------------------------------------------------------------
 
-        The pool is marked as closed already, so none of these lasts long: a thread that waits for answers is woken.
-        """
-        deadline, me = time.monotonic() + timeout, threading.get_ident()
-        while time.monotonic() < deadline:
-            others = self._pumping, self._asking_thread, self._restarting_thread
-            if all(thread in (None, me) for thread in others):
-                return
-            if not readable(self._completions.fd):  # else it is awake
-                os.write(self._ends.common.completion_write, COMPLETION.pack(0, DONE, 0))  # number 0: nobody's
-            time.sleep(_NOTICING_SECONDS)
-
-    # ---- the poller -----------------------------------------------------------------------------------------------
-
-    def _watch(self, fd: int, mask: int, handler: Callable[[list[Ticket]], None]) -> None:
+    def _watch(self, fd: int, mask: int, handler: Callable[[list[PendingRequest]], None]) -> None:
         self._handlers[fd] = handler
         self._poller.watch(fd, mask)
 
@@ -476,19 +529,11 @@ class ProcessPool(WorkerPool):
         self._handlers.pop(fd, None)
 
 
-def _stop(ends: Lines, reference: weakref.ref[ProcessPool]) -> None:
-    """End the workers of a pool that nobody uses any more, or of one that is still in use when the interpreter exits.
+def _stop(ends: Connections, reference: weakref.ref[ProcessPool]) -> None:
+    """End the workers of a pool that was garbage-collected, or that is still open when the interpreter exits.
 
-    Exit handlers that run later may use the latter: it is closed by then, and writes to no descriptor.
+    Exit handlers that run later may use an open pool: it is closed by then, and writes to no descriptor.
     """
     if (pool := reference()) is not None:
         pool._shut()
     ends.stop(2.0)
-
-
-def _reply(worker: int, status: int, data: bytearray) -> Reply:
-    try:
-        value = load_reply(data)
-    except Exception as error:  # a class that exists in the worker only, for example
-        return Reply(worker, failure=Failure.of(error))
-    return Reply(worker, failure=value) if status == FAILED else Reply(worker, value)

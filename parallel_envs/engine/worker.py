@@ -1,74 +1,192 @@
-"""The loop of a worker process.
+"""A worker: a host of named objects, and the loop of a worker process.
 
-A worker blocks on its bell pipe. A bell is answered by one completion on the pipe that all workers share; where the
-answer does not fit there, the completion goes first and the payload follows on the channel, so that the parent knows
-whom to listen to and neither side ever waits for the other to read.
+`Host` is the same on every backend; only the way in which requests reach the host differs. Hosted objects are ordinary
+objects. An object that answers bells has `ring(argument) -> payload or None` as well.
+
+A worker process (`serve`) blocks on its bell pipe. It answers a bell by one completion on the pipe that all workers
+share. If the answer does not fit there, the completion goes first and the payload follows on the channel. So the parent
+knows which worker to listen to, and neither side ever waits for the other to read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import mmap
 import os
 import select
 import socket
+import struct
 import time
 import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from parallel_envs.engine.channel import ChannelClosed, receive_frame, send_frame
-from parallel_envs.engine.forks import begin_to_serve, forked, leave_if_forked
-from parallel_envs.engine.host import BELL_SECONDS, MESSAGE_SECONDS, Host, Outcome
-from parallel_envs.engine.messages import BELL, COMPLETION, DONE, FAILED, MESSAGE, PAYLOAD, Failure
-from parallel_envs.engine.pickling import dump_reply, load_request
+from parallel_envs.engine.interrupts import forked, leave_if_forked, mark_as_worker, reraise_ctrl_c
+from parallel_envs.engine.messages import (
+    BELL,
+    COMPLETION,
+    DONE,
+    FAILED,
+    HOST,
+    MESSAGE,
+    PAYLOAD,
+    Call,
+    Failure,
+    dump_reply,
+    load_request,
+)
+from parallel_envs.engine.shared_memory import SharedBlock
 
-_MOST_BYTES = BELL.size * 16  # more would only cost: what is left over is read next time
+# ---- the host -------------------------------------------------------------------------------------------------------
+
+BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE, METERS = 0, 1, 2, 8
+"""Columns of a worker's meters, all doubles: seconds spent on bells, seconds spent on messages, start of the count by
+the clock that all processes share; and the number of columns. 8 columns fill a cache line, so that no two workers write
+to the same one."""
+
+_METERS = struct.Struct("=3d")
+
+
+class Ringable(Protocol):
+    """An object that answers bells."""
+
+    def ring(self, argument: int) -> Any:
+        """Answer a bell. Return None if shared memory holds the whole answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
-    """A worker's ends: bells come in, completions go out, the channel carries messages and payloads."""
+class Outcome:
+    """Result of a request: a value or a failure."""
 
-    bell: int
-    completion: int
-    channel: int
-
-    @property
-    def fds(self) -> tuple[int, int, int]:
-        return self.bell, self.completion, self.channel
+    value: Any = None
+    failure: Failure | None = None
 
 
-def serve(index: int, lines: Lines) -> None:
-    """Answer requests until the bell pipe ends or the host has been asked to stop.
+class Host:
+    """The hosted objects of one worker, and the count of the seconds that the worker has worked."""
 
-    Nobody waits for what is raised at the end: it goes to stderr, as short as it can be, and the exit status is 1.
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.objects: dict[int, Any] = {HOST: self}
+        self.seconds = [0.0, 0.0, time.perf_counter()]
+        """The columns of the meters."""
+        self.awake_seconds = 0.0
+        """Seconds for which the worker polls for the next bell before it sleeps (see `WorkerPool.keep_awake`)."""
+        self._meters: mmap.mmap | bytearray = bytearray(METERS * 8)
+        self._offset = 0
+
+    def build(self, key: int, factory: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Host `factory(*args, **kwargs)` under `key`. The object that was there before is dropped first."""
+        self.objects.pop(key, None)
+        self.objects[key] = factory(*args, **kwargs)
+
+    def load(self, modules: Iterable[str]) -> tuple[str, Failure] | None:
+        """Import modules (see `load_modules`)."""
+        return load_modules(modules)
+
+    def drop(self, key: int) -> None:
+        """Stop hosting an object. Call its `close()` if it has one."""
+        close = getattr(self.objects.pop(key, None), "close", None)
+        if callable(close):
+            close()
+
+    def close(self) -> None:
+        """Drop every object. The first error is raised after all objects have been dropped."""
+        errors: list[BaseException] = []
+        for key in [key for key in self.objects if key != HOST]:
+            try:
+                self.drop(key)
+            except BaseException as error:  # SystemExit too: the other objects are to be closed as well
+                reraise_ctrl_c(error)
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def meter(self, block: SharedBlock, offset: int) -> None:
+        """Write the meters to `block` from now on, `offset` doubles from its start. Count on from the values there."""
+        self._meters, self._offset = block.buffer, offset * 8
+        bells, messages, since = _METERS.unpack_from(block.buffer, offset * 8)
+        self.seconds = [bells, messages, since or self.seconds[METERED_SINCE]]
+
+    def stay_awake(self, seconds: float) -> None:
+        """Poll for the next bell for `seconds` before sleeping, from now on."""
+        self.awake_seconds = seconds
+
+    def count(self, column: int, began: float) -> None:
+        """Add the seconds since `began` to a column of the meters."""
+        seconds = self.seconds
+        seconds[column] += time.perf_counter() - began
+        _METERS.pack_into(self._meters, self._offset, *seconds)
+
+    def execute(self, call: Call) -> Outcome:
+        """Answer a message. Every exception becomes an outcome, so that the worker goes on."""
+        try:
+            target = self.objects[call.key]
+            return Outcome(getattr(target, call.method)(*call.args, **call.kwargs))
+        except BaseException as error:  # SystemExit too: an object may not end its worker by raising
+            leave_if_forked(error)
+            return Outcome(failure=Failure.of(error))
+
+    def ring(self, key: int, argument: int) -> Outcome | None:
+        """Answer a bell. Return None if the object returned None."""
+        try:
+            value = self.objects[key].ring(argument)
+        except BaseException as error:
+            return Outcome(failure=Failure.of(error))
+        return None if value is None else Outcome(value)
+
+
+def load_modules(modules: Iterable[str]) -> tuple[str, Failure] | None:
+    """Import modules. Return the first module that cannot be imported, with the failure, or None."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except BaseException as error:  # SystemExit too: some modules end the program that imports them
+            reraise_ctrl_c(error)
+            return module, Failure.of(error)
+    return None
+
+
+# ---- the worker process ---------------------------------------------------------------------------------------------
+
+_MOST_BYTES = BELL.size * 16  # more would cost time: bells that are left over are read next time
+
+
+def serve(index: int, bell: int, completion: int, channel: int) -> None:
+    """Answer requests until the bell pipe ends or a stop request arrives. Then close the hosted objects.
+
+    No process waits for an error of `close`: its last frame is written to stderr, and the exit status is 1.
     """
-    begin_to_serve()
-    worker = _Worker(index, lines)
-    with contextlib.suppress(BrokenPipeError, ConnectionError):  # the parent has gone: nobody is left to tell
+    mark_as_worker()
+    worker = _WorkerProcess(index, bell, completion, channel)
+    with contextlib.suppress(BrokenPipeError, ConnectionError):  # the parent has ended
         worker.serve()
     try:
         worker.close()
-    except Exception as error:  # whatever the objects raise
-        traceback.print_exception(error, limit=-1)  # where it was raised; the way there is ours
+    except Exception as error:  # any error of a hosted object
+        traceback.print_exception(error, limit=-1)  # the line that raised; the frames above are ours
         raise SystemExit(1) from None
 
 
-class _Worker:
-    def __init__(self, index: int, lines: Lines) -> None:
+class _WorkerProcess:
+    def __init__(self, index: int, bell: int, completion: int, channel: int) -> None:
         self.index = index
         self.host = Host(index)
-        self._bell, self._completion = lines.bell, lines.completion
-        self._channel = socket.socket(fileno=lines.channel)
+        self._bell, self._completion = bell, completion
+        self._channel = socket.socket(fileno=channel)
         self._stopping = False
-        self._looker = select.poll()
-        self._looker.register(lines.bell, select.POLLIN)
-        self._was_prompt = False  # the last bell came while a worker that stays awake would have been looking for it
+        self._poll = select.poll()
+        self._poll.register(bell, select.POLLIN)
+        self._last_was_soon = False
+        """Whether the last bell came within the time for which the worker stays awake."""
 
     def close(self) -> None:
         """Close the hosted objects, then the channel.
 
-        A forked worker has the warning filters of the user's program, and a socket that is left open would be a
-        ResourceWarning there.
+        A forked worker has the warning filters of the user's program, which would report a socket that is left open.
         """
         try:
             self.host.close()
@@ -76,12 +194,12 @@ class _Worker:
             self._channel.close()
 
     def serve(self) -> None:
-        """The loop. A bell that leaves nothing to say is answered right here: most are, and it is to cost little."""
+        """Run the loop. A bell without a payload is answered right here: most bells are, and have to cost little."""
         host, index, bell, completion = self.host, self.index, self._bell, self._completion
         objects, read, write, pack = host.objects, os.read, os.write, COMPLETION.pack
         clock = time.perf_counter
         while not self._stopping:
-            bells = self._looked_for() if host.awake_seconds else read(bell, _MOST_BYTES)
+            bells = self._poll_and_read() if host.awake_seconds else read(bell, _MOST_BYTES)
             if not bells:
                 return
             began = clock()
@@ -101,31 +219,24 @@ class _Worker:
                     write(completion, pack(index, DONE, number))
                 else:
                     self._complete(number, Outcome(value))
-            host.worked(MESSAGE_SECONDS if key == MESSAGE else BELL_SECONDS, began)
+            host.count(MESSAGE_SECONDS if key == MESSAGE else BELL_SECONDS, began)
 
-    def _looked_for(self) -> bytes:
-        """The next bells, which are looked for again and again for a while, if the last ones came as soon as that.
+    def _poll_and_read(self) -> bytes:
+        """Return the next bells. Poll for them for a while before sleeping, if the last bells came soon enough.
 
-        To be woken takes some 30 microseconds, of which the waker loses a third.
+        Waking a sleeping worker takes some 30 microseconds, a third of it in the process that wakes the worker.
         """
-        look, clock = self._looker.poll, time.perf_counter
+        poll, clock = self._poll.poll, time.perf_counter
         began, seconds = clock(), self.host.awake_seconds
-        until = began + seconds if self._was_prompt else began
-        while clock() < until and not look(0):
+        until = began + seconds if self._last_was_soon else began
+        while clock() < until and not poll(0):
             pass
         bells = os.read(self._bell, _MOST_BYTES)
-        self._was_prompt = clock() - began < seconds
+        self._last_was_soon = clock() - began < seconds
         return bells
 
-    def _complete(self, number: int, outcome: Outcome | None) -> None:
-        if outcome is None:
-            os.write(self._completion, COMPLETION.pack(self.index, DONE, number))
-            return
-        status, data = _pack(outcome)
-        os.write(self._completion, COMPLETION.pack(self.index, status, number))
-        send_frame(self._channel, data)
-
-    def _answer_message(self) -> Outcome | None:
+    def _answer_message(self) -> Outcome:
+        """Receive a message and answer it. None in the place of a `Call` asks the worker to stop."""
         data, fds = receive_frame(self._channel)
         try:
             call = load_request(data, fds)
@@ -135,16 +246,22 @@ class _Worker:
             return Outcome(failure=Failure.of(error))
         if call is None:
             self._stopping = True
-            return None
+            return Outcome()
         outcome = self.host.execute(call)
         leave_if_forked()
-        return None if outcome.value is None and outcome.failure is None else outcome
+        return outcome
 
-
-def _pack(outcome: Outcome) -> tuple[int, bytes]:
-    if outcome.failure is not None:
-        return FAILED, dump_reply(outcome.failure)
-    try:
-        return PAYLOAD, dump_reply(outcome.value)
-    except BaseException as error:
-        return FAILED, dump_reply(Failure.of(error))
+    def _complete(self, number: int, outcome: Outcome) -> None:
+        """Answer a request: write the completion, then send the payload if there is one."""
+        if outcome.value is None and outcome.failure is None:
+            os.write(self._completion, COMPLETION.pack(self.index, DONE, number))
+            return
+        status = PAYLOAD if outcome.failure is None else FAILED
+        try:
+            data = dump_reply(outcome.value if outcome.failure is None else outcome.failure)
+        except BaseException as error:
+            if outcome.failure is not None:
+                raise
+            status, data = FAILED, dump_reply(Failure.of(error))
+        os.write(self._completion, COMPLETION.pack(self.index, status, number))
+        send_frame(self._channel, data)

@@ -1,31 +1,59 @@
-"""One worker process, seen from the user's side: how it is started, how it is asked to end, how it ended."""
+"""Worker processes, seen from the user's process: start one, send to it, and end all processes of a pool."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import time
 import traceback
-from collections.abc import Sequence
+from collections import deque
 from pathlib import Path
 from typing import NoReturn
 
-from parallel_envs.choices import StartMethod, words
-from parallel_envs.engine import keeper_client
-from parallel_envs.engine.channel import channel_pair
-from parallel_envs.engine.child import ChildEnds, ChildSettings, become_child, die_with_writer, leave, run_child
-from parallel_envs.engine.descriptors import close_in_child, open_lifeline, owned
-from parallel_envs.engine.keeper import Obituary
-from parallel_envs.engine.poller import readable
+from parallel_envs.choices import StartMethod
+from parallel_envs.engine.channel import (
+    READ,
+    TOO_MANY_FILES,
+    WRITE,
+    Inbox,
+    Outbox,
+    Poller,
+    channel_pair,
+    close_in_child,
+    owned,
+    readable,
+)
+from parallel_envs.engine.child_setup import (
+    ChildDescriptors,
+    ChildSettings,
+    become_child,
+    die_with_writer,
+    kill_group,
+    leave,
+    open_lifeline,
+    run_child,
+)
+from parallel_envs.engine.interrupts import delay_ctrl_c
+from parallel_envs.engine.messages import BELL, MESSAGE, Death, dump_request
+from parallel_envs.engine.shared_memory import SharedBlock
+from parallel_envs.engine.supervisor import ExitReport, ForgetWorkers, ReportExit, Started, StartWorker, WatchWorker
+from parallel_envs.engine.supervisor_client import SupervisorClient, supervisor_client
+from parallel_envs.engine.worker import METERS
 from parallel_envs.errors import WorkerStartError
 
-START_METHODS: tuple[StartMethod, ...] = words(StartMethod)
+_EXIT_REPORT_SECONDS = 10.0  # longest wait for the exit code of a worker that has died
+_LEAST_SECONDS = 1.0  # a healthy supervisor may need so long on a busy machine, however little time the caller gave
+_LEAST_KILL_SECONDS = 1.0  # the system may need so long to end a process, however little time the caller gave
+_FORGET_SECONDS = 2.0
 
 
 class WorkerProcess:
-    """A process and the user's ends of its lines: `bell` to wake it, `channel` to talk, `sentinel` to see it end.
+    """A worker process and the user's ends of its pipes.
 
-    Raises `WorkerStartError` if it does not run within `timeout` seconds (None: it takes as long as it takes).
+    `bell` wakes the worker, `channel` carries messages, `sentinel` becomes readable when the process ends. Raises
+    `WorkerStartError` if the process does not run within `timeout` seconds. With None imports may take any time, but a
+    supervisor that has answered nothing for a minute is not waited for.
     """
 
     def __init__(
@@ -33,48 +61,104 @@ class WorkerProcess:
     ) -> None:
         self.settings = settings
         self.method = method
-        self._obituary: Obituary | None = None
+        self._exit_report: ExitReport | None = None
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
             bell_read, self.bell = _pipe(theirs, undo)
             output_read, output_write = _pipe(theirs, theirs)
             self.channel, channel_theirs = channel_pair()
             undo.callback(self.channel.close)
             theirs.callback(channel_theirs.close)
-            ends = ChildEnds(bell_read, completion, channel_theirs.fileno(), stacks, output_write)
+            fds = ChildDescriptors(bell_read, completion, channel_theirs.fileno(), stacks, output_write)
             owned.update((self.bell, self.channel.fileno(), output_read))
             undo.callback(owned.difference_update, (self.bell, self.channel.fileno()))
             theirs.callback(owned.discard, output_read)
-            self.pid, self.sentinel, self._keeper = self._start(ends, output_read, timeout)
+            if method == "fork":
+                self._fork(fds, output_read, timeout)
+            else:
+                self._launch(fds, output_read, timeout)
             undo.pop_all()
         os.set_blocking(self.bell, False)
         self.channel.setblocking(False)
         owned.add(self.sentinel)
 
-    def _start(self, ends: ChildEnds, output_read: int, timeout: float | None) -> tuple[int, int, keeper_client.Keeper]:
-        if self.method == "fork":
-            return _fork(self.settings, ends, output_read, timeout)
-        fresh = self.method == "spawn"
-        return keeper_client.launch(self.settings, ends, output_read, fresh_interpreter=fresh, timeout=timeout)
+    def _launch(self, fds: ChildDescriptors, output_read: int, timeout: float | None) -> None:
+        """Have the supervisor start the process."""
+        self._supervisor = supervisor_client()
+        request = StartWorker(self.settings, fresh_interpreter=self.method == "spawn")
+        failed = f"{self.settings.name} could not be started"
+        try:
+            answer, received = self._supervisor.ask(request, (*fds.fds, output_read), timeout, lets_ctrl_c_in=True)
+        except TimeoutError as error:
+            raise WorkerStartError(f"{failed}: {error}") from error
+        if not isinstance(answer, Started):
+            raise WorkerStartError(f"{failed}: {answer}.")
+        if not received:  # the system drops descriptors for which there is no room
+            self._supervisor.post(ForgetWorkers((answer.pid,)))
+            raise WorkerStartError(f"{failed}: {TOO_MANY_FILES} in this process.")
+        self.pid, self.sentinel = answer.pid, received[0]
+
+    def _fork(self, fds: ChildDescriptors, output_read: int, timeout: float | None) -> None:
+        """Fork the process from this one, and have the supervisor watch it."""
+        supervisor_client()  # first: if no supervisor can be started, nothing has been forked
+        try:
+            lifeline = open_lifeline()
+            try:
+                self.pid = os.fork()
+                if self.pid == 0:
+                    self._run_forked(fds, lifeline)
+            finally:
+                os.close(lifeline)
+        except OSError as error:
+            raise WorkerStartError(f"{self.settings.name} could not be started: {error}.") from error
+        with contextlib.suppress(OSError):  # the child does the same: either may be first
+            os.setpgid(self.pid, self.pid)
+        try:
+            self.sentinel = os.pidfd_open(self.pid)
+            try:
+                self._supervisor = supervisor_client()
+                request = WatchWorker(self.pid, self.settings.name)
+                answer, _ = self._supervisor.ask(request, (output_read,), timeout, lets_ctrl_c_in=True)
+                if answer is not True:
+                    raise WorkerStartError(f"{self.settings.name} could not be watched: {answer}.")
+            except BaseException:
+                os.close(self.sentinel)
+                raise
+        except BaseException as error:
+            os.kill(self.pid, signal.SIGKILL)
+            self._reap()
+            if isinstance(error, TimeoutError):
+                raise WorkerStartError(f"{self.settings.name} could not be watched: {error}") from error
+            if isinstance(error, OSError):
+                raise WorkerStartError(f"{self.settings.name} could not be watched: {error}.") from error
+            raise
+
+    def _run_forked(self, fds: ChildDescriptors, lifeline: int) -> NoReturn:
+        """In the forked process: become a worker."""
+        try:
+            if lifeline <= 2:  # a number of stdin, stdout or stderr: take the same open file under another number
+                import fcntl  # exists only on systems that have worker processes
+
+                lifeline = fcntl.fcntl(lifeline, fcntl.F_DUPFD_CLOEXEC, 3)
+            close_in_child((*fds.fds, lifeline))
+            fds = become_child(self.settings, fds)
+            die_with_writer(lifeline)
+            leave(run_child(self.settings, fds))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            leave(1)
 
     def is_alive(self) -> bool:
-        return self._obituary is None and not readable(self.sentinel)
+        return self._exit_report is None and not readable(self.sentinel)
 
-    def state(self) -> str:
-        """What the system says the process is doing, such as `stopped`."""
-        return self._status("State") or "ended"
-
-    def is_pending(self, number: int) -> bool:
-        """Return whether the process has been sent this signal and has not handled it yet."""
-        return bool(int(self._status("ShdPnd") or "0", 16) >> (number - 1) & 1)
-
-    def _status(self, name: str) -> str | None:
-        """Return a field of the system's report on the process, or None if there is none: the process has ended."""
+    def status(self) -> dict[str, str]:
+        """Return the system's report on the process by field, or an empty dict if the process has ended."""
         try:
             report = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8", errors="replace")
         except OSError:
-            return None
-        fields = dict(line.partition(":")[::2] for line in report.splitlines())
-        return fields.get(name, "").strip() or None
+            return {}
+        fields = (line.partition(":") for line in report.splitlines())
+        return {name: value.strip() for name, _, value in fields}
 
     def signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
@@ -82,112 +166,176 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    def obituary(self, timeout: float | None = None) -> Obituary:
-        """Return how it ended. Only for a process that has; the descriptors are given up here.
+    def exit_report(self, timeout: float | None = None) -> ExitReport:
+        """Return how the process, which has ended, ended. Close its descriptors.
 
-        The keeper is waited for as `keeper_client.autopsy` says. An exit code or a last output that it does not tell in
-        that time stays unknown.
+        The exit code or the last output stays unknown if the supervisor does not report it within `timeout` seconds.
+        The wait lasts at most 10 seconds less the time for which the supervisor has been silent; a healthy supervisor
+        is given at least a second.
         """
-        if self._obituary is None:
-            told = keeper_client.autopsy(self._keeper, self.pid, timeout)
-            exitcode = self._end_group() if told.exitcode is None else told.exitcode
-            self._obituary = Obituary(exitcode, told.last_output)
+        if self._exit_report is None:
+            longest = _EXIT_REPORT_SECONDS
+            patience = longest if timeout is None else min(max(timeout, _LEAST_SECONDS), longest)
+            report: object = None
+            with contextlib.suppress(WorkerStartError, TimeoutError):
+                report, _ = self._supervisor.ask(ReportExit(self.pid), (), patience - self._supervisor.silent_seconds())
+            if not isinstance(report, ExitReport):
+                report = ExitReport(None)
+            exitcode = self._end_group() if report.exitcode is None else report.exitcode
+            self._exit_report = ExitReport(exitcode, report.last_output)
             self._close()
-        return self._obituary
+        return self._exit_report
 
     def _end_group(self) -> int | None:
-        """End what it started and the keeper has not ended. Return the exit code if it is a child of this process."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        return _reap(self.pid) if self.method == "fork" else None
+        """Kill the processes it started that the supervisor has not killed. Return the exit code of a forked worker."""
+        kill_group(self.pid)
+        return self._reap() if self.method == "fork" else None
+
+    def _reap(self) -> int | None:
+        """Wait for a child of this process that has ended or been killed. Return its exit code."""
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        except ChildProcessError:  # the user's own code waited for it, or had the kernel drop its status
+            return None
 
     def _close(self) -> None:
         if self.channel.fileno() < 0:
-            return  # a signal handler has closed the pool in the midst of this
+            return  # a signal handler has closed the pool in the middle of this
         owned.difference_update((self.bell, self.channel.fileno(), self.sentinel))
         os.close(self.bell)
         self.channel.close()
         os.close(self.sentinel)
 
 
-def release(processes: Sequence[WorkerProcess], until: float) -> None:
-    """Let go of processes, whether they have ended or not. Nobody asks how.
-
-    What they wrote last is printed by then, unless the keeper does not get to it before `until` (of `time.monotonic`).
-    """
-    pids: dict[keeper_client.Keeper, list[int]] = {}
-    left = [process for process in processes if process._obituary is None]
-    for process in left:
-        pids.setdefault(process._keeper, []).append(process.pid)
-    confirmed = keeper_client.release(pids, until)
-    for process in left:
-        # A keeper that confirms has reaped its own children: their numbers may belong to others by now.
-        if not process.is_alive() and (process.method == "fork" or process._keeper not in confirmed):
-            process._end_group()
-        process._obituary = Obituary(None)
-        process._close()
-
-
-def _fork(
-    settings: ChildSettings, ends: ChildEnds, output_read: int, timeout: float | None
-) -> tuple[int, int, keeper_client.Keeper]:
-    keeper_client.start_keeper()
-    try:
-        lifeline = open_lifeline()
-        try:
-            pid = os.fork()
-            if pid == 0:
-                _begin(settings, ends, lifeline)
-        finally:
-            os.close(lifeline)
-    except OSError as error:
-        raise WorkerStartError(f"{settings.name} could not be started: {error}.") from error
-    with contextlib.suppress(OSError):  # the child does the same; whoever comes first
-        os.setpgid(pid, pid)
-    try:
-        sentinel = os.pidfd_open(pid)
-        try:
-            keeper = keeper_client.adopt(pid, settings.name, output_read, timeout=timeout)
-        except BaseException:
-            os.close(sentinel)
-            raise
-    except BaseException as error:
-        os.kill(pid, signal.SIGKILL)
-        _reap(pid)
-        if isinstance(error, OSError):
-            raise WorkerStartError(f"{settings.name} could not be watched: {error}.") from error
-        raise
-    return pid, sentinel, keeper
-
-
-def _begin(settings: ChildSettings, ends: ChildEnds, lifeline: int) -> NoReturn:
-    """In the forked process: become a worker."""
-    try:
-        if lifeline <= 2:  # its place is needed for stdin, stdout or stderr: the same open file under another number
-            import fcntl  # only systems that have worker processes have it
-
-            lifeline = fcntl.fcntl(lifeline, fcntl.F_DUPFD_CLOEXEC, 3)
-        close_in_child((*ends.fds, lifeline))
-        ends = become_child(settings, ends)
-        die_with_writer(lifeline)
-        leave(run_child(settings, ends))
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        leave(1)
-
-
 def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
-    """A pipe whose ends are closed with these stacks."""
+    """Return a new pipe. Each end is closed together with its stack."""
     read, write = os.pipe()
     reader.callback(os.close, read)
     writer.callback(os.close, write)
     return read, write
 
 
-def _reap(pid: int) -> int | None:
-    """Wait for a child of this process that has ended or been killed. Return its exit code."""
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:  # the user's own code waited for it, or told the kernel not to keep its status
-        return None
+# ---- all processes of a pool ----------------------------------------------------------------------------------------
+
+
+class Connection:
+    """A worker process with the requests and answers in flight."""
+
+    def __init__(self, process: WorkerProcess) -> None:
+        self.process = process
+        self.outbox = Outbox(process.channel)
+        self.inbox = Inbox(process.channel)
+        self.bells: deque[bytes] = deque()
+        """Bells for which the pipe had no room."""
+        self.promised: deque[tuple[int, int]] = deque()
+        """Status and number of each payload that is on its way."""
+        self.last_received = 0
+        """The number of the last payload."""
+        self.death: Death | None = None
+        self.killed = False
+        self.num_bytes = 0
+
+    def is_alive(self) -> bool:
+        return self.death is None and self.process.is_alive()
+
+
+class Connections:
+    """The worker processes of a pool, their shared pipes and memory. Outlives the pool until all processes have ended.
+
+    All workers write completions to one pipe, and their stacks (on `STACK_SIGNAL`) to another.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self.owner = os.getpid()
+        self.stopped = False
+        self.workers: list[Connection] = []
+        self.block = SharedBlock.create(num_workers * METERS * 8)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.block.close)
+            self.completion_read, self.completion_write = _pipe(undo, undo)
+            self.stacks_read, self.stacks_write = _pipe(undo, undo)
+            for fd in (self.completion_read, self.stacks_read):
+                os.set_blocking(fd, False)
+            os.set_blocking(self.stacks_write, False)  # a worker that writes its stack must never wait for a reader
+            self._fds = (self.completion_read, self.completion_write, self.stacks_read, self.stacks_write)
+            owned.update(self._fds)
+            undo.callback(owned.difference_update, self._fds)
+            self.poller = Poller()
+            undo.pop_all()
+
+    def stop(self, timeout: float) -> None:
+        """End all workers: send a stop request and wait, send SIGTERM and wait, send SIGKILL and wait."""
+        if self.stopped:
+            return
+        if self.owner != os.getpid():  # a process forked from the owner's has nothing to end
+            for worker in self.workers:
+                worker.process.channel.detach()  # otherwise Python warns that it was not closed
+            return
+        deadline = time.monotonic() + timeout
+        try:
+            self.stopped = True
+            for worker in filter(Connection.is_alive, self.workers):
+                # An error means that it has ended or its pipe is full: then the next step ends it.
+                with contextlib.suppress(OSError):
+                    worker.outbox.put(dump_request(None)[0])
+                    os.write(worker.process.bell, BELL.pack(MESSAGE, 0, 0))
+            self._await_ends(deadline - 0.4 * timeout)
+            self._signal(signal.SIGTERM, deadline - 0.2 * timeout)
+        finally:  # a Ctrl-C skips the steps that are left, except for the last
+            with delay_ctrl_c():
+                until = max(deadline, time.monotonic() + _LEAST_KILL_SECONDS)
+                self._signal(signal.SIGKILL, until)
+                self._release(until)
+
+    def _signal(self, number: int, until: float) -> None:
+        for worker in filter(Connection.is_alive, self.workers):
+            worker.process.signal(number)
+        self._await_ends(until)
+
+    def _await_ends(self, until: float) -> None:
+        """Wait until every process has ended, and drop their output so that no process is held up by a full pipe."""
+        while living := list(filter(Connection.is_alive, self.workers)):
+            remaining = until - time.monotonic()
+            if remaining <= 0:
+                return
+            poller = Poller()
+            poller.watch(self.completion_read, READ)
+            for worker in living:
+                poller.watch(worker.process.sentinel, READ)
+                poller.watch(worker.process.channel.fileno(), READ | (WRITE if worker.outbox else 0))
+            for fd, _ in poller.wait(remaining):
+                if fd == self.completion_read:
+                    os.read(fd, 65536)
+                for worker in living:
+                    if worker.process.channel.fileno() == fd:
+                        with contextlib.suppress(OSError):  # the channel is closed, or has nothing more
+                            worker.outbox.flush()
+                            worker.process.channel.recv(1 << 20)
+            poller.close()
+
+    def _release(self, until: float) -> None:
+        """Close everything. Have the supervisor print the workers' last output, and wait for that until `until`."""
+        for worker in self.workers:
+            worker.outbox.close()
+        left = [worker.process for worker in self.workers if worker.death is None]
+        left = [process for process in left if process._exit_report is None]
+        pids: dict[SupervisorClient, list[int]] = {}
+        for process in left:
+            pids.setdefault(process._supervisor, []).append(process.pid)
+        confirmed = set()
+        for supervisor, forgotten in pids.items():
+            with contextlib.suppress(WorkerStartError, TimeoutError):
+                patience = min(until - time.monotonic(), _FORGET_SECONDS) - supervisor.silent_seconds()
+                supervisor.ask(ForgetWorkers(tuple(forgotten)), (), patience)
+                confirmed.add(supervisor)
+        for process in left:
+            # A supervisor that confirms has reaped its children: other processes may have their numbers by now.
+            if not process.is_alive() and (process.method == "fork" or process._supervisor not in confirmed):
+                process._end_group()
+            process._exit_report = ExitReport(None)
+            process._close()
+        owned.difference_update(self._fds)
+        for fd in self._fds:
+            os.close(fd)
+        self.block.close()
+        self.poller.close()

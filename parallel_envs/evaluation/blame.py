@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from parallel_envs import engine
-from parallel_envs.engine import Death, let_ctrl_c_through
+from parallel_envs.engine import Death, reraise_ctrl_c
 from parallel_envs.evaluation.records import Failure, FailureKind
 
 _log = logging.getLogger(__name__)
@@ -44,13 +44,13 @@ def closing(close: Callable[[], Any], what: str) -> Iterator[None]:
         try:
             close()
         except BaseException as error:  # noqa: BLE001  # user code: SystemExit too is a way to fail
-            let_ctrl_c_through(error)
+            reraise_ctrl_c(error)
             _log.warning("Closing %s raised %s: %s", what, type(error).__name__, error)
 
 
 def ended_by(error: BaseException, kind: FailureKind, where: str) -> EpisodeEnds:
     """What is to be raised in the place of an exception. The user's Ctrl-C is raised here."""
-    let_ctrl_c_through(error)
+    reraise_ctrl_c(error)
     return EpisodeEnds(failure_of(error, kind, where))
 
 

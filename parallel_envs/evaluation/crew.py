@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from parallel_envs.choices import Backend, StartMethod
-from parallel_envs.engine import HOST, Call, Failure, PoolSettings, Reply, Ticket, open_pool
+from parallel_envs.engine import HOST, Call, Failure, PendingRequest, PoolSettings, Reply, open_pool
 from parallel_envs.evaluation.blame import failure_of_death, timeout_failure
 from parallel_envs.evaluation.mistakes import BadEvaluation
 from parallel_envs.evaluation.player import Player
@@ -86,7 +86,7 @@ class Crew:
         self._pool = open_pool(max(jobs, 1), settings)
         self._key = self._pool.new_key()
         self._stale: set[int] = set()
-        self._busy: dict[int, tuple[Task, Ticket, float]] = {}
+        self._busy: dict[int, tuple[Task, PendingRequest, float]] = {}
 
     def __enter__(self) -> Self:
         return self

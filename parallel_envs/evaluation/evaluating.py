@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from parallel_envs.choices import StartMethod, Strategy
-from parallel_envs.engine import cores_here, line_outside, picklable, unpicklable_part
+from parallel_envs.engine import cores_here, picklable, unpicklable_part, user_stacklevel
 from parallel_envs.errors import EpisodeFailed
 from parallel_envs.evaluation.candidates import Candidate, candidates_of
 from parallel_envs.evaluation.checkpoints import holding
@@ -343,7 +343,7 @@ class _Evaluation:
         result = self._result(interrupted=interrupted)
         self._saver.save(result)
         if (text := late_actions_text(result)) is not None:
-            warnings.warn(text, RuntimeWarning, stacklevel=line_outside())
+            warnings.warn(text, RuntimeWarning, stacklevel=user_stacklevel())
         return result
 
     def _play(self, orders: Sequence[Order]) -> None:
@@ -370,7 +370,7 @@ class _Evaluation:
             crew.work_off(rehearsals)
             rehearsals.check(plan.candidates, plan.num_agents)
             for text in rehearsals.idle(plan.candidates):
-                warnings.warn(text, PolicyNeverPlays, stacklevel=line_outside())
+                warnings.warn(text, PolicyNeverPlays, stacklevel=user_stacklevel())
             self._strategies |= {part_name(part): one.chosen for part, one in rehearsals.found.items() if one.chosen}
             self._why |= {part_name(part): one.why for part, one in rehearsals.found.items() if one.why}
             crew.work_off(

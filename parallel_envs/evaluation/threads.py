@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 
 from parallel_envs.engine import cores_here
-from parallel_envs.engine.child import THREAD_VARIABLES, thread_environment
+from parallel_envs.engine.child_setup import THREAD_VARIABLES, thread_environment
 
 _lock = threading.Lock()
 _undo: list[contextlib.ExitStack] = []

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from parallel_envs.choices import StartMethod
 from parallel_envs.engine import HOST, Call, PoolSettings, Reply, SharedBlock, WorkerPool, open_pool
-from parallel_envs.engine.completions import undisturbed
+from parallel_envs.engine.interrupts import delay_ctrl_c
 from parallel_envs.errors import ClosedError, WorkerStartError
 from parallel_envs.groups.clock import Clock, Limits
 from parallel_envs.groups.cores import Cores
@@ -78,7 +78,7 @@ class Crew:
         modules = ("parallel_envs.groups.shelf",)
         settings = PoolSettings(context=context, preload=modules, name="group worker", start_timeout=seconds)
         undo.callback(_close_all, self._blocks)
-        with undisturbed():  # short beside what follows; a worker that nobody knows of yet would be left over
+        with delay_ctrl_c():  # short beside what follows; a worker that nobody knows of yet would be left over
             self._blocks.append(Clock.room(self._num_envs, len(self._held)))
             for _ in self._held:
                 self._blocks.append(Mailbox.room())
@@ -129,7 +129,7 @@ class Crew:
         if not self._post.is_any_busy:  # who is busy with an earlier request, which was interrupted, is late sooner
             first_due += self._limits.shortest()
         asked = Asked(request, number, now, first_due)
-        with undisturbed():  # a message that a Ctrl-C cuts in two would spoil all that follow it
+        with delay_ctrl_c():  # a message that a Ctrl-C cuts in two would spoil all that follow it
             for worker in self._cores.in_order(parts):
                 data = as_bytes((asked.number, *parts[worker].plain()), has_values=bool(parts[worker].restores))
                 asked.owed[worker] = len(parts[worker].asked)
@@ -268,11 +268,11 @@ def _unheard(*what: object) -> None:
 
 
 def _close_pool(pool: WorkerPool) -> None:
-    with undisturbed():  # a pool whose closing was cut short is not closed by closing it again
+    with delay_ctrl_c():  # a pool whose closing was cut short is not closed by closing it again
         pool.close()
 
 
 def _close_all(blocks: Sequence[SharedBlock]) -> None:
-    with undisturbed():  # a descriptor that is closed once more may be somebody else's by then
+    with delay_ctrl_c():  # a descriptor that is closed once more may be somebody else's by then
         for block in blocks:
             block.close()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from parallel_envs.engine import Ticket, WorkerPool
+from parallel_envs.engine import PendingRequest, WorkerPool
 from parallel_envs.groups import jobs
 from parallel_envs.groups.clock import Clock, Limits
 from parallel_envs.groups.failures import EnvFailure, of_lateness
@@ -29,7 +29,7 @@ class Asked:
     number: int
     sent_at: float
     first_due: float
-    tickets: dict[int, Ticket] = field(default_factory=dict)
+    tickets: dict[int, PendingRequest] = field(default_factory=dict)
     early: dict[int, Answers] = field(default_factory=dict)
     owed: dict[int, int] = field(default_factory=dict)
     given_up: bool = False

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from parallel_envs.choices import StartMethod
-from parallel_envs.engine import Unpicklable, dump_reply, line_outside, picklable, unpicklable_part
+from parallel_envs.engine import Unpicklable, dump_reply, picklable, unpicklable_part, user_stacklevel
 from parallel_envs.errors import WorkerStartError
 from parallel_envs.groups.clock import Limits
 from parallel_envs.groups.crew import Crew
@@ -88,7 +88,7 @@ class Homes:
                 f"Worker processes could not be started ({error}); all environments are stepped in the caller instead. "
                 "Say use_multiprocessing: false if that is what you want.",
                 RuntimeWarning,
-                stacklevel=line_outside(),
+                stacklevel=user_stacklevel(),
             )
             return None
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from parallel_envs.choices import GroupMode
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import cores_here
-from parallel_envs.engine.completions import undisturbed
+from parallel_envs.engine.interrupts import delay_ctrl_c
 from parallel_envs.errors import ClosedError
 from parallel_envs.groups.clock import Limits
 from parallel_envs.groups.episodes import Entry, EnvStatus, Episode, Note
@@ -173,7 +173,7 @@ class EnvStateManager(ClosedAtExit):
             results = homes.do(Job.RESET, {seat.env_id: (seeds[seat.group_id], self.mode) for seat in self.envs}, begun)
             self._raise_unmade(results)
             firsts = {**results.told, **begun(results.failures)}
-            with undisturbed():  # a Ctrl-C comes before all of it, or after
+            with delay_ctrl_c():  # a Ctrl-C comes before all of it, or after
                 self._episodes, self._seeds = [firsts[env] for env in range(self.num_envs)], following
         except BaseException:
             homes.all_astray(range(self.num_envs))  # the episodes before this go on, or those that have just begun
@@ -209,7 +209,7 @@ class EnvStateManager(ClosedAtExit):
 
         try:
             results = homes.do(Job.PLAY, turns, noted)
-            with undisturbed():  # a Ctrl-C comes before all of it, or after
+            with delay_ctrl_c():  # a Ctrl-C comes before all of it, or after
                 entries = self._kept(episodes, said, results)
         except BaseException:
             homes.all_astray(turns)  # the episodes stand where they stood, or where the turn has brought all

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parallel_envs.engine import let_ctrl_c_through
+from parallel_envs.engine import reraise_ctrl_c
 from parallel_envs.groups.guarded import Guarded, seeded
 from parallel_envs.groups.jobs import Job, Played, Restore
 from parallel_envs.groups.meanings import folded, meanings_of
@@ -211,7 +211,7 @@ def drop_quietly(player: Player) -> None:
     try:
         player.drop()
     except BaseException as error:  # noqa: BLE001  # SystemExit too
-        let_ctrl_c_through(error)
+        reraise_ctrl_c(error)
 
 
 def _called(call: Callable[[], Any], advice: str) -> Any:

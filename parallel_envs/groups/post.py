@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from parallel_envs.engine import Failure, Reply, Ticket, WorkerPool, dump_request
+from parallel_envs.engine import Failure, PendingRequest, Reply, WorkerPool, dump_request
 from parallel_envs.errors import EnvError, RemoteTraceback
 from parallel_envs.groups.deadlines import Asked
 from parallel_envs.groups.jobs import Answers
@@ -46,7 +46,7 @@ class Post:
         """Whether somebody was asked whose answers have not been read."""
         return bool(self._busy)
 
-    def send(self, worker: int, asked: Asked, data: bytes) -> Ticket:
+    def send(self, worker: int, asked: Asked, data: bytes) -> PendingRequest:
         """Ask a worker its part of this. Nobody is waited for."""
         self._busy.add(worker)
         if worker not in self._in_boxes:

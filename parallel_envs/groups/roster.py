@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parallel_envs.engine.factory import line_outside
+from parallel_envs.engine.pool import user_stacklevel
 from parallel_envs.groups.failures import BadSettings
 from parallel_envs.groups.player import Recipe
 
@@ -97,7 +97,7 @@ def _recipe(settings: GroupsSettings, tag: str, num_envs: int) -> tuple[Recipe, 
 @functools.cache
 def _say_once(env_type: str, sample: str) -> None:
     """Warn that environments play sample data, once a process for each kind of them."""
-    warnings.warn(f"env_type {env_type!r} plays {sample}", UserWarning, stacklevel=line_outside())
+    warnings.warn(f"env_type {env_type!r} plays {sample}", UserWarning, stacklevel=user_stacklevel())
 
 
 def _where(settings: GroupsSettings, tag: str, block: TagBlock, kind: EnvType) -> str:

@@ -35,7 +35,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from parallel_envs.engine.factory import line_outside
+from parallel_envs.engine.pool import user_stacklevel
 from parallel_envs.groups.blocks import GroupsSettings, ManagerBlock, ModeBlock, TagBlock
 from parallel_envs.groups.compositions import composed, resolved
 from parallel_envs.groups.configs import is_unknown_type, read_env_config, unknown_fields
@@ -184,7 +184,7 @@ def _check_sense(settings: GroupsSettings) -> None:
             f"es_manager.format_penalty={penalty} is positive. It is added, so turns without a valid action are "
             f"rewarded. Give {-penalty} to punish them.",
             UserWarning,
-            stacklevel=line_outside(),
+            stacklevel=user_stacklevel(),
         )
 
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from parallel_envs.engine import Failure, SharedBlock, dump_reply, let_ctrl_c_through
-from parallel_envs.engine.forks import forked, leave_if_forked
+from parallel_envs.engine import Failure, SharedBlock, dump_reply, reraise_ctrl_c
+from parallel_envs.engine.interrupts import forked, leave_if_forked
 from parallel_envs.groups.clock import Clock, Limits
 from parallel_envs.groups.jobs import HARMLESS, MAKING, REPLAYING, SENDING, Answers, Broken, Pairs, Request, Restore
 from parallel_envs.groups.mailbox import Mailbox
@@ -184,7 +184,7 @@ class Shelf:
 
     def _note_broken(self, env: int, doing: str, error: BaseException, answers: Answers, *, drops: bool) -> None:
         try:
-            let_ctrl_c_through(error)
+            reraise_ctrl_c(error)
         except KeyboardInterrupt:
             drop_quietly(self._players[env])  # it was struck in the midst of its own code: who knows what that left
             raise

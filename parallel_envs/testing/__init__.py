@@ -1,13 +1,13 @@
 """Environments and checks for tests: this project's own and those of its users.
 
-- `ScriptedEnv`: every observation, reward, info and end follows from the seed and the actions, for any space.
+- `ScriptedEnv`: an env for any spaces; every observation, reward, info and end follows from the seed and the actions.
 - `FaultyEnv`: a `ScriptedEnv` that breaks in one chosen way at one chosen moment.
-- `check_vector_env`: a vector env against Gymnasium's in-process one, step by step, to the bit.
-- `assert_same_batch`: deep equality that minds dtype, shape, NaN and nesting.
+- `check_vector_env`: a comparison of a vector env with Gymnasium's `SyncVectorEnv`, step by step, to the bit.
+- `assert_same_batch`: deep equality that includes dtype, shape, NaN and nesting.
 - `BanditEnv`, `TabularMDPEnv`, `GridNaviEnv`, `PointRobotEnv`: small families of tasks for meta-RL.
-- `ScriptedAgentsEnv`: the same for PettingZoo: agents come and go by a schedule.
+- `ScriptedAgentsEnv`: a `ScriptedEnv` for PettingZoo, with agents that come and go by a schedule.
 - `MatrixGame`: two agents and one payoff; the climbing and the penalty game.
-- `AntDirection`: Gymnasium's Ant with a direction as its task; needs MuJoCo, so it is loaded when it is asked for.
+- `AntDirection`: Gymnasium's Ant with a direction as its task; needs MuJoCo, so it is loaded on first use.
 
 A test of your own environment is then three lines:
 
@@ -20,11 +20,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from parallel_envs.lazy import on_first_use as _on_first_use
-from parallel_envs.testing.conformance import check_vector_env
-from parallel_envs.testing.equality import Difference, assert_same_batch, first_difference
+from parallel_envs.testing.conformance import Difference, assert_same_batch, check_vector_env, first_difference
 from parallel_envs.testing.families import BanditEnv, GridNaviEnv, PointRobotEnv, TabularMDP, TabularMDPEnv
-from parallel_envs.testing.faults import FAULTS_AT, Fault, FaultyEnv, Moment
-from parallel_envs.testing.scripted import InfoKind, RewardKind, ScriptedEnv
+from parallel_envs.testing.scripted import (
+    FAULTS_AT,
+    Fault,
+    FaultyEnv,
+    InfoKind,
+    Moment,
+    RewardKind,
+    ScriptedEnv,
+)
 
 if TYPE_CHECKING:
     from parallel_envs.testing.ant_direction import AntDirection
@@ -55,7 +61,7 @@ __all__ = [
 ]
 
 
-_WANT_MORE = {
+_LOADED_ON_FIRST_USE = {
     "AntDirection": "ant_direction",
     "MatrixGame": "matrix_games",
     "ScriptedAgentsEnv": "scripted_agents",
@@ -64,4 +70,4 @@ _WANT_MORE = {
 }
 """Names whose modules load MuJoCo or PettingZoo."""
 
-__getattr__, __dir__ = _on_first_use(__name__, _WANT_MORE)
+__getattr__, __dir__ = _on_first_use(__name__, _LOADED_ON_FIRST_USE)

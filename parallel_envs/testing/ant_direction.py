@@ -1,4 +1,4 @@
-"""Gymnasium's Ant, which is to run in a direction that its task tells."""
+"""`AntDirection`: Gymnasium's Ant, rewarded for running in the direction of its task."""
 
 from __future__ import annotations
 
@@ -14,21 +14,26 @@ from parallel_envs.testing.families import task_streams
 class AntDirection(gym.Wrapper[Any, Any, Any, Any]):
     """Ant-v5 rewarded for its velocity in a direction, instead of along the x axis.
 
-    Task: the direction in radians, counted from the x axis towards the y axis; drawn uniformly from the full turn.
-    Until it is given one it is 0.0, which is Ant itself, to the bit of every reward.
+    Task: the direction in radians, counted from the x axis towards the y axis; sampled uniformly from the full turn.
+    The first task is 0.0: then every reward is that of Ant itself, to the bit.
     Reward: Ant's, with `reward_forward` (in the info too) the velocity in the direction times Ant's forward weight.
     Observation: Ant's. The direction is not in it.
 
     Args:
         env: an Ant to wrap; by default `gymnasium.make("Ant-v5", **ant_kwargs)`, which needs MuJoCo.
-        ant_kwargs: for the Ant that is made.
+        ant_kwargs: arguments of the Ant that is made.
     """
 
     def __init__(self, env: gym.Env[Any, Any] | None = None, **ant_kwargs: Any) -> None:
         if env is not None and ant_kwargs:
             raise TypeError(f"{ant_kwargs} was given beside env={env}, which is made already. Give one of the two.")
         super().__init__(gym.make("Ant-v5", **ant_kwargs) if env is None else env)
-        self._forward_weight = _forward_weight(self.env)
+        from gymnasium.envs.mujoco.ant_v5 import AntEnv  # late: it imports MuJoCo
+
+        ant = self.env.unwrapped
+        if not isinstance(ant, AntEnv):
+            raise TypeError(f"env={self.env} is not an Ant-v5. Give one, or none to have it made.")
+        self._forward_weight = float(ant._forward_reward_weight)  # there is no public way to read the weight
         self.reset_task(0.0)
 
     @staticmethod
@@ -52,15 +57,6 @@ class AntDirection(gym.Wrapper[Any, Any, Any, Any]):
         observation, reward, terminated, truncated, info = self.env.step(action)
         x, y = self._unit
         forward = (x * info["x_velocity"] + y * info["y_velocity"]) * self._forward_weight
-        # The difference first: for direction 0 it is exactly 0.0, and the reward stays what it was to the last bit.
+        # The difference first: for direction 0 it is exactly 0.0, so that the reward stays the same to the last bit.
         reward = float(reward) + (forward - info["reward_forward"])
         return observation, reward, terminated, truncated, {**info, "reward_forward": forward}
-
-
-def _forward_weight(env: gym.Env[Any, Any]) -> float:
-    from gymnasium.envs.mujoco.ant_v5 import AntEnv  # brings in MuJoCo
-
-    ant = env.unwrapped
-    if not isinstance(ant, AntEnv):
-        raise TypeError(f"env={env} is not an Ant-v5. Give one, or none to have it made.")
-    return float(ant._forward_reward_weight)  # told nowhere else

@@ -1,11 +1,12 @@
-"""A vector env beside Gymnasium's in-process one, step by step: they must be the same to the bit."""
+"""Checks for tests: a vector env against Gymnasium's `SyncVectorEnv`, and deep equality of what envs return."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,93 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 
-from parallel_envs.testing.equality import Difference, first_difference
+# ---- deep equality ---------------------------------------------------------------------------------------------------
+
+Path = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first place at which two trees differ: the keys and indices that lead there, and a text."""
+
+    path: Path
+    text: str
+
+    def __str__(self) -> str:
+        """Write the place as Python would index it."""
+        return "".join(f"[{step!r}]" for step in self.path) + f": {self.text}"
+
+
+def assert_same_batch(actual: Any, expected: Any) -> None:
+    """Raise AssertionError at the first difference between two trees of arrays and plain values.
+
+    Dicts, tuples, lists, named tuples (such as `GraphInstance`) and object arrays are walked. Leaves must agree in
+    type, dtype, shape and value; NaN equals NaN, and -0.0 is not 0.0. The order of dict keys has no meaning.
+    """
+    difference = first_difference(actual, expected)
+    if difference is not None:
+        raise AssertionError(f"The batches differ at {difference}")
+
+
+def first_difference(actual: Any, expected: Any, path: Path = ()) -> Difference | None:
+    """Return the first place at which `actual` differs from `expected`, or None if the two are the same."""
+    if type(actual) is not type(expected):
+        return Difference(path, f"{_described(actual)} instead of {_described(expected)}")
+    if isinstance(expected, np.ndarray):
+        if (actual.dtype, actual.shape) != (expected.dtype, expected.shape):
+            return Difference(path, f"{_described(actual)} instead of {_described(expected)}")
+        if expected.dtype != object:
+            return _array_difference(actual, expected, path)
+        return _first_of(((index, actual[index], expected[index]) for index in np.ndindex(expected.shape)), path)
+    if isinstance(expected, Mapping):
+        if actual.keys() != expected.keys():
+            missing = sorted(map(repr, expected.keys() - actual.keys()))
+            extra = sorted(map(repr, actual.keys() - expected.keys()))
+            return Difference(path, f"missing keys {missing}, unexpected keys {extra}")
+        return _first_of((((key,), actual[key], expected[key]) for key in expected), path)
+    if isinstance(expected, (tuple, list)):
+        if len(actual) != len(expected):
+            return Difference(path, f"{len(actual)} items instead of {len(expected)}")
+        return _first_of((((index,), actual[index], expected[index]) for index in range(len(expected))), path)
+    if isinstance(expected, (float, complex, np.generic)):
+        return _array_difference(np.asarray(actual), np.asarray(expected), path)
+    return None if actual == expected else Difference(path, f"{actual!r} instead of {expected!r}")
+
+
+def _first_of(children: Iterable[tuple[Path, Any, Any]], path: Path) -> Difference | None:
+    for steps, actual, expected in children:
+        difference = first_difference(actual, expected, (*path, *steps))
+        if difference is not None:
+            return difference
+    return None
+
+
+def _array_difference(actual: NDArray[Any], expected: NDArray[Any], path: Path) -> Difference | None:
+    wrong = np.argwhere(~_same_elements(actual, expected))
+    if len(wrong) == 0:
+        return None
+    index = tuple(int(i) for i in wrong[0])
+    return Difference((*path, *index), f"{actual[index]!r} instead of {expected[index]!r}")
+
+
+def _same_elements(actual: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.bool_]:
+    if expected.dtype.kind == "c":
+        return _same_elements(actual.real, expected.real) & _same_elements(actual.imag, expected.imag)
+    same = np.asarray(actual == expected)
+    if expected.dtype.kind == "f":
+        same &= np.signbit(actual) == np.signbit(expected)
+    if expected.dtype.kind in "fmM":  # NaN and NaT are the values that do not equal themselves
+        same |= (actual != actual) & (expected != expected)
+    return same
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} with shape {value.shape}"
+    return f"{value!r} ({type(value).__qualname__})"
+
+
+# ---- vector envs -----------------------------------------------------------------------------------------------------
 
 EnvFactory = Callable[[], gym.Env[Any, Any]]
 VectorFactory = Callable[..., VectorEnv[Any, Any, Any]]
@@ -30,10 +117,10 @@ _DEFINITION_NAMES = (
     "metadata",
     "render_mode",
 )
-_LOOKED_AT = 10
-"""How many steps of an episode are compared with those of another that ought to be the same."""
 _RESET_NAMES = ("observations", "infos")
 _STEP_NAMES = ("observations", "rewards", "terminations", "truncations", "infos")
+_SECOND_EPISODE_STEPS = 10
+"""Number of steps of an episode that are compared after a second reset with the same seed."""
 
 
 def check_vector_env(
@@ -45,55 +132,53 @@ def check_vector_env(
     make_vector: VectorFactory | None = None,
     **settings: Any,
 ) -> None:
-    """Raise AssertionError, naming step, env and key, where a vector env departs from `SyncVectorEnv`.
+    """Raise AssertionError with step, env and key at which a vector env differs from `SyncVectorEnv`.
 
-    Both get the same seed and the same random actions. Compared are spaces, metadata, observations, rewards,
-    flags and infos with their masks, types and dtypes. On the way the first env that ends is also reset by
-    hand, one env is reset in the midst of an episode, and later all are without a seed; in the mode DISABLED
-    ended envs are reset after each step. Unless `copy=False`, results must also still be what they were when
-    all steps are done.
+    Both vector envs get the same seed and the same random actions. Compared are spaces, metadata, observations,
+    rewards, flags and infos with their masks, types and dtypes. The check also resets the first env that ends by hand,
+    resets one env in the middle of an episode, and later resets all envs without a seed; in the mode DISABLED it resets
+    ended envs after each step. Unless `copy=False`, earlier results must not have changed when all steps are done.
 
-    The env must be deterministic: the same seed and actions, the same results. One that plays another episode when it
-    is reset a second time with the same seed gets a warning: its episodes depend on how it was used before.
+    The env must be deterministic: the same seed and actions give the same results. An env that plays another episode
+    after a second reset with the same seed gets a warning: its episodes depend on how it was used before.
 
     Args:
         make: a factory of your env, or one factory for each env.
         seed: seed of the first reset and of the actions.
         num_steps: steps of the whole vector.
-        num_envs: how many envs, where `make` is a single factory.
+        num_envs: number of envs, if `make` is a single factory.
         make_vector: takes the list of factories and the settings; `ParallelEnvManager` by default.
-        settings: for `make_vector`; `autoreset_mode` and `observation_mode` go to the reference as well.
+        settings: for `make_vector`; `autoreset_mode` and `observation_mode` go to `SyncVectorEnv` as well.
     """
     factories = _factories(make, num_envs)
+    if make_vector is None:
+        from parallel_envs import ParallelEnvManager  # late: workers that import envs from here do not need it
+
+        make_vector = ParallelEnvManager
     modes = {key: settings[key] for key in ("autoreset_mode", "observation_mode") if key in settings}
     with (
-        closing((make_vector or _manager())(factories, **settings)) as subject,
-        closing(SyncVectorEnv([partial(_Snapshots, each) for each in factories], **modes)) as reference,
+        closing(make_vector(factories, **settings)) as subject,
+        closing(SyncVectorEnv([partial(_Copying, each) for each in factories], **modes)) as reference,
     ):
-        _Walk(subject, reference, are_copies=settings.get("copy", True)).go(seed, num_steps)
-    _check_second_reset(factories[0], seed)
+        comparison = _Comparison(subject, reference)
+        comparison.run(seed, num_steps)
+        if settings.get("copy", True):
+            comparison.check_unchanged()
+    _warn_of_hidden_state(factories[0], seed)
 
 
 def _factories(make: Any, num_envs: Any) -> list[EnvFactory]:
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise ValueError(f"num_envs={num_envs!r} is not a number of envs. Give a whole number from 1 up.")
     factories = [make] * num_envs if callable(make) or not isinstance(make, Sequence) else list(make)
-    is_name = isinstance(make, str)
-    if is_name or not factories or not all(map(callable, factories)):
-        name = f"lambda: gymnasium.make({make!r})" if is_name else "your env's class"
+    if isinstance(make, str) or not factories or not all(map(callable, factories)):
+        name = f"lambda: gymnasium.make({make!r})" if isinstance(make, str) else "your env's class"
         raise TypeError(f"make={make!r} makes no env. Give a function that does, such as {name}, or a list of them.")
     return factories
 
 
-def _manager() -> VectorFactory:
-    # Only when asked for: workers import the envs of this package without the front.
-    from parallel_envs import ParallelEnvManager
-
-    return ParallelEnvManager
-
-
-class _Snapshots(gym.Wrapper[Any, Any, Any, Any]):
-    """What an env meant when it returned: copies of observation and info, and the reward as one number.
+class _Copying(gym.Wrapper[Any, Any, Any, Any]):
+    """Env that returns copies of observation and info, and the reward as one number.
 
     `SyncVectorEnv` keeps references over the reset of an ended env, and cannot take rewards of shape (1,).
     """
@@ -109,12 +194,21 @@ class _Snapshots(gym.Wrapper[Any, Any, Any, Any]):
         return deepcopy(observation), np.asarray(reward).item(), terminated, truncated, deepcopy(info)
 
 
-def _check_second_reset(factory: EnvFactory, seed: int) -> None:
+def _warn_of_hidden_state(factory: EnvFactory, seed: int) -> None:
     """Warn if an env plays another episode when it is reset once more with the same seed."""
-    with closing(_Snapshots(factory)) as env:
+    episodes: list[list[Any]] = []
+    with closing(_Copying(factory)) as env:
         actions = deepcopy(env.action_space)
-        first, second = ([env.reset(seed=seed), *_steps(env, actions, seed)] for _ in range(2))
-    difference = first_difference(second, first)
+        for _ in range(2):
+            episode: list[Any] = [env.reset(seed=seed)]
+            actions.seed(seed)
+            for _ in range(_SECOND_EPISODE_STEPS):
+                result = env.step(actions.sample())
+                episode.append(result)
+                if result[2] or result[3]:
+                    break
+            episodes.append(episode)
+    difference = first_difference(episodes[1], episodes[0])
     if difference is not None:
         warnings.warn(
             f"{env!r} plays another episode when it is reset a second time with seed {seed}: at [number of calls]"
@@ -124,49 +218,36 @@ def _check_second_reset(factory: EnvFactory, seed: int) -> None:
         )
 
 
-def _steps(env: gym.Env[Any, Any], actions: gym.Space[Any], seed: int) -> Iterator[Any]:
-    """The first steps of an episode."""
-    actions.seed(seed)
-    for _ in range(_LOOKED_AT):
-        told = env.step(actions.sample())
-        yield told
-        if told[2] or told[3]:
-            return
+class _Comparison:
+    """The same calls on two vector envs, with their results compared."""
 
-
-class _Walk:
-    """One course of both vector envs."""
-
-    def __init__(
-        self, subject: VectorEnv[Any, Any, Any], reference: VectorEnv[Any, Any, Any], *, are_copies: bool
-    ) -> None:
+    def __init__(self, subject: VectorEnv[Any, Any, Any], reference: VectorEnv[Any, Any, Any]) -> None:
         self.subject = subject
         self.reference = reference
-        self.are_copies = are_copies
-        self.has_reset_an_ended_env = False
-        self.kept: list[tuple[str, tuple[Any, ...], tuple[Any, ...]]] = []
+        self.results: list[tuple[str, tuple[Any, ...], tuple[Any, ...]]] = []
 
-    def go(self, seed: int, num_steps: int) -> None:
-        """Check everything over a reset and that many steps."""
-        self.check_definition()
-        self.reference.action_space.seed(seed)
+    def run(self, seed: int, num_steps: int) -> None:
+        """Compare the definitions, a reset, `num_steps` steps, and resets on the way."""
+        subject, reference = self.subject, self.reference
+        definitions = [tuple(getattr(envs, name) for name in _DEFINITION_NAMES) for envs in (subject, reference)]
+        self.compare("the definition", _DEFINITION_NAMES, *definitions)
+        reference.action_space.seed(seed)
         self.reset("the first reset", seed=seed)
+        resets_ended = True
         for step in range(num_steps):
-            self.reset_on_the_way(step, num_steps)
-            self.step(f"step {step}")
-        self.check_kept()
-
-    def check_definition(self) -> None:
-        actual = tuple(getattr(self.subject, name) for name in _DEFINITION_NAMES)
-        expected = tuple(getattr(self.reference, name) for name in _DEFINITION_NAMES)
-        self.compare("the definition", _DEFINITION_NAMES, actual, expected)
-
-    def reset_on_the_way(self, step: int, num_steps: int) -> None:
-        if step == num_steps // 3:
-            mask = np.arange(self.reference.num_envs) == step % self.reference.num_envs
-            self.reset(f"the reset of one env before step {step}", mask=mask)
-        if step == 2 * num_steps // 3:
-            self.reset(f"the reset before step {step}")
+            if step == num_steps // 3:
+                mask = np.arange(reference.num_envs) == step % reference.num_envs
+                self.reset(f"the reset of one env before step {step}", mask=mask)
+            if step == 2 * num_steps // 3:
+                self.reset(f"the reset before step {step}")
+            actions = reference.action_space.sample()
+            actual = subject.step(deepcopy(actions))
+            expected = reference.step(actions)
+            self.compare(f"step {step}", _STEP_NAMES, actual, expected)
+            ended = expected[2] | expected[3]
+            if ended.any() and resets_ended:
+                self.reset(f"the reset after step {step}", mask=ended)
+                resets_ended = reference.metadata["autoreset_mode"] is AutoresetMode.DISABLED
 
     def reset(self, moment: str, *, seed: int | None = None, mask: Any = None) -> None:
         options = None if mask is None else {"reset_mask": mask}
@@ -174,44 +255,30 @@ class _Walk:
         expected = self.reference.reset(seed=seed, options=deepcopy(options))  # pops the mask from what it gets
         self.compare(moment, _RESET_NAMES, actual, expected)
 
-    def step(self, moment: str) -> None:
-        actions = self.reference.action_space.sample()
-        actual = self.subject.step(deepcopy(actions))
-        expected = self.reference.step(actions)
-        self.compare(moment, _STEP_NAMES, actual, expected)
-        self.reset_ended(moment, expected[2] | expected[3])
-
-    def reset_ended(self, moment: str, ended: NDArray[np.bool_]) -> None:
-        is_needed = self.reference.metadata["autoreset_mode"] is AutoresetMode.DISABLED
-        if ended.any() and (is_needed or not self.has_reset_an_ended_env):
-            self.reset(f"the reset after {moment}", mask=ended)
-            self.has_reset_an_ended_env = True
-
     def compare(self, moment: str, names: Sequence[str], actual: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
         assert len(actual) == len(names), f"At {moment} {len(actual)} values came back instead of {names}."
         for name, one, other in zip(names, actual, expected, strict=True):
             difference = first_difference(one, other)
             if difference is not None:
-                raise AssertionError(f"At {moment}, {self.place(name, one, other, difference)}")
-        self.kept.append((moment, actual, expected))
-
-    def check_kept(self) -> None:
-        for moment, actual, expected in self.kept if self.are_copies else ():
-            difference = first_difference(actual, expected)
-            if difference is not None:
-                raise AssertionError(f"What {moment} returned was overwritten later, at {difference}")
-
-    def place(self, name: str, actual: Any, expected: Any, difference: Difference) -> str:
-        """Say which env's part of a batch is wrong, where that can be told."""
-        env = self.env_of(name, actual, expected, difference)
-        return f"{name}{difference}" if env is None else f"env {env}: {name}{difference}"
+                env = self.env_of(name, one, other, difference)
+                place = f"{name}{difference}" if env is None else f"env {env}: {name}{difference}"
+                raise AssertionError(f"At {moment}, {place}")
+        self.results.append((moment, actual, expected))
 
     def env_of(self, name: str, actual: Any, expected: Any, difference: Difference) -> int | None:
+        """Return the env that the wrong part of a batch belongs to, if that is known."""
         if name != "observations":
             return next((step for step in difference.path if isinstance(step, int)), None)
         space = self.reference.observation_space
         try:
             rows = zip(iterate(space, actual), iterate(space, expected), strict=True)
             return next((env for env, (one, other) in enumerate(rows) if first_difference(one, other)), None)
-        except (CustomSpaceError, TypeError, ValueError, LookupError):  # not even of the batch's form
+        except (CustomSpaceError, TypeError, ValueError, LookupError):  # the batch does not even have the right form
             return None
+
+    def check_unchanged(self) -> None:
+        """Raise AssertionError if a later call has overwritten an earlier result."""
+        for moment, actual, expected in self.results:
+            difference = first_difference(actual, expected)
+            if difference is not None:
+                raise AssertionError(f"What {moment} returned was overwritten later, at {difference}")

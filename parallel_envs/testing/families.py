@@ -4,15 +4,15 @@
     envs = ParallelEnvManager([GridNaviEnv] * 8)
     envs.reset(seed=0, tasks=tasks)
 
-What each env offers beside Gymnasium's interface:
+In addition to Gymnasium's interface, each env has:
 
-- `reset_task(task)` gives it a task, to be followed by `reset`; `get_task()` tells the one it has. A task that is
-  not of the family is a ValueError. Until it is given one, an env plays the first of `sample_tasks(1)`.
-- `sample_tasks(num_tasks, seed=0)` draws tasks. They depend on the seed alone, and task `i` of a seed is the same
-  however many are drawn. What the shape of a task depends on is a keyword, with the default of the constructor.
+- `reset_task(task)` sets the task; call `reset` after it. A task that is not of the family raises ValueError.
+  `get_task()` returns the task. The first task of an env is that of `sample_tasks(1)`.
+- `sample_tasks(num_tasks, seed=0)` samples tasks. They depend on the seed alone, and task `i` of a seed is the same
+  however many are sampled. Arguments that set the shape of a task are keywords, with the defaults of the constructor.
 - `horizon` is the number of steps after which an episode is over.
 
-What happens within episodes is drawn from `np_random`, that is from the seed of `reset`; nothing is drawn by a task.
+Random events within episodes are sampled from `np_random`, so they follow from the seed of `reset`, not from the task.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ Point = tuple[float, float]
 class BanditEnv(gym.Env[Observation, Any]):
     """Bernoulli arms. An episode is one pull, after which it is terminated.
 
-    Task: the arms' success probabilities, a tuple of floats; drawn uniformly from 0 to 1.
-    Reward: 1.0 with the probability of the arm that `action` names, else 0.0.
-    Observation: a zero. What was pulled and won before is for the agent to remember.
+    Task: the arms' success probabilities, a tuple of floats; sampled uniformly from 0 to 1.
+    Reward: 1.0 with the probability of the arm `action`, else 0.0.
+    Observation: always 0. The agent itself has to remember earlier actions and rewards.
     """
 
     horizon = 1
@@ -81,16 +81,18 @@ class BanditEnv(gym.Env[Observation, Any]):
 
 @dataclass(frozen=True, eq=False)
 class TabularMDP:
-    """A task of `TabularMDPEnv`: what follows from each action (second axis) in each state (first axis)."""
+    """A task of `TabularMDPEnv`. The axes of both arrays are state, action.
+
+    Attributes:
+        transitions: Probability of each next state (third axis).
+        rewards: Mean reward.
+    """
 
     transitions: Floats
-    """The probability of each next state (third axis)."""
-
     rewards: Floats
-    """The mean reward."""
 
     def __eq__(self, other: object) -> bool:
-        """Equal in all numbers: arrays have no truth value of their own for a dataclass to compare by."""
+        """Compare all numbers. A dataclass cannot do this, since arrays have no truth value."""
         if not isinstance(other, TabularMDP):
             return NotImplemented
         return np.array_equal(self.transitions, other.transitions) and np.array_equal(self.rewards, other.rewards)
@@ -102,8 +104,8 @@ class TabularMDP:
 class TabularMDPEnv(gym.Env[Observation, Any]):
     """Random MDPs as in Duan et al. 2016, "RL^2". An episode starts in state 0 and is truncated at the horizon.
 
-    Task: a `TabularMDP`; its transitions are drawn from Dirichlet(1), its mean rewards from Normal(1, 1).
-    Reward: drawn from Normal(mean, 1), the mean that of the state acted in and of the action.
+    Task: a `TabularMDP`; its transitions are sampled from Dirichlet(1), its mean rewards from Normal(1, 1).
+    Reward: sampled from Normal(mean, 1), with the mean of the state before the step and the action.
     Observation: the state, one-hot.
     """
 
@@ -127,7 +129,7 @@ class TabularMDPEnv(gym.Env[Observation, Any]):
     def reset_task(self, task: Any) -> None:
         self._task = self._checked(task)
         summed = self._task.transitions.cumsum(axis=-1)
-        self._summed = summed / summed[..., -1:]  # ends with 1.0 to the bit, so that every draw finds its state
+        self._summed = summed / summed[..., -1:]  # ends with exactly 1.0, so that every random number finds a state
 
     def get_task(self) -> TabularMDP:
         return self._task
@@ -151,7 +153,7 @@ class TabularMDPEnv(gym.Env[Observation, Any]):
         return observation
 
     def _checked(self, task: Any) -> TabularMDP:
-        """The task in arrays of our own that nobody can write to."""
+        """Return a read-only copy of the task. Raise ValueError if it is not a task of this env."""
         advice = f"TabularMDPEnv.sample_tasks(1, num_states={self.num_states}, num_actions={self.num_actions})"
         if not isinstance(task, TabularMDP):
             raise ValueError(f"task={task!r} is not a TabularMDP. Give one, such as of {advice}.")
@@ -162,7 +164,14 @@ class TabularMDPEnv(gym.Env[Observation, Any]):
                 f"The task's transitions and rewards are not finite numbers of the shapes {(*shape, self.num_states)} "
                 f"and {shape}: {task!r}. Give a task of this size, such as of {advice}."
             )
-        _check_chances(transitions)
+        sums = transitions.sum(axis=-1)  # they may differ from 1 by the error of single precision
+        right = (transitions >= 0.0).all(axis=-1) & np.isclose(sums, 1.0, atol=1e-5)
+        if not right.all():
+            state, action = (int(index) for index in np.argwhere(~right)[0])
+            raise ValueError(
+                f"The task's transitions[{state}, {action}] are {transitions[state, action].tolist()}, which are not "
+                "probabilities. Give numbers from 0 to 1 whose sum is 1."
+            )
         transitions.flags.writeable = rewards.flags.writeable = False
         return TabularMDP(transitions, rewards)
 
@@ -170,10 +179,10 @@ class TabularMDPEnv(gym.Env[Observation, Any]):
 class GridNaviEnv(gym.Env[Observation, Any]):
     """A grid with a hidden goal, as in Zintgraf et al. 2020, "VariBAD". Starts at (0, 0); truncated at the horizon.
 
-    Task: the goal, a cell (x, y) other than the start and its 3 neighbours; drawn uniformly.
+    Task: the goal, a cell (x, y) other than the start and its 3 neighbours; sampled uniformly.
     Reward: 1.0 for each step that ends on the goal, else -0.1. The goal does not end the episode.
     Observation: (x, y).
-    Actions: stay, up (y grows), right (x grows), down, left; none leads out of the grid.
+    Actions: stay, up (y grows), right (x grows), down, left. The point stays inside the grid.
     """
 
     _MOVES = ((0, 0), (0, 1), (1, 0), (0, -1), (-1, 0))
@@ -189,7 +198,7 @@ class GridNaviEnv(gym.Env[Observation, Any]):
 
     @classmethod
     def all_tasks(cls, size: int = 5) -> list[Cell]:
-        """Every goal there is: 21 on the grid of 5 by 5."""
+        """Return all goals: 21 on the grid of 5 by 5."""
         _check_at_least(3, size=size)
         return [(x, y) for x in range(size) for y in range(size) if max(x, y) > 1]
 
@@ -211,7 +220,7 @@ class GridNaviEnv(gym.Env[Observation, Any]):
         return self._goal
 
     def is_goal_state(self) -> bool:
-        """Whether it stands on the goal now."""
+        """Return whether the agent stands on the goal now."""
         return self._cell == self._goal
 
     def reset(self, *, seed: int | None = None, options: Options = None) -> tuple[Observation, Info]:
@@ -232,12 +241,12 @@ class GridNaviEnv(gym.Env[Observation, Any]):
 
 
 class PointRobotEnv(gym.Env[Observation, Any]):
-    """A point in the plane that looks for a hidden goal. Starts at (0, 0); truncated at the horizon.
+    """A point in the plane that searches a hidden goal. Starts at (0, 0); truncated at the horizon.
 
-    Task: the goal (x, y), any point; drawn uniformly from the half of the unit circle with y from 0 up.
+    Task: the goal (x, y), any point; sampled uniformly from the half of the unit circle with y from 0 up.
     Reward: 1 - distance to the goal within `goal_radius` of it, else 0; minus the distance anywhere if not `sparse`.
     Observation: (x, y).
-    Actions: what to add to (x, y), from -0.1 to 0.1 each; more is cut off.
+    Actions: numbers to add to (x, y), each clipped to -0.1 ... 0.1.
     """
 
     _MOST_MOVE = 0.1
@@ -269,7 +278,7 @@ class PointRobotEnv(gym.Env[Observation, Any]):
         return float(self._goal[0]), float(self._goal[1])
 
     def is_goal_state(self) -> bool:
-        """Whether it is within the goal's radius now."""
+        """Return whether the point is within the goal's radius now."""
         return self._distance() <= self.goal_radius
 
     def reset(self, *, seed: int | None = None, options: Options = None) -> tuple[Observation, Info]:
@@ -280,15 +289,11 @@ class PointRobotEnv(gym.Env[Observation, Any]):
 
     def step(self, action: Any) -> Step:
         move = np.clip(np.asarray(action, np.float64), -self._MOST_MOVE, self._MOST_MOVE)
-        self._position = np.clip(self._position + move, -self._reach, self._reach)  # else a rounding may lead beyond
+        self._position = np.clip(self._position + move, -self._reach, self._reach)  # a rounding may lead beyond
         self._elapsed += 1
-        return self._observation(), self._reward(), False, self._elapsed >= self.horizon, {}
-
-    def _reward(self) -> float:
         distance = self._distance()
-        if not self.sparse:
-            return -distance
-        return 1.0 - distance if distance <= self.goal_radius else 0.0
+        reward = (1.0 - distance if distance <= self.goal_radius else 0.0) if self.sparse else -distance
+        return self._observation(), reward, False, self._elapsed >= self.horizon, {}
 
     def _distance(self) -> float:
         return float(np.hypot(*(self._position - self._goal)))
@@ -298,7 +303,7 @@ class PointRobotEnv(gym.Env[Observation, Any]):
 
 
 def task_streams(family: str, num_tasks: int, seed: int) -> list[np.random.Generator]:
-    """A stream for each task to be drawn from, each its own."""
+    """Return an independent random generator for each task."""
     _check_at_least(0, num_tasks=num_tasks)
     tree = SeedTree(seed).child("family", family)
     return [tree.child(index).generator() for index in range(num_tasks)]
@@ -311,20 +316,9 @@ def _check_at_least(least: int, **numbers: int) -> None:
 
 
 def _floats(value: Any, shape: tuple[int, ...]) -> Floats | None:
-    """A copy of `value` if it is finite numbers of this shape."""
+    """Return `value` as a new array, or None unless it is finite numbers of this shape."""
     try:
         array = np.array(value, np.float64)
     except (TypeError, ValueError):  # text, or rows of several lengths
         return None
     return array if array.shape == shape and np.isfinite(array).all() else None
-
-
-def _check_chances(transitions: Floats) -> None:
-    """Refuse rows that are not probabilities. Their sums may be off by what single precision loses."""
-    right = (transitions >= 0.0).all(axis=-1) & np.isclose(transitions.sum(axis=-1), 1.0, atol=1e-5)
-    if not right.all():
-        state, action = (int(index) for index in np.argwhere(~right)[0])
-        raise ValueError(
-            f"The task's transitions[{state}, {action}] are {transitions[state, action].tolist()}, which are not "
-            "probabilities. Give numbers from 0 to 1 whose sum is 1."
-        )

@@ -7,8 +7,8 @@
         a1  -30    7    0                           a1    0    2    0
         a2    0    6    5                           a2   10    0    k
 
-In the climbing game an agent that is not sure of the other had better leave the optimum (a0, b0) alone: whoever learns
-by itself comes by way of (a2, b1) to (a1, b1). In the penalty game with k = 0 both optima are harmless.
+In the climbing game the optimum (a0, b0) is dangerous for an agent that cannot rely on the other one. Agents that learn
+independently move over (a2, b1) to (a1, b1). In the penalty game with k = 0 both optima are harmless.
 """
 
 from __future__ import annotations
@@ -26,16 +26,11 @@ AGENTS = ("row", "column")
 Named = dict[str, Any]
 
 
-def penalty_payoffs(k: float) -> tuple[tuple[float, ...], ...]:
-    """Those of the penalty game; `k` is 0 or below."""
-    return (k, 0, 10), (0, 2, 0), (10, 0, k)
-
-
 class MatrixGame(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ships no type information
     """The same game for `num_rounds` rounds; then the episode is truncated. Nothing is random.
 
-    Agents "row" and "column" each choose a line of the matrix, and both get what stands where the two meet. They
-    observe a one, always: what was played before is not told.
+    The agents "row" and "column" choose a row and a column of the matrix, and both get the payoff at that place. Their
+    observation is always 1: earlier actions are not observed.
 
     Args:
         payoffs: A row for each action of "row".
@@ -65,7 +60,7 @@ class MatrixGame(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZo
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Named, Named]:
         self.elapsed, self.agents = 0, list(AGENTS)
-        return self._to_both(np.ones(1, np.float32)), self._to_both({})
+        return {agent: np.ones(1, np.float32) for agent in AGENTS}, {agent: {} for agent in AGENTS}
 
     def step(self, actions: Mapping[str, Any]) -> tuple[Named, Named, Named, Named, Named]:
         self.elapsed += 1
@@ -73,20 +68,20 @@ class MatrixGame(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZo
         over = self.elapsed >= self.num_rounds
         if over:
             self.agents = []
-        told: Any = np.ones(1, np.float32), payoff, False, over, {}
-        observations, rewards, terminations, truncations, infos = map(self._to_both, told)
-        return observations, rewards, terminations, truncations, infos
-
-    @staticmethod
-    def _to_both(value: Any) -> Named:
-        return {agent: value.copy() if hasattr(value, "copy") else value for agent in AGENTS}
+        return (
+            {agent: np.ones(1, np.float32) for agent in AGENTS},
+            dict.fromkeys(AGENTS, payoff),
+            dict.fromkeys(AGENTS, False),
+            dict.fromkeys(AGENTS, over),
+            {agent: {} for agent in AGENTS},
+        )
 
 
 def climbing(num_rounds: int = 25) -> MatrixGame:
-    """The climbing game: 275 is the best return of 25 rounds, 175 that of the equilibrium beside it."""
+    """Return the climbing game. The best return of 25 rounds is 275; the neighbouring equilibrium has 175."""
     return MatrixGame(CLIMBING, num_rounds)
 
 
 def penalty(k: float = 0.0, num_rounds: int = 25) -> MatrixGame:
-    """The penalty game: 250 is the best return of 25 rounds."""
-    return MatrixGame(penalty_payoffs(k), num_rounds)
+    """Return the penalty game, with `k` of 0 or below. The best return of 25 rounds is 250."""
+    return MatrixGame(((k, 0, 10), (0, 2, 0), (10, 0, k)), num_rounds)

@@ -1,4 +1,4 @@
-"""A PettingZoo environment whose agents come and go by a schedule, and whose course follows from its seed."""
+"""`ScriptedAgentsEnv`: a PettingZoo env that repeats to the bit, with agents that come and go by a schedule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENDLESS = (1 << 62,)
 
 @dataclass(frozen=True)
 class Stay:
-    """An agent is there from step `first` (0: from the reset) to step `last`, which ends it."""
+    """Presence of an agent in an episode, from step `first` (0: the reset) to step `last`, which ends it."""
 
     last: int
     first: int = 0
@@ -29,16 +29,17 @@ class Stay:
 class ScriptedAgentsEnv(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo ships no type information
     """A cheap env for agents of any ids and spaces: the same seed, options and actions always give the same bits.
 
-    What an agent sees and gets is that of a `ScriptedEnv` of its own, to which the actions of all are the action: one
-    that is lost, or given to the wrong agent, changes all that follows for everyone.
+    Each agent's observations, rewards and infos are those of a `ScriptedEnv` of its own, which gets the actions of all
+    agents as its action. So an action that is lost, or given to the wrong agent, changes every later value.
 
     Args:
-        schedules: For each episode in turn, who is there when. An episode ends when nobody is left.
-        observation_spaces: By agent, where they are not the default ones.
-        action_spaces: The same.
-        possible_agents: By default all that are in a schedule. None: the env does not say, as PettingZoo allows.
+        schedules: For each episode in turn, the presence of each agent. An episode ends when no agent is left.
+        observation_spaces: By agent, if not the default one.
+        action_spaces: By agent, if not the default one.
+        possible_agents: By default all agents of the schedules. None: the env has no such attribute, as PettingZoo
+            allows.
         render_mode: "rgb_array" for a small picture.
-        scripted: What else `ScriptedEnv` takes: `rewards`, `infos`, `reuse_buffers`.
+        scripted: Other arguments of `ScriptedEnv`: `rewards`, `infos`, `reuse_buffers`.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "name": "scripted_agents"}  # noqa: RUF012  PettingZoo's
@@ -80,50 +81,47 @@ class ScriptedAgentsEnv(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # Pe
 
     @property
     def schedule(self) -> Mapping[Agent, Stay]:
-        """That of this episode."""
+        """The schedule of this episode."""
         episode = next(iter(self.sources.values())).episode
         return self.schedules[episode % len(self.schedules)]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Named, Named]:
-        """Start the next episode, or with a seed the first one of that seed."""
-        told = {
+        """Start the next episode, or with a seed the first episode of that seed."""
+        results = {
             agent: source.reset(seed=seed, options={**(options or {}), "agent": repr(agent)})
             for agent, source in self.sources.items()
         }
         self.elapsed = 0
         self.agents = [agent for agent, stay in self.schedule.items() if stay.first == 0]
-        return {agent: told[agent][0] for agent in self.agents}, {agent: told[agent][1] for agent in self.agents}
+        return {agent: results[agent][0] for agent in self.agents}, {agent: results[agent][1] for agent in self.agents}
 
     def step(self, actions: Mapping[Agent, Any]) -> tuple[Named, Named, Named, Named, Named]:
-        """Take everyone's actions into account, and return what follows for those who are there."""
+        """Pass all actions to the source of every agent. Return the results of the agents that are present."""
         if set(actions) != set(self.agents):
             raise ValueError(f"{list(actions)} acted, but {self.agents} are there.")
         self.elapsed += 1
         self.last_actions = dict(actions)
         named = {repr(agent): action for agent, action in actions.items()}
-        told = {agent: source.step(named) for agent, source in self.sources.items()}
-        coming = [agent for agent, stay in self.schedule.items() if stay.first == self.elapsed]
-        there = [*self.agents, *coming]
-        endings = {agent: self._ending(agent) for agent in there}
-        self.agents = [agent for agent in there if endings[agent] is None]
+        results = {agent: source.step(named) for agent, source in self.sources.items()}
+        schedule = self.schedule
+        coming = [agent for agent, stay in schedule.items() if stay.first == self.elapsed]
+        present = [*self.agents, *coming]
+        endings = {agent: schedule[agent].ending if schedule[agent].last <= self.elapsed else None for agent in present}
+        self.agents = [agent for agent in present if endings[agent] is None]
         return (
-            {agent: told[agent][0] for agent in there},
-            {agent: told[agent][1] for agent in there},
-            {agent: endings[agent] in ("terminated", "both") for agent in there},
-            {agent: endings[agent] in ("truncated", "both") for agent in there},
-            {agent: told[agent][4] for agent in there},
+            {agent: results[agent][0] for agent in present},
+            {agent: results[agent][1] for agent in present},
+            {agent: endings[agent] in ("terminated", "both") for agent in present},
+            {agent: endings[agent] in ("truncated", "both") for agent in present},
+            {agent: results[agent][4] for agent in present},
         )
 
-    def _ending(self, agent: Agent) -> Ending | None:
-        stay = self.schedule[agent]
-        return stay.ending if stay.last <= self.elapsed else None
-
     def state(self) -> Any:
-        """How far it has come."""
+        """Return the number of steps and the number of agents."""
         return np.array([self.elapsed, len(self.agents)], np.float32)
 
     def render(self) -> Any:
-        """A picture that follows from the actions so far."""
+        """Return a picture that follows from the actions so far."""
         return next(iter(self.sources.values())).render()
 
     def echo(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Deprecated: `tuple_agents` and `TupleAgents` are in `parallel_envs.multiagent`. This module goes with version 0.2."""
+"""Deprecated: `tuple_agents` and `TupleAgents` are in `parallel_envs.multiagent`. Version 0.2 removes this module."""
 
 from __future__ import annotations
 

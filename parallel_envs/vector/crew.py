@@ -18,9 +18,9 @@ from parallel_envs.engine import (
     Death,
     Failure,
     Inherited,
+    PendingRequest,
     PoolSettings,
     SharedBlock,
-    Ticket,
     Unpicklable,
     load_modules,
     open_pool,
@@ -185,7 +185,7 @@ class Crew:
         self._await(revived, "the reset after a restart", timeout)
         return {env: failure for reply in revived.replies.values() for env, failure in reply.value.items()}
 
-    def _await(self, ticket: Ticket, doing: str, timeout: float | None) -> None:
+    def _await(self, ticket: PendingRequest, doing: str, timeout: float | None) -> None:
         if not self.pool.wait(ticket, timeout, _reports_death) and not _reports_death(ticket):
             late = self.timeout(doing, timeout, self.late_envs(ticket))
             for worker in sorted(ticket.waiting):  # it has nothing that anybody could still want
@@ -197,7 +197,7 @@ class Crew:
 
     # ---- faults ---------------------------------------------------------------------------------------------------
 
-    def failures(self, ticket: Ticket) -> dict[int, Failure]:
+    def failures(self, ticket: PendingRequest) -> dict[int, Failure]:
         """The envs that raised. A request to a single env of a worker that failed as a whole is that env's failure."""
         failures: dict[int, Failure] = {}
         for worker, reply in ticket.replies.items():
@@ -208,7 +208,7 @@ class Crew:
                 failures |= reply.value.failures
         return failures
 
-    def worker_failures(self, ticket: Ticket) -> dict[int, tuple[list[int], Failure]]:
+    def worker_failures(self, ticket: PendingRequest) -> dict[int, tuple[list[int], Failure]]:
         """The workers in which a request for several envs failed as a whole, such as one that could not be unpickled.
 
         No one env can be blamed, and nobody can say which of them have done what was asked: all are in doubt.
@@ -219,7 +219,7 @@ class Crew:
             if reply.failure is not None and len(asked := self._asked(ticket, worker)) > 1
         }
 
-    def _asked(self, ticket: Ticket, worker: int) -> list[int]:
+    def _asked(self, ticket: PendingRequest, worker: int) -> list[int]:
         """The envs of a worker that a request is for. A ticket's label is None (all), one env, or a list."""
         held = self.slices[worker]
         if ticket.label is None:
@@ -227,13 +227,13 @@ class Crew:
         labelled = [ticket.label] if isinstance(ticket.label, int) else ticket.label
         return [env for env in labelled if env in held]
 
-    def unanswered(self, ticket: Ticket) -> list[int]:
+    def unanswered(self, ticket: PendingRequest) -> list[int]:
         """The envs that have raised or died instead of answering, as far as is known."""
         dead = [env for worker, reply in ticket.replies.items() if reply.death for env in self.slices[worker]]
         in_doubt = [env for asked, _ in self.worker_failures(ticket).values() for env in asked]
         return sorted({*dead, *in_doubt, *self.failures(ticket)})
 
-    def dead_workers(self, ticket: Ticket) -> dict[int, Death]:
+    def dead_workers(self, ticket: PendingRequest) -> dict[int, Death]:
         """The workers that have died instead of answering, and have not been replaced since."""
         return {
             worker: reply.death
@@ -241,7 +241,7 @@ class Crew:
             if reply.death is not None and self.needs_replacing(worker)
         }
 
-    def check(self, ticket: Ticket, doing: str, *, advice: str = "") -> None:
+    def check(self, ticket: PendingRequest, doing: str, *, advice: str = "") -> None:
         """Raise what the replies report: a worker's death first, then a worker's failure, then the envs' errors."""
         replies = sorted(ticket.replies.items(), key=lambda item: item[0])
         deaths = {worker: reply.death for worker, reply in replies if reply.death is not None}
@@ -260,11 +260,11 @@ class Crew:
         env = min(envs)
         return _REMAKING if env in self._missing or self.owner[env] in self._unmade else doing
 
-    def still_broken(self, ticket: Ticket) -> bool:
+    def still_broken(self, ticket: PendingRequest) -> bool:
         """Whether a ticket reports a fault that nobody has mended since."""
         return bool(self.dead_workers(ticket) or self.worker_failures(ticket) or self.failures(ticket))
 
-    def late_envs(self, ticket: Ticket) -> list[int]:
+    def late_envs(self, ticket: PendingRequest) -> list[int]:
         """The envs whose workers still owe a reply."""
         return [env for worker in sorted(ticket.waiting) for env in self.slices[worker]]
 
@@ -275,7 +275,7 @@ class Crew:
         return step_timeout(doing, seconds, workers, envs, stacks, advice=advice)
 
 
-def _reports_death(ticket: Ticket) -> bool:
+def _reports_death(ticket: PendingRequest) -> bool:
     return any(reply.death is not None for reply in ticket.replies.values())
 
 

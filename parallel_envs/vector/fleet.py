@@ -16,7 +16,14 @@ from gymnasium.error import CustomSpaceError
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.engine import Call, PoolSettings, SharedBlock, Ticket, advice_on_too_many_files, dump_request
+from parallel_envs.engine import (
+    Call,
+    PendingRequest,
+    PoolSettings,
+    SharedBlock,
+    advice_on_too_many_files,
+    dump_request,
+)
 from parallel_envs.vector.actions import ActionWriter
 from parallel_envs.vector.buffers import (
     AUTORESET_SECONDS,
@@ -112,7 +119,7 @@ class EnvFleet:
 
     # ---- asking ---------------------------------------------------------------------------------------------------
 
-    def step(self, argument: int, loose: Mapping[int, list[Any]] | None) -> Ticket:
+    def step(self, argument: int, loose: Mapping[int, list[Any]] | None) -> PendingRequest:
         """Step all envs."""
         if loose is None:
             ticket = self.pool.ring(self.crew.key, argument)
@@ -127,7 +134,7 @@ class EnvFleet:
 
     def step_envs(
         self, envs: Sequence[int], which_set: int, code: int, loose: Mapping[int, list[Any]] | None
-    ) -> list[Ticket]:
+    ) -> list[PendingRequest]:
         """Step some envs, each by itself: a ticket for each, whose label is its number.
 
         Call `check_loose` first: a part that cannot travel must be refused before any env is asked.
@@ -146,40 +153,40 @@ class EnvFleet:
         worker = self.crew.owner[env]
         return worker, bell_argument(which_set, code, env - self.crew.slices[worker].start), env
 
-    def report_lost(self, envs: Sequence[int], which_set: int) -> Ticket:
+    def report_lost(self, envs: Sequence[int], which_set: int) -> PendingRequest:
         """Ask revived envs for the rows of a step that their predecessors did not live to answer."""
         return self._ask_holders("report_lost", envs, lambda held: ([env for env in envs if env in held], which_set))
 
-    def reset(self, requests: Sequence[ResetRequest], which_set: int) -> Ticket:
+    def reset(self, requests: Sequence[ResetRequest], which_set: int) -> PendingRequest:
         """Reset some envs. The ticket's label lists them."""
         envs = [request.env for request in requests]
         return self._ask_holders(
             "reset", envs, lambda held: ([request for request in requests if request.env in held], which_set)
         )
 
-    def call(self, envs: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ticket:
+    def call(self, envs: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PendingRequest:
         """Call a method of some envs. Each worker replies with a dict by env."""
         return self._ask_holders("call", envs, lambda held: ([env for env in envs if env in held], name, args, kwargs))
 
-    def apply(self, envs: Sequence[int], function: Callable[..., Any], args: tuple[Any, ...]) -> Ticket:
+    def apply(self, envs: Sequence[int], function: Callable[..., Any], args: tuple[Any, ...]) -> PendingRequest:
         """Run a function on some envs. Each worker replies with a dict by env."""
         return self._ask_holders("apply", envs, lambda held: ([env for env in envs if env in held], function, args))
 
-    def look_up(self, env: int, name: str) -> Ticket:
+    def look_up(self, env: int, name: str) -> PendingRequest:
         """Read an attribute of one env without calling it. Its worker replies with a dict by env."""
         return self._ask_holders("look_up", [env], lambda held: (env, name))
 
-    def set_attr(self, name: str, values: Mapping[int, Any]) -> Ticket:
+    def set_attr(self, name: str, values: Mapping[int, Any]) -> PendingRequest:
         """Set an attribute of some envs. Each worker replies with a dict of failures by env."""
         return self._ask_holders(
             "set_attr", values, lambda held: (name, {env: values[env] for env in values if env in held})
         )
 
-    def set_tasks(self, tasks: Mapping[int, Any]) -> Ticket:
+    def set_tasks(self, tasks: Mapping[int, Any]) -> PendingRequest:
         """Give envs tasks from their next episodes on."""
         return self._ask_holders("set_tasks", tasks, lambda held: ({env: tasks[env] for env in tasks if env in held},))
 
-    def get_tasks(self, envs: Sequence[int]) -> Ticket:
+    def get_tasks(self, envs: Sequence[int]) -> PendingRequest:
         """Ask envs for their tasks. Each worker replies with a dict by env."""
         return self._ask_holders("get_tasks", envs, lambda held: ([env for env in envs if env in held],))
 
@@ -187,7 +194,9 @@ class EnvFleet:
         """Send every worker a message whose reply nobody needs: it is done before whatever is asked next."""
         self.pool.forget(self.pool.call_all(self.crew.key, method, *args))
 
-    def _ask_holders(self, method: str, envs: Iterable[int], arguments: Callable[[range], tuple[Any, ...]]) -> Ticket:
+    def _ask_holders(
+        self, method: str, envs: Iterable[int], arguments: Callable[[range], tuple[Any, ...]]
+    ) -> PendingRequest:
         """Send the workers that hold these envs a message, each with its own arguments."""
         envs = list(envs)
         calls = {worker: Call(self.crew.key, method, arguments(held)) for worker, held in self.crew.holders(envs)}
@@ -195,7 +204,7 @@ class EnvFleet:
 
     # ---- hearing --------------------------------------------------------------------------------------------------
 
-    def take_in(self, tickets: Iterable[Ticket], which_set: int) -> dict[int, Info]:
+    def take_in(self, tickets: Iterable[PendingRequest], which_set: int) -> dict[int, Info]:
         """Take in what came by pipe; returns the infos among it, by env. Must be done even if an error follows: what a
         worker has told once it does not tell again.
         """
@@ -208,7 +217,7 @@ class EnvFleet:
                     pickled |= self._take_in_one(reply.value, which_set)
         return pickled
 
-    def learn(self, tickets: Iterable[Ticket]) -> None:
+    def learn(self, tickets: Iterable[PendingRequest]) -> None:
         """Learn the schemas that these tickets announce. Infos that come with other tickets may be written by them."""
         for ticket in tickets:
             for reply in ticket.replies.values():

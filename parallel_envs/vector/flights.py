@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from parallel_envs.engine import Ticket
+from parallel_envs.engine import PendingRequest
 from parallel_envs.vector import arguments
 from parallel_envs.vector.failures import WAIT_ADVICE
 from parallel_envs.vector.fleet import EnvFleet
@@ -21,7 +21,7 @@ class Flight(NamedTuple):
 
     env: int
     which_set: int
-    ticket: Ticket
+    ticket: PendingRequest
     deadline: float
     reset: ResetRequest | None = None
 
@@ -39,7 +39,7 @@ class Flights:
         self._fleet, self._settler = fleet, settler
         self._seconds = {"step": step_seconds, "reset": reset_seconds}
         self._flights: dict[int, Flight] = {}
-        self._settled: dict[int, list[Ticket]] = {}
+        self._settled: dict[int, list[PendingRequest]] = {}
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -136,7 +136,7 @@ class Flights:
             self._wait_for_news(until)
         return landed
 
-    def bring_home(self, landed: Sequence[Flight]) -> list[Ticket]:
+    def bring_home(self, landed: Sequence[Flight]) -> list[PendingRequest]:
         """The tickets with what these envs have answered. If one has failed, its error; the others stay landed."""
         self._fleet.learn([flight.ticket for flight in self if flight.ticket.done])
         for flight in landed:

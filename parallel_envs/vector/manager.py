@@ -23,11 +23,11 @@ from parallel_envs.engine import (
     BACKENDS,
     START_METHODS,
     Failure,
+    PendingRequest,
     PoolSettings,
-    Ticket,
     Unpicklable,
     picklable,
-    settle,
+    pin_workers,
     unpicklable_part,
 )
 from parallel_envs.errors import EnvError
@@ -341,7 +341,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             infos = {**self._fleet.task_infos(None, of=envs), **infos}
         return self._observations(), infos
 
-    def _reset_again(self, envs: Sequence[int]) -> Ticket:
+    def _reset_again(self, envs: Sequence[int]) -> PendingRequest:
         again = [dataclasses.replace(one, restarted=True) for one in self._requests if one.env in envs]
         return self._fleet.reset(again, self._set)
 
@@ -406,7 +406,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         tickets = self._finish(State.STEP, f"step {self._num_steps + 1}", seconds, self._report_lost)
         self._num_steps += 1
         if self._num_steps == _STEPS_TO_SETTLE and self._settles:
-            settle(self._fleet.pool)
+            pin_workers(self._fleet.pool)
         fleet = self._fleet
         pickled = fleet.take_in(tickets, self._set)
         if self.infos_list:
@@ -424,7 +424,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             infos,
         )
 
-    def _report_lost(self, envs: Sequence[int]) -> Ticket:
+    def _report_lost(self, envs: Sequence[int]) -> PendingRequest:
         return self._fleet.report_lost(envs, self._set)
 
     def _turn_set(self, untouched: npt.NDArray[np.bool_] | None) -> None:
@@ -440,7 +440,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         if untouched is not None:
             self._fleet.move_rows(before, self._set, untouched)
 
-    def _put_back_unanswered(self, ticket: Ticket) -> None:
+    def _put_back_unanswered(self, ticket: PendingRequest) -> None:
         """With zero-copy reads, give envs that have failed in a step or reset their observations before it."""
         if not self.copy and (failed := self._fleet.crew.unanswered(ticket)):
             rows = np.zeros(self.num_envs, np.bool_)
@@ -904,7 +904,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def _finish(
         self, state: State, doing: str, timeout: float | None, ask_again: AskAgain | None = None
-    ) -> list[Ticket]:
+    ) -> list[PendingRequest]:
         """Wait for what was begun, and return the tickets that hold the answers. Still pending if the time was up."""
         self._pending.check_open(f"{state.value}_wait")
         ticket = self._pending.awaited(state)
@@ -917,8 +917,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         return tickets
 
     def _settle(
-        self, ticket: Ticket, doing: str, timeout: float | None, until: float | None, ask_again: AskAgain | None
-    ) -> list[Ticket]:
+        self, ticket: PendingRequest, doing: str, timeout: float | None, until: float | None, ask_again: AskAgain | None
+    ) -> list[PendingRequest]:
         """Bring a ticket that has more to say than "done", or whose wait has stopped, to its end."""
         while True:
             self._settler.wait(ticket, doing, timeout, until, ask_again)
@@ -935,7 +935,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             self._fleet.learn(tickets)
             return tickets
 
-    def _fail(self, ticket: Ticket, doing: str, timeout: float | None) -> None:
+    def _fail(self, ticket: PendingRequest, doing: str, timeout: float | None) -> None:
         """Note that an error of what was begun is about to be raised.
 
         If a worker has died, whether or not others are still at work: the request may be waited for again, or given
@@ -947,7 +947,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         else:
             self._pending.end()
 
-    def _take_in_failed(self, ticket: Ticket) -> None:
+    def _take_in_failed(self, ticket: PendingRequest) -> None:
         self._fleet.take_in([ticket], self._set)
         if self._pending.state is not State.CALL:
             self._put_back_unanswered(ticket)
@@ -978,7 +978,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         return self._pending.failed and self._pending.ticket is not None and not self._pending.ticket.done
 
 
-def _unpacked_results(ticket: Ticket, doing: str) -> dict[int, Any]:
+def _unpacked_results(ticket: PendingRequest, doing: str) -> dict[int, Any]:
     """What envs returned, by env. Raises `EnvError` for what cannot be unpickled, unless an env has raised itself."""
     results: dict[int, Any] = {}
     errors: dict[int, EnvError] = {}

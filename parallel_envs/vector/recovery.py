@@ -13,8 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from parallel_envs.engine import Failure, Ticket
-from parallel_envs.engine.completions import undisturbed
+from parallel_envs.engine import Failure, PendingRequest
+from parallel_envs.engine.interrupts import delay_ctrl_c
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied, WorkerStartError
 from parallel_envs.seeding import SeedTree
 from parallel_envs.vector.crew import Crew
@@ -59,7 +59,7 @@ class Recovery:
         self._budget = Budget(limit, window)
         self._counts: dict[int, int] = {}
         self._late: dict[int, StepTimeout] = {}
-        self._mending: dict[int, list[Ticket]] = {}
+        self._mending: dict[int, list[PendingRequest]] = {}
         self.restarts = [0] * len(crew.slices)
         self.seeds = SeedTree(0)
         """Where fresh seeds come from."""
@@ -72,8 +72,12 @@ class Recovery:
         self._counts.clear()
 
     def mend(
-        self, ticket: Ticket, doing: str, timeout: float | None, ask_again: Callable[[Sequence[int]], Ticket]
-    ) -> list[Ticket]:
+        self,
+        ticket: PendingRequest,
+        doing: str,
+        timeout: float | None,
+        ask_again: Callable[[Sequence[int]], PendingRequest],
+    ) -> list[PendingRequest]:
         """Bring a ticket whose replies report faults to a good end.
 
         `ask_again` asks the envs it is given once more, each within `timeout` seconds; their tickets are returned with
@@ -88,7 +92,11 @@ class Recovery:
         return self._mending.pop(ticket.number)
 
     def _mend_last(
-        self, tickets: list[Ticket], doing: str, timeout: float | None, ask_again: Callable[[Sequence[int]], Ticket]
+        self,
+        tickets: list[PendingRequest],
+        doing: str,
+        timeout: float | None,
+        ask_again: Callable[[Sequence[int]], PendingRequest],
     ) -> None:
         """Mend what the last of the tickets reports, and ask again, until that is nothing.
 
@@ -101,10 +109,10 @@ class Recovery:
             broken = self._replace_broken(tickets[-1], doing, timeout)
             if not broken:
                 return
-            with undisturbed():
+            with delay_ctrl_c():
                 tickets.append(ask_again(broken))
 
-    def kill_late(self, ticket: Ticket, fault: StepTimeout) -> None:
+    def kill_late(self, ticket: PendingRequest, fault: StepTimeout) -> None:
         """End the workers that still owe a reply: the ticket then reports their deaths.
 
         Raises `fault` where a worker cannot be ended, since it is a thread.
@@ -117,7 +125,7 @@ class Recovery:
                 raise fault from None
             self._late[worker] = fault
 
-    def _replace_broken(self, ticket: Ticket, doing: str, timeout: float | None) -> list[int]:
+    def _replace_broken(self, ticket: PendingRequest, doing: str, timeout: float | None) -> list[int]:
         """Replace what a ticket reports as broken. Returns the envs that have not answered it.
 
         The process of a new worker must run within `timeout` seconds.
@@ -138,7 +146,7 @@ class Recovery:
                 self.rebuild_env(env, fault)
         return sorted(envs)
 
-    def replace_dead(self, ticket: Ticket, doing: str, timeout: float | None) -> None:
+    def replace_dead(self, ticket: PendingRequest, doing: str, timeout: float | None) -> None:
         """Replace the workers that have died instead of answering, also while others are still at work."""
         for worker, death in self._crew.dead_workers(ticket).items():
             died = worker_died(death, self._crew.slices[worker], doing)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from parallel_envs.engine import Death, Ticket
+from parallel_envs.engine import Death, PendingRequest
 from parallel_envs.vector.crew import Crew
 from parallel_envs.vector.failures import (
     LATE_ROWS_ADVICE,
@@ -20,7 +20,7 @@ from parallel_envs.vector.failures import (
 )
 from parallel_envs.vector.recovery import Recovery
 
-AskAgain = Callable[[Sequence[int]], Ticket]
+AskAgain = Callable[[Sequence[int]], PendingRequest]
 """Asks envs that have been replaced for what their predecessors did not answer."""
 
 
@@ -34,7 +34,7 @@ class Settler:
         """The number of a ticket, and its dead workers that an exception has named already."""
 
     def wait(
-        self, ticket: Ticket, doing: str, timeout: float | None, until: float | None, ask_again: AskAgain | None
+        self, ticket: PendingRequest, doing: str, timeout: float | None, until: float | None, ask_again: AskAgain | None
     ) -> None:
         """Wait until the ticket is done or one of its workers has died: see `act_on_deaths`.
 
@@ -45,7 +45,9 @@ class Settler:
         if not self._crew.pool.wait(ticket, remaining, self.has_new_deaths) and not self.has_new_deaths(ticket):
             self.stop_or_raise(ticket, self._crew.late_envs(ticket), doing, timeout, ask_again)
 
-    def act_on_deaths(self, ticket: Ticket, doing: str, timeout: float | None, ask_again: AskAgain | None) -> None:
+    def act_on_deaths(
+        self, ticket: PendingRequest, doing: str, timeout: float | None, ask_again: AskAgain | None
+    ) -> None:
         """Workers have died while others are still at work: raise `WorkerDied` at once, or replace them at once.
 
         Each death is raised once. Another wait after that is for the workers that are still at work.
@@ -55,7 +57,7 @@ class Settler:
             return
         self._raise_new_death(ticket, doing, ask_again)
 
-    def _raise_new_death(self, ticket: Ticket, doing: str, ask_again: AskAgain | None) -> None:
+    def _raise_new_death(self, ticket: PendingRequest, doing: str, ask_again: AskAgain | None) -> None:
         """Raise the death of the first worker that no exception has named yet, if there is one."""
         num_known = 0
         while len(deaths := self._new_deaths(ticket)) > num_known:
@@ -71,17 +73,17 @@ class Settler:
             self._raised[1].add(worker)
             raise worker_died(death, self._crew.slices[worker], doing, advice=advice)
 
-    def has_new_deaths(self, ticket: Ticket) -> bool:
+    def has_new_deaths(self, ticket: PendingRequest) -> bool:
         """Whether workers have died that have been neither replaced nor named by an exception."""
         return bool(self._new_deaths(ticket))
 
-    def _new_deaths(self, ticket: Ticket) -> dict[int, Death]:
+    def _new_deaths(self, ticket: PendingRequest) -> dict[int, Death]:
         number, raised = self._raised
         known = raised if number == ticket.number else ()
         return {worker: death for worker, death in self._crew.dead_workers(ticket).items() if worker not in known}
 
     def stop_or_raise(
-        self, ticket: Ticket, late: Sequence[int], doing: str, timeout: float | None, ask_again: AskAgain | None
+        self, ticket: PendingRequest, late: Sequence[int], doing: str, timeout: float | None, ask_again: AskAgain | None
     ) -> None:
         """Envs are late: raise, or end their workers, so that the ticket reports their deaths."""
         if not self._restarts or ask_again is None:
@@ -89,7 +91,9 @@ class Settler:
         fault = self._crew.timeout(doing, timeout, late)
         self._recovery.kill_late(ticket, fault)
 
-    def resolve(self, ticket: Ticket, doing: str, timeout: float | None, ask_again: AskAgain | None) -> list[Ticket]:
+    def resolve(
+        self, ticket: PendingRequest, doing: str, timeout: float | None, ask_again: AskAgain | None
+    ) -> list[PendingRequest]:
         """Raise the faults that a ticket reports, or mend them. Returns all tickets with something to say.
 
         A worker that has been replaced by hand since it died is not a fault any more: its envs are asked again.
@@ -102,6 +106,6 @@ class Settler:
         self._crew.check(ticket, doing, advice=self._advice)
         return [ticket]
 
-    def _replaced(self, ticket: Ticket) -> bool:
+    def _replaced(self, ticket: PendingRequest) -> bool:
         died = any(reply.death is not None for reply in ticket.replies.values())
         return died and not self._crew.still_broken(ticket)

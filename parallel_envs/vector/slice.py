@@ -11,7 +11,7 @@ import gymnasium
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.engine import Failure, SharedBlock, let_ctrl_c_through, picklable, unpicklable_part
+from parallel_envs.engine import Failure, SharedBlock, picklable, reraise_ctrl_c, unpicklable_part
 from parallel_envs.env_ids import is_unregistered
 from parallel_envs.tasks import TaskSource, TaskWay, offers, part_of
 from parallel_envs.vector.buffers import Buffers, Plan
@@ -75,7 +75,7 @@ class EnvSlice:
             try:
                 self._envs.append(self._make(env, factory))
             except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
-                let_ctrl_c_through(error)
+                reraise_ctrl_c(error)
                 self._unmade.failures[env] = Failure.of(error)
                 break
 
@@ -112,7 +112,7 @@ class EnvSlice:
                     metadata = dict(env.metadata) if self._copies else _portable(env.metadata)
                 described.append((env.observation_space, env.action_space, way_of(env, self._tasks.setter)))
             except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
-                let_ctrl_c_through(error)
+                reraise_ctrl_c(error)
                 self._unmade.failures[index] = Failure.of(error)
         if self._unmade:
             self.close()
@@ -174,13 +174,13 @@ class EnvSlice:
         try:
             self._envs[local].close()
         except BaseException as error:  # noqa: BLE001  # it is broken: that is why it is replaced
-            let_ctrl_c_through(error)
+            reraise_ctrl_c(error)
             _log.info("Env %d raised while it was closed to be replaced.", env, exc_info=True)
         try:
             self._owned.release(env)
             self._envs[local] = self._make(env, self._factories[local])
         except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
-            let_ctrl_c_through(error)
+            reraise_ctrl_c(error)
             self._envs[local] = _Missing(error)
             return News(failures={env: Failure.of(error)})
         return None
@@ -192,7 +192,7 @@ class EnvSlice:
             try:
                 self._made().revive(request)
             except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
-                let_ctrl_c_through(error)
+                reraise_ctrl_c(error)
                 failures[request.env] = Failure.of(error)
         return failures
 
@@ -257,7 +257,7 @@ class EnvSlice:
             try:
                 results[env] = self._keep(function(self._env(env), *args))
             except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
-                let_ctrl_c_through(error)
+                reraise_ctrl_c(error)
                 results[env] = Failure.of(error)
         return results
 
@@ -268,7 +268,7 @@ class EnvSlice:
             is_method = callable(attribute) and not isinstance(attribute, type)
             return {env: Method() if is_method else self._keep(attribute)}
         except BaseException as error:  # noqa: BLE001  # SystemExit too: a property may not end its worker
-            let_ctrl_c_through(error)
+            reraise_ctrl_c(error)
             return {env: Failure.of(error)}
 
     def set_attr(self, name: str, values: Mapping[int, Any]) -> dict[int, Failure]:
@@ -278,7 +278,7 @@ class EnvSlice:
             try:
                 self._env(env).set_wrapper_attr(name, value)
             except BaseException as error:  # noqa: BLE001  # as above
-                let_ctrl_c_through(error)
+                reraise_ctrl_c(error)
                 failures[env] = Failure.of(error)
         return failures
 
@@ -293,7 +293,7 @@ class EnvSlice:
             try:
                 env.close()
             except BaseException as error:  # noqa: BLE001  # one env's trouble must not keep the others open
-                let_ctrl_c_through(error)
+                reraise_ctrl_c(error)
                 error.add_note(f"This is what env {index} raised when it was closed.")
                 errors.append(error)
             self._owned.release(index)

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 
-from parallel_envs.engine import Ticket, WorkerPool
+from parallel_envs.engine import PendingRequest, WorkerPool
 from parallel_envs.errors import ClosedError
 
 
@@ -53,7 +53,7 @@ class Pending:
     def __init__(self, owner: str, pool: WorkerPool) -> None:
         self._owner = owner
         self.state = State.IDLE
-        self.ticket: Ticket | None = None
+        self.ticket: PendingRequest | None = None
         self.failed = False
         """Whether an error of the request has been raised after which it may be waited for again, or given up."""
         self.waited_for = False
@@ -125,7 +125,7 @@ class Pending:
             self.state.value,
         )
 
-    def awaited(self, state: State) -> Ticket:
+    def awaited(self, state: State) -> PendingRequest:
         """The ticket of the request that was begun as `state`."""
         ticket = self.ticket
         if self.state is State.ASKING or self.closed or self.pool.closed:

@@ -17,8 +17,8 @@ import numpy as np
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.engine import Failure, let_ctrl_c_through
-from parallel_envs.engine.forks import forked, leave_if_forked
+from parallel_envs.engine import Failure, reraise_ctrl_c
+from parallel_envs.engine.interrupts import forked, leave_if_forked
 from parallel_envs.tasks import Task, takes
 from parallel_envs.vector.buffers import (
     AUTORESET_SECONDS,
@@ -150,7 +150,7 @@ class Stepper:
                         number = EMPTY
                     pack_row(rows, env * row_bytes, reward, number, terminated, truncated)
                 except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
-                    let_ctrl_c_through(error)
+                    reraise_ctrl_c(error)
                     self._note_failure(env, error)
             return None if self._news is None else self.take_news()
 
@@ -174,7 +174,7 @@ class Stepper:
         try:
             self._reset(local, request, which_set)
         except BaseException as error:  # noqa: BLE001  # as in ring
-            let_ctrl_c_through(error)
+            reraise_ctrl_c(error)
             self._note().failures[request.env] = Failure.of(error)
         finally:
             self._counters[RESET_SECONDS] += time.perf_counter() - began
@@ -200,7 +200,7 @@ class Stepper:
             try:
                 self._instead_of_step(local, which_set)
             except BaseException as error:  # noqa: BLE001  # as in ring
-                let_ctrl_c_through(error)
+                reraise_ctrl_c(error)
                 self._note().failures[self._first + local] = Failure.of(error)
 
     def announce_anew(self) -> None:

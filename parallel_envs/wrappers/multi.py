@@ -12,7 +12,7 @@ import numpy as np
 
 from parallel_envs.choices import Strategy, words
 from parallel_envs.closing import ClosedAtExit
-from parallel_envs.engine import Unpicklable, line_outside
+from parallel_envs.engine import Unpicklable, user_stacklevel
 from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import AgentPolicy, MultiAgentPolicy
 from parallel_envs.spelling import hint, is_one_of, suggests_keywords
@@ -200,7 +200,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
                 f"The policies of {list(here)} cannot be pickled, so they are computed in this process. Give a spec "
                 "(parallel_envs.policies.PolicySpec) to have them made in the worker.",
                 RuntimeWarning,
-                stacklevel=line_outside(),
+                stacklevel=user_stacklevel(),
             )
             self._seat("sequential", here)
             if others := {agent: policy for agent, policy in policies.items() if agent not in here}:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parallel_envs.engine import HOST, Call, Failure, Reply, Ticket, Unpicklable, picklable
+from parallel_envs.engine import HOST, Call, Failure, PendingRequest, Reply, Unpicklable, picklable
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import in_turn
 from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, policy_error, still_busy, told
@@ -27,7 +27,7 @@ _STATE_SECONDS = 30.0
 class _Asked:
     """A turn on its way: the request to each worker, and who was not asked because it cannot be."""
 
-    tickets: dict[int, tuple[Ticket, list[Agent]]]
+    tickets: dict[int, tuple[PendingRequest, list[Agent]]]
     refused: dict[Agent, Answer]
 
 
@@ -55,8 +55,8 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         self._policy_pool = PolicyPool() if pool is None else pool
         self._guard = self._policy_pool.guard  # its processes belong to one thread at a time, whichever wrapper asks
         self._desk = Desk()
-        self._last: dict[int, Ticket] = {}  # of each worker, what it was asked last
-        self._late: dict[int, Ticket] = {}  # whose turn has ended without them
+        self._last: dict[int, PendingRequest] = {}  # of each worker, what it was asked last
+        self._late: dict[int, PendingRequest] = {}  # whose turn has ended without them
         self._pids: dict[int, int] = {}
         self._unmade_in: dict[int, Failure] = {}  # workers in which policies could not be made again
         self._weights: dict[Agent, tuple[Any, int]] = {}  # that were loaded last, the latest last, and their versions
@@ -141,7 +141,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
                 asked.tickets[worker] = ticket, list(mine)
         return asked
 
-    def _call_to_act(self, worker: int, asks: dict[Agent, Ask], refused: dict[Agent, Answer]) -> Ticket:
+    def _call_to_act(self, worker: int, asks: dict[Agent, Ask], refused: dict[Agent, Answer]) -> PendingRequest:
         everybody = len(asks) == len(self._held[worker])
         if everybody and all(seen is IN_BLOCK and wanted is None for seen, wanted in asks.values()):
             return self._workers.ring(self._key, 0, (worker,))
@@ -167,7 +167,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
                 answers.add(Answers({}, dict.fromkeys(self._held[worker], Answer(failure=loss))))
         return answers
 
-    def _answers_in(self, worker: int, ticket: Ticket, agents: Collection[Agent]) -> Answers:
+    def _answers_in(self, worker: int, ticket: PendingRequest, agents: Collection[Agent]) -> Answers:
         """What a worker has answered for these of its agents."""
         reply = ticket.replies[worker]
         failure = _failure_in(reply)
@@ -237,7 +237,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         self._policy_pool.check_open()
         self._forget_answered()
         answers: dict[Agent, Answer] = {}
-        tickets: dict[int, tuple[Ticket, list[Agent]]] = {}
+        tickets: dict[int, tuple[PendingRequest, list[Agent]]] = {}
         for worker, held in self._held.items():
             mine = {agent: arguments[agent] for agent in held if agent in arguments}
             if not mine:

@@ -16,7 +16,7 @@ from benchmarks.soak.env import (
     meaning,
     order,
 )
-from parallel_envs.testing.faults import Fault, Moment
+from parallel_envs.testing.scripted import Fault, Moment
 
 RAISING = [Fault.EXCEPTION, Fault.UNPICKLABLE_EXCEPTION, Fault.TWO_ARGUMENT_EXCEPTION]
 

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from benchmarks.soak.env import LINGER, NUM_VALUES, Course, Form, SoakEnv, curse, order
 from benchmarks.soak.model import Model, Row, Where, WorkerState, rows_of_reset, rows_of_step, shown
 from parallel_envs.seeding import SeedTree
-from parallel_envs.testing.faults import Fault, Moment
+from parallel_envs.testing.scripted import Fault, Moment
 
 SLICES = ((0, 1), (2, 3))
 SEED = 7

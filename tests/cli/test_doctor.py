@@ -15,7 +15,7 @@ import pytest
 from parallel_envs.cli.cgroups import Limits, limits
 from parallel_envs.cli.diagnosis import DESCRIPTORS_EACH, Finding, findings
 from parallel_envs.cli.machine import Machine, Trial, try_start_method
-from parallel_envs.engine import PoolSettings, open_pool, start_keeper
+from parallel_envs.engine import PoolSettings, open_pool, start_supervisor
 from tests.cli.test_tool import command, told
 
 GIB = 1 << 30
@@ -180,7 +180,7 @@ def test_a_worker_costs_as_many_descriptors_as_is_said() -> None:
         pool.close()
         return count
 
-    start_keeper()
+    start_supervisor()
     assert held(4) - held(1) == 3 * DESCRIPTORS_EACH
 
 

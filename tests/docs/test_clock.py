@@ -69,8 +69,8 @@ NO_CLOCK = {
     "split": '"auto" goes by the mode',
 }
 MEASURED = {
-    "engine/host.py": "numbers of columns",
-    "engine/poller.py": "the longest that the system can wait",
+    "engine/worker.py": "numbers of columns",
+    "engine/channel.py": "the longest that the system can wait",
     "vector/buffers.py": "numbers of columns",
 }
 """Files whose names with `SECONDS` are not durations, or none that anything waits for."""
@@ -150,7 +150,7 @@ READERS = {
         [
             f"engine/{name}.py"
             for name in (
-                *("fork_server", "host", "keeper", "keeper_client", "lines", "local", "output", "pool", "process"),
+                *("fork_server", "local", "output", "pool", "process", "supervisor", "supervisor_client"),
                 *("worker", "worker_process"),
             )
         ],

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from parallel_envs.choices import Backend, StartMethod
-from parallel_envs.engine import HOST, Failure, PoolSettings, Reply, Ticket, WorkerPool
-from parallel_envs.engine.poller import readable
+from parallel_envs.engine import HOST, Failure, PendingRequest, PoolSettings, Reply, WorkerPool
+from parallel_envs.engine.channel import readable
 from tests.engine.hosted import Runner
 
 WAIT_SECONDS = 30.0
@@ -27,35 +27,35 @@ def settings_of(kind: str, **settings: Any) -> PoolSettings:
     return PoolSettings(context=cast(StartMethod, kind), **settings)
 
 
-def settled(pool: WorkerPool, ticket: Ticket) -> Ticket:
-    """The ticket, once all have replied."""
-    assert pool.wait(ticket, WAIT_SECONDS), f"no answer to {ticket}"
-    return ticket
+def settled(pool: WorkerPool, request: PendingRequest) -> PendingRequest:
+    """The request, once all have replied."""
+    assert pool.wait(request, WAIT_SECONDS), f"no answer to {request}"
+    return request
 
 
 def host(pool: WorkerPool, factory: Callable[..., Any], *args: Any) -> int:
     """Host `factory(*args)` in every worker. Its key."""
     key = pool.new_key()
-    ticket = settled(pool, pool.call_all(HOST, "build", key, factory, *args))
-    assert ticket.replies == {}
+    request = settled(pool, pool.call_all(HOST, "build", key, factory, *args))
+    assert request.replies == {}
     return key
 
 
-def reply_to(pool: WorkerPool, ticket: Ticket, worker: int = 0) -> Reply | None:
+def reply_to(pool: WorkerPool, request: PendingRequest, worker: int = 0) -> Reply | None:
     """What that worker replied; None where it was done and had nothing to say."""
-    return settled(pool, ticket).replies.get(worker)
+    return settled(pool, request).replies.get(worker)
 
 
-def value_of(pool: WorkerPool, ticket: Ticket, worker: int = 0) -> Any:
+def value_of(pool: WorkerPool, request: PendingRequest, worker: int = 0) -> Any:
     """The value with which that worker replied."""
-    reply = reply_to(pool, ticket, worker)
+    reply = reply_to(pool, request, worker)
     assert reply is None or (reply.failure is None and reply.death is None), reply
     return None if reply is None else reply.value
 
 
-def failure_of(pool: WorkerPool, ticket: Ticket, worker: int = 0) -> Failure:
+def failure_of(pool: WorkerPool, request: PendingRequest, worker: int = 0) -> Failure:
     """The failure with which that worker replied."""
-    reply = reply_to(pool, ticket, worker)
+    reply = reply_to(pool, request, worker)
     assert reply is not None
     assert reply.failure is not None, reply
     return reply.failure

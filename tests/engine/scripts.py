@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 OPENING = """
 import os, signal, sys, threading, time
-from parallel_envs.engine import HOST, PoolSettings, keeper_pid, open_pool
+from parallel_envs.engine import HOST, PoolSettings, supervisor_pid, open_pool
 
 def opened(num_workers, factory, *args, **settings):
     pool = open_pool(num_workers, PoolSettings(context=sys.argv[1], **settings))

@@ -66,9 +66,9 @@ def test_it_is_refused_and_what_it_interrupted_goes_on(
             return real(*given)
 
         patch.setattr(what, name, strike)
-        ticket = pool.send({0: Call(key, "echo", (7,))})
-        assert pool.wait(ticket, 30.0)
-    assert ticket.replies[0].value == 7
+        request = pool.send({0: Call(key, "echo", (7,))})
+        assert pool.wait(request, 30.0)
+    assert request.replies[0].value == 7
     [refusal] = came
     assert "Let the handler take a note" in str(refusal)
     again = pool.send({0: Call(key, "echo", (8,))})

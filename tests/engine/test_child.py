@@ -14,7 +14,7 @@ import pytest
 import threadpoolctl
 
 from parallel_envs.engine import WorkerPool, open_pool
-from parallel_envs.engine.child import THREAD_VARIABLES
+from parallel_envs.engine.child_setup import THREAD_VARIABLES
 from tests.engine.asking import host, run, settings_of, value_of
 from tests.engine.conftest import Open
 from tests.engine.hosted import Echo, links
@@ -35,11 +35,11 @@ def open_any_file(tmp_path: Path) -> Iterator[int]:
 
 
 def test_environment_variables_are_those_of_the_moment(open_processes: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SET_AFTER_THE_KEEPER_BEGAN", "yes \N{SNOWMAN}")
+    monkeypatch.setenv("SET_AFTER_THE_SUPERVISOR_BEGAN", "yes \N{SNOWMAN}")
     monkeypatch.delenv("HOME", raising=False)
     pool = open_processes()
     seen = run(pool, lambda: dict(os.environ))
-    assert seen["SET_AFTER_THE_KEEPER_BEGAN"] == "yes \N{SNOWMAN}"
+    assert seen["SET_AFTER_THE_SUPERVISOR_BEGAN"] == "yes \N{SNOWMAN}"
     assert "HOME" not in seen
     monkeypatch.setenv("SET_LATER", "1")
     assert "SET_LATER" not in run(pool, lambda: dict(os.environ))
@@ -48,8 +48,8 @@ def test_environment_variables_are_those_of_the_moment(open_processes: Open, mon
 def test_programs_started_by_a_worker_see_the_environment_too(
     open_processes: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SET_AFTER_THE_KEEPER_BEGAN", "yes")
-    seen = run(open_processes(), lambda: os.popen("echo $SET_AFTER_THE_KEEPER_BEGAN").read())
+    monkeypatch.setenv("SET_AFTER_THE_SUPERVISOR_BEGAN", "yes")
+    seen = run(open_processes(), lambda: os.popen("echo $SET_AFTER_THE_SUPERVISOR_BEGAN").read())
     assert seen == "yes\n"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from parallel_envs.engine import HOST, Ticket, WorkerPool, keeper_client, keeper_pid, open_pool
+from parallel_envs.engine import HOST, PendingRequest, WorkerPool, open_pool, supervisor_client, supervisor_pid
 from tests.engine.asking import (
     SOON_SECONDS,
     ends_within,
@@ -70,8 +70,8 @@ def test_workers_that_were_never_asked_anything_end(open_processes: Open) -> Non
 
 def test_a_worker_amid_a_bell_is_ended(open_processes: Open, gate: Gate) -> None:
     pool = open_processes(2)
-    ticket = pool.ring(host(pool, Gated, gate.path), workers=(0,))
-    assert not pool.wait(ticket, 0.0)
+    request = pool.ring(host(pool, Gated, gate.path), workers=(0,))
+    assert not pool.wait(request, 0.0)
     close_in_time(pool)
 
 
@@ -164,10 +164,10 @@ def _left_by_closing_in_no_time(pool: WorkerPool, gate: Gate) -> tuple[list[int]
     for pid in pids:
         ends_within(pid, SOON_SECONDS)
     pool.close(timeout=0.0)
-    processes = [line.process for line in vars(pool)["_lines"]]
+    processes = [line.process for line in vars(pool)["_connections"]]
     num_open = sum(process.channel.fileno() >= 0 for process in processes)
     for process in processes:
-        process.obituary()
+        process.exit_report()
     return pids, num_open
 
 
@@ -191,27 +191,27 @@ def test_what_a_hosted_object_started_ends_with_a_worker_that_dies(open_processe
     pool = open_processes()
     key = host(pool, Founder)
     pids = [value_of(pool, pool.call(0, key, how)) for how in ("start", "fork")]
-    ticket = pool.call(0, key, "start")
+    request = pool.call(0, key, "start")
     os.kill(pool.pid(0), signal.SIGKILL)
-    reply_to(pool, ticket)
+    reply_to(pool, request)
     assert all(ends_within(pid, SOON_SECONDS) for pid in pids)
 
 
 # ---- in a forked process -------------------------------------------------------------------------
 
 
-OPERATIONS: dict[str, Callable[[WorkerPool, int, Ticket], object]] = {
-    "ring": lambda pool, key, ticket: pool.ring(key),
-    "ring_each": lambda pool, key, ticket: pool.ring_each(key, [(0, 1, None)]),
-    "send": lambda pool, key, ticket: pool.call(0, key, "echo", 1),
-    "wait": lambda pool, key, ticket: pool.wait(ticket),
-    "pump": lambda pool, key, ticket: pool.pump(None),
-    "look": lambda pool, key, ticket: pool.pump(0.0),
-    "kill": lambda pool, key, ticket: pool.kill(0),
-    "restart": lambda pool, key, ticket: pool.restart(0),
-    "stack": lambda pool, key, ticket: pool.stack(0),
-    "meters": lambda pool, key, ticket: pool.meters(0),
-    "restart after close": lambda pool, key, ticket: (pool.close(), pool.restart(0)),
+OPERATIONS: dict[str, Callable[[WorkerPool, int, PendingRequest], object]] = {
+    "ring": lambda pool, key, request: pool.ring(key),
+    "ring_each": lambda pool, key, request: pool.ring_each(key, [(0, 1, None)]),
+    "send": lambda pool, key, request: pool.call(0, key, "echo", 1),
+    "wait": lambda pool, key, request: pool.wait(request),
+    "pump": lambda pool, key, request: pool.pump(None),
+    "look": lambda pool, key, request: pool.pump(0.0),
+    "kill": lambda pool, key, request: pool.kill(0),
+    "restart": lambda pool, key, request: pool.restart(0),
+    "stack": lambda pool, key, request: pool.stack(0),
+    "meters": lambda pool, key, request: pool.meters(0),
+    "restart after close": lambda pool, key, request: (pool.close(), pool.restart(0)),
 }
 
 
@@ -219,11 +219,11 @@ def test_a_forked_process_is_refused_everything_and_spoils_nothing(open_any: Ope
     pool = open_any(2)
     key = host(pool, Echo)
     pids = [pool.pid(worker) for worker in pool.all_workers]
-    ticket = pool.ring(key, 7)
+    request = pool.ring(key, 7)
     for name, operation in OPERATIONS.items():
-        told = refusal(partial(operation, pool, key, ticket))
+        told = refusal(partial(operation, pool, key, request))
         assert told.startswith(f"ClosedError: These workers belong to process {os.getpid()}"), name
-    assert [value_of(pool, ticket, worker) for worker in pool.all_workers] == [7, 7]
+    assert [value_of(pool, request, worker) for worker in pool.all_workers] == [7, 7]
     assert [pool.pid(worker) for worker in pool.all_workers] == pids
     assert value_of(pool, pool.ring(key, 8)) == 8
 
@@ -257,11 +257,11 @@ def test_a_forked_process_opens_pools_of_its_own(open_forkserver: Open, method: 
 
     def open_another() -> tuple[Any, int | None]:
         with closing(open_pool(1, settings_of(method))) as own:
-            return value_of(own, own.ring(host(own, Echo), 5)), keeper_pid()
+            return value_of(own, own.ring(host(own, Echo), 5)), supervisor_pid()
 
-    told, keeper = in_fork(open_another)
+    told, supervisor = in_fork(open_another)
     assert told == 5
-    assert keeper not in (None, keeper_pid())
+    assert supervisor not in (None, supervisor_pid())
     assert value_of(pool, pool.ring(key, 7)) == 7
 
 
@@ -270,7 +270,7 @@ def test_a_forked_process_opens_a_pool_though_a_thread_was_opening_one_as_it_was
     held, forked = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with keeper_client._guard.lock:
+        with supervisor_client._guard.lock:
             held.set()
             forked.wait()
 
@@ -290,14 +290,14 @@ def test_a_forked_process_that_exits_as_python_does_spoils_nothing(method: str, 
         tmp_path,
         f"""
         pool, key = opened(2, list)
-        ticket = pool.call(0, key, "append", 1)
+        request = pool.call(0, key, "append", 1)
         child = os.fork()
         if not child:
             sys.stderr = open(os.devnull, "w") if "{way}".startswith("raise") else sys.stderr
             {way}
         else:
             assert os.waitpid(child, 0)[0] == child
-            assert pool.wait(ticket, 30)
+            assert pool.wait(request, 30)
             assert pool.wait(pool.call_all(key, "clear"), 30)
             pool.close()
             print("fine")

@@ -15,14 +15,14 @@ import pytest
 
 from parallel_envs.engine import Call, WorkerPool
 from parallel_envs.engine.channel import Outbox
-from parallel_envs.engine.completions import CompletionReader, undisturbed
+from parallel_envs.engine.interrupts import delay_ctrl_c
 from parallel_envs.engine.messages import COMPLETION
-from parallel_envs.engine.process import ProcessPool
+from parallel_envs.engine.process import CompletionReader, ProcessPool
 from tests.engine.asking import host
 from tests.engine.conftest import Open
 from tests.engine.hosted import Echo, Raiser
 
-NOTING = (CompletionReader.take_in.__code__, ProcessPool._note.__code__, ProcessPool._expect.__code__)
+NOTING = (CompletionReader.take_in.__code__, ProcessPool._record.__code__)
 """Where answers are noted without Ctrl-C being kept back."""
 
 STRIKES = 40  # more lines than are run there for three answers
@@ -48,14 +48,14 @@ class Strike:
         return self.left <= 0
 
 
-def waited_for(pool: WorkerPool, tickets: list[Any], strike: Strike | None = None) -> None:
+def waited_for(pool: WorkerPool, requests: list[Any], strike: Strike | None = None) -> None:
     """Wait for all of them; whoever is interrupted asks again. Nothing may be lost, so this must end."""
-    for ticket in tickets:
-        while not ticket.done:
+    for request in requests:
+        while not request.done:
             before = sys.gettrace()
             sys.settrace(strike)
             try:
-                assert pool.wait(ticket, 5.0), "an answer was lost"
+                assert pool.wait(request, 5.0), "an answer was lost"
             except KeyboardInterrupt:
                 pass
             finally:
@@ -93,20 +93,20 @@ def test_what_was_read_and_not_yet_looked_at_is_noted_later(
             raise KeyboardInterrupt
         return size
 
-    ticket = pool.call_all(key, "echo", 7)
-    monkeypatch.setattr("parallel_envs.engine.completions.os.readv", read_and_strike)
+    request = pool.call_all(key, "echo", 7)
+    monkeypatch.setattr("parallel_envs.engine.process.os.readv", read_and_strike)
     with pytest.raises(KeyboardInterrupt):
-        pool.wait(ticket, 5.0)
+        pool.wait(request, 5.0)
     assert struck
-    assert pool.wait(ticket, 5.0)
-    assert [reply.value for reply in ticket.replies.values()] == [7, 7]
+    assert pool.wait(request, 5.0)
+    assert [reply.value for reply in request.replies.values()] == [7, 7]
 
 
 def test_a_worker_in_the_place_of_another_is_not_taken_for_it(open_forkserver: Open) -> None:
     pool = open_forkserver(1)
     key = host(pool, Echo)
-    ticket = pool.call(0, key, "echo", 1)
-    waited_for(pool, [ticket], Strike(NOTING[1:2], 4))
+    request = pool.call(0, key, "echo", 1)
+    waited_for(pool, [request], Strike(NOTING[1:2], 4))
     pool.restart(0)
     again = host(pool, Echo)
     answer = pool.call(0, again, "echo", 2)
@@ -114,7 +114,7 @@ def test_a_worker_in_the_place_of_another_is_not_taken_for_it(open_forkserver: O
     assert answer.replies[0].value == 2
 
 
-def interrupted(pool: WorkerPool, ticket: Any, patch: pytest.MonkeyPatch) -> None:
+def interrupted(pool: WorkerPool, request: Any, patch: pytest.MonkeyPatch) -> None:
     """Wait, and be interrupted as soon as something has been read."""
     read = os.readv
 
@@ -123,9 +123,9 @@ def interrupted(pool: WorkerPool, ticket: Any, patch: pytest.MonkeyPatch) -> Non
         raise KeyboardInterrupt
 
     with patch.context() as patched:
-        patched.setattr("parallel_envs.engine.completions.os.readv", read_and_strike)
+        patched.setattr("parallel_envs.engine.process.os.readv", read_and_strike)
         with pytest.raises(KeyboardInterrupt):
-            pool.wait(ticket, 5.0)
+            pool.wait(request, 5.0)
 
 
 def test_replacing_a_dead_worker_loses_no_answer_of_another(
@@ -134,10 +134,10 @@ def test_replacing_a_dead_worker_loses_no_answer_of_another(
     pool = open_forkserver(2)
     key = host(pool, Echo)
     pool.kill(1)
-    ticket = pool.ring(key, workers=[0])
-    interrupted(pool, ticket, monkeypatch)
+    request = pool.ring(key, workers=[0])
+    interrupted(pool, request, monkeypatch)
     pool.restart(1)
-    assert pool.wait(ticket, 5.0)
+    assert pool.wait(request, 5.0)
 
 
 def test_completions_are_noted_again_after_the_note_was_cut_short() -> None:
@@ -191,8 +191,8 @@ def test_an_interrupt_waits_for_the_end_of_what_must_not_be_disturbed(second_thr
     done: list[str] = []
 
     def at_work() -> None:
-        with undisturbed():
-            with undisturbed():
+        with delay_ctrl_c():
+            with delay_ctrl_c():
                 arrives()
                 done.append("inner")
             done.append("outer")
@@ -213,7 +213,7 @@ def test_a_handler_of_the_users_own_is_called_afterwards() -> None:
     try:
         for word in ("one", "other"):  # one that was installed in between, too
             signal.signal(signal.SIGINT, partial(say, word))
-            with undisturbed():
+            with delay_ctrl_c():
                 arrives()
                 said.append("done")
     finally:
@@ -224,7 +224,7 @@ def test_a_handler_of_the_users_own_is_called_afterwards() -> None:
 def test_who_ignores_it_goes_on_ignoring_it() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with undisturbed():
+        with delay_ctrl_c():
             os.kill(os.getpid(), signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
@@ -235,7 +235,7 @@ def test_other_threads_leave_the_handler_alone() -> None:
     seen: list[Any] = []
 
     def look() -> None:
-        with undisturbed():
+        with delay_ctrl_c():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=look)
@@ -249,7 +249,7 @@ def test_half_a_message_is_never_sent(open_forkserver: Open) -> None:
     key = host(pool, Echo)
     num_struck = 0
     for at in range(1, STRIKES):
-        strike = SignalAt((Outbox.put.__code__, Outbox.flush.__code__, Outbox._send.__code__), at)
+        strike = SignalAt((Outbox.put.__code__, Outbox.flush.__code__), at)
         sys.settrace(strike)
         try:
             pool.call(0, key, "echo", "lost")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import time
 from collections.abc import Callable
@@ -11,31 +10,31 @@ from pathlib import Path
 
 import pytest
 
-from parallel_envs.engine import HOST, Call, Death, Ticket, WorkerPool
+from parallel_envs.engine import HOST, Call, Death, PendingRequest, WorkerPool
 from tests.engine.asking import SOON_SECONDS, WAIT_SECONDS, ends_within, host, reply_to, settled, value_of
 from tests.engine.conftest import Open
 from tests.engine.hosted import ENDS, LAST_WORDS, Echo, Founder, Gated, Mortal, Talker
 from tests.gates import Gate, wait_at
 
-Ask = Callable[[WorkerPool, int, str], Ticket]
+Ask = Callable[[WorkerPool, int, str], PendingRequest]
 
 
-def in_its_constructor(pool: WorkerPool, key: int, way: str) -> Ticket:
+def in_its_constructor(pool: WorkerPool, key: int, way: str) -> PendingRequest:
     return pool.call(0, HOST, "build", pool.new_key(), Mortal, way)
 
 
-def in_a_message(pool: WorkerPool, key: int, way: str) -> Ticket:
+def in_a_message(pool: WorkerPool, key: int, way: str) -> PendingRequest:
     return pool.call(0, key, "end", way)
 
 
-def at_a_bell(pool: WorkerPool, key: int, way: str) -> Ticket:
+def at_a_bell(pool: WorkerPool, key: int, way: str) -> PendingRequest:
     return pool.ring(key, LAST_WORDS + list(ENDS).index(way), workers=(0,))
 
 
-def death_of(pool: WorkerPool, ticket: Ticket, worker: int = 0) -> Death:
+def death_of(pool: WorkerPool, request: PendingRequest, worker: int = 0) -> Death:
     """How the worker ended, told within a second."""
     began = time.monotonic()
-    reply = reply_to(pool, ticket, worker)
+    reply = reply_to(pool, request, worker)
     assert time.monotonic() - began < SOON_SECONDS
     assert reply is not None
     assert reply.death is not None, reply
@@ -59,32 +58,32 @@ def test_a_worker_killed_while_it_works_is_seen_by_whoever_waits(
     open_processes: Open, gate: Gate, number: signal.Signals
 ) -> None:
     pool = open_processes()
-    ticket = pool.ring(host(pool, Gated, gate.path))
-    assert not pool.wait(ticket, 0.0)
+    request = pool.ring(host(pool, Gated, gate.path))
+    assert not pool.wait(request, 0.0)
     os.kill(pool.pid(0), number)
-    assert death_of(pool, ticket).exitcode == -number
+    assert death_of(pool, request).exitcode == -number
 
 
 def test_a_worker_killed_while_it_is_idle_is_seen_by_whoever_waits_for_another(
     open_processes: Open, gate: Gate
 ) -> None:
     pool = open_processes(2)
-    ticket = pool.ring(host(pool, Gated, gate.path), 3, workers=(1,))
+    request = pool.ring(host(pool, Gated, gate.path), 3, workers=(1,))
     os.kill(pool.pid(0), signal.SIGKILL)
     assert ends_within(pool.pid(0), SOON_SECONDS)
-    pool.wait(ticket, 0.0)
+    pool.wait(request, 0.0)
     assert (death := pool.death(0)) is not None
     assert death.exitcode == -signal.SIGKILL
     gate.let_through()
-    assert value_of(pool, ticket, worker=1) == 3
+    assert value_of(pool, request, worker=1) == 3
 
 
 def test_a_request_to_a_dead_worker_is_answered_by_its_death(open_processes: Open) -> None:
     pool = open_processes(2)
     key = host(pool, Mortal)
     death = death_of(pool, pool.call(0, key, "end", "exit"))
-    for ticket in (pool.ring(key, 4), pool.send(dict.fromkeys((0, 1), Call(key, "echo", (4,))))):
-        replies = settled(pool, ticket).replies
+    for request in (pool.ring(key, 4), pool.send(dict.fromkeys((0, 1), Call(key, "echo", (4,))))):
+        replies = settled(pool, request).replies
         assert replies[0].death == death
         assert replies[1].value == 4
 
@@ -104,7 +103,7 @@ def test_what_a_worker_had_said_before_it_ended_counts(open_processes: Open) -> 
     before = [pool.ring(key, number) for number in range(20)] + [pool.call(0, key, "echo", 20)]
     last = pool.call(0, key, "end", "exit")
     assert death_of(pool, last).exitcode == 7
-    assert [value_of(pool, ticket) for ticket in before] == [None, *range(1, 21)]
+    assert [value_of(pool, request) for request in before] == [None, *range(1, 21)]
 
 
 def test_much_that_a_worker_had_said_before_it_ended_counts(open_forkserver: Open) -> None:
@@ -117,7 +116,7 @@ def _answers_lost_with_a_worker(pool: WorkerPool) -> int:
     before = [pool.ring(key, 0) for _ in range(500)]
     pool.ring(key, LAST_WORDS)
     assert ends_within(pool.pid(0), WAIT_SECONDS)
-    lost = sum(reply_to(pool, ticket) is not None for ticket in before)
+    lost = sum(reply_to(pool, request) is not None for request in before)
     pool.close()
     return lost
 
@@ -134,14 +133,6 @@ def test_a_worker_whose_child_holds_its_channel_ends_amid_its_reply(
     assert told == -signal.SIGKILL
 
 
-def test_without_epoll_a_worker_ends_amid_its_reply(
-    open_processes: Open, gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(select, "epoll")
-    told = _told_of_a_worker_that_ends_amid_its_reply(open_processes(), gate, tmp_path, with_heir=False)
-    assert told == -signal.SIGKILL
-
-
 def _told_of_a_worker_that_ends_amid_its_reply(
     pool: WorkerPool, gate: Gate, folder: Path, *, with_heir: bool
 ) -> int | str | None:
@@ -149,14 +140,14 @@ def _told_of_a_worker_that_ends_amid_its_reply(
     ending = [pool.pid(0), *([value_of(pool, pool.call(0, key, "fork"))] if with_heir else [])]
     with Gate(folder / "begun") as begun:
         settled(pool, pool.call(0, key, "break_off", begun.path, gate.path))
-        ticket = pool.call(0, key, "much", 100)
+        request = pool.call(0, key, "much", 100)
         wait_at(begun.path)
     _read_what_there_is(pool)
     gate.let_through()
     for pid in ending:
         assert ends_within(pid, SOON_SECONDS)
     try:
-        return death_of(pool, ticket).exitcode
+        return death_of(pool, request).exitcode
     except KeyError as error:
         return repr(error)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from parallel_envs.engine import HOST, Call, SharedBlock
-from parallel_envs.engine.host import BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE, METERS, Host, Outcome
+from parallel_envs.engine.worker import BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE, METERS, Host, Outcome
 from tests.engine.hosted import TOLD, Closing, Echo, FailingAtClose, Raiser
 
 
@@ -80,8 +80,8 @@ def test_meters_tell_bells_from_messages_and_since_when(clock: list[float]) -> N
     block = SharedBlock.create(3 * METERS * 8)
     host = Host(0)
     host.meter(block, METERS)
-    host.worked(BELL_SECONDS, 103.0)
-    host.worked(MESSAGE_SECONDS, 106.0)
+    host.count(BELL_SECONDS, 103.0)
+    host.count(MESSAGE_SECONDS, 106.0)
     columns = block.array("f8", (3, METERS))
     assert columns[1, [BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE]].tolist() == [1.0, 4.0, 100.0]
     assert not columns[[0, 2]].any()
@@ -94,7 +94,7 @@ def test_a_worker_in_the_place_of_another_counts_on(clock: list[float]) -> None:
     for began in (103.0, 201.0):
         host = Host(0)
         host.meter(block, 0)
-        host.worked(BELL_SECONDS, began)
+        host.count(BELL_SECONDS, began)
     columns = block.array("f8", (METERS,))
     assert columns[[BELL_SECONDS, MESSAGE_SECONDS, METERED_SINCE]].tolist() == [3.0, 0.0, 100.0]
     block.close()

@@ -41,9 +41,9 @@ def test_serial_begins_when_it_is_waited_for() -> None:
     pool = opened("serial")
     heard: list[int] = []
     key = host(pool, lambda: heard)
-    ticket = pool.call(0, key, "append", 1)
+    request = pool.call(0, key, "append", 1)
     assert heard == []
-    settled(pool, ticket)
+    settled(pool, request)
     assert heard == [1]
     pool.close()
 
@@ -52,8 +52,8 @@ def test_serial_works_in_the_order_of_asking_whoever_is_asked() -> None:
     pool = opened("serial", 3)
     heard: list[int] = []
     key = host(pool, lambda: heard)
-    tickets = [pool.call(worker, key, "append", number) for number, worker in enumerate((2, 0, 1, 0))]
-    settled(pool, tickets[-1])
+    requests = [pool.call(worker, key, "append", number) for number, worker in enumerate((2, 0, 1, 0))]
+    settled(pool, requests[-1])
     assert heard == [0, 1, 2, 3]
     pool.close()
 
@@ -84,9 +84,9 @@ def test_an_error_in_serial_is_a_failure_like_any_other(name: str) -> None:
 def test_ctrl_c_in_the_callers_own_thread_is_the_callers(by_bell: bool) -> None:
     pool = opened("serial")
     key = host(pool, Raiser)
-    ticket = pool.ring(key, list(ERRORS).index("interrupt")) if by_bell else pool.call(0, key, "fail", "interrupt")
+    request = pool.ring(key, list(ERRORS).index("interrupt")) if by_bell else pool.call(0, key, "fail", "interrupt")
     with pytest.raises(KeyboardInterrupt, match="struck here"):
-        pool.wait(ticket)
+        pool.wait(request)
     assert value_of(pool, pool.ring(host(pool, Echo), 3)) == 3
     pool.close()
 
@@ -108,11 +108,11 @@ def test_an_error_while_closing_is_logged_and_keeps_nothing_open(
 def test_a_thread_that_hangs_does_not_hold_up_the_end() -> None:
     pool = opened("thread", 2)
     released = threading.Event()
-    ticket = pool.call(0, host(pool, lambda: released), "wait")
+    request = pool.call(0, host(pool, lambda: released), "wait")
     workers = [thread for thread in threading.enumerate() if thread.name.startswith("local worker")]
     pool.close(timeout=0.1)
     assert [thread.is_alive() for thread in workers] == [True, False]
-    assert not ticket.done
+    assert not request.done
     released.set()
     workers[0].join(WAIT_SECONDS)
 

@@ -177,11 +177,11 @@ def _blocks_seen_by_a_worker(pool: WorkerPool, count: int) -> int | str:
     key = pool.new_key()
     blocks = [SharedBlock.create(8) for _ in range(count)]
     try:
-        ticket = pool.call(0, 0, "build", key, list, blocks)
-        answered = pool.wait(ticket, 2.0)
+        request = pool.call(0, 0, "build", key, list, blocks)
+        answered = pool.wait(request, 2.0)
         if not answered:
             return "no answer"
-        failure = ticket.replies[0].failure if ticket.replies else None
+        failure = request.replies[0].failure if request.replies else None
         return count if failure is None else failure.type_name
     except (TypeError, ValueError):
         return "refused"

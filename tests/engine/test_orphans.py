@@ -1,4 +1,4 @@
-"""However its process ends, a pool leaves no worker and no keeper behind."""
+"""However its process ends, a pool leaves no worker and no supervisor behind."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallel_envs.engine import Call, Inherited, SharedBlock, Unpicklable, picklable, unpicklable_part
-from parallel_envs.engine.pickling import dump_reply, dump_request, load_reply, load_request
+from parallel_envs.engine.messages import dump_reply, dump_request, load_reply, load_request
 from tests.engine.asking import in_fork
 
 LOCK = threading.Lock()

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from parallel_envs.engine import Meters, cores_here, settle
-from parallel_envs.engine.placement import SHORT_SECONDS, crowded, current_core, far_first, plan
+from parallel_envs.engine import Meters, cores_here, pin_workers
+from parallel_envs.engine.placement import SHORT_SECONDS, cores_are_shared, current_core, plan_cores, wake_orders
 from tests.engine.asking import host, kill, run, settled
 from tests.engine.conftest import Open
 from tests.engine.hosted import Echo
@@ -22,8 +22,8 @@ def meters(num_workers: int, seconds: float, requests: int = 10) -> list[Meters]
 
 
 def test_many_workers_with_short_work_are_given_cores_in_turn() -> None:
-    assert plan(meters(4, SHORT_SECONDS / 2), [3, 7]) == [3, 7, 3, 7]
-    assert plan(meters(6, 0.0), [3, 7]) == [3, 7, 3, 7, 3, 7]
+    assert plan_cores(meters(4, SHORT_SECONDS / 2), [3, 7]) == [3, 7, 3, 7]
+    assert plan_cores(meters(6, 0.0), [3, 7]) == [3, 7, 3, 7, 3, 7]
 
 
 @pytest.mark.parametrize(
@@ -38,20 +38,20 @@ def test_many_workers_with_short_work_are_given_cores_in_turn() -> None:
     ],
 )
 def test_others_are_left_alone(num_workers: int, seconds: float, requests: int, cores: list[int]) -> None:
-    assert plan(meters(num_workers, seconds, requests), cores) is None
+    assert plan_cores(meters(num_workers, seconds, requests), cores) is None
 
 
 def test_workers_of_other_cores_are_woken_first() -> None:
     places = {0: (3,), 1: (7,), 2: (3,), 3: (7,)}
-    assert far_first(places, 4) == {3: (1, 3, 0, 2), 7: (0, 2, 1, 3)}
+    assert wake_orders(places, 4) == {3: (1, 3, 0, 2), 7: (0, 2, 1, 3)}
 
 
 def test_workers_without_a_place_may_be_here() -> None:
-    assert far_first({0: (3,), 2: (7,)}, 3) == {3: (2, 0, 1), 7: (0, 1, 2)}
+    assert wake_orders({0: (3,), 2: (7,)}, 3) == {3: (2, 0, 1), 7: (0, 1, 2)}
 
 
 def test_nobody_is_placed_at_first() -> None:
-    assert far_first({}, 4) == {}
+    assert wake_orders({}, 4) == {}
 
 
 def test_the_core_of_the_caller_is_one_it_may_use() -> None:
@@ -63,9 +63,9 @@ def test_all_are_woken_wherever_they_are(open_forkserver: Open) -> None:
     key = host(pool, Echo)
     for worker, core in enumerate((CORES[-1], CORES[0])):
         pool.keep_on(worker, [core])
-    ticket = pool.ring(key)
-    assert ticket.waiting == {0, 1, 2}
-    settled(pool, ticket)
+    request = pool.ring(key)
+    assert request.waiting == {0, 1, 2}
+    settled(pool, request)
 
 
 def test_a_restarted_worker_is_kept_where_the_earlier_one_was(open_forkserver: Open) -> None:
@@ -81,7 +81,7 @@ def test_a_pool_is_settled_on_the_cores_there_are(open_forkserver: Open) -> None
     key = host(pool, Echo)
     for _ in range(20):
         settled(pool, pool.ring(key))
-    settle(pool)
+    pin_workers(pool)
     held = [sorted(run(pool, os.sched_getaffinity, 0, worker=worker)) for worker in pool.all_workers]
     assert held == [[core] for core in CORES] * 2
 
@@ -89,7 +89,7 @@ def test_a_pool_is_settled_on_the_cores_there_are(open_forkserver: Open) -> None
 def test_settling_workers_of_this_process_moves_nobody(open_any: Open) -> None:
     pool = open_any()
     settled(pool, pool.ring(host(pool, Echo)))
-    settle(pool)
+    pin_workers(pool)
     assert cores_here() == CORES
 
 
@@ -103,7 +103,7 @@ def test_settling_workers_of_this_process_moves_nobody(open_any: Open) -> None:
     ],
 )
 def test_cores_are_crowded_once_two_workers_share_one(places: dict[int, tuple[int, ...]], expected: bool) -> None:
-    assert crowded(places) is expected
+    assert cores_are_shared(places) is expected
 
 
 def test_a_death_is_seen_though_others_answer_at_every_first_look(open_forkserver: Open) -> None:

@@ -1,28 +1,21 @@
-"""Waiting for many descriptors, with epoll and where there is none."""
+"""Waiting for many descriptors."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import resource
-import select
-import signal
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from parallel_envs.engine import open_pool
-from parallel_envs.engine.descriptors import owned
-from parallel_envs.engine.poller import READ, WRITE, Poller, readable
-from tests.engine.asking import SOON_SECONDS, host, reply_to, settings_of, settled, value_of
-from tests.engine.hosted import Echo
+from parallel_envs.engine.channel import READ, WRITE, Poller, owned, readable
+from tests.engine.asking import SOON_SECONDS
 
 
-@pytest.fixture(params=["epoll", "poll"])
-def poller(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Poller]:
-    if request.param == "poll":
-        monkeypatch.delattr(select, "epoll")
+@pytest.fixture
+def poller() -> Iterator[Poller]:
     poller = Poller()
     yield poller
     poller.close()
@@ -132,20 +125,3 @@ def test_readable_takes_numbers_that_select_does_not(pipe: tuple[int, int]) -> N
         os.close(high)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-# ---- a pool without epoll ------------------------------------------------------------------------
-
-
-def test_a_pool_needs_no_epoll(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(select, "epoll")
-    pool = open_pool(2, settings_of(method))
-    key = host(pool, Echo)
-    tickets = [pool.ring(key, 0) for _ in range(5000)]
-    assert value_of(pool, pool.call(1, key, "echo", bytes(1 << 20)), worker=1) == bytes(1 << 20)
-    settled(pool, tickets[-1])
-    os.kill(pool.pid(0), signal.SIGKILL)
-    reply = reply_to(pool, pool.ring(key, 7))
-    assert reply is not None
-    assert reply.death is not None
-    pool.close()

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parallel_envs.engine import HOST, Call, Ticket, WorkerPool, open_pool
+from parallel_envs.engine import HOST, Call, PendingRequest, WorkerPool, open_pool
 from parallel_envs.errors import ClosedError
 from tests.engine.asking import WAIT_SECONDS, failure_of, host, reply_to, run, settings_of, settled, value_of
 from tests.engine.conftest import Open
@@ -35,8 +35,8 @@ def test_a_message_is_answered_with_its_value(open_any: Open) -> None:
 def test_a_message_carries_arguments_of_both_kinds(open_any: Open) -> None:
     pool = open_any()
     key = host(pool, Echo)
-    ticket = pool.call(0, key, "arguments", 1, "two", three=3)
-    assert value_of(pool, ticket) == ((1, "two"), {"three": 3})
+    request = pool.call(0, key, "arguments", 1, "two", three=3)
+    assert value_of(pool, request) == ((1, "two"), {"three": 3})
 
 
 def test_arrays_travel_as_they_are(open_any: Open) -> None:
@@ -63,9 +63,9 @@ def test_a_bell_is_answered_with_its_payload(open_any: Open) -> None:
 
 def test_a_bell_that_leaves_nothing_to_say_has_no_reply(open_any: Open) -> None:
     pool = open_any()
-    ticket = settled(pool, pool.ring(host(pool, Echo), 0))
-    assert ticket.done
-    assert ticket.replies == {}
+    request = settled(pool, pool.ring(host(pool, Echo), 0))
+    assert request.done
+    assert request.replies == {}
 
 
 def test_bells_and_messages_are_answered_in_the_order_of_asking(open_any: Open) -> None:
@@ -73,24 +73,24 @@ def test_bells_and_messages_are_answered_in_the_order_of_asking(open_any: Open) 
     key = host(pool, Echo)
     asked = [pool.ring(key, 1), pool.call(0, key, "echo", "a"), pool.ring(key, 0), pool.call(0, key, "echo", "b")]
     history = pool.call(0, key, "history")
-    assert [value_of(pool, ticket) for ticket in asked] == [1, "a", None, "b"]
+    assert [value_of(pool, request) for request in asked] == [1, "a", None, "b"]
     assert value_of(pool, history) == [1, "a", 0, "b"]
 
 
-def test_a_ticket_knows_who_was_asked(open_any: Open) -> None:
+def test_a_request_knows_who_was_asked(open_any: Open) -> None:
     pool = open_any(3)
     key = host(pool, Echo)
-    ticket = settled(pool, pool.ring(key, 5, workers=(0, 2)))
-    assert {worker: reply.value for worker, reply in ticket.replies.items()} == {0: 5, 2: 5}
+    request = settled(pool, pool.ring(key, 5, workers=(0, 2)))
+    assert {worker: reply.value for worker, reply in request.replies.items()} == {0: 5, 2: 5}
     assert value_of(pool, pool.call(1, key, "history"), worker=1) == []
 
 
 def test_bells_that_travel_together_are_requests_of_their_own(open_any: Open) -> None:
     pool = open_any(3)
     key = host(pool, Echo)
-    tickets = pool.ring_each(key, [(0, 4, "a"), (2, 5, "b"), (0, 0, "c"), (0, 6, "d")])
-    assert [ticket.label for ticket in tickets] == ["a", "b", "c", "d"]
-    values = [value_of(pool, ticket, worker) for worker, ticket in zip((0, 2, 0, 0), tickets, strict=True)]
+    requests = pool.ring_each(key, [(0, 4, "a"), (2, 5, "b"), (0, 0, "c"), (0, 6, "d")])
+    assert [request.label for request in requests] == ["a", "b", "c", "d"]
+    values = [value_of(pool, request, worker) for worker, request in zip((0, 2, 0, 0), requests, strict=True)]
     assert values == [4, 5, None, 6]
     histories = settled(pool, pool.call_all(key, "history")).replies
     assert [histories[worker].value for worker in range(3)] == [[4, 0, 6], [], [5]]
@@ -100,15 +100,15 @@ def test_bells_that_travel_together_are_requests_of_their_own(open_any: Open) ->
 def test_an_error_at_one_of_several_bells_is_its_own(open_any: Open) -> None:
     pool = open_any()
     key = host(pool, Raiser)
-    failures = [failure_of(pool, ticket) for ticket in pool.ring_each(key, [(0, 0, None), (0, 1, None)])]
+    failures = [failure_of(pool, request) for request in pool.ring_each(key, [(0, 0, None), (0, 1, None)])]
     assert [failure.type_name for failure in failures] == [TOLD[name][0] for name in list(ERRORS)[:2]]
 
 
 def test_each_worker_gets_the_message_that_is_its_own(open_any: Open) -> None:
     pool = open_any(3)
     key = host(pool, Echo)
-    ticket = settled(pool, pool.send({0: Call(key, "echo", ("zero",)), 2: Call(key, "echo", ("two",))}))
-    assert {worker: reply.value for worker, reply in ticket.replies.items()} == {0: "zero", 2: "two"}
+    request = settled(pool, pool.send({0: Call(key, "echo", ("zero",)), 2: Call(key, "echo", ("two",))}))
+    assert {worker: reply.value for worker, reply in request.replies.items()} == {0: "zero", 2: "two"}
 
 
 def test_workers_host_objects_of_their_own(open_any: Open) -> None:
@@ -123,17 +123,17 @@ def test_many_megabytes_travel_both_ways(open_any: Open) -> None:
     pool = open_any(2)
     key = host(pool, Echo)
     data = os.urandom(3 << 20)
-    ticket = settled(pool, pool.call_all(key, "echo", data))
-    assert [ticket.replies[worker].value == data for worker in (0, 1)] == [True, True]
+    request = settled(pool, pool.call_all(key, "echo", data))
+    assert [request.replies[worker].value == data for worker in (0, 1)] == [True, True]
 
 
-def test_a_ticket_tells_its_state(open_any: Open) -> None:
+def test_a_request_tells_its_state(open_any: Open) -> None:
     pool = open_any(2)
-    ticket = pool.ring(host(pool, Echo), label="mine")
-    assert repr(ticket) == f"Ticket({ticket.number}, waiting for [0, 1])"
-    settled(pool, ticket)
-    assert repr(ticket) == f"Ticket({ticket.number}, done)"
-    assert ticket.label == "mine"
+    request = pool.ring(host(pool, Echo), label="mine")
+    assert repr(request) == f"PendingRequest({request.number}, waiting for [0, 1])"
+    settled(pool, request)
+    assert repr(request) == f"PendingRequest({request.number}, done)"
+    assert request.label == "mine"
 
 
 @given(asked=st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["ring", "echo", "fail"]), st.integers(0, 6))))
@@ -143,7 +143,7 @@ def check_that_it_equals_serial(pools: list[WorkerPool], asked: list[tuple[int, 
     assert other == serial
 
 
-def _asked(pool: WorkerPool, asked: list[tuple[int, str, int]]) -> list[tuple[int, Ticket]]:
+def _asked(pool: WorkerPool, asked: list[tuple[int, str, int]]) -> list[tuple[int, PendingRequest]]:
     echo, raiser = host(pool, Echo), host(pool, Raiser)
     keys = {"ring": echo, "echo": echo, "fail": raiser}
     return [
@@ -154,8 +154,8 @@ def _asked(pool: WorkerPool, asked: list[tuple[int, str, int]]) -> list[tuple[in
     ]
 
 
-def _told(pool: WorkerPool, tickets: list[tuple[int, Ticket]]) -> list[Any]:
-    replies = [reply_to(pool, ticket, worker) for worker, ticket in tickets]
+def _told(pool: WorkerPool, requests: list[tuple[int, PendingRequest]]) -> list[Any]:
+    replies = [reply_to(pool, request, worker) for worker, request in requests]
     return [reply and (reply.value, reply.failure and reply.failure.message) for reply in replies]
 
 
@@ -190,9 +190,9 @@ def test_an_error_of_one_worker_is_no_error_of_the_others(open_any: Open) -> Non
     pool = open_any(2)
     key = host(pool, Raiser)
     echo = host(pool, Echo)
-    ticket = settled(pool, pool.send({0: Call(key, "fail", ("plain",)), 1: Call(echo, "echo", (1,))}))
-    assert ticket.replies[0].failure is not None
-    assert ticket.replies[1].value == 1
+    request = settled(pool, pool.send({0: Call(key, "fail", ("plain",)), 1: Call(echo, "echo", (1,))}))
+    assert request.replies[0].failure is not None
+    assert request.replies[1].value == 1
 
 
 def test_a_factory_that_raises_is_a_failure_of_that_request(open_any: Open) -> None:
@@ -222,14 +222,14 @@ def test_an_object_that_is_not_there_is_a_failure_of_that_request(open_any: Open
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
 def test_a_wait_whose_time_is_up_may_be_repeated(open_parallel: Open, gate: Gate, seconds: float) -> None:
     pool = open_parallel()
-    ticket = pool.ring(host(pool, Gated, gate.path), 5)
-    assert not pool.wait(ticket, seconds)
-    assert not ticket.done
+    request = pool.ring(host(pool, Gated, gate.path), 5)
+    assert not pool.wait(request, seconds)
+    assert not request.done
     gate.let_through()
-    assert value_of(pool, ticket) == 5
+    assert value_of(pool, request) == 5
 
 
-def test_waiting_for_one_ticket_settles_others_too(open_any: Open) -> None:
+def test_waiting_for_one_request_settles_others_too(open_any: Open) -> None:
     pool = open_any()
     key = host(pool, Echo)
     first, second = pool.ring(key, 1), pool.ring(key, 2)
@@ -277,14 +277,14 @@ def test_a_worker_that_answers_late_answers_its_own_request(open_parallel: Open,
     assert {worker: reply.value for worker, reply in settled(pool, both).replies.items()} == {0: 5, 1: 5}
 
 
-def test_pump_tells_which_tickets_got_done(open_any: Open) -> None:
+def test_pump_tells_which_requests_got_done(open_any: Open) -> None:
     pool = open_any(2)
     key = host(pool, Echo)
     asked = {pool.ring(key, number, workers=(worker,), label=worker) for number in (1, 2) for worker in (0, 1)}
-    done: set[Ticket] = set()
+    done: set[PendingRequest] = set()
     while done != asked:
         done.update(pool.pump(WAIT_SECONDS))
-    assert all(ticket.done for ticket in asked)
+    assert all(request.done for request in asked)
 
 
 def test_pump_comes_back_when_its_time_is_up(open_any: Open) -> None:
@@ -300,16 +300,16 @@ def test_a_request_to_nobody_is_done_at_once(open_any: Open) -> None:
 
 
 def test_a_request_to_nobody_is_not_kept(open_any: Open) -> None:
-    kept = _tickets_kept_after_requests_to_nobody(open_any())
+    kept = _requests_kept_after_requests_to_nobody(open_any())
     assert kept == 0
 
 
-def _tickets_kept_after_requests_to_nobody(pool: WorkerPool) -> int:
+def _requests_kept_after_requests_to_nobody(pool: WorkerPool) -> int:
     key = host(pool, Echo)
     for _ in range(10):
         pool.wait(pool.ring(key, workers=()))
     gc.collect()
-    kept = sum(isinstance(held, Ticket) for held in gc.get_objects())
+    kept = sum(isinstance(held, PendingRequest) for held in gc.get_objects())
     pool.close()
     return kept
 
@@ -394,7 +394,7 @@ def test_a_closed_pool_says_so(open_any: Open) -> None:
     key = host(pool, Echo)
     pool.close()
     assert pool.closed
-    asks: list[Callable[[], Ticket]] = [
+    asks: list[Callable[[], PendingRequest]] = [
         lambda: pool.ring(key),
         lambda: pool.call(0, key, "echo"),
         lambda: pool.send({}),
@@ -411,11 +411,11 @@ def test_closing_twice_does_nothing(open_any: Open) -> None:
     pool.close(timeout=0.0)
 
 
-def test_a_ticket_that_is_done_may_be_waited_for_after_the_end(open_any: Open) -> None:
+def test_a_request_that_is_done_may_be_waited_for_after_the_end(open_any: Open) -> None:
     pool = open_any()
-    ticket = settled(pool, pool.ring(host(pool, Echo), 3))
+    request = settled(pool, pool.ring(host(pool, Echo), 3))
     pool.close()
-    assert pool.wait(ticket)
+    assert pool.wait(request)
 
 
 def test_no_worker_is_too_few(open_any: Open) -> None:
@@ -423,16 +423,16 @@ def test_no_worker_is_too_few(open_any: Open) -> None:
         open_any(0)
 
 
-def test_waiting_for_an_open_ticket_of_a_closed_pool_says_so(open_any: Open, gate: Gate) -> None:
+def test_waiting_for_an_open_request_of_a_closed_pool_says_so(open_any: Open, gate: Gate) -> None:
     raised = _raised_by_a_wait_after_the_end(open_any(), gate)
     assert raised is ClosedError
 
 
 def _raised_by_a_wait_after_the_end(pool: WorkerPool, gate: Gate) -> type[Exception] | None:
-    ticket = pool.ring(host(pool, Gated, gate.path))
+    request = pool.ring(host(pool, Gated, gate.path))
     pool.close(timeout=0.2)
     try:
-        pool.wait(ticket, timeout=0.1)
+        pool.wait(request, timeout=0.1)
     except Exception as error:  # noqa: BLE001  # the fact is which one it is
         return type(error)
     return None

@@ -31,10 +31,10 @@ MANY_BELLS = 10_000  # a pipe holds some 4,000
 def test_bells_beyond_what_a_pipe_holds_are_all_rung_in_order(open_processes: Open) -> None:
     pool = open_processes()
     key = host(pool, Echo)
-    tickets = [pool.ring(key, 0) for _ in range(MANY_BELLS)]
+    requests = [pool.ring(key, 0) for _ in range(MANY_BELLS)]
     last = pool.ring(key, 7)
     assert value_of(pool, last) == 7
-    assert all(ticket.done for ticket in tickets)
+    assert all(request.done for request in requests)
     assert value_of(pool, pool.call(0, key, "history")) == [0] * MANY_BELLS + [7]
 
 
@@ -43,12 +43,12 @@ def test_bells_rung_together_beyond_what_a_pipe_holds_are_all_rung_in_order(open
     gated, key = host(pool, Gated, gate.path), host(pool, Echo)
     pool.ring(gated, workers=(0,))
     numbers = [number % 5 for number in range(MANY_BELLS)]
-    tickets = pool.ring_each(key, [(0, number, None) for number in numbers])
+    requests = pool.ring_each(key, [(0, number, None) for number in numbers])
     after = pool.ring_each(key, [(1, 8, None), (0, 9, None)])
     assert value_of(pool, after[0], worker=1) == 8
     gate.let_through()
     assert value_of(pool, after[1]) == 9
-    assert [value_of(pool, ticket) for ticket in tickets] == [number or None for number in numbers]
+    assert [value_of(pool, request) for request in requests] == [number or None for number in numbers]
     assert value_of(pool, pool.call(0, key, "history")) == [*numbers, 9]
 
 
@@ -65,17 +65,17 @@ def test_bells_rung_together_are_one_write_to_each_worker(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", write)
-        tickets = pool.ring_each(key, [(worker, 1, None) for worker in (0, 1, 1, 0, 1)])
+        requests = pool.ring_each(key, [(worker, 1, None) for worker in (0, 1, 1, 0, 1)])
     assert sorted(written) == [2 * BELL.size, 3 * BELL.size]
-    assert all(settled(pool, ticket).done for ticket in tickets)
+    assert all(settled(pool, request).done for request in requests)
 
 
 def test_bells_rung_together_to_a_worker_that_has_died_are_answered_by_its_death(open_processes: Open) -> None:
     pool = open_processes(2)
     key = host(pool, Echo)
     os.kill(pool.pid(0), signal.SIGKILL)
-    tickets = pool.ring_each(key, [(0, 3, None), (1, 4, None), (0, 5, None)])
-    replies = [reply_to(pool, ticket, worker) for worker, ticket in zip((0, 1, 0), tickets, strict=True)]
+    requests = pool.ring_each(key, [(0, 3, None), (1, 4, None), (0, 5, None)])
+    replies = [reply_to(pool, request, worker) for worker, request in zip((0, 1, 0), requests, strict=True)]
     assert [reply.value if reply and reply.death is None else "died" for reply in replies] == ["died", 4, "died"]
 
 
@@ -86,11 +86,11 @@ def test_who_looks_but_once_is_told_of_a_death_beside_an_answer(
     pool = open_processes(2)
     key = host(pool, Echo)
     settled(pool, pool.ring(key))
-    tickets = [pool.ring(key, 1, (0,)), pool.ring(key, 1, (1,))]
+    requests = [pool.ring(key, 1, (0,)), pool.ring(key, 1, (1,))]
     os.kill(pool.pid(1), signal.SIGKILL)
     threading.Event().wait(0.3)  # both have happened by then
     pool.pump(0.0)
-    assert [ticket.done for ticket in tickets] == [True, True]
+    assert [request.done for request in requests] == [True, True]
     assert pool.death(1) is not None
 
 
@@ -98,14 +98,14 @@ def test_bells_that_wait_keep_their_order_with_messages(open_processes: Open, ga
     pool = open_processes()
     gated, key = host(pool, Gated, gate.path), host(pool, Echo)
     pool.ring(gated)
-    tickets = [pool.ring(key, 1) for _ in range(MANY_BELLS)]
+    requests = [pool.ring(key, 1) for _ in range(MANY_BELLS)]
     message = pool.call(0, key, "echo", "then this")
     after = pool.ring(key, 2)
     gate.let_through()
     assert value_of(pool, message) == "then this"
     assert value_of(pool, after) == 2
     assert value_of(pool, pool.call(0, key, "history")) == [1] * MANY_BELLS + ["then this", 2]
-    assert {value_of(pool, ticket) for ticket in tickets} == {1}
+    assert {value_of(pool, request) for request in requests} == {1}
 
 
 def test_a_full_bell_pipe_of_one_worker_holds_up_no_other(open_processes: Open, gate: Gate) -> None:
@@ -133,17 +133,17 @@ def test_a_huge_message_to_a_busy_worker_does_not_block_the_asker(open_processes
 def test_huge_replies_of_all_workers_come_in_side_by_side(open_processes: Open) -> None:
     pool = open_processes(3)
     key = host(pool, Founder)
-    tickets = [pool.call_all(key, "much", (2 << 20) + number) for number in range(3)]
-    for number, ticket in reversed(list(enumerate(tickets))):
-        sizes = {worker: len(reply.value) for worker, reply in settled(pool, ticket).replies.items()}
+    requests = [pool.call_all(key, "much", (2 << 20) + number) for number in range(3)]
+    for number, request in reversed(list(enumerate(requests))):
+        sizes = {worker: len(reply.value) for worker, reply in settled(pool, request).replies.items()}
         assert sizes == dict.fromkeys(range(3), (2 << 20) + number)
 
 
 def test_huge_messages_and_huge_replies_pass_each_other(open_forkserver: Open) -> None:
     pool = open_forkserver()
     key = host(pool, Echo)
-    tickets = [pool.call(0, key, "echo", bytes([number]) * (2 << 20)) for number in range(4)]
-    assert [value_of(pool, ticket)[:1] for ticket in tickets] == [b"\0", b"\1", b"\2", b"\3"]
+    requests = [pool.call(0, key, "echo", bytes([number]) * (2 << 20)) for number in range(4)]
+    assert [value_of(pool, request)[:1] for request in requests] == [b"\0", b"\1", b"\2", b"\3"]
 
 
 def test_bytes_on_the_way_are_counted(open_forkserver: Open) -> None:
@@ -176,8 +176,8 @@ def test_a_factory_that_cannot_travel_is_named(open_forkserver: Open) -> None:
 
 def test_a_value_that_cannot_travel_back_is_a_failure_that_names_it(open_processes: Open) -> None:
     pool = open_processes()
-    ticket = pool.call(0, host(pool, Runner), "run", lambda: [{"made here": threading.Lock()}])
-    failure = failure_of(pool, ticket)
+    request = pool.call(0, host(pool, Runner), "run", lambda: [{"made here": threading.Lock()}])
+    failure = failure_of(pool, request)
     assert failure.type_name.endswith("Unpicklable")
     assert "value[0]['made here'] (a _thread.lock) cannot be pickled" in failure.message
     assert run(pool, os.getpid) == pool.pid(0)

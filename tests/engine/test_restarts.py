@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parallel_envs.engine import HOST, Death, WorkerPool, open_pool
-from parallel_envs.engine.child import STACK_SIGNAL
+from parallel_envs.engine.child_setup import STACK_SIGNAL
 from parallel_envs.errors import WorkerStartError
 from tests.engine.asking import (
     SOON_SECONDS,
@@ -38,11 +38,11 @@ def test_what_a_killed_worker_owed_is_answered_by_its_death(open_processes: Open
     owed = [pool.ring(key, number) for number in range(3)]
     pool.kill(0)
     gate.let_through(3)
-    for ticket in owed:
-        replies = settled(pool, ticket).replies
+    for request in owed:
+        replies = settled(pool, request).replies
         assert replies[0].death is not None
         assert replies[0].death.exitcode == -signal.SIGKILL
-    assert [ticket.replies[1].value for ticket in owed] == [0, 1, 2]
+    assert [request.replies[1].value for request in owed] == [0, 1, 2]
     assert pool.death(0) == owed[0].replies[0].death
 
 
@@ -145,21 +145,21 @@ def _told_after_a_restart(pool: WorkerPool, count: int) -> list[object]:
     assert ends_within(pool.pid(0), WAIT_SECONDS)
     pool.restart(0)
     pool.wait(pool.call(0, HOST, "build", key, Echo), 1.0)
-    tickets = [pool.ring(key, number) for number in (1, 2, 3)]
-    answered = [pool.wait(ticket, 1.0) for ticket in tickets]
-    told = [ticket.replies[0].value if done else None for ticket, done in zip(tickets, answered, strict=True)]
+    requests = [pool.ring(key, number) for number in (1, 2, 3)]
+    answered = [pool.wait(request, 1.0) for request in requests]
+    told = [request.replies[0].value if done else None for request, done in zip(requests, answered, strict=True)]
     pool.close()
     return told
 
 
 def test_a_local_worker_that_is_busy_cannot_be_restarted(open_thread: Open, gate: Gate) -> None:
     pool = open_thread()
-    ticket = pool.ring(host(pool, Gated, gate.path), 5)
+    request = pool.ring(host(pool, Gated, gate.path), 5)
     for force in (pool.kill, pool.restart):
         with pytest.raises(WorkerStartError, match=r"Worker 0 is busy.*Use backend='process'"):
             force(0)
     gate.let_through()
-    assert value_of(pool, ticket) == 5
+    assert value_of(pool, request) == 5
     pool.restart(0)
 
 
@@ -175,14 +175,14 @@ def test_what_a_local_worker_hosted_is_closed_when_it_is_restarted(open_thread: 
 
 def test_a_stack_tells_where_a_worker_is(open_parallel: Open, gate: Gate) -> None:
     pool = open_parallel(2)
-    ticket = pool.ring(host(pool, Gated, gate.path), workers=(1,))
+    request = pool.ring(host(pool, Gated, gate.path), workers=(1,))
     stack = ""
     while "wait_at" not in stack:  # until it has come there
         stack = pool.stack(1)
     assert "gates.py" in stack
     assert "wait_at" not in pool.stack(0)
     gate.let_through()
-    settled(pool, ticket)
+    settled(pool, request)
 
 
 def test_a_stack_is_told_though_the_worker_is_in_a_loop(open_processes: Open) -> None:
@@ -217,11 +217,11 @@ def test_a_stopped_worker_answers_however_often_its_stack_was_asked_for(open_pro
     key, pid = host(pool, Runner), pool.pid(0)
     for _ in range(2):
         os.kill(pid, signal.SIGSTOP)
-        ticket = pool.call(0, key, "run", os.getpid)
+        request = pool.call(0, key, "run", os.getpid)
         for _ in range(300):  # more stacks than a pipe has room for
             assert "no stack" in pool.stack(0, timeout=0.0)
         os.kill(pid, signal.SIGCONT)
-        assert value_of(pool, ticket) == pid
+        assert value_of(pool, request) == pid
 
 
 def test_at_most_one_request_for_a_stack_waits_for_a_worker(open_forkserver: Open) -> None:
@@ -262,9 +262,9 @@ def test_asking_for_a_stack_disturbs_nothing(open_parallel: Open) -> None:
     pool = open_parallel()
     key = host(pool, Echo)
     for number in range(1, 20):
-        ticket = pool.ring(key, number)
+        request = pool.ring(key, number)
         pool.stack(0)
-        assert value_of(pool, ticket) == number
+        assert value_of(pool, request) == number
 
 
 def test_asking_for_the_stack_of_a_worker_that_is_still_starting_does_not_end_it() -> None:

@@ -146,7 +146,7 @@ ENDINGS = {
 }
 
 
-OPENED = "pool, key = opened(2, dict)\nprint(pool.pid(0), pool.pid(1), keeper_pid(), flush=True)\n"
+OPENED = "pool, key = opened(2, dict)\nprint(pool.pid(0), pool.pid(1), supervisor_pid(), flush=True)\n"
 
 
 def assert_all_end(pids: list[int]) -> None:
@@ -222,7 +222,7 @@ class Sleeping:
         return 1
 
 pool, key = opened(2, Sleeping)
-print(pool.pid(0), pool.pid(1), keeper_pid(), flush=True)
+print(pool.pid(0), pool.pid(1), supervisor_pid(), flush=True)
 {INTERRUPTED[moment]}
 """
     with running_script(tmp_path, script, method) as process:

@@ -40,8 +40,8 @@ ENDINGS = {
 HANGING = {Fault.SIGSTOP, Fault.INFINITE_LOOP, Fault.SLEEP}
 RAISED = {
     Fault.EXCEPTION: "ValueError",
-    Fault.UNPICKLABLE_EXCEPTION: "parallel_envs.testing.faults.UnpicklableError",
-    Fault.TWO_ARGUMENT_EXCEPTION: "parallel_envs.testing.faults.TwoArgumentError",
+    Fault.UNPICKLABLE_EXCEPTION: "parallel_envs.testing.scripted.UnpicklableError",
+    Fault.TWO_ARGUMENT_EXCEPTION: "parallel_envs.testing.scripted.TwoArgumentError",
     Fault.SYSTEM_EXIT: "SystemExit",
 }
 HARMLESS = {(Fault.HUGE_REPLY, moment) for moment in Moment} | {(Fault.INFINITE_LOOP, Moment.IDLE)}

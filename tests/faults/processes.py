@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from parallel_envs.engine.poller import readable
+from parallel_envs.engine.channel import readable
 
 QUIET_LOOKS = 3
 """A process that is just being born has no environment to look at for a moment: one look may miss it."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.engine import keeper_pid
+from parallel_envs.engine import supervisor_pid
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedEnv
 from parallel_envs.vector.recovery import Budget
@@ -262,7 +262,7 @@ def refused_window(make: Make, value: Any) -> tuple[str, int, int]:
 
 
 def children_of_the_keeper() -> set[int]:
-    pid = keeper_pid()
+    pid = supervisor_pid()
     return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
 
 

@@ -178,7 +178,7 @@ class NotedEnv(ScriptedEnv):
 
 envs = ParallelEnvManager([NotedEnv, {other}], context=sys.argv[1])
 envs.reset(seed=0)
-print(*[row["pid"] for row in envs.stats()], keeper_pid(), flush=True)
+print(*[row["pid"] for row in envs.stats()], supervisor_pid(), flush=True)
 {last}
 """
 LASTS = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from parallel_envs import ParallelEnvManager
-from parallel_envs.engine import keeper_pid
+from parallel_envs.engine import supervisor_pid
 from parallel_envs.errors import ParallelEnvsError
 from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedEnv
 
@@ -23,7 +23,7 @@ MEMORY_SLACK = 2 << 20
 def held() -> dict[str, int]:
     """What this process and the keeper hold."""
     gc.collect()
-    pids = {"here": os.getpid(), "keeper": keeper_pid() or os.getpid()}
+    pids = {"here": os.getpid(), "keeper": supervisor_pid() or os.getpid()}
     descriptors = {f"descriptors {name}": len(os.listdir(f"/proc/{pid}/fd")) for name, pid in pids.items()}  # noqa: PTH208
     children = Path(f"/proc/{pids['keeper']}/task/{pids['keeper']}/children").read_text().split()
     own = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
@@ -33,7 +33,7 @@ def held() -> dict[str, int]:
 def memory() -> dict[str, int]:
     """Resident bytes of this process and of the keeper."""
     gc.collect()
-    pids = {"here": os.getpid(), "keeper": keeper_pid() or os.getpid()}
+    pids = {"here": os.getpid(), "keeper": supervisor_pid() or os.getpid()}
     return {name: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE for name, pid in pids.items()}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from parallel_envs.engine import factory, keeper_client, start_keeper
+from parallel_envs.engine import process, start_supervisor, supervisor_client
 from parallel_envs.errors import WorkerStartError
 from parallel_envs.testing import ScriptedEnv
 from tests.faults.broken_envs import LONG
@@ -28,7 +28,7 @@ def refuse(*_arguments: Any, **_settings: Any) -> Any:
 @pytest.fixture
 def no_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
     """No keeper runs, and none can be started."""
-    monkeypatch.setattr(keeper_client, "_current", None)
+    monkeypatch.setattr(supervisor_client, "_current", None)
     monkeypatch.setattr(subprocess, "Popen", refuse)
 
 
@@ -109,7 +109,7 @@ def only_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         begin(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    monkeypatch.setattr(factory, "ProcessPool", refuse)
+    monkeypatch.setattr(process, "ProcessPool", refuse)
 
 
 def test_without_threads_too_everything_is_done_by_the_caller(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,5 +163,5 @@ def test_an_env_that_cannot_be_made_is_no_reason_to_fall_back(make: Make) -> Non
 
 
 def test_a_keeper_can_be_started_again_afterwards(make: Make) -> None:
-    start_keeper()
+    start_supervisor()
     assert make([ScriptedEnv]).backend == "process"

@@ -50,11 +50,11 @@ class FloodingEnv(ScriptedEnv):
 
 def ticks():
     '''The processor time that the keeper has used.'''
-    fields = open(f"/proc/{keeper_pid()}/stat").read().rpartition(")")[2].split()
+    fields = open(f"/proc/{supervisor_pid()}/stat").read().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
 
 def held():
-    return int(open(f"/proc/{keeper_pid()}/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(open(f"/proc/{supervisor_pid()}/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 """
 
 FLOOD = (

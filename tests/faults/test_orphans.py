@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from parallel_envs.engine import keeper_pid, start_keeper
+from parallel_envs.engine import start_supervisor, supervisor_pid
 from parallel_envs.errors import WorkerDied
 from parallel_envs.testing import ScriptedEnv
 from tests.engine.asking import WAIT_SECONDS, ends_within
@@ -211,7 +211,7 @@ else:
     make()
 envs.reset(seed=1)  # the workers are alive, though the thread that forked them is not
 envs.step_async([0, 1])
-print(keeper_pid(), flush=True)
+print(supervisor_pid(), flush=True)
 time.sleep(1000)
 """
 
@@ -244,7 +244,7 @@ envs.reset(seed=0)
 if (forked := os.fork()) == 0:  # holds a copy of whatever the program had open
     time.sleep(1000)
 envs.step_async([0])
-print(keeper_pid(), forked, *[row["pid"] for row in envs.stats()], flush=True)
+print(supervisor_pid(), forked, *[row["pid"] for row in envs.stats()], flush=True)
 time.sleep(1000)
 """
 
@@ -267,11 +267,11 @@ def test_a_process_that_the_program_forked_keeps_no_forked_worker_alive(tmp_path
 def _a_keeper_again() -> Iterator[None]:
     """One is expected to be there before and after each test."""
     yield
-    start_keeper()
+    start_supervisor()
 
 
 def kill_the_keeper() -> None:
-    pid = keeper_pid()
+    pid = supervisor_pid()
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     assert ends_within(pid, WAIT_SECONDS)
@@ -300,7 +300,7 @@ def test_workers_that_ended_with_their_keeper_are_restarted_with_a_new_one(make:
     assert all_end_within(before, GONE_SECONDS)
     witness.step(lost={0, 1})
     witness.step()
-    assert keeper_pid() is not None
+    assert supervisor_pid() is not None
 
 
 @pytest.mark.usefixtures("_a_keeper_again")

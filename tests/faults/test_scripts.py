@@ -25,7 +25,7 @@ class SlowEnv(ScriptedEnv):
 
 envs = ParallelEnvManager([{env}] * 3, context=sys.argv[1], {settings})
 envs.reset(seed=0)
-print(*[row["pid"] for row in envs.stats()], keeper_pid(), flush=True)
+print(*[row["pid"] for row in envs.stats()], supervisor_pid(), flush=True)
 {loop}
 """
 LOOPS = {
@@ -189,7 +189,7 @@ class ProgressEnv(ScriptedEnv):
             os.write(2, b"%80d\\r" % number)
 
 def kept():
-    return int(Path(f"/proc/{keeper_pid()}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path(f"/proc/{supervisor_pid()}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 envs = ParallelEnvManager([ProgressEnv])
 before = kept()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from parallel_envs.engine import HOST, PoolSettings, keeper_client, keeper_pid, open_pool, start_keeper
+from parallel_envs.engine import HOST, PoolSettings, open_pool, start_supervisor, supervisor_client, supervisor_pid
 from parallel_envs.errors import WorkerDied, WorkerStartError
 from parallel_envs.testing import ScriptedEnv
 from tests.engine.asking import WAIT_SECONDS, ends_within, reply_to, value_of
@@ -32,8 +32,8 @@ IN_TIME = 10.0
 @contextmanager
 def stopped_keeper() -> Iterator[int]:
     """While the block runs the keeper does nothing."""
-    start_keeper()
-    pid = keeper_pid()
+    start_supervisor()
+    pid = supervisor_pid()
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -68,7 +68,7 @@ def test_a_start_keeps_its_deadline_though_the_keeper_is_stopped(make: Make, con
             make([SmallEnv] * 2, context=context, start_timeout=DEADLINE)
         step(other)  # its workers do not need the keeper
     make([SmallEnv], context=context).close()
-    assert keeper_pid() == keeper
+    assert supervisor_pid() == keeper
     step(other)
 
 
@@ -97,7 +97,7 @@ def test_a_restart_keeps_the_time_of_the_step_though_the_keeper_is_stopped(make:
 def test_a_keeper_that_was_silent_for_long_is_replaced_and_its_workers_go_on(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper_client, "_ANSWER_SECONDS", 4.0)
+    monkeypatch.setattr(supervisor_client, "_ANSWER_SECONDS", 4.0)
     envs = make([SmallEnv])
     reset(envs)
     with stopped_keeper() as keeper:
@@ -105,17 +105,17 @@ def test_a_keeper_that_was_silent_for_long_is_replaced_and_its_workers_go_on(
             make([SmallEnv])
         other = make([SmallEnv])
         reset(other)
-        assert keeper_pid() != keeper
+        assert supervisor_pid() != keeper
         step(envs)
         other.close()
     until = time.monotonic() + IN_TIME
-    while keeper_client._torn[-1].silent_seconds() > 0.0 and time.monotonic() < until:
+    while supervisor_client._torn[-1].silent_seconds() > 0.0 and time.monotonic() < until:
         time.sleep(0.01)  # the keeper goes on, and answers what it was asked meanwhile
     os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
     with pytest.raises(WorkerDied, match="signal 9"):  # the keeper that started it is asked, not the new one
         step(envs)
     envs.close()
-    keeper_client._torn.pop().abandon()
+    supervisor_client._torn.pop().abandon()
 
 
 # ---- imports that take long ----------------------------------------------------------------------
@@ -165,7 +165,7 @@ def test_a_module_that_ends_its_importer_harms_nobody(make: Make, modules: Path,
     (modules / "deadly.py").write_text(end)
     witness = make([SmallEnv])
     reset(witness)
-    keeper = keeper_pid()
+    keeper = supervisor_pid()
     pool = open_pool(1, PoolSettings(preload=("deadly",)))  # the worker that needs it would import it by itself
     assert reply_to(pool, pool.call(0, HOST, "build", 1, os.getpid)) is None
     reply = reply_to(pool, pool.call(0, HOST, "build", 2, __import__, "deadly"))
@@ -173,7 +173,7 @@ def test_a_module_that_ends_its_importer_harms_nobody(make: Make, modules: Path,
     assert reply.death is not None
     pool.close()
     step(witness)
-    assert keeper_pid() == keeper
+    assert supervisor_pid() == keeper
 
 
 SLOW_IMPORT = """
@@ -207,7 +207,7 @@ from parallel_envs.engine import FORK_SERVER_NAME
 pool, key = opened(2, dict)
 for folder in Path("/proc").glob("[0-9]*"):
     if (folder / "comm").read_text().strip() == FORK_SERVER_NAME:
-        if (folder / "stat").read_text().rpartition(")")[2].split()[1] == str(keeper_pid()):
+        if (folder / "stat").read_text().rpartition(")")[2].split()[1] == str(supervisor_pid()):
             os.kill(int(folder.name), signal.SIGKILL)
             killed = folder
 while killed.exists():

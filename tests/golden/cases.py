@@ -33,8 +33,8 @@ from parallel_envs.seeding import SeedTree, env_seeds
 from parallel_envs.tasks import CycleTasks
 from parallel_envs.testing import InfoKind, RewardKind, ScriptedEnv
 from parallel_envs.testing.families import GridNaviEnv, PointRobotEnv
-from parallel_envs.testing.faults import Fault, FaultyEnv, Moment
 from parallel_envs.testing.matrix_games import climbing
+from parallel_envs.testing.scripted import Fault, FaultyEnv, Moment
 from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
 
 BACKENDS: tuple[dict[str, Any], ...] = (

@@ -14,7 +14,7 @@ from gymnasium.wrappers import TimeLimit
 
 from parallel_envs.groups import BadSettings, EnvStateManager, register
 from parallel_envs.groups.gymnasium_env import GymnasiumConfig, GymnasiumEnv, make
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 from tests.groups.walks import configured, inputs
 
 LAKE = {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}}

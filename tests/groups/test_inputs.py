@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from parallel_envs.groups import BadTurn, EnvStateManager
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 from tests.groups.walks import configured, inputs
 
 

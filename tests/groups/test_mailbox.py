@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from parallel_envs.groups import EnvStateManager, crew, mailbox, register
 from parallel_envs.groups.deadlines import Asked
 from parallel_envs.groups.mailbox import Mailbox
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 from tests.groups.walks import configured, inputs
 
 

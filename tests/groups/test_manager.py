@@ -22,7 +22,7 @@ from parallel_envs.groups import BadSettings, BadTurn, EnvStateManager, crew, re
 from parallel_envs.groups import cores as core_keeping
 from parallel_envs.groups.deadlines import Asked
 from parallel_envs.groups.episodes import Episode
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs, kill_all, play
 
 

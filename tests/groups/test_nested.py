@@ -11,7 +11,7 @@ import pytest
 
 from parallel_envs.errors import ParallelEnvsError
 from parallel_envs.groups import BadTurn, EnvStateManager, register
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs
 
 Look = Callable[[EnvStateManager], Any]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from parallel_envs.choices import GroupMode
 from parallel_envs.groups import EnvFailure, EnvStateManager, EnvStatus
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 from tests.groups.envs.configs import CONFIGS, turns_with
 from tests.groups.walks import configured, inputs
 

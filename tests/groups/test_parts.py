@@ -15,7 +15,7 @@ from parallel_envs.groups import EnvStateManager, clock, mailbox, register
 from parallel_envs.groups.deadlines import Asked
 from parallel_envs.groups.jobs import Answers, Job, Request
 from parallel_envs.groups.post import Post
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 from tests.groups.walks import Breaking, WalkConfig, configured, inputs, workers
 
 NUM_ENVS = 40

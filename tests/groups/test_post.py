@@ -14,7 +14,7 @@ from parallel_envs.errors import EnvError
 from parallel_envs.groups import EnvStateManager, register
 from parallel_envs.groups.jobs import SENDING
 from parallel_envs.groups.post import check
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 from tests.engine.asking import in_fork, refusal
 from tests.groups.walks import Walk, WalkConfig, configured, inputs
 

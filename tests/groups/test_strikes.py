@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from parallel_envs.groups import EnvStateManager, register
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 from tests.groups.walks import Walk, WalkConfig, configured, inputs
 from tests.striking import strikes, strikes_after, struck
 

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from parallel_envs.engine import HOST, Call, PoolSettings, Reply, SharedBlock, Ticket, cores_here, open_pool
+from parallel_envs.engine import HOST, Call, PendingRequest, PoolSettings, Reply, SharedBlock, cores_here, open_pool
 from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent, Plan
 from parallel_envs.learners.brain import Brain, Report
@@ -211,7 +211,7 @@ class ProcessUpdates(UpdateMode):
 
     # ---- replies ----------------------------------------------------------------------------------------------------
 
-    def _replies(self, ticket: Ticket, seconds: float | None) -> dict[int, Reply]:
+    def _replies(self, ticket: PendingRequest, seconds: float | None) -> dict[int, Reply]:
         """What workers answer in time. Those that do not are ended: their death is the answer."""
         if not self._is_answered(ticket, seconds):
             for worker in sorted(ticket.waiting):
@@ -221,7 +221,7 @@ class ProcessUpdates(UpdateMode):
                     self._late[worker] = seconds, stack
         return ticket.replies
 
-    def _is_answered(self, ticket: Ticket, seconds: float | None) -> bool:
+    def _is_answered(self, ticket: PendingRequest, seconds: float | None) -> bool:
         return self._pool.wait(ticket, seconds)
 
     def _tell(self, worker: int, method: str, *arguments: Any) -> None:

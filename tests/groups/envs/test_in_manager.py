@@ -10,7 +10,7 @@ import pytest
 from parallel_envs.choices import GroupMode
 from parallel_envs.errors import EnvError
 from parallel_envs.groups import BadSettings, DataFileError, EnvStateManager
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 
 # As YAML would have it, and as it stands in configurations written for the original.
 TAGS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from parallel_envs.testing import ScriptedEnv
-from parallel_envs.testing.faults import Fault, FaultyEnv, Moment
+from parallel_envs.testing.scripted import Fault, FaultyEnv, Moment
 
 LENGTHS = (3, 5, 2)
 """Of the inner episodes of a scripted family, in turn from where the seed says."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from parallel_envs.engine.descriptors import close_in_child, owned
+from parallel_envs.engine.channel import close_in_child, owned
 from tests.engine.asking import host
 from tests.engine.conftest import Open
 from tests.engine.hosted import Echo

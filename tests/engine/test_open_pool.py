@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parallel_envs.choices import Backend
-from parallel_envs.engine import BACKENDS, START_METHODS, PoolSettings, factory, open_pool
+from parallel_envs.engine import BACKENDS, START_METHODS, PoolSettings, local, open_pool, process
 from parallel_envs.errors import WorkerStartError
 from tests.engine.asking import host, run, value_of
 from tests.engine.hosted import Echo
@@ -78,7 +78,7 @@ def refuse(*arguments: Any) -> Any:
 
 
 def test_where_no_process_can_be_started_threads_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(factory, "ProcessPool", refuse)
+    monkeypatch.setattr(process, "ProcessPool", refuse)
     with pytest.warns(RuntimeWarning, match=r"'process' could not be started \(nothing can .*in threads instead"):
         pool = open_pool(2, PoolSettings(backend="auto"))
     assert pool.backend == "thread"
@@ -87,8 +87,8 @@ def test_where_no_process_can_be_started_threads_do(monkeypatch: pytest.MonkeyPa
 
 
 def test_where_no_thread_can_be_started_the_caller_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in ("ProcessPool", "ThreadPool"):
-        monkeypatch.setattr(factory, kind, refuse)
+    monkeypatch.setattr(process, "ProcessPool", refuse)
+    monkeypatch.setattr(local, "ThreadPool", refuse)
     with pytest.warns(RuntimeWarning) as warned:
         pool = open_pool(2, PoolSettings(backend="auto"))
     assert pool.backend == "serial"
@@ -100,6 +100,6 @@ def test_where_no_thread_can_be_started_the_caller_does(monkeypatch: pytest.Monk
 
 
 def test_processes_that_were_asked_for_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(factory, "ProcessPool", refuse)
+    monkeypatch.setattr(process, "ProcessPool", refuse)
     with pytest.raises(WorkerStartError, match="nothing can be started"):
         open_pool(1, PoolSettings(backend="process"))

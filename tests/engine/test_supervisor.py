@@ -1,4 +1,4 @@
-"""The keeper: one process that starts the others. What happens when it is ended, held up, or out of means."""
+"""The supervisor: one process that starts the others. What happens when it is ended, held up, or out of means."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from parallel_envs.engine import HOST, keeper_client, keeper_pid, open_pool, start_keeper
+from parallel_envs.engine import HOST, open_pool, start_supervisor, supervisor_client, supervisor_pid
 from parallel_envs.engine.channel import Inbox
 from parallel_envs.errors import WorkerStartError
 from tests.engine.asking import SOON_SECONDS, ends_within, host, reply_to, settings_of, value_of
@@ -27,15 +27,15 @@ from tests.engine.hosted import Echo, Talker
 from tests.engine.scripts import running_script
 
 
-def the_keeper() -> int:
-    start_keeper()
-    pid = keeper_pid()
+def the_supervisor() -> int:
+    start_supervisor()
+    pid = supervisor_pid()
     assert pid is not None
     return pid
 
 
-def end_the_keeper() -> int:
-    pid = the_keeper()
+def end_the_supervisor() -> int:
+    pid = the_supervisor()
     os.kill(pid, signal.SIGKILL)
     assert ends_within(pid, SOON_SECONDS)
     return pid
@@ -44,11 +44,11 @@ def end_the_keeper() -> int:
 # ---- its own end ---------------------------------------------------------------------------------
 
 
-def test_one_keeper_serves_all_pools(open_processes: Open) -> None:
-    before = the_keeper()
+def test_one_supervisor_serves_all_pools(open_processes: Open) -> None:
+    before = the_supervisor()
     for _ in range(3):
         open_processes().close()
-    assert keeper_pid() == before
+    assert supervisor_pid() == before
 
 
 def test_modules_are_loaded_before_the_first_worker_is_asked_for(tmp_path: Path) -> None:
@@ -57,34 +57,34 @@ def test_modules_are_loaded_before_the_first_worker_is_asked_for(tmp_path: Path)
     program = (
         "import sys\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from parallel_envs.engine import PoolSettings, keeper_pid, open_pool, start_keeper, HOST, Call\n"
-        "start_keeper(preload=['loaded_early', 'no_such_module'])\n"
+        "from parallel_envs.engine import PoolSettings, supervisor_pid, open_pool, start_supervisor, HOST, Call\n"
+        "start_supervisor(preload=['loaded_early', 'no_such_module'])\n"
         "pool = open_pool(1, PoolSettings())\n"
         "key = pool.new_key()\n"
         "pool.wait(pool.send({0: Call(HOST, 'build', (key, __import__, 'loaded_early'))}))\n"
-        "ticket = pool.call(0, key, '__getattribute__', 'PID')\n"
-        "pool.wait(ticket)\n"
-        "keeper = open(f'/proc/{pool.pid(0)}/stat').read().rpartition(')')[2].split()[1]\n"
-        "print(keeper == str(keeper_pid()), ticket.replies[0].value not in (keeper_pid(), pool.pid(0)))\n"
+        "request = pool.call(0, key, '__getattribute__', 'PID')\n"
+        "pool.wait(request)\n"
+        "supervisor = open(f'/proc/{pool.pid(0)}/stat').read().rpartition(')')[2].split()[1]\n"
+        "print(supervisor == str(supervisor_pid()), request.replies[0].value not in (supervisor_pid(), pool.pid(0)))\n"
         "pool.close()\n"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (ran.stdout, ran.stderr, ran.returncode) == ("True True\n", "", 0)  # loaded in a fork server
 
 
-def test_a_keeper_that_was_killed_is_replaced(open_processes: Open) -> None:
-    before = end_the_keeper()
-    assert keeper_pid() is None
+def test_a_supervisor_that_was_killed_is_replaced(open_processes: Open) -> None:
+    before = end_the_supervisor()
+    assert supervisor_pid() is None
     pool = open_processes()
-    assert keeper_pid() not in (None, before)
+    assert supervisor_pid() not in (None, before)
     assert value_of(pool, pool.ring(host(pool, Echo), 7)) == 7
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_workers_that_end_with_their_keeper_are_seen_to(method: str) -> None:
+def test_workers_that_end_with_their_supervisor_are_seen_to(method: str) -> None:
     pool = open_pool(2, settings_of(method))
     key = host(pool, Echo)
-    end_the_keeper()
+    end_the_supervisor()
     for worker in (0, 1):
         assert ends_within(pool.pid(worker), SOON_SECONDS)
     reply = reply_to(pool, pool.ring(key, 7))
@@ -92,13 +92,13 @@ def test_workers_that_end_with_their_keeper_are_seen_to(method: str) -> None:
     assert reply.death is not None
     assert (reply.death.exitcode, reply.death.last_output) == (None, ())  # nobody is left who could tell
     pool.close()
-    start_keeper()
+    start_supervisor()
 
 
-def test_forked_workers_outlive_a_keeper_that_was_killed() -> None:
+def test_forked_workers_outlive_a_supervisor_that_was_killed() -> None:
     pool = open_pool(1, settings_of("fork"))
     key = host(pool, Echo)
-    end_the_keeper()
+    end_the_supervisor()
     assert value_of(pool, pool.ring(key, 7)) == 7
     os.kill(pool.pid(0), signal.SIGKILL)
     reply = reply_to(pool, pool.ring(key, 7))
@@ -106,45 +106,45 @@ def test_forked_workers_outlive_a_keeper_that_was_killed() -> None:
     assert reply.death is not None
     assert reply.death.exitcode == -signal.SIGKILL
     pool.close()
-    start_keeper()
+    start_supervisor()
 
 
-def test_forked_workers_may_print_when_their_keeper_was_killed() -> None:
-    answered = _answered_to_a_print_without_a_keeper()
+def test_forked_workers_may_print_when_their_supervisor_was_killed() -> None:
+    answered = _answered_to_a_print_without_a_supervisor()
     assert answered == 7
 
 
-def _answered_to_a_print_without_a_keeper() -> int | str:
+def _answered_to_a_print_without_a_supervisor() -> int | str:
     pool = open_pool(1, settings_of("fork"))
     talker, echo = host(pool, Talker), host(pool, Echo)
-    end_the_keeper()
+    end_the_supervisor()
     reply = reply_to(pool, pool.call(0, talker, "say", "hello"))
     answered = reply.failure.type_name if reply and reply.failure else value_of(pool, pool.ring(echo, 7))
     pool.close()
-    start_keeper()
+    start_supervisor()
     return str(answered) if isinstance(answered, str) else int(answered)
 
 
 # ---- interruptions -------------------------------------------------------------------------------
 
 
-def test_ctrl_c_while_the_keeper_is_asked_mixes_up_no_answers() -> None:
+def test_ctrl_c_while_the_supervisor_is_asked_mixes_up_no_answers() -> None:
     with tidied():
         try:
             told, true = _pids_after_ctrl_c_amid_a_question()
         finally:
-            end_the_keeper()  # one that is out of step would be so for the next test as well
-    start_keeper()
+            end_the_supervisor()  # one that is out of step would be so for the next test as well
+    start_supervisor()
     assert told == true
 
 
 def _pids_after_ctrl_c_amid_a_question() -> tuple[int, int]:
-    """The pid of a worker as the keeper told it, and as the worker does; or 0."""
-    keeper = the_keeper()
-    os.kill(keeper, signal.SIGSTOP)
+    """The pid of a worker as the supervisor told it, and as the worker does; or 0."""
+    supervisor = the_supervisor()
+    os.kill(supervisor, signal.SIGSTOP)
     with interrupted_after(0.2), suppress(KeyboardInterrupt):
         open_pool(1).close()
-    os.kill(keeper, signal.SIGCONT)
+    os.kill(supervisor, signal.SIGCONT)
     pool = open_pool(1)
     reply = reply_to(pool, pool.call(0, HOST, "build", 1, os.getpid))
     true = value_of(pool, pool.call(0, 1, "__int__")) if reply is None else 0
@@ -166,7 +166,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
 
 def test_an_answer_that_was_torn_holds_up_nobody(open_processes: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever strikes amid an answer leaves its rest on the channel."""
-    pool, keeper = open_processes(), the_keeper()
+    pool, supervisor = open_processes(), the_supervisor()
 
     def torn(inbox: Inbox) -> Any:
         monkeypatch.undo()
@@ -177,13 +177,13 @@ def test_an_answer_that_was_torn_holds_up_nobody(open_processes: Open, monkeypat
     with pytest.raises(KeyboardInterrupt):
         open_processes(1)
     other = open_processes(1)
-    assert keeper_pid() != keeper
+    assert supervisor_pid() != supervisor
     assert reply_to(other, other.call(0, HOST, "build", 1, os.getpid)) is None
     assert value_of(other, other.call(0, 1, "__int__")) == other.pid(0)
     assert reply_to(pool, pool.call(0, HOST, "build", 1, os.getpid)) is None  # its workers go on
     pool.close()
     other.close()
-    keeper_client._torn.pop().abandon()
+    supervisor_client._torn.pop().abandon()
 
 
 def test_a_pool_collected_while_another_starts_does_not_hang(tmp_path: Path) -> None:
@@ -262,9 +262,9 @@ def tidied() -> Iterator[Left]:
             left.descriptors = descriptors() - before
     for fd in left.descriptors:
         os.close(fd)
-    keeper = keeper_pid()  # one that has ended is waited for here
+    supervisor = supervisor_pid()  # one that has ended is waited for here
     for child in psutil.Process().children():
-        if child.status() == psutil.STATUS_ZOMBIE and child.pid != keeper:
+        if child.status() == psutil.STATUS_ZOMBIE and child.pid != supervisor:
             left.processes.append(child.pid)
             os.waitpid(child.pid, 0)
 
@@ -282,14 +282,14 @@ def errors_when_short_of_descriptors(method: str) -> set[type[Exception]]:
 
 @pytest.mark.parametrize("method", ["forkserver", "fork"])
 def test_a_start_that_runs_out_of_descriptors_leaves_nothing(method: str) -> None:
-    start_keeper()
+    start_supervisor()
     with tidied() as left:
         errors_when_short_of_descriptors(method)
     assert left == Left(set(), [])
 
 
 def test_a_start_that_runs_out_of_descriptors_says_so() -> None:
-    start_keeper()
+    start_supervisor()
     with tidied():
         errors = errors_when_short_of_descriptors("forkserver")
     assert errors <= {OSError, WorkerStartError}
