@@ -14,7 +14,7 @@ from parallel_envs.bench.envs import EnvChoice
 from parallel_envs.bench.measure import MeasurementFailed, Tell, run_steps
 from parallel_envs.bench.runners import Ours, Runner
 from parallel_envs.bench.turns import make_workload
-from parallel_envs.engine import FORK_SERVER_NAME, keeper_pid
+from parallel_envs.engine import FORK_SERVER_NAME, supervisor_pid
 from parallel_envs.errors import ParallelEnvsError
 
 _SETTLE_SECONDS = 5.0
@@ -33,7 +33,7 @@ class Holdings:
 
     @classmethod
     def now(cls) -> Holdings:
-        keeper = [] if (pid := keeper_pid()) is None else [str(pid)]
+        keeper = [] if (pid := supervisor_pid()) is None else [str(pid)]
         return cls(
             processes=sum(1 for _ in descendants()),
             threads=threading.active_count(),
@@ -62,7 +62,7 @@ class Holdings:
 def descendants() -> Iterator[int]:
     """The processes below this one, but for the keeper and its fork servers."""
     parents = {pid: parent_of(pid) for pid in map(int, (folder.name for folder in Path("/proc").glob("[0-9]*")))}
-    for pid in parents.keys() - {keeper_pid()}:
+    for pid in parents.keys() - {supervisor_pid()}:
         ancestor = parents[pid]
         while ancestor not in (0, os.getpid()):
             ancestor = parents.get(ancestor, 0)

@@ -13,7 +13,7 @@ from parallel_envs.bench.envs import EnvChoice
 from parallel_envs.bench.measure import MeasurementFailed, Spread, Tell, paired_ratio
 from parallel_envs.bench.runners import Ours, Runner
 from parallel_envs.bench.turns import Pace, make_workload, rates_of, run_in_turns
-from parallel_envs.engine import Ticket
+from parallel_envs.engine import PendingRequest
 from parallel_envs.engine.process import ProcessPool
 
 _FINER = 4  # so many times more slices, each so many times shorter: two figures that are nearly the same
@@ -108,11 +108,11 @@ class OursBlind(Ours):
         super().close()
 
 
-def _blind_pump(pool: ProcessPool) -> list[Ticket]:
+def _blind_pump(pool: ProcessPool) -> list[PendingRequest]:
     """As `ProcessPool.pump` for completions; what else was promised comes by the real one."""
-    if any(line.promised for line in pool._lines):
+    if any(connection.promised for connection in pool._connections):
         return ProcessPool.pump(pool, None)
-    finished: list[Ticket] = []
+    finished: list[PendingRequest] = []
     if pool._yields:
         os.sched_yield()
     pool._completions.take_in(finished, time.perf_counter())

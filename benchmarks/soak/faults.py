@@ -23,10 +23,10 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from benchmarks.memory import descendants, parent_of
 from benchmarks.soak.env import INSIDE, SoakEnv, flood
 from benchmarks.soak.model import Disturbance, Injection, Where
-from parallel_envs.engine import keeper_pid
+from parallel_envs.engine import supervisor_pid
 from parallel_envs.errors import ParallelEnvsError, WorkerTimeout
 from parallel_envs.evaluation import evaluate
-from parallel_envs.testing.faults import Fault
+from parallel_envs.testing.scripted import Fault
 from parallel_envs.vector import ParallelEnvManager
 
 OUTSIDE: Final = (Fault.SIGKILL, Fault.SIGSEGV, Fault.SIGSTOP)
@@ -85,7 +85,7 @@ class Strike:
         self.worker, self.pid, self.injection = worker, pid, injection
         self.has_landed = False
         self._process = os.pidfd_open(pid)
-        if parent_of(pid) not in (keeper_pid(), os.getpid()):
+        if parent_of(pid) not in (supervisor_pid(), os.getpid()):
             os.close(self._process)
             raise ProcessLookupError(f"process {pid} is no worker of ours any more")
 
@@ -140,7 +140,7 @@ class KeeperStop:
     """Stop the keeper now and let it continue after STOP_SECONDS. `end` waits until it continues."""
 
     def __init__(self) -> None:
-        pid = keeper_pid()
+        pid = supervisor_pid()
         assert pid is not None
         self._process = os.pidfd_open(pid)
         signal.pidfd_send_signal(self._process, signal.SIGSTOP)
@@ -227,7 +227,7 @@ def evaluate_and_kill(killed_after: float) -> str:
 
 def _kill_one_worker(before: set[int]) -> None:
     for pid in set(descendants()) - before:
-        if parent_of(pid) == keeper_pid():  # children of this process are programs that run beside
+        if parent_of(pid) == supervisor_pid():  # children of this process are programs that run beside
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             return
@@ -324,7 +324,7 @@ def flooding_program() -> None:
     with ParallelEnvManager(factories, step_timeout=PROGRAM_SECONDS) as envs:
         quiet = ParallelEnvManager([partial(SoakEnv, env, "array") for env in range(2)], backend="serial")
         same = envs.reset(seed=1)[0].tolist() == quiet.reset(seed=1)[0].tolist()
-        print(json.dumps([keeper_pid(), *(each["pid"] for each in envs.stats())]), flush=True)
+        print(json.dumps([supervisor_pid(), *(each["pid"] for each in envs.stats())]), flush=True)
         for number in range(20):
             actions = [[number, 0]] * 2
             same = same and envs.step(actions)[0].tolist() == quiet.step(actions)[0].tolist()

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 
 from benchmarks.soak.env import ENDS_THE_WORKER, Course, Form, Info, Numbers, caption, curse
 from parallel_envs.seeding import SeedTree
-from parallel_envs.testing.faults import Fault
+from parallel_envs.testing.scripted import Fault
 
 RESTARTED = "worker_restarted"
 

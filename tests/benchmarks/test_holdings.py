@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import memory
 from benchmarks.memory import Holdings, descendants
-from parallel_envs.engine import SharedBlock, keeper_pid
+from parallel_envs.engine import SharedBlock, supervisor_pid
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def test_processes_are_counted_with_those_they_started_and_without_the_keeper() 
         started = set(descendants()) - before
         assert child.pid in started
         assert len(started) >= 2
-        assert not started & {os.getpid(), keeper_pid()}
+        assert not started & {os.getpid(), supervisor_pid()}
 
 
 def test_shared_memory_that_is_left_mapped_is_seen() -> None:

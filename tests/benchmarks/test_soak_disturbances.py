@@ -11,7 +11,7 @@ import pytest
 from benchmarks.soak import faults
 from benchmarks.soak.env import SoakEnv
 from benchmarks.soak.faults import FloodingProgram, KeeperStop, evaluate_and_kill, fork_and_try
-from parallel_envs.engine import keeper_pid
+from parallel_envs.engine import supervisor_pid
 from parallel_envs.vector import ParallelEnvManager
 
 ACTIONS = np.zeros((2, 2), np.int64)
@@ -48,13 +48,13 @@ def test_the_keeper_stands_still_and_goes_on() -> None:
     with make_manager() as envs:
         envs.reset(seed=0)
         stop = KeeperStop()
-        assert state_of(keeper_pid()) == "T"
+        assert state_of(supervisor_pid()) == "T"
         envs.step(ACTIONS)
         stop.end()
         until = time.monotonic() + 30.0
-        while state_of(keeper_pid()) == "T" and time.monotonic() < until:
+        while state_of(supervisor_pid()) == "T" and time.monotonic() < until:
             time.sleep(0.01)
-        assert state_of(keeper_pid()) != "T"
+        assert state_of(supervisor_pid()) != "T"
 
 
 def state_of(pid: int | None) -> str:

@@ -14,7 +14,7 @@ from benchmarks.memory import num_descriptors
 from benchmarks.soak.env import INSIDE
 from benchmarks.soak.faults import OUTSIDE, Planner, Strike, landing
 from benchmarks.soak.model import Disturbance, Where
-from parallel_envs.testing.faults import Fault
+from parallel_envs.testing.scripted import Fault
 
 KILL = (Where.IDLE, Fault.SIGKILL)
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.memory import Holdings
 from benchmarks.soak.model import Where
 from benchmarks.soak.tally import RSS_BYTES_ALLOWED, Tally, TimedCall
-from parallel_envs.testing.faults import Fault
+from parallel_envs.testing.scripted import Fault
 
 HELD = Holdings(processes=0, threads=1, descriptors=9, mappings=0, rss_bytes=50_000_000)
 
