@@ -71,7 +71,7 @@ NO_CLOCK = {
 MEASURED = {
     "engine/host.py": "numbers of columns",
     "engine/poller.py": "the longest that the system can wait",
-    "vector/buffers.py": "numbers of columns",
+    "vector/shared_arrays.py": "numbers of columns",
 }
 """Files whose names with `SECONDS` are not durations, or none that anything waits for."""
 
@@ -143,9 +143,7 @@ READERS = {
         ],
         "wrappers.",
     ),
-    **dict.fromkeys(
-        [f"vector/{name}.py" for name in ("flights", "manager", "recovery", "settling", "stepping")], "vector."
-    ),
+    **dict.fromkeys([f"vector/{name}.py" for name in ("in_flight", "manager", "recovery", "step_loop")], "vector."),
     **dict.fromkeys(
         [
             f"engine/{name}.py"
