@@ -30,6 +30,15 @@ from parallel_envs.vector.worker_tasks import UNSAID, TaskSettings
 
 EnvFactory = Callable[[], "gymnasium.Env[Any, Any]"]
 
+EnvIds = int | Iterable[int] | None
+"""One environment, several, or None for all."""
+
+Seed = int | Sequence[int | None] | None
+"""A seed that counts up from env to env, one for each env, or None."""
+
+Options = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
+"""Reset options: for all environments, or one for each."""
+
 _MULTI_AGENT = "parallel_envs.multiagent.MultiAgentEnvManager"
 
 _PACKAGES = {"ALE/": "ale_py", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "Foraging-": "lbforaging"}
@@ -235,10 +244,6 @@ def seeds(seed: Any, num_envs: int, envs: Sequence[int] | None = None) -> list[i
             f"match num_envs={num_envs}."
         )
     return given
-
-
-Options = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
-"""Reset options: for all environments, or one for each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class EnvBatch:
         self._missing: set[int] = set()
         """Envs that could not be made again, in workers that are alive and hold other envs."""
         self._full_steps = 0
-        self._asked = [0] * num_workers
+        self._single_steps = [0] * num_workers
         self.pool = open_pool(num_workers, settings)
         self._in_process = self.pool.backend == "process"
         if not self._in_process:  # "auto" found that no process can be started
@@ -131,7 +131,13 @@ class EnvBatch:
         self.key = self.pool.new_key()
         try:
             described = self._build(self.pool.all_workers)
-            self._set_spaces([described[worker] for worker in self.pool.all_workers], observation_mode)
+            each = [described[worker] for worker in self.pool.all_workers]
+            self.metadata, self.render_mode = each[0].metadata, each[0].render_mode
+            self.task_ways = [way for one in each for way in one.task_ways]
+            self.observation_spaces = batched_observation_space(
+                [space for one in each for space in one.observation_spaces], observation_mode
+            )
+            self.action_spaces = batched_action_space([space for one in each for space in one.action_spaces])
             self._make_arrays(shared_memory, num_sets)
             self._attach(self.pool.all_workers)
         except BaseException:
@@ -169,13 +175,6 @@ class EnvBatch:
         described = self.pool.send(dict.fromkeys(workers, Call(self.key, "describe")))
         self._await(described, _CONSTRUCTION, self._start_timeout)
         return {worker: reply.value for worker, reply in described.replies.items()}
-
-    def _set_spaces(self, described: Sequence[EnvDescription], mode: ObservationMode) -> None:
-        self.metadata, self.render_mode = described[0].metadata, described[0].render_mode
-        self.task_ways = [way for one in described for way in one.task_ways]
-        observation = [space for one in described for space in one.observation_spaces]
-        self.observation_spaces = batched_observation_space(observation, mode)
-        self.action_spaces = batched_action_space([space for one in described for space in one.action_spaces])
 
     def _make_arrays(self, shared_memory: bool | None, num_sets: int) -> None:
         """Make the shared arrays, and the objects that read and write them on this side."""
@@ -261,7 +260,7 @@ class EnvBatch:
         for env in envs:
             worker = self.owner[env]
             bells.append((worker, bell_argument(which_set, code, env - self.slices[worker].start), env))
-            self._asked[worker] += 1
+            self._single_steps[worker] += 1
         if loose is None:
             return self.pool.ring_each(self.key, bells)
         return [
@@ -449,7 +448,7 @@ class EnvBatch:
                     "worker": worker,
                     "pid": self.pool.pid(worker),
                     "env_ids": tuple(held),
-                    "steps": self._full_steps * len(held) + self._asked[worker] - int(counters[NOT_STEPPED]),
+                    "steps": self._full_steps * len(held) + self._single_steps[worker] - int(counters[NOT_STEPPED]),
                     "step_seconds": meters.bell_seconds - float(resets - counters[MESSAGE_STEP_SECONDS]),
                     "reset_seconds": float(counters[RESET_SECONDS] + resets),
                     "wait_seconds": meters.wait_seconds,

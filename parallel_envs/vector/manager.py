@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -36,6 +36,7 @@ from parallel_envs.spelling import suggests_keywords, unknown_keyword
 from parallel_envs.tasks import KEEP, TaskSource, TaskWay
 from parallel_envs.threads import NOT_HELD, CallGuard, one_thread
 from parallel_envs.vector import arguments, checks
+from parallel_envs.vector.arguments import EnvFactory, EnvIds, Options, Seed
 from parallel_envs.vector.env_batch import EnvBatch
 from parallel_envs.vector.in_flight import EnvRequest, InFlight, PendingCall, State
 from parallel_envs.vector.infos import Info
@@ -50,6 +51,9 @@ Infos = Any
 """`dict[str, Any]`; with `infos_list` `list[dict[str, Any]]`."""
 
 Batch = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], Infos]
+
+Received = tuple[npt.NDArray[np.intp], Any, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], Infos]
+"""The numbers of the environments that have answered, and rows for these."""
 
 _STEPS_TO_SETTLE = 128  # enough to know how long a step takes, few enough to gain from it early
 
@@ -165,7 +169,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     @suggests_keywords
     def __init__(
         self,
-        env_fns: Sequence[arguments.EnvFactory] | str | EnvSpec,
+        env_fns: Sequence[EnvFactory] | str | EnvSpec,
         shared_memory: bool | None = None,
         copy: bool = True,
         context: StartMethod | None = None,
@@ -270,10 +274,10 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def reset(
         self,
         *,
-        seed: int | Sequence[int | None] | None = None,
-        options: arguments.Options = None,
+        seed: Seed = None,
+        options: Options = None,
         tasks: Sequence[Any] | None = None,
-        env_ids: int | Iterable[int] | None = None,
+        env_ids: EnvIds = None,
         timeout: float | None = None,
     ) -> tuple[Any, Infos]:
         """Reset all environments, or those that `env_ids` names or `options["reset_mask"]` marks.
@@ -297,11 +301,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     @one_thread
     def reset_async(
-        self,
-        seed: int | Sequence[int | None] | None = None,
-        options: arguments.Options = None,
-        tasks: Sequence[Any] | None = None,
-        env_ids: int | Iterable[int] | None = None,
+        self, seed: Seed = None, options: Options = None, tasks: Sequence[Any] | None = None, env_ids: EnvIds = None
     ) -> None:
         """Begin a reset. `reset_wait` ends it."""
         self._pending.check_open("reset_async")
@@ -322,7 +322,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             self._recovery.begin(SeedTree(int(seed)))
 
     def _reset_requests(
-        self, given: arguments.ResetArguments, seed: Any, env_ids: int | Iterable[int] | None
+        self, given: arguments.ResetArguments, seed: Any, env_ids: EnvIds
     ) -> tuple[list[ResetRequest], dict[int, Any]]:
         """Return a request for each env, and the tasks of the envs."""
         seeds = arguments.seeds(seed, self.num_envs, None if env_ids is None else given.envs)
@@ -440,7 +440,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     # ---- each env at its own pace ---------------------------------------------------------------------------------
 
     @one_thread
-    def send(self, actions: Any, env_ids: int | Iterable[int] | None = None) -> None:
+    def send(self, actions: Any, env_ids: EnvIds = None) -> None:
         """Step some environments, each at its own pace. `actions` has a row for each. `recv` returns the results."""
         envs = self._envs_to_send("send", env_ids)
         code, loose = self._batch.actions.write(actions, envs)
@@ -454,12 +454,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     @one_thread
     def send_reset(
-        self,
-        env_ids: int | Iterable[int] | None = None,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: arguments.Options = None,
-        tasks: Sequence[Any] | None = None,
+        self, env_ids: EnvIds = None, *, seed: Seed = None, options: Options = None, tasks: Sequence[Any] | None = None
     ) -> None:
         """Reset some environments, each at its own pace; arguments as in `reset`. `recv` returns the results."""
         given = arguments.reset_arguments(options, tasks, env_ids, self.num_envs)
@@ -475,7 +470,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
                 self._in_flight.start_reset(request, self._set)
         self._use_tasks(chosen)
 
-    def _envs_to_send(self, asked: str, env_ids: int | Iterable[int] | None) -> list[int]:
+    def _envs_to_send(self, asked: str, env_ids: EnvIds) -> list[int]:
         """Return the envs to send a request to. Raise if another request is pending for all envs or one of them."""
         self._pending.check_open(asked)
         if self._pending.failed:
@@ -492,9 +487,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         return envs
 
     @one_thread
-    def recv(
-        self, min_envs: int = 1, timeout: float | None = None
-    ) -> tuple[npt.NDArray[np.intp], Any, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], Infos]:
+    def recv(self, min_envs: int = 1, timeout: float | None = None) -> Received:
         """Return the results of `send` and `send_reset`, once at least `min_envs` environments have answered.
 
         Returns:
@@ -511,9 +504,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         return envs, *self._batch.rows(envs, self._set), infos
 
     @one_thread
-    def recv_each(
-        self, min_envs: int = 1, timeout: float | None = None
-    ) -> tuple[npt.NDArray[np.intp], Any, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], list[dict[str, Any]]]:
+    def recv_each(self, min_envs: int = 1, timeout: float | None = None) -> Received:
         """Return the results as `recv` does, but with infos as a list: the own info of each environment.
 
         In a batch of infos each column has the type of its first row, so its values depend on which rows are together.
@@ -609,7 +600,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     # ---- tasks ----------------------------------------------------------------------------------------------------
 
     @one_thread
-    def set_tasks(self, tasks: Sequence[Any], env_ids: int | Iterable[int] | None = None) -> None:
+    def set_tasks(self, tasks: Sequence[Any], env_ids: EnvIds = None) -> None:
         """Set the tasks of environments from their next episodes on, one for each. `KEEP` leaves a task as it is."""
         self._become_idle("set_tasks")
         envs = arguments.some_envs(env_ids, self.num_envs)
@@ -620,7 +611,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         self._use_tasks(chosen)
 
     @one_thread
-    def get_tasks(self, env_ids: int | Iterable[int] | None = None) -> list[Any]:
+    def get_tasks(self, env_ids: EnvIds = None) -> list[Any]:
         """Return the tasks of environments, or None for an environment without a task.
 
         The answer comes from the environment's own `get_task` or `get_current_task`, if it has one. Otherwise it is the
@@ -672,19 +663,17 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     # ---- attributes and methods of the envs -----------------------------------------------------------------------
 
     @one_thread
-    def call(self, name: str, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
+    def call(self, name: str, *args: Any, env_ids: EnvIds = None, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of the environments (or read an attribute): all, or those of `env_ids`. One result for each."""
         self.call_async(name, *args, env_ids=env_ids, **kwargs)
         return self.call_wait()
 
     @one_thread
-    def call_async(self, name: str, /, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> None:
+    def call_async(self, name: str, /, *args: Any, env_ids: EnvIds = None, **kwargs: Any) -> None:
         """Begin a call. `call_wait` ends it."""
         self._begin_call(name, args, kwargs, env_ids)
 
-    def _begin_call(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], env_ids: int | Iterable[int] | None
-    ) -> None:
+    def _begin_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], env_ids: EnvIds) -> None:
         self._become_idle("call_async")
         if name in _RESERVED:
             raise ValueError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
@@ -700,11 +689,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     @one_thread
     def apply(
-        self,
-        fn: Callable[..., Any],
-        *args: Any,
-        env_ids: int | Iterable[int] | None = None,
-        timeout: float | None = None,
+        self, fn: Callable[..., Any], *args: Any, env_ids: EnvIds = None, timeout: float | None = None
     ) -> list[Any]:
         """Return `fn(env, *args)` for the environments, all or those of `env_ids`, in their order. It runs in workers.
 
@@ -733,14 +718,12 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             raise
         return list(self.call_wait(timeout))
 
-    def get_attr(self, name: str, env_ids: int | Iterable[int] | None = None) -> tuple[Any, ...]:
+    def get_attr(self, name: str, env_ids: EnvIds = None) -> tuple[Any, ...]:
         """Return an attribute of the environments, all or those of `env_ids`. A method is called, as in Gymnasium."""
         return self.call(name, env_ids=env_ids)
 
     @one_thread
-    def set_attr(
-        self, name: str, values: list[Any] | tuple[Any, ...] | Any, env_ids: int | Iterable[int] | None = None
-    ) -> None:
+    def set_attr(self, name: str, values: list[Any] | tuple[Any, ...] | Any, env_ids: EnvIds = None) -> None:
         """Set an attribute: a list or tuple has one value for each environment, any other value is for all."""
         self._become_idle("set_attr")
         envs = arguments.some_envs(env_ids, self.num_envs)
@@ -827,7 +810,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         return self._recovery.last
 
     @one_thread
-    def restart(self, env_ids: int | Iterable[int] | None = None) -> None:
+    def restart(self, env_ids: EnvIds = None) -> None:
         """Replace environments: all, or those of `env_ids`. Each is made again and reset with a fresh seed.
 
         This may be called at any time, even during a step: a worker that is busy or dead is replaced as a whole. The

@@ -264,31 +264,28 @@ class Recovery:
         `fault` is the reason (None: the caller asked for it). Raises `WorkerStartError` if no process for the worker
         runs within `timeout` seconds.
         """
-        held = self._batch.slices[worker]
-        self._replace_until_it_works(worker, lambda: self._batch.replace(worker, timeout), held, fault, timeout)
+        self._restart(worker, None, fault, timeout)
 
     def rebuild_env(self, env: int, fault: Fault | None) -> None:
         """Make one env again in its worker, and reset it. Its next row reports that an episode was lost."""
-        worker = self._batch.owner[env]
-        self._replace_until_it_works(worker, lambda: self._batch.rebuild(env), (env,), fault)
+        self._restart(self._batch.owner[env], env, fault, None)
 
-    def _replace_until_it_works(
-        self,
-        worker: int,
-        replace: Callable[[], None],
-        envs: Sequence[int],
-        fault: Fault | None,
-        timeout: float | None = None,
-    ) -> None:
+    def _restart(self, worker: int, env: int | None, fault: Fault | None, timeout: float | None) -> None:
+        """Restart a worker, or one env of it, until the resets of the new envs succeed or the budget is used up."""
+        envs: Sequence[int] = self._batch.slices[worker] if env is None else (env,)
         while True:
             self._spend(worker, envs, fault)
             try:
-                if self._batch.needs_replacing(worker):
+                if env is None or self._batch.needs_replacing(worker):
                     self._batch.replace(worker, timeout)
                     envs = self._batch.slices[worker]
                 else:
-                    replace()
-                seeds_and_tasks = {env: (self._fresh_seed(env), self._ledger.next_of(env)) for env in envs}
+                    self._batch.rebuild(env)
+                seeds_and_tasks = {}
+                for one in envs:
+                    count = self._counts[one] = self._counts.get(one, 0) + 1
+                    seed = self.seeds.child("restart", one, count).seed()
+                    seeds_and_tasks[one] = seed, self._ledger.next_of(one)
                 failures = self._batch.revive(seeds_and_tasks, self._reset_seconds)
                 if not failures:
                     return
@@ -301,10 +298,6 @@ class Recovery:
             except BaseException:
                 self._batch.give_up(worker)
                 raise
-
-    def _fresh_seed(self, env: int) -> int:
-        count = self._counts[env] = self._counts.get(env, 0) + 1
-        return self.seeds.child("restart", env, count).seed()
 
     def _spend(self, worker: int, envs: Sequence[int], fault: Fault | None) -> None:
         """Record and log a restart. Raises `fault` if the budget of the worker is used up."""

@@ -207,16 +207,18 @@ class StepLoop:
 
     # ---- resets ---------------------------------------------------------------------------------------------------
 
-    def reset(self, request: ResetRequest, which_set: int) -> None:
-        """Reset an env, and drop what was pending for it."""
-        began = time.perf_counter()
-        try:
-            self._reset(request.env - self._first, request, which_set)
-        except BaseException as error:  # noqa: BLE001  # as in ring
-            let_ctrl_c_through(error)
-            self._add_failure(request.env, error)
-        finally:
-            self._counters[RESET_SECONDS] += time.perf_counter() - began
+    def reset(self, requests: Mapping[int, ResetRequest], which_set: int) -> PipedReply | None:
+        """Reset some envs, and drop what was pending for them."""
+        for env, request in requests.items():
+            began = time.perf_counter()
+            try:
+                self._reset(env - self._first, request, which_set)
+            except BaseException as error:  # noqa: BLE001  # as in ring
+                let_ctrl_c_through(error)
+                self._add_failure(env, error)
+            finally:
+                self._counters[RESET_SECONDS] += time.perf_counter() - began
+        return self.take_reply()
 
     def _reset(self, local: int, request: ResetRequest, which_set: int) -> None:
         observation, info = self._begin_episode(local, request)
@@ -258,14 +260,15 @@ class StepLoop:
         self._lost[local] = snapshot(observation), snapshot(info)
         self._pending[local] = _LOST
 
-    def report_lost(self, envs: Sequence[int], which_set: int) -> None:
-        """Do at once what the next step of these revived envs would do."""
+    def report_lost(self, envs: Sequence[int], which_set: int) -> PipedReply | None:
+        """Write the rows of revived envs for a step that their predecessors did not answer."""
         for env in envs:
             try:
                 self._instead_of_step(env - self._first, which_set)
             except BaseException as error:  # noqa: BLE001  # as in ring
                 let_ctrl_c_through(error)
                 self._add_failure(env, error)
+        return self.take_reply()
 
     def _report_lost(self, local: int, which_set: int) -> None:
         """End an episode that was lost with an earlier worker or env: its row is truncated. A new episode has begun."""

@@ -48,6 +48,9 @@ class WorkerEnvs:
     they are pickled at once. `owned` is shared by all workers of a process (None: this is the only one).
 
     If an env cannot be made, the reply that says so answers `describe` and every request for steps and resets.
+
+    Attributes:
+        ring, step_with, reset, report_lost: The methods of the `StepLoop`, from `attach` on.
     """
 
     def __init__(
@@ -70,7 +73,10 @@ class WorkerEnvs:
         self._envs: list[AnyEnv] = []
         self._unmade = PipedReply()
         self._loop: StepLoop | None = None
-        self.ring: Callable[[int], PipedReply | None] = lambda argument: self._unmade_reply()
+        self.ring: Callable[[int], PipedReply | None] = self._unmade_reply
+        self.step_with: Callable[[int, Mapping[int, Sequence[Any]]], PipedReply | None] = self._unmade_reply
+        self.reset: Callable[[Mapping[int, ResetRequest], int], PipedReply | None] = self._unmade_reply
+        self.report_lost: Callable[[Sequence[int], int], PipedReply | None] = self._unmade_reply
         if registrations is not None and registrations.replace_built_in():
             registrations.install()
         for env, factory in enumerate(factories, first):
@@ -142,9 +148,10 @@ class WorkerEnvs:
         self._loop = StepLoop(
             self._envs, self._first, self._mode, arrays, action_space, worker, self._keep, self._tasks
         )
-        self.ring = self._loop.ring
+        self.ring, self.step_with = self._loop.ring, self._loop.ring_with
+        self.reset, self.report_lost = self._loop.reset, self._loop.report_lost
 
-    def _unmade_reply(self) -> PipedReply:
+    def _unmade_reply(self, *_: Any) -> PipedReply:
         """Return the reply that says which env could not be made."""
         if not self._unmade:
             raise RuntimeError(
@@ -161,19 +168,7 @@ class WorkerEnvs:
             )
         return self._loop
 
-    # ---- steps, resets and tasks ----------------------------------------------------------------------------------
-
-    def step_with(self, argument: int, parts: Mapping[int, Sequence[Any]]) -> PipedReply | None:
-        """Step as `ring` does. `parts` holds, by env, the leaves of actions that have no fixed shape."""
-        return self._unmade_reply() if self._loop is None else self._loop.ring_with(argument, parts)
-
-    def reset(self, requests: Mapping[int, ResetRequest], which_set: int) -> PipedReply | None:
-        """Reset some envs."""
-        if self._loop is None:
-            return self._unmade_reply()
-        for request in requests.values():
-            self._loop.reset(request, which_set)
-        return self._loop.take_reply()
+    # ---- settings and tasks ---------------------------------------------------------------------------------------
 
     def announce_again(self) -> None:
         """Announce the schemas of infos again, since the caller may not have received earlier replies."""
@@ -282,13 +277,6 @@ class WorkerEnvs:
         """Reset new envs: their next steps report lost episodes. Return the failures of the envs that raised."""
         outcomes = self._for_each(requests, lambda env: self._made().revive(requests[env]))
         return {env: outcome for env, outcome in outcomes.items() if outcome is not None}
-
-    def report_lost(self, envs: Sequence[int], which_set: int) -> PipedReply | None:
-        """Write the rows of revived envs for a step that their predecessors did not answer."""
-        if self._loop is None:
-            return self._unmade_reply()
-        self._loop.report_lost(envs, which_set)
-        return self._loop.take_reply()
 
     def close(self) -> None:
         """Close every env, then raise the first error, with a note that names its env."""
