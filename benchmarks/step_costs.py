@@ -95,7 +95,7 @@ class OursBlind(Ours):
 
     def open(self) -> None:
         super().open()
-        pool = self._envs._fleet.pool  # type: ignore[union-attr]  # there is no public way to have worse waits
+        pool = self._envs._batch.pool  # type: ignore[union-attr]  # there is no public way to have worse waits
         assert isinstance(pool, ProcessPool)
         self._pool = pool
         os.set_blocking(pool._completions.fd, True)

@@ -143,8 +143,8 @@ def test_a_policy_of_many_agents_is_asked_for_one() -> None:
     ("text", "error", "word"),
     [
         ("greedy", ValueError, "'greedy' is unknown"),
-        ("", TypeError, "is no text"),
-        (None, TypeError, "is no text"),
+        ("", TypeError, "is not a text"),
+        (None, TypeError, "is not a text"),
         ("no_such_module:Greedy", ImportError, "no_such_module"),
         (f"{HERE}:Nobody", AttributeError, "has no 'Nobody'"),
         (f"{HERE}:Useless", TypeError, "no method step"),

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from parallel_envs.engine import Death, Failure
 from parallel_envs.groups.failures import EnvFailure, of_death, of_error
 from parallel_envs.groups.jobs import MAKING, SENDING, Job, Request
-from parallel_envs.vector.failures import worker_died
+from parallel_envs.vector.recovery import worker_died
 
 _log = logging.getLogger(__name__)
 

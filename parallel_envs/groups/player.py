@@ -15,7 +15,7 @@ from parallel_envs.groups.meanings import folded, meanings_of
 from parallel_envs.groups.metrics import INVALID, RAW_REWARD
 from parallel_envs.groups.outcomes import check_pictures, number_or_zero, read_flag, read_outcome, read_success
 from parallel_envs.groups.ragen_env import RagenEnv, is_ragen_env
-from parallel_envs.vector.identity import OwnedEnvs
+from parallel_envs.vector.registry import OwnedEnvs
 
 _PLAIN = frozenset({str, float, int, bool, type(None)})
 """What nobody can write into."""

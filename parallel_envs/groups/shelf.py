@@ -17,7 +17,7 @@ from parallel_envs.groups.clock import Clock, Limits
 from parallel_envs.groups.jobs import HARMLESS, MAKING, REPLAYING, SENDING, Answers, Broken, Pairs, Request, Restore
 from parallel_envs.groups.mailbox import Mailbox
 from parallel_envs.groups.player import WORK, Player, Recipe, drop_quietly
-from parallel_envs.vector.identity import OwnedEnvs
+from parallel_envs.vector.registry import OwnedEnvs
 
 if TYPE_CHECKING:
     from parallel_envs.groups.waiting import Waiting

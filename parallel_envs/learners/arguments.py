@@ -14,7 +14,7 @@ from parallel_envs.choices import OnDivergence, UpdateModeName, words
 from parallel_envs.learners.algorithm import Agent, AlgorithmConfig
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.spelling import unknown_keyword
-from parallel_envs.vector.arguments import check_count, choice
+from parallel_envs.vector.checks import check_count, choice
 
 
 def check_options(envs: MultiAgentEnvManager, update_mode: str, on_divergence: str, workers: int | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from parallel_envs.spelling import hint, is_one_of
-from parallel_envs.vector.numbers import is_number, is_share, is_whole
+from parallel_envs.vector.checks import is_number, is_share, is_whole
 
 
 def check_flags(config: Any) -> None:

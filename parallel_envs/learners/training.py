@@ -44,7 +44,7 @@ from parallel_envs.learners.settings import BadSettings, TrainSettings, load_set
 from parallel_envs.learners.updates import MODES, AutoUpdates
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.rollouts.trajectories import TrajectoryStore
-from parallel_envs.vector.failures import env_names
+from parallel_envs.vector.checks import env_names
 from parallel_envs.yaml_files import settings_in
 
 Agent = Hashable

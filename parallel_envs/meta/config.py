@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallel_envs.seeding import SeedTree
-from parallel_envs.vector.arguments import check_count, yes_or_no
+from parallel_envs.vector.checks import check_count, yes_or_no
 
 TaskVector = Callable[[Any], Any]
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from parallel_envs.meta.config import TaskVector
 from parallel_envs.tasks import RESAMPLE, Task, TaskWay, offers, part_of
-from parallel_envs.vector.snapshots import snapshot
+from parallel_envs.vector.shared_arrays import snapshot
 
 AnyEnv = gymnasium.Env[Any, Any]
 

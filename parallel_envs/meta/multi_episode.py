@@ -24,9 +24,8 @@ from parallel_envs.meta.inner_task import AnyEnv, InnerTask, OracleVector
 from parallel_envs.meta.observations import ShownObservations, numbers, share, values_or_zeros
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.tasks import KEEP, offers, part_of
-from parallel_envs.vector.exchange import as_float
-from parallel_envs.vector.snapshots import snapshot
-from parallel_envs.vector.watched_options import WatchedOptions, warn_unseen
+from parallel_envs.vector.shared_arrays import as_float, snapshot
+from parallel_envs.vector.worker_tasks import WatchedOptions, warn_unseen
 
 Info = dict[str, Any]
 

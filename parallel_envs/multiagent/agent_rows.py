@@ -17,8 +17,8 @@ from parallel_envs.multiagent.last_words import FINAL_OBS
 from parallel_envs.multiagent.roster import Agent
 from parallel_envs.threads import one_thread
 from parallel_envs.vector.arguments import autoreset, seeds
-from parallel_envs.vector.layout import Leaf, assembler, leaves
-from parallel_envs.vector.snapshots import snapshot
+from parallel_envs.vector.shared_arrays import snapshot
+from parallel_envs.vector.spaces import Leaf, assembler, leaves
 
 if TYPE_CHECKING:
     from parallel_envs.multiagent.manager import MultiAgentEnvManager

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 from parallel_envs.policies.ready import zero
-from parallel_envs.vector.exchange import as_float
+from parallel_envs.vector.shared_arrays import as_float
 
 __all__ = ["TupleAgents", "tuple_agents"]
 

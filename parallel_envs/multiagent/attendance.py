@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from parallel_envs.multiagent.joint import Flags, Joint, read_only
 from parallel_envs.multiagent.roster import Agent
-from parallel_envs.vector.failures import env_names
+from parallel_envs.vector.checks import env_names
 
 
 class Attendance:

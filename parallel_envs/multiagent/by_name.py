@@ -22,7 +22,7 @@ from parallel_envs.extras import advice_for, explained
 from parallel_envs.multiagent.loading import ZooFactory, is_module_path
 from parallel_envs.spelling import hint
 from parallel_envs.vector.arguments import find_spec, with_package
-from parallel_envs.vector.exchange import as_float
+from parallel_envs.vector.shared_arrays import as_float
 
 AGENT = "agent_0"
 """The agent of a Gymnasium environment."""

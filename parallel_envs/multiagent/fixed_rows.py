@@ -31,8 +31,8 @@ from parallel_envs.multiagent.roster import (
     Roster,
     name,
 )
-from parallel_envs.vector.buffers import ACTION_DTYPES
-from parallel_envs.vector.layout import Leaf, assembler, leaves
+from parallel_envs.vector.shared_arrays import ACTION_DTYPES
+from parallel_envs.vector.spaces import Leaf, assembler, leaves
 
 _OURS = frozenset((AGENTS, f"_{AGENTS}", COMMON, f"_{COMMON}"))
 _NOTHING: dict[str, Any] = {}

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from gymnasium.spaces import Space
 
 from parallel_envs.multiagent.roster import Agent
-from parallel_envs.vector.layout import assembler, leaves
-from parallel_envs.vector.snapshots import snapshot
+from parallel_envs.vector.shared_arrays import snapshot
+from parallel_envs.vector.spaces import assembler, leaves
 
 Flags = npt.NDArray[np.bool_]
 

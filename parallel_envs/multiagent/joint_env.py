@@ -29,8 +29,8 @@ from parallel_envs.multiagent.roster import (
     name,
 )
 from parallel_envs.multiagent.stack import Stack
-from parallel_envs.vector.exchange import as_float
-from parallel_envs.vector.layout import assembler, leaves, only_leaf
+from parallel_envs.vector.shared_arrays import as_float
+from parallel_envs.vector.spaces import assembler, leaves, only_leaf
 
 _NUMBERS = frozenset((float, int, bool, np.float64, np.float32))
 """Rewards of these types are written as they are. NumPy would take None for a number, too."""

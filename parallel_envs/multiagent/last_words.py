@@ -14,7 +14,7 @@ from parallel_envs.multiagent.joint import Flags, Joint, only_rows, row_of
 from parallel_envs.multiagent.open_rows import OpenRows
 from parallel_envs.multiagent.roster import Agent
 from parallel_envs.vector.infos import add_info
-from parallel_envs.vector.snapshots import snapshot
+from parallel_envs.vector.shared_arrays import snapshot
 
 FINAL_OBS, FINAL_REWARD, FINAL_INFO = "final_obs", "final_reward", "final_info"
 

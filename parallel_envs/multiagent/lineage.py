@@ -14,7 +14,7 @@ import gymnasium
 
 from parallel_envs.multiagent.by_name import OneAgent
 from parallel_envs.tasks import TaskWay, part_of
-from parallel_envs.vector.watched_options import WatchedOptions
+from parallel_envs.vector.worker_tasks import WatchedOptions
 
 _SETTERS = (TaskWay.RESET_TASK, TaskWay.SET_TASK)
 _TOLD = ("get_task", "get_tasks", "sample_tasks")

@@ -29,7 +29,7 @@ from parallel_envs.multiagent.joint_env import JointEnv
 from parallel_envs.multiagent.open_env import OpenJointEnv
 from parallel_envs.multiagent.turns import TurnEnv
 from parallel_envs.spelling import hint, is_one_of
-from parallel_envs.vector.arguments import check_count
+from parallel_envs.vector.checks import check_count
 
 TURNS: tuple[Turns, ...] = words(Turns)
 

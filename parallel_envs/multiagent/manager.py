@@ -28,8 +28,8 @@ from parallel_envs.multiagent.roster import Agent, JointObservations, Kind
 from parallel_envs.spelling import unknown_keyword
 from parallel_envs.threads import one_thread
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.arguments import Options, optional_wait, reset_wish, some_envs
-from parallel_envs.vector.failures import env_names
+from parallel_envs.vector.arguments import Options, reset_arguments, some_envs
+from parallel_envs.vector.checks import env_names, optional_wait
 from parallel_envs.vector.infos import add_info
 from parallel_envs.vector.manager import CommonOptions
 
@@ -221,7 +221,7 @@ class MultiAgentEnvManager(PassedOn):
         env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is looked at twice
         self._catch_up()
         self.envs.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
-        self._resetting = reset_wish(options, tasks, env_ids, self.num_envs).envs
+        self._resetting = reset_arguments(options, tasks, env_ids, self.num_envs).envs
         self._outcomes.forget(self._resetting)
         self._begun = True
 
@@ -287,7 +287,7 @@ class MultiAgentEnvManager(PassedOn):
         env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is looked at twice
         self._catch_up()
         self.envs.send_reset(env_ids, seed=seed, options=options, tasks=tasks)
-        self._outcomes.forget(reset_wish(options, tasks, env_ids, self.num_envs).envs)
+        self._outcomes.forget(reset_arguments(options, tasks, env_ids, self.num_envs).envs)
         self._begun = True
 
     @one_thread

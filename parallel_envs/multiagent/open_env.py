@@ -13,8 +13,8 @@ from gymnasium.spaces import Space
 from parallel_envs.multiagent.adapter import Adapter, Info
 from parallel_envs.multiagent.roster import Agent, Anything
 from parallel_envs.multiagent.stack import part_of_observation
-from parallel_envs.vector.exchange import as_float
-from parallel_envs.vector.layout import Leaf, leaves
+from parallel_envs.vector.shared_arrays import as_float
+from parallel_envs.vector.spaces import Leaf, leaves
 
 
 class OpenJointEnv(Adapter):

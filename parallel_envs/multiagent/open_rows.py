@@ -10,10 +10,10 @@ from gymnasium.spaces import Space
 
 from parallel_envs.multiagent.joint import Flags, Joint, read_only, row_of, table
 from parallel_envs.multiagent.roster import Agent, Kind
-from parallel_envs.vector.failures import env_names
+from parallel_envs.vector.checks import env_names
 from parallel_envs.vector.infos import add_info
-from parallel_envs.vector.layout import Leaf, assembler, leaves
-from parallel_envs.vector.snapshots import snapshot
+from parallel_envs.vector.shared_arrays import snapshot
+from parallel_envs.vector.spaces import Leaf, assembler, leaves
 
 Spaces = tuple[Space[Any], Space[Any]]
 """Of what an agent observes, and of what it does."""

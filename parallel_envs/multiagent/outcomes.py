@@ -14,7 +14,7 @@ from parallel_envs.multiagent.joint import Flags, Joint, read_only
 from parallel_envs.multiagent.last_words import LastWords, Step
 from parallel_envs.multiagent.open_rows import OpenRows
 from parallel_envs.multiagent.roster import Agent
-from parallel_envs.vector.stepping import RESTARTED
+from parallel_envs.vector.step_loop import RESTARTED
 
 
 class Infos(dict[Agent, dict[str, Any]]):

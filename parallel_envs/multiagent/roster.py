@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 from gymnasium.vector.utils import batch_space
 
-from parallel_envs.vector.layout import leaves, only_leaf
+from parallel_envs.vector.spaces import leaves, only_leaf
 
 Agent = Hashable
 Kind = Literal["observation", "action"]

@@ -12,7 +12,7 @@ from parallel_envs.multiagent.joint import Joint, row_of
 from parallel_envs.multiagent.last_words import FINAL_INFO, FINAL_OBS, FINAL_REWARD, info_of
 from parallel_envs.multiagent.roster import Agent
 from parallel_envs.threads import one_thread
-from parallel_envs.vector.layout import Leaf, assembler, leaves
+from parallel_envs.vector.spaces import Leaf, assembler, leaves
 
 if TYPE_CHECKING:
     from parallel_envs.multiagent.manager import MultiAgentEnvManager

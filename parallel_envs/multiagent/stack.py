@@ -10,7 +10,7 @@ from gymnasium.spaces import Space
 
 from parallel_envs.multiagent.joint import shown
 from parallel_envs.multiagent.roster import Agent
-from parallel_envs.vector.layout import Leaf, assembler, leaves, only_leaf
+from parallel_envs.vector.spaces import Leaf, assembler, leaves, only_leaf
 
 
 class Stack:

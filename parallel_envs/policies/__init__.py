@@ -1,4 +1,4 @@
-"""What a policy is (`base.py`), some that need no training (`ready.py`), and policies by their names (`specs.py`)."""
+"""Policies: their interfaces (`base`), policies that need no training (`ready`), policies by name (`specs`)."""
 
 from parallel_envs.policies.base import (
     AgentPolicy,

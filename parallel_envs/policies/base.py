@@ -1,12 +1,12 @@
-"""What a policy is: for one agent, for many rows at once, and for many agents.
+"""The interfaces of policies: for one agent, for many rows at once, and for many agents.
 
     AgentPolicy        step(observation) -> action                 one episode at a time, keeps its own memory
-    BatchPolicy        act(observations, state, resets, rows)      many episodes in one call, memory handed in and out
-    MultiAgentPolicy   agent_policy(agent) -> AgentPolicy          one of the first for each agent
+    BatchPolicy        act(observations, state, resets, rows)      many episodes in one call, memory passed in and out
+    MultiAgentPolicy   agent_policy(agent) -> AgentPolicy          an `AgentPolicy` for each agent
 
-Collectors call `BatchPolicy`; `as_batch_policy` makes one of anything that acts. Every episode has a random generator
-of its own, in `rows`: a policy that draws from it, and from nothing else, does the same whatever else is being played
-beside it.
+Collectors call `BatchPolicy`; `as_batch_policy` makes one from any policy or function. Every episode has a random
+generator of its own, in `rows`. A policy that takes random numbers only from these generators acts the same in an
+episode whichever other episodes are played at the same time.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ Array = npt.NDArray[Any]
 
 
 class Rows:
-    """What a policy may know of the rows it acts for, beside their batched observations.
+    """Facts about the rows that a policy acts for, besides their batched observations.
 
-    Threads: one thread at a time; those of one call belong to it.
+    Threads: one thread at a time; the rows of one call belong to it.
 
     Args:
-        generators: One random generator for each row; `uniform` and `normal` draw from each its own share.
-        singles: Gives the observations one by one, as the environments returned them.
-        previous_actions: Those of the step before, zeros where an episode has just begun. None where actions are not of
-            one fixed shape.
-        previous_rewards: The same for rewards.
+        generators: One random generator for each row; `uniform` and `normal` sample from each generator.
+        singles: A function that returns the observations one by one, as the environments returned them.
+        previous_actions: The actions of the step before, zeros where an episode has just begun. None if actions have no
+            fixed shape.
+        previous_rewards: The rewards of the step before, zeros where an episode has just begun.
     """
 
     __slots__ = ("generators", "previous_actions", "previous_rewards", "records", "singles")
@@ -67,77 +67,77 @@ class Rows:
         return len(self.generators)
 
     def uniform(self, *shape: int) -> Array:
-        """Numbers from 0 to 1, an array of `shape` for each row."""
+        """Return random numbers from 0 to 1, an array of `shape` for each row."""
         return np.stack([generator.random(shape) for generator in self.generators])
 
     def normal(self, *shape: int) -> Array:
-        """Standard normal numbers, an array of `shape` for each row."""
+        """Return standard normal random numbers, an array of `shape` for each row."""
         return np.stack([generator.standard_normal(shape) for generator in self.generators])
 
     def record(self, **columns: Array) -> None:
-        """Have these arrays, a row for each, stored beside the actions: log probabilities, values."""
+        """Store arrays with one row for each row beside the actions, such as log probabilities and values."""
         self.records.update(columns)
 
 
 class BatchPolicy(ABC):
-    """Acts for many rows in one call. A row is an episode that is being played.
+    """A policy that acts for many rows in one call. A row is an episode that is being played.
 
-    Which rows share a call is up to the caller and may change from step to step: what a row's episode needs to remember
-    travels in `state`, a tree (dicts, tuples, lists) of arrays with the rows along the first axis.
+    The caller decides which rows share a call, and may change this from step to step. The memory of each row is
+    therefore in `state`, a tree (dicts, tuples, lists) of arrays with the rows along the first axis.
 
-    Threads: what a row remembers is in `state`, so several threads may call `act` at once, unless a policy of your own
-    keeps something in itself.
+    Threads: the memory is in `state`, so several threads may call `act` at once, unless a policy of your own keeps
+    memory in itself.
     """
 
     def initial_state(self, num_rows: int) -> Any:
-        """The state of rows whose episodes are about to begin. By default there is none."""
+        """Return the state of rows whose episodes are about to begin. By default it is empty."""
         return ()
 
     @abstractmethod
     def act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
-        """The actions for these rows, batched or as a list of one for each, and the state of the rows afterwards.
+        """Return the actions for these rows, batched or as a list with one for each, and the new state of the rows.
 
         Args:
-            observations: Batched as a vector env batches them.
-            state: As returned last time; rows that `resets` marks have their initial state already.
-            resets: Which rows are at the first observation of an episode.
-            rows: Their generators, previous actions and rewards.
+            observations: A batch, as a vector env returns it.
+            state: The state that the last call returned; rows that `resets` marks have their initial state already.
+            resets: A mask of the rows that are at the first observation of an episode.
+            rows: The generators, previous actions and previous rewards of the rows.
         """
 
 
 class AgentPolicy(ABC):
-    """Acts for one agent, one observation at a time, and may remember what it has seen since `reset`.
+    """A policy that acts for one agent, one observation at a time. It may keep a memory from `reset` on.
 
-    Threads: one thread at a time, since it remembers. This is not checked.
+    Threads: one thread at a time, since it has a memory. This is not checked.
     """
 
     @abstractmethod
     def step(self, observation: Any) -> Any:
-        """The action for this observation."""
+        """Return the action for this observation."""
 
-    def reset(self) -> None:  # noqa: B027  # most policies have nothing to forget
-        """An episode begins."""
+    def reset(self) -> None:  # noqa: B027  # most policies have no memory
+        """Begin an episode: clear the memory."""
 
 
 class MultiAgentPolicy(ABC):
-    """A policy for each agent.
+    """A set of policies, one for each agent.
 
     Threads: one thread at a time, unless a policy says more.
     """
 
     @abstractmethod
     def agent_policy(self, agent: Hashable) -> AgentPolicy:
-        """The policy of this agent."""
+        """Return the policy of this agent."""
 
     def reset(self) -> None:  # noqa: B027  # see AgentPolicy.reset
-        """An episode begins for all agents: what they have in common begins anew.
+        """Begin an episode for all agents: clear the memory that they share.
 
-        Each agent's policy has a `reset` of its own, which is called by whoever runs it: leave it out here.
+        Do not call the `reset` of each agent's policy here: the caller that runs the policy calls it.
         """
 
 
 class RandomPolicy(BatchPolicy):
-    """Samples the action space, each row from its own generator.
+    """A policy that samples the action space, each row with its own generator.
 
     Threads: any number may call it at once, with rows of their own.
     """
@@ -156,7 +156,7 @@ class RandomPolicy(BatchPolicy):
 
 
 class FunctionPolicy(BatchPolicy):
-    """A function from an observation to an action, for each row by itself.
+    """A policy that calls a function from an observation to an action, for each row.
 
     Threads: any number may call it at once, with rows of their own, if they may call the function.
     """
@@ -180,7 +180,7 @@ class FunctionPolicy(BatchPolicy):
 
 
 class LiftedPolicy(BatchPolicy):
-    """An `AgentPolicy` for each row: each episode has a copy of its own, so that none learns from another's memory.
+    """A policy that acts with a copy of an `AgentPolicy` for each episode, so that episodes do not share a memory.
 
     Threads: any number may call it at once, with rows of their own.
     """
@@ -214,9 +214,11 @@ class LiftedPolicy(BatchPolicy):
 
 
 class SingleRow(AgentPolicy):
-    """A `BatchPolicy` that acts for one agent. Its random draws start from `seed` and go on from episode to episode.
+    """An agent policy that acts with a `BatchPolicy`, one row at a time.
 
-    Threads: one thread at a time, since it remembers. This is not checked.
+    Its random generator starts from `seed` and goes on from episode to episode.
+
+    Threads: one thread at a time, since it has a memory. This is not checked.
     """
 
     def __init__(self, policy: BatchPolicy, observation_space: Space[Any], seed: int = 0) -> None:
@@ -240,14 +242,14 @@ NETWORK_HINT = "Give parallel_envs.rollouts.networks.NetworkPolicy(action_space,
 
 
 def is_network(thing: Any) -> bool:
-    """Whether a thing is a torch module, found out without torch."""
+    """Return whether a thing is a torch module. Torch is not imported."""
     return any(
         (kind.__module__, kind.__name__) == ("torch.nn.modules.module", "Module") for kind in type(thing).__mro__
     )
 
 
 def as_batch_policy(policy: Any) -> BatchPolicy:
-    """A `BatchPolicy` of anything that acts: one of these, an `AgentPolicy`, a function from observation to action."""
+    """Return a `BatchPolicy` that acts as `policy`: a BatchPolicy, an AgentPolicy, or a function of an observation."""
     if isinstance(policy, BatchPolicy):
         return policy
     is_class = isinstance(policy, type)  # has step and reset too, but nothing to call them on

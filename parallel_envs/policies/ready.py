@@ -1,4 +1,4 @@
-"""Agents that need no training: at random, doing nothing, by a function; and one policy made for each agent."""
+"""Policies that need no training: random actions, always one action, a function; and a policy made for each agent."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from parallel_envs.policies.base import AgentPolicy, MultiAgentPolicy
 
 
 class RandomAgent(AgentPolicy):
-    """Samples its action space, from a generator of its own, and respects the `action_mask` of observations.
+    """A policy that samples its action space, with a generator of its own, within the `action_mask` of observations.
 
-    Threads: any number may call `step`; the order in which they draw is up to them.
+    Threads: any number may call `step`; the actions then depend on the order of the calls.
     """
 
     def __init__(self, action_space: Space[Any], seed: int = 0) -> None:
@@ -29,7 +29,7 @@ class RandomAgent(AgentPolicy):
 
 
 class NoopAgent(AgentPolicy):
-    """Always does the same: `action`, or else the zero of its action space.
+    """A policy that always returns `action`, or by default the zero of its action space.
 
     Threads: any number may call it at once.
     """
@@ -46,7 +46,7 @@ class NoopAgent(AgentPolicy):
 
 
 class ScriptedAgent(AgentPolicy):
-    """Does what a function of the observation says.
+    """A policy that returns the result of a function of the observation.
 
     Threads: any number may call it at once, if they may call the function.
     """
@@ -61,9 +61,9 @@ class ScriptedAgent(AgentPolicy):
 
 
 class EachAgent(MultiAgentPolicy):
-    """A policy for each agent, made by a function of the agent when it is first asked for. They share nothing.
+    """A set of policies made by a function of the agent, each when it is first requested. They share nothing.
 
-    Threads: any number may call it at once; each agent has one policy, whoever asks first.
+    Threads: any number may call it at once; each agent has one policy, whichever thread requests it first.
     """
 
     def __init__(self, make: Callable[[Hashable], Any]) -> None:
@@ -77,7 +77,7 @@ class EachAgent(MultiAgentPolicy):
 
 
 def zero(space: Space[Any]) -> Any:
-    """The action of a space that comes nearest to doing nothing."""
+    """Return the action of a space that is closest to doing nothing: zero, or the nearest allowed value."""
     if isinstance(space, Discrete):
         return int(space.start)
     if isinstance(space, Box):

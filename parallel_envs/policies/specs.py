@@ -1,11 +1,11 @@
-"""Policies by their names: text that makes a policy, here or in another process.
+"""Policies by their names: texts from which policies are made, in this process or in another.
 
     load_policy("random", action_space=space)
     load_policy("my_package.agents:Careful", agent="red")
     load_policy("class=my_package.agents:Net,data=runs/7/red,proportion=2", action_space=space)
-    load_policy("runs/7", agent="red", ...)        what a training run has left, or a folder with a policy.json
+    load_policy("runs/7", agent="red", ...)        the folder of a training run, or a folder with a policy.json
 
-A spec travels in the place of a policy that cannot: a worker makes the policy from it.
+A policy that cannot be pickled is sent to a worker as its spec, and made there.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ SHORT_NAMES = {
 }
 
 FOLDER_FILE = "policy.json"
-"""In a policy's folder: its `class` and `kwargs`. The class must be one that a file may name: see `trust.py`."""
+"""The file in a policy's folder with its `class` and `kwargs`. Only some classes may be named there: see `trust.py`."""
 
 TRAINED = "parallel_envs.learners.trained:TrainedAgent"
 _OF_LEARNERS = ("run.json", "checkpoint.json", "agent.json")
-"""One of them is in a folder of learners: a run's, a checkpoint, one agent's."""
+"""The files that mark folders of learners: of a run, of a checkpoint, of one agent."""
 
 _KNOWN = ("agent", "observation_space", "action_space", "seed")
-"""What may be known of an agent."""
+"""The facts about an agent that a policy may take as arguments."""
 
 _KEYS = ("class", "data", "proportion")
 
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """How to make a policy.
+    """A description from which a policy is made.
 
     Args:
-        class_path: `package.module:Class`. A class that makes policies for all agents (`agent_policy`) is asked for
-            this agent's.
-        data_path: What the made policy's `load` is called with.
+        class_path: `package.module:Class`. If the class makes policies for all agents, its `agent_policy` returns the
+            policy of the agent.
+        data_path: The argument for the method `load` of the policy.
         kwargs: Keyword arguments for the class.
-        proportion: How many agents are to have this policy, relative to other specs.
-        known: What is known of the agent (`agent`, `observation_space`, `action_space`, `seed`): what of it the class
-            takes as an argument, it gets.
+        proportion: The number of agents that have this policy, relative to other specs.
+        known: Facts about the agent (`agent`, `observation_space`, `action_space`, `seed`). The class gets those that
+            it takes as arguments.
     """
 
     class_path: str
@@ -66,16 +66,16 @@ class PolicySpec:
 
     @classmethod
     def parse(cls, text: Any, trust: Iterable[str] = ()) -> PolicySpec:
-        """Return the spec that a text stands for. Raises what is wrong with it.
+        """Return the spec that a text describes, or raise the error in it.
 
-        `trust`: modules whose classes a folder's `policy.json` may name, beside the policies of this package. Raises
-        `UntrustedName` for others: a folder may come from a stranger, and to make a policy runs its code.
+        `trust`: modules whose classes a folder's `policy.json` may name, besides the policies of this package. Raises
+        `UntrustedName` for others: a folder may come from a stranger, and making a policy runs its code.
         """
         if isinstance(text, PolicySpec):
             return text
         if not isinstance(text, str) or not text.strip():
             raise TypeError(
-                f"The policy {text!r} is no text. Give a name, package.module:Class, a folder, or class=..."
+                f"The policy {text!r} is not a text. Give a name, package.module:Class, a folder, or class=..."
             )
         if text in SHORT_NAMES:
             return cls(SHORT_NAMES[text])
@@ -94,18 +94,18 @@ class PolicySpec:
         return cls(text)
 
     def for_agent(self, agent: Any = None, **known: Any) -> PolicySpec:
-        """The same for an agent of which something is known."""
-        told = {**self.known, **known, **({} if agent is None else {"agent": agent})}
-        return dataclasses.replace(self, known=told)
+        """Return this spec with facts about an agent added."""
+        facts = {**self.known, **known, **({} if agent is None else {"agent": agent})}
+        return dataclasses.replace(self, known=facts)
 
     def make(self) -> Any:
-        """The policy."""
+        """Return the policy."""
         kind = self._class()
         if not callable(kind):
             raise TypeError(f"{self.class_path} is {kind!r}. Name a class, or a function that makes a policy.")
         takes = _parameters(kind)
         known = {name: value for name, value in self.known.items() if name in takes and name not in self.kwargs}
-        self._check_told(kind, {*known, *self.kwargs})
+        self._check_given(kind, {*known, *self.kwargs})
         try:
             policy = kind(**known, **self.kwargs)
         except TypeError as error:
@@ -121,9 +121,9 @@ class PolicySpec:
             raise TypeError(f"{self.class_path} made {policy!r}, which has no method step(observation).")
         return policy
 
-    def _check_told(self, kind: Any, told: Collection[str]) -> None:
-        """Raise TypeError if something is not told that everybody knows of an agent, and that the class must have."""
-        missing = [name for name in _needed(kind) if name in _KNOWN and name not in told]
+    def _check_given(self, kind: Any, given: Collection[str]) -> None:
+        """Raise TypeError if the class needs a fact about the agent that is not given."""
+        missing = [name for name in _needed(kind) if name in _KNOWN and name not in given]
         if missing:
             raise TypeError(
                 f"{self.class_path} needs to know the agent's {' and '.join(missing)}. Give "
@@ -149,7 +149,7 @@ class PolicySpec:
 
 
 def _parameters(kind: Any) -> Collection[str]:
-    """What a class takes, by name; nothing, where compiled code does not tell."""
+    """Return the names of the parameters of a class, or none if it is compiled and does not list them."""
     try:
         return inspect.signature(kind).parameters
     except ValueError:
@@ -157,7 +157,7 @@ def _parameters(kind: Any) -> Collection[str]:
 
 
 def _needed(kind: Any) -> Collection[str]:
-    """What a class must be given, by name."""
+    """Return the names of the parameters of a class that have no default."""
     try:
         parameters = inspect.signature(kind).parameters
     except ValueError:
@@ -167,7 +167,7 @@ def _needed(kind: Any) -> Collection[str]:
 
 
 def load_policy(spec: str | PolicySpec, agent: Any = None, *, trust: Iterable[str] = (), **known: Any) -> Any:
-    """The policy that a spec describes, for an agent of which something is known (see `PolicySpec`).
+    """Return the policy that a spec describes, for an agent. `known`: facts about the agent (see `PolicySpec`).
 
     `trust`: see `PolicySpec.parse`.
     """
@@ -180,9 +180,10 @@ def located(path: str) -> str:
 
 
 def with_absolute_paths(text: str) -> str:
-    """Return the text of a spec with absolute paths, to be read from any folder: a folder, or `class=` and `data=`.
+    """Return the text of a spec with absolute paths, which can be read from any folder.
 
-    A path with a comma cannot stand behind `class=` or `data=`, so a text that would get one is returned as it is.
+    The paths are a folder, or the values of `class=` and `data=`. These values cannot contain a comma, so a text whose
+    absolute paths would contain one is returned as it is.
     """
     if text in SHORT_NAMES or not text.strip():
         return text

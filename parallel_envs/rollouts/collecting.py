@@ -34,7 +34,7 @@ from parallel_envs.spelling import suggests_keywords
 from parallel_envs.tasks import TaskSource
 from parallel_envs.threads import one_thread
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.arguments import check_count, yes_or_no
+from parallel_envs.vector.checks import check_count, yes_or_no
 
 _DRAIN_SECONDS = 5.0
 _LOOK_UP_SECONDS = 0.2

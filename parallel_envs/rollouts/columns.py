@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Space
 
-from parallel_envs.vector.layout import Leaf, assembler, leaves
-from parallel_envs.vector.snapshots import snapshot
+from parallel_envs.vector.shared_arrays import snapshot
+from parallel_envs.vector.spaces import Leaf, assembler, leaves
 
 
 class Columns:

@@ -18,7 +18,7 @@ from parallel_envs.choices import Sampler
 from parallel_envs.extras import require
 from parallel_envs.rollouts.replay import ReplayBuffer, check_generator
 from parallel_envs.rollouts.ring import Indices
-from parallel_envs.vector.numbers import check_share, is_number
+from parallel_envs.vector.checks import check_share, is_number
 
 Array = npt.NDArray[Any]
 Weights = npt.NDArray[np.float32]

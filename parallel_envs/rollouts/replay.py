@@ -11,8 +11,7 @@ from gymnasium.spaces import Space
 from parallel_envs.rollouts import trees
 from parallel_envs.rollouts.ring import NONE, Array, Flags, Indices, StepRing, Tree
 from parallel_envs.rollouts.trajectories import Trajectory
-from parallel_envs.vector.arguments import check_count
-from parallel_envs.vector.numbers import check_share
+from parallel_envs.vector.checks import check_count, check_share
 
 __all__ = ["ReplayBuffer"]
 

@@ -20,7 +20,7 @@ from gymnasium.spaces import Space
 from parallel_envs.rollouts import trees
 from parallel_envs.rollouts.archives import read_archive, write_archive
 from parallel_envs.rollouts.value_arrays import ValueArrays
-from parallel_envs.vector.numbers import check_whole
+from parallel_envs.vector.checks import check_whole
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]

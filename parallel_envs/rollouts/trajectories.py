@@ -18,8 +18,8 @@ from gymnasium.spaces import Space
 from parallel_envs.engine import SharedBlock
 from parallel_envs.rollouts import trees
 from parallel_envs.rollouts.value_arrays import ValueArrays, fixed_leaves
-from parallel_envs.vector.arguments import check_count
-from parallel_envs.vector.layout import Field, plan
+from parallel_envs.vector.checks import check_count
+from parallel_envs.vector.shared_arrays import Field, plan
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Space
 
-from parallel_envs.vector.layout import Leaf, assembler, leaves
+from parallel_envs.vector.spaces import Leaf, assembler, leaves
 
 Array = npt.NDArray[Any]
 

@@ -1,9 +1,10 @@
-"""The Gymnasium front: `ParallelEnvManager`.
+"""`ParallelEnvManager`: Gymnasium environments in workers.
 
-`manager` is Gymnasium's interface and its states; `fleet` lies between it and the engine; `slice` is what lives in a
-worker; `buffers`, `layout`, `infos` and `actions` say where everything is and how it gets there.
+One step: `manager` checks the call, `env_batch` rings the workers and reads the answers; in each worker `worker_envs`
+holds the envs and `step_loop` steps them; actions and results lie in `shared_arrays`, infos as `infos` lays them out.
+`in_flight` holds requests that are not answered yet, `recovery` deals with failed requests.
 
-The names are resolved on first use: who needs a module of this room that knows nothing of Gymnasium does not load that.
+The names below are loaded on first use, so that modules that need no Gymnasium can be used without loading it.
 """
 
 from __future__ import annotations

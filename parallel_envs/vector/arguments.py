@@ -1,11 +1,10 @@
-"""What the caller gives, checked and brought into one form. Functions of values: nothing here talks to a worker."""
+"""Checks of the arguments of managers. Each function returns its argument in one form. None of them calls a worker."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import importlib.util
-import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,23 +22,48 @@ from parallel_envs.engine import cores_here, unpicklable_part
 from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.env_ids import is_zoo_id, nearest_id
 from parallel_envs.extras import EXTRA_OF, advice_for, require
-from parallel_envs.spelling import hint, is_one_of
+from parallel_envs.spelling import hint
 from parallel_envs.tasks import TaskSource
-from parallel_envs.vector.numbers import check_whole
+from parallel_envs.vector.checks import check_count, choice, is_whole
 from parallel_envs.vector.registry import portable
-from parallel_envs.vector.tasking import UNSAID, TaskSettings
+from parallel_envs.vector.worker_tasks import UNSAID, TaskSettings
 
 EnvFactory = Callable[[], "gymnasium.Env[Any, Any]"]
+
+EnvIds = int | Iterable[int] | None
+"""One environment, several, or None for all."""
+
+Seed = int | Sequence[int | None] | None
+"""A seed that counts up from env to env, one for each env, or None."""
+
+Options = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
+"""Reset options: for all environments, or one for each."""
+
+_MULTI_AGENT = "parallel_envs.multiagent.MultiAgentEnvManager"
+
+_PACKAGES = {"ALE/": "ale_py", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "Foraging-": "lbforaging"}
+"""The packages that register ids with these beginnings."""
+
+
+# ---- envs ------------------------------------------------------------------------------------------------------------
 
 
 def factories(
     env_fns: Sequence[EnvFactory] | str | EnvSpec, num_envs: int | None, env_kwargs: Mapping[str, Any] | None
 ) -> tuple[list[EnvFactory], EnvSpec | None]:
-    """One factory an env, and the spec where an id was given."""
+    """Return one factory for each env, and the spec if a registered id was given."""
     if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
         raise TypeError(f"env_kwargs={env_kwargs!r} is not a dict of keyword arguments.")
     if isinstance(env_fns, str | EnvSpec):
-        return _from_id(env_fns, num_envs, dict(env_kwargs or {}))
+        if num_envs is None:
+            raise ValueError(f"num_envs is missing: say how many environments of {env_fns!r} to make.")
+        check_count("num_envs", num_envs)
+        kwargs = dict(env_kwargs or {})
+        if isinstance(env_fns, str) and is_env_file(env_fns):
+            return [FileFactory.of(env_fns, kwargs)] * int(num_envs), None
+        spec = _copied(env_fns) if isinstance(env_fns, EnvSpec) else find_spec(env_fns)
+        make = functools.partial(gymnasium.make, env_fns if spec is None else portable(spec), **kwargs)
+        return [make] * int(num_envs), spec
     if env_kwargs is not None:
         raise ValueError(
             f"env_kwargs={env_kwargs!r} was given with callables. Keyword arguments go with an environment id; "
@@ -60,26 +84,13 @@ def factories(
             )
     if num_envs is not None:
         check_count("num_envs", num_envs)
-    if num_envs is not None and num_envs != len(made):
-        raise ValueError(f"num_envs={num_envs} was given with {len(made)} callables. Leave num_envs out.")
+        if num_envs != len(made):
+            raise ValueError(f"num_envs={num_envs} was given with {len(made)} callables. Leave num_envs out.")
     return made, None
 
 
-def _from_id(
-    env_id: str | EnvSpec, num_envs: int | None, kwargs: dict[str, Any]
-) -> tuple[list[EnvFactory], EnvSpec | None]:
-    if num_envs is None:
-        raise ValueError(f"num_envs is missing: say how many environments of {env_id!r} to make.")
-    check_count("num_envs", num_envs)
-    if isinstance(env_id, str) and is_env_file(env_id):
-        return [FileFactory.of(env_id, kwargs)] * int(num_envs), None
-    spec = _copied(env_id) if isinstance(env_id, EnvSpec) else find_spec(env_id)
-    factory = functools.partial(gymnasium.make, env_id if spec is None else portable(spec), **kwargs)
-    return [factory] * int(num_envs), spec
-
-
 def find_spec(env_id: str) -> EnvSpec | None:
-    """The registered spec, or None where the id names a module that only the workers are to import."""
+    """Return the registered spec, or None if the id names a module, which only the workers import."""
     try:
         spec = gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
@@ -102,78 +113,49 @@ def _copied(spec: EnvSpec) -> EnvSpec:
         ) from error
 
 
-_PACKAGES = {"ALE/": "ale_py", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "Foraging-": "lbforaging"}
-"""Who registers ids that begin like this."""
-
-
 def with_package(env_id: str) -> str | None:
-    """The id as it is written with the package that registers it, where that is known."""
+    """Return the id with the package that registers it, such as `ale_py:ALE/Pong-v5`, or None if it is not known."""
     return next((f"{package}:{env_id}" for start, package in _PACKAGES.items() if env_id.startswith(start)), None)
 
 
 def _unknown_id(env_id: str, error: str) -> str:
-    """The text of the error for an id that Gymnasium does not have: `error` is Gymnasium's own."""
+    """Return the error text for an id that Gymnasium does not know. `error` is the text of Gymnasium's own error."""
     if re.fullmatch(r"[a-z]\w*(\.\w+)+_v\d+", env_id):
         return f"{error} It looks like a module of PettingZoo's kind: that is for {_MULTI_AGENT}."
     if is_zoo_id(env_id):
         return f"{env_id!r} is the id of a PettingZoo environment, not of a Gymnasium one: give it to {_MULTI_AGENT}."
     close = None if "Did you mean" in error else nearest_id(env_id)
     if close is not None:
-        whose = "" if close in gymnasium.registry else f", a PettingZoo environment, for {_MULTI_AGENT}"
-        error = f"{error} Did you mean {close!r}{whose}?"
+        kind = "" if close in gymnasium.registry else f", a PettingZoo environment, for {_MULTI_AGENT}"
+        error = f"{error} Did you mean {close!r}{kind}?"
     written = with_package(env_id) or f"package:{env_id}"
     missing = advice_for(written.partition(":")[0])
     return f"{error} If a package registers it, import that package first, or write {written!r}.{missing}"
 
 
-_MULTI_AGENT = "parallel_envs.multiagent.MultiAgentEnvManager"
+def some_envs(env_ids: Any, num_envs: int) -> list[int]:
+    """Return env numbers: all envs for None. Negative numbers count from the end. Raise if an env is named twice."""
+    if env_ids is None:
+        return list(range(num_envs))
+    if not isinstance(env_ids, int | np.integer | Iterable) or isinstance(env_ids, str):
+        raise TypeError(f"env_ids={env_ids!r} is neither the number of an environment nor a list of such numbers.")
+    given = np.ravel(env_ids).tolist() if isinstance(env_ids, np.ndarray) and env_ids.ndim == 0 else env_ids
+    given = [given] if isinstance(given, int | np.integer) else list(given)
+    for env in given:
+        if not is_whole(env) or not -num_envs <= env < num_envs:
+            raise ValueError(
+                f"env_ids={given!r}: {env!r} is not an environment. They are numbered 0 to {num_envs - 1}, or from the "
+                f"end -1 to -{num_envs}."
+            )
+    envs = [int(env) % num_envs for env in given]
+    if len(set(envs)) != len(envs):
+        raise ValueError(f"env_ids={given!r} names an environment twice. Name each once.")
+    if not given:
+        raise ValueError("env_ids is empty. Name at least one environment, or leave it out to mean all.")
+    return envs
 
 
-def check_count(name: str, value: Any, *, at_most: int | None = None, what: str = "") -> None:
-    """A whole number from 1 up."""
-    check_whole(name, value)
-    if value < 1:
-        raise ValueError(f"{name}={value} is too small. Give at least 1.")
-    if at_most is not None and value > at_most:
-        raise ValueError(f"{name}={value} is more than {what}. Give at most {at_most}.")
-
-
-def seconds(name: str, value: Any) -> float:
-    """A duration from 0 up."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value >= 0:
-        raise ValueError(f"{name}={value!r} is not a number of seconds from 0 up.")
-    return float(value)
-
-
-def optional_seconds(name: str, value: Any) -> float | None:
-    """A duration above 0, or None for no limit."""
-    if value is None or (isinstance(value, float | np.floating) and value == math.inf):
-        return None
-    if not seconds(name, value):
-        raise ValueError(f"{name}={value!r} leaves no time at all. Give a number of seconds above 0, or None.")
-    return float(value)
-
-
-def yes_or_no(name: str, value: Any) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name}={value!r} is neither True nor False.")
-    return bool(value)
-
-
-def optional_wait(timeout: Any) -> None:
-    """A time to wait, from 0 up, or None."""
-    if timeout is not None:
-        seconds("timeout", timeout)
-
-
-def choice(name: str, value: Any, choices: Iterable[str]) -> str:
-    """One of some words."""
-    known = tuple(choices)
-    if not is_one_of(value, known):
-        raise ValueError(
-            f"{name}={value!r} is unknown. Choose one of {', '.join(map(repr, known))}.{hint(value, known)}"
-        )
-    return str(value)
+# ---- settings --------------------------------------------------------------------------------------------------------
 
 
 def autoreset(mode: AutoresetMode | Autoreset) -> AutoresetMode:
@@ -184,7 +166,7 @@ def autoreset(mode: AutoresetMode | Autoreset) -> AutoresetMode:
 
 
 def modules(name: str, value: Any) -> tuple[str, ...]:
-    """Names of modules, whose packages can be found from here. Nothing is imported."""
+    """Return names of modules. Raise if the package of a module cannot be found here. Nothing is imported."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         example = f" Write {name}=({value!r},)." if isinstance(value, str) else ""
         raise TypeError(f"{name}={value!r} is not a list of names of modules.{example}")
@@ -194,9 +176,7 @@ def modules(name: str, value: Any) -> tuple[str, ...]:
             raise ValueError(f"{name}={given!r}: {module!r} is not the name of a module, such as 'torch'.")
         package = module.partition(".")[0]
         if package not in sys.modules and importlib.util.find_spec(package) is None:
-            from importlib.metadata import (
-                packages_distributions,
-            )  # late: slow to import
+            from importlib.metadata import packages_distributions  # here, since it is slow to import
 
             close = hint(package, {*sys.stdlib_module_names, *packages_distributions()})
             raise ModuleNotFoundError(
@@ -206,7 +186,7 @@ def modules(name: str, value: Any) -> tuple[str, ...]:
 
 
 def affinity(cores: Any) -> tuple[tuple[int, ...], ...] | None:
-    """Cores for each worker: one core each in turn, or a set of cores each in turn."""
+    """Return the sets of cores that workers get in turn. A single number stands for a set of one core."""
     if cores is None:
         return None
     if isinstance(cores, str) or not isinstance(cores, Iterable):
@@ -223,17 +203,36 @@ def affinity(cores: Any) -> tuple[tuple[int, ...], ...] | None:
     return tuple(given)
 
 
+def task_settings(source: Any, setter: Any, num_envs: int) -> TaskSettings:
+    """Check `task_source` and `task_setter`, and tell the source how many envs share it."""
+    if source is not None and not isinstance(source, TaskSource):
+        raise TypeError(
+            f"task_source={source!r} is not a TaskSource. See parallel_envs.tasks for those that are ready."
+        )
+    if setter is not None and not callable(setter):
+        raise TypeError(f"task_setter={setter!r} cannot be called. Give a function of an environment and a task.")
+    if source is not None:
+        source.bind(num_envs)
+    return TaskSettings(setter, source)
+
+
+# ---- resets ----------------------------------------------------------------------------------------------------------
+
+
 def seeds(seed: Any, num_envs: int, envs: Sequence[int] | None = None) -> list[int | None]:
-    """Gymnasium's rule: an int counts up from env to env, a list has one for each. Or one for each of `envs`."""
+    """Return a seed for each of the `num_envs` envs, by Gymnasium's rule.
+
+    An int counts up from env to env. A list has one seed for each env or, if `envs` is given, one for each of `envs`.
+    """
     if seed is None:
         return [None] * num_envs
-    if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
+    if is_whole(seed):
         return [int(seed) + index for index in range(num_envs)]
     if isinstance(seed, str) or not isinstance(seed, Iterable):
         raise TypeError(f"seed={seed!r} is neither an integer nor a list of integers.")
     given = []
     for one in seed:
-        if one is not None and (isinstance(one, bool) or not isinstance(one, int | np.integer)):
+        if one is not None and not is_whole(one):
             raise TypeError(f"seed={seed!r} holds {one!r}, which is neither an integer nor None.")
         given.append(None if one is None else int(one))
     if envs is not None and len(given) == len(envs):
@@ -247,20 +246,16 @@ def seeds(seed: Any, num_envs: int, envs: Sequence[int] | None = None) -> list[i
     return given
 
 
-Options = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
-"""Reset options: for all environments, or one for each."""
-
-
 @dataclass(frozen=True, slots=True)
-class ResetWish:
-    """What a reset is to do: to which envs, with which options each, and with which tasks (None: nothing was said)."""
+class ResetArguments:
+    """The envs to reset, the options of every env by its number, and the tasks of `envs` (None: none were given)."""
 
     envs: list[int]
     options: list[dict[str, Any] | None]
     tasks: Any
 
     def untouched(self, num_envs: int) -> npt.NDArray[np.bool_] | None:
-        """The envs that are left alone, or None if none is."""
+        """Return a mask of the envs that are not reset, or None if all are."""
         if len(self.envs) == num_envs:
             return None
         untouched = np.ones(num_envs, np.bool_)
@@ -268,13 +263,13 @@ class ResetWish:
         return untouched
 
 
-def reset_wish(options: Any, tasks: Any, env_ids: Any, num_envs: int) -> ResetWish:
-    """Bring what a caller says of a reset into one form. The caller's objects are left as they are."""
+def reset_arguments(options: Any, tasks: Any, env_ids: Any, num_envs: int) -> ResetArguments:
+    """Return the arguments of a reset in one form. The caller's objects are not changed."""
     envs = some_envs(env_ids, num_envs)
     if options is None:
-        return ResetWish(envs, [None] * num_envs, tasks)
+        return ResetArguments(envs, [None] * num_envs, tasks)
     if isinstance(options, Mapping):
-        return _wish_of_dict(dict(options), tasks, env_ids, num_envs)
+        return _with_one_dict(dict(options), tasks, env_ids, envs, num_envs)
     if isinstance(options, str) or not isinstance(options, Sequence):
         raise TypeError(f"options={options!r} is a {type(options).__name__}. Give a dict, a list of dicts, or None.")
     for one in options:
@@ -287,71 +282,34 @@ def reset_wish(options: Any, tasks: Any, env_ids: Any, num_envs: int) -> ResetWi
         each[env] = None if one is None else dict(one)
     named = [UNSAID if one is None else one.pop("task", UNSAID) for one in (each[env] for env in envs)]
     if all(task is UNSAID for task in named):
-        return ResetWish(envs, each, tasks)
+        return ResetArguments(envs, each, tasks)
     if tasks is not None:
         raise ValueError("Tasks were given twice. Give either tasks= or options with 'task'.")
-    return ResetWish(envs, each, named)
+    return ResetArguments(envs, each, named)
 
 
-def _wish_of_dict(options: dict[str, Any], tasks: Any, env_ids: Any, num_envs: int) -> ResetWish:
-    envs = some_envs(env_ids, num_envs)
+def _with_one_dict(options: dict[str, Any], tasks: Any, env_ids: Any, envs: list[int], num_envs: int) -> ResetArguments:
+    """Return the arguments of a reset with one dict of options for all envs, which may hold a mask and tasks."""
     if "reset_mask" in options:
         if env_ids is not None:
             raise ValueError("Both env_ids and options['reset_mask'] were given. Give one of them.")
-        envs = np.flatnonzero(_mask(options.pop("reset_mask"), num_envs)).tolist()
+        mask = options.pop("reset_mask")
+        if not isinstance(mask, np.ndarray):
+            raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
+        if mask.shape != (num_envs,):
+            raise ValueError(f"`options['reset_mask']` must have shape `({num_envs},)`, got {mask.shape}")
+        if mask.dtype != np.bool_:
+            raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
+        if not mask.any():
+            raise ValueError(
+                "`options['reset_mask']` must contain a boolean array with at least one True value, got "
+                f"reset_mask={mask}"
+            )
+        envs = np.flatnonzero(mask).tolist()
     if {"task", "tasks"} & set(options):
         if tasks is not None or {"task", "tasks"} <= set(options):
             raise ValueError("Tasks were given twice. Give one of tasks=, options['tasks'] and options['task'].")
         tasks = options.pop("tasks") if "tasks" in options else [options.pop("task")] * len(envs)
-        if not options:  # nothing else was said, so an env whose reset takes nothing is content
-            return ResetWish(envs, [None] * num_envs, tasks)
-    return ResetWish(envs, [dict(options) for _ in range(num_envs)], tasks)
-
-
-def task_settings(source: Any, setter: Any, num_envs: int) -> TaskSettings:
-    """How tasks are to reach envs, and where they come from."""
-    if source is not None and not isinstance(source, TaskSource):
-        raise TypeError(
-            f"task_source={source!r} is not a TaskSource. See parallel_envs.tasks for those that are ready."
-        )
-    if setter is not None and not callable(setter):
-        raise TypeError(f"task_setter={setter!r} cannot be called. Give a function of an environment and a task.")
-    if source is not None:
-        source.bind(num_envs)
-    return TaskSettings(setter, source)
-
-
-def _mask(mask: Any, num_envs: int) -> npt.NDArray[np.bool_]:
-    if not isinstance(mask, np.ndarray):
-        raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
-    if mask.shape != (num_envs,):
-        raise ValueError(f"`options['reset_mask']` must have shape `({num_envs},)`, got {mask.shape}")
-    if mask.dtype != np.bool_:
-        raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
-    if not mask.any():
-        raise ValueError(
-            f"`options['reset_mask']` must contain a boolean array with at least one True value, got reset_mask={mask}"
-        )
-    return mask
-
-
-def some_envs(env_ids: Any, num_envs: int) -> list[int]:
-    """Env numbers: all by default, none twice. Negative ones count from the end, as in a list."""
-    if env_ids is None:
-        return list(range(num_envs))
-    if not isinstance(env_ids, int | np.integer | Iterable) or isinstance(env_ids, str):
-        raise TypeError(f"env_ids={env_ids!r} is neither the number of an environment nor a list of such numbers.")
-    given = np.ravel(env_ids).tolist() if isinstance(env_ids, np.ndarray) and env_ids.ndim == 0 else env_ids
-    given = [given] if isinstance(given, int | np.integer) else list(given)
-    for env in given:
-        if isinstance(env, bool) or not isinstance(env, int | np.integer) or not -num_envs <= env < num_envs:
-            raise ValueError(
-                f"env_ids={given!r}: {env!r} is not an environment. They are numbered 0 to {num_envs - 1}, or from the "
-                f"end -1 to -{num_envs}."
-            )
-    envs = [int(env) % num_envs for env in given]
-    if len(set(envs)) != len(envs):
-        raise ValueError(f"env_ids={given!r} names an environment twice. Name each once.")
-    if not given:
-        raise ValueError("env_ids is empty. Name at least one environment, or leave it out to mean all.")
-    return envs
+        if not options:  # nothing else was given, so an env with a `reset` without arguments works too
+            return ResetArguments(envs, [None] * num_envs, tasks)
+    return ResetArguments(envs, [dict(options) for _ in range(num_envs)], tasks)

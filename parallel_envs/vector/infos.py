@@ -1,10 +1,10 @@
-"""Infos: dicts in, Gymnasium's batched dict with masks out, and as little as possible in between.
+"""Infos: from the dict that each env returns to Gymnasium's dict of arrays with masks.
 
-An info whose values are all numbers (nested dicts of numbers too) goes through shared memory: its *schema*, the names
-and types of its entries, is announced once by each worker; after that a step writes the schema's number and the
-packed values. An empty info costs one integer. Anything else is pickled, that env's whole info. An info with a key
-whose text may differ between processes (an object, a function, a set) is pickled too: where workers are processes such
-a key reaches the caller as a copy, which equals the original only if its class compares by value.
+An info whose values are all numbers (also in nested dicts) goes through shared memory. Each worker announces the
+*schema* of such an info once: the names and types of its entries. After that a step writes the number of the schema and
+the packed values. An empty info costs one integer. Any other info is pickled as a whole. An info is also pickled if the
+`repr` of a key may differ between processes (an object, a function, a set): where workers are processes, such a key
+reaches the caller as a copy, which equals the original only if its class compares by value.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parallel_envs.vector.buffers import INFO_BYTES, cells
+from parallel_envs.vector.shared_arrays import INFO_BYTES, cells
 
 Info = dict[str, Any]
 Path = tuple[Any, ...]
 
 MOST_SCHEMAS = 256
-"""How many kinds of infos a worker has schemas for; others are sent whole. Keys that never come again (a count in a
-name) would otherwise fill the memory on both sides.
+"""The number of schemas that a worker may make. Infos of further kinds are pickled. Without this limit, keys that never
+come again (a count in a name) would fill the memory on both sides.
 """
 
 EMPTY, PICKLED = 0, -1
-"""In the place of a schema's number: there is nothing; it went by pipe."""
+"""Stand for the number of a schema in a row: the info is empty; the info was sent by pipe."""
 
 _CODES: dict[type, str] = {
     bool: "?",
@@ -49,15 +49,15 @@ _CODES: dict[type, str] = {
     np.float32: "f",
     np.float64: "d",
 }
-"""For each type of number what `struct` calls it. NumPy's dtype is the type itself."""
+"""The format of `struct` for each type of number. The type itself is NumPy's dtype."""
 
 _PLAIN_KEYS = frozenset({str, bytes, np.str_, np.bytes_, type(None), complex, *_CODES})
-"""Types of keys whose `repr` is the same in every process, and differs wherever the keys do: schemas may hold them."""
+"""Types of keys whose `repr` is the same in every process and differs if the keys differ. Schemas may hold them."""
 
 
 @dataclass(frozen=True)
 class Schema:
-    """The entries of an info: where they stand in the nested dicts, and their types."""
+    """The entries of an info: their paths in the nested dicts, and their types."""
 
     paths: tuple[Path, ...]
     types: tuple[type, ...]
@@ -67,7 +67,7 @@ class Schema:
 
     @cached_property
     def number(self) -> int:
-        """The same in every process, and neither `EMPTY` nor `PICKLED`."""
+        """Return a number that is the same in every process, and is neither `EMPTY` nor `PICKLED`."""
         digest = hashlib.blake2b(repr((self.paths, self.types)).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1 | 1
 
@@ -77,7 +77,7 @@ class Schema:
 
     @cached_property
     def row_dtype(self) -> np.dtype[Any]:
-        """The packed values of one env, seen by NumPy."""
+        """Return the dtype with which NumPy reads the packed values of one env."""
         sizes = [struct.calcsize("=" + _CODES[kind]) for kind in self.types]
         return np.dtype(
             {
@@ -90,7 +90,7 @@ class Schema:
 
     @property
     def fits(self) -> bool:
-        """Whether shared memory can hold such an info, and `number` means the same in every process."""
+        """Return whether such an info fits in shared memory, and `number` means the same in every process."""
         return (
             all(kind in _CODES for kind in self.types)
             and self.packer.size <= INFO_BYTES
@@ -98,7 +98,7 @@ class Schema:
         )
 
     def unpack(self, row: npt.NDArray[np.uint8]) -> Info:
-        """The info as the env gave it."""
+        """Return the info as the env returned it."""
         info: Info = {}
         for path, kind, value in zip(self.paths, self.types, self.packer.unpack_from(row.data), strict=True):
             inner = info
@@ -112,8 +112,11 @@ def _is_plain(key: Any) -> bool:
     return type(key) in _PLAIN_KEYS or (type(key) is tuple and all(map(_is_plain, key)))
 
 
+# ---- in a worker -----------------------------------------------------------------------------------------------------
+
+
 class InfoWriter:
-    """The worker's side: puts infos where the caller finds them."""
+    """Writes infos into shared memory. `rows` has `INFO_BYTES` bytes for each env."""
 
     def __init__(self, rows: npt.NDArray[np.uint8]) -> None:
         self._rows = cells(rows).cast("B")
@@ -124,8 +127,8 @@ class InfoWriter:
     def write(self, index: int, info: Info) -> tuple[int, Schema | None]:
         """Write the info of env `index`.
 
-        Returns its schema's number, or `EMPTY`, or `PICKLED` if it does not fit and must be sent; and the schema itself
-        if the caller has yet to be told of it.
+        Returns the number of its schema, or `EMPTY`, or `PICKLED` if the info must be sent by pipe; and the schema
+        itself if it must be announced to the caller.
         """
         if not info:
             return EMPTY, None
@@ -134,44 +137,42 @@ class InfoWriter:
         values: Iterable[Any] = info.values()
         if schema is None and shape not in self._known:
             schema, values = self._learn(shape, info)
-        if schema is None or not self._pack(index, schema, values):
+        if schema is None:
+            return PICKLED, None
+        try:
+            schema.packer.pack_into(self._rows, index * INFO_BYTES, *values)
+        except (struct.error, OverflowError):  # a number too large for its place
             return PICKLED, None
         if schema.number in self._announced:
             return schema.number, None
         self._announced.add(schema.number)
         return schema.number, schema
 
-    def announce_anew(self) -> None:
-        """The caller may not have heard of the schemas that it was told of: tell it again."""
+    def announce_again(self) -> None:
+        """Announce every schema once more, since the caller may not have received the announcements so far."""
         self._announced.clear()
 
     def _learn(self, shape: tuple[tuple[Any, ...], tuple[type, ...]], info: Info) -> tuple[Schema | None, list[Any]]:
-        """The schema of an info that has not been met before, or of one that holds dicts."""
-        if dict not in shape[1] and len(self._known) >= MOST_SCHEMAS:
+        """Return the schema and the values of an info that holds dicts or has not appeared before."""
+        has_dicts = dict in shape[1]
+        if not has_dicts and len(self._known) >= MOST_SCHEMAS:
             return None, []
         paths, values = _flatten(info)
         schema = Schema(tuple(paths), tuple(map(type, values)))
         if not paths or not schema.fits:
-            if dict not in shape[1] and all(map(_is_plain, shape[0])):  # others may be new objects at each step
+            if not has_dicts and all(map(_is_plain, shape[0])):  # other keys may be new objects at each step
                 self._known[shape] = None
             return None, values
-        if dict in shape[1]:  # what lies inside may change: such an info is looked at each time
+        if has_dicts:  # the entries inside may change, so such an info is flattened each time
             if schema not in self._nested and len(self._nested) >= MOST_SCHEMAS:
                 return None, []
             return self._nested.setdefault(schema, schema), values
         self._known[shape] = schema
         return schema, values
 
-    def _pack(self, index: int, schema: Schema, values: Iterable[Any]) -> bool:
-        try:
-            schema.packer.pack_into(self._rows, index * INFO_BYTES, *values)
-        except (struct.error, OverflowError):  # a number too large for its place
-            return False
-        return True
-
 
 def _flatten(info: Mapping[Any, Any], path: Path = ()) -> tuple[list[Path], list[Any]]:
-    """Paths and values of all entries. An empty dict inside is an entry, of a type that never fits."""
+    """Return paths and values of all entries. An empty dict inside is an entry with a type that never fits."""
     paths: list[Path] = []
     values: list[Any] = []
     for key, value in info.items():
@@ -185,8 +186,11 @@ def _flatten(info: Mapping[Any, Any], path: Path = ()) -> tuple[list[Path], list
     return paths, values
 
 
+# ---- on the caller's side --------------------------------------------------------------------------------------------
+
+
 class InfoReader:
-    """The caller's side: batches what lies in shared memory with what came by pipe."""
+    """Makes batches of infos from shared memory and from the infos that came by pipe (`pickled`, by env)."""
 
     def __init__(self, schemas: npt.NDArray[np.int64], rows: npt.NDArray[np.uint8]) -> None:
         self._numbers = schemas
@@ -203,11 +207,15 @@ class InfoReader:
                 for position, (path, kind) in enumerate(zip(schema.paths, schema.types, strict=True))
             ]
 
-    def batch(self, indices: npt.NDArray[np.intp] | None, pickled: Mapping[int, Info]) -> Info:
-        """The infos of the envs `indices` (None: of all), row by row in that order.
+    def single(self, env: int, pickled: Mapping[int, Info]) -> Info:
+        """Return the info of one env as the env returned it."""
+        number = int(self._numbers[env])
+        if number == EMPTY:
+            return {}
+        return pickled.get(env, {}) if number == PICKLED else self._schemas[number].unpack(self._rows[env])
 
-        `pickled` holds, by env, the infos that came by pipe.
-        """
+    def batch(self, indices: npt.NDArray[np.intp] | None, pickled: Mapping[int, Info]) -> Info:
+        """Return the infos of the envs `indices` (None: of all envs), with rows in that order."""
         if indices is None and not self._numbers.any():
             return {}
         numbers = self._numbers if indices is None else self._numbers[indices]
@@ -216,27 +224,22 @@ class InfoReader:
             if first == EMPTY:
                 return {}
             if first != PICKLED:
-                return self._columnwise(first, indices, np.ones(len(numbers), np.bool_))
+                return self._by_columns(first, indices, np.ones(len(numbers), np.bool_))
         elif not pickled:
             present = numbers != EMPTY
             kinds = numbers[present]
             if (kinds == kinds[0]).all():
-                return self._columnwise(int(kinds[0]), indices, present)
-        return self._row_by_row(numbers.tolist(), indices, pickled)
+                return self._by_columns(int(kinds[0]), indices, present)
+        infos: Info = {}
+        for row, number in enumerate(numbers.tolist()):
+            if number != EMPTY:
+                env = row if indices is None else int(indices[row])
+                info = pickled.get(env, {}) if number == PICKLED else self._schemas[number].unpack(self._rows[env])
+                add_info(infos, info, row, len(numbers))
+        return infos
 
-    def each(self, envs: Iterable[int], pickled: Mapping[int, Info]) -> list[Info]:
-        """The info of each of these envs, as it gave it."""
-        return [self.single(env, pickled) for env in envs]
-
-    def single(self, env: int, pickled: Mapping[int, Info]) -> Info:
-        """The info of one env, as the env gave it."""
-        number = int(self._numbers[env])
-        if number == EMPTY:
-            return {}
-        return pickled.get(env, {}) if number == PICKLED else self._schemas[number].unpack(self._rows[env])
-
-    def _columnwise(self, number: int, indices: npt.NDArray[np.intp] | None, present: npt.NDArray[np.bool_]) -> Info:
-        """All rows that are present have the same schema: one copy an entry."""
+    def _by_columns(self, number: int, indices: npt.NDArray[np.intp] | None, present: npt.NDArray[np.bool_]) -> Info:
+        """Return infos of one schema: a single copy for each entry makes its column. `present` marks the rows."""
         infos: Info = {}
         whole = bool(present.all())
         for path, kind, column in self._columns[number]:
@@ -248,26 +251,20 @@ class InfoReader:
             values = column.copy() if indices is None else column[indices]
             if not whole:
                 values[~present] = 0
-            if kind is np.bool_:
-                values = _as_objects(values, present)
+            if kind is np.bool_:  # Gymnasium keeps NumPy's own booleans in a column of objects
+                objects = np.full(len(values), None, object)
+                for row in np.flatnonzero(present):
+                    objects[row] = values[row]
+                values = objects
             inner[path[-1]], inner[f"_{path[-1]}"] = values, present.copy()
-        return infos
-
-    def _row_by_row(
-        self, numbers: list[int], indices: npt.NDArray[np.intp] | None, pickled: Mapping[int, Info]
-    ) -> Info:
-        infos: Info = {}
-        for row, number in enumerate(numbers):
-            env = row if indices is None else int(indices[row])
-            if number == PICKLED:
-                add_info(infos, pickled.get(env, {}), row, len(numbers))
-            elif number != EMPTY:
-                add_info(infos, self._schemas[number].unpack(self._rows[env]), row, len(numbers))
         return infos
 
 
 def add_info(infos: Info, info: Mapping[Any, Any], row: int, num_rows: int) -> Info:
-    """Put one env's info into the batch `infos`, in Gymnasium's layout: `infos[key]` and the mask `infos["_key"]`."""
+    """Put the info of one env into the batch `infos`, in Gymnasium's layout: `infos[key]` and the mask `infos["_key"]`.
+
+    Returns `infos`.
+    """
     for key, value in info.items():
         mask = infos.get(f"_{key}")
         if isinstance(value, dict) and key != "final_obs" and isinstance(infos.get(key, {}), dict):
@@ -275,39 +272,25 @@ def add_info(infos: Info, info: Mapping[Any, Any], row: int, num_rows: int) -> I
         else:
             if key not in infos:
                 infos[key] = np.full(num_rows, None, object) if key == "final_obs" else _column(value, num_rows)
-            infos[key] = _put(infos[key], row, value)
-        if mask is None:  # made last: the key comes before its mask
+            try:
+                infos[key][row] = value
+            except (TypeError, ValueError, OverflowError):  # not of the type of the column: objects hold any value
+                objects = np.full(num_rows, None, object)
+                for earlier in range(row):
+                    objects[earlier] = infos[key][earlier]
+                objects[row] = value
+                infos[key] = objects
+        if mask is None:  # made last, since the key comes before its mask
             mask = infos[f"_{key}"] = np.zeros(num_rows, np.bool_)
         mask[row] = True
     return infos
 
 
 def _column(value: Any, num_rows: int) -> npt.NDArray[Any]:
-    """An empty column for values like this one."""
+    """Return an empty column for values of the type of `value`."""
     kind = type(value)
     if kind in (int, float, bool) or issubclass(kind, np.number):
         return np.zeros(num_rows, kind)
     if isinstance(value, np.ndarray):
         return np.zeros((num_rows, *value.shape), value.dtype)
     return np.full(num_rows, None, object)
-
-
-def _put(column: Any, row: int, value: Any) -> Any:
-    """Write a value. One that does not fit the column's type turns it into a column of objects: nothing is lost."""
-    try:
-        column[row] = value
-        return column
-    except (TypeError, ValueError, OverflowError):
-        objects = np.full(len(column), None, object)
-        for earlier in range(row):
-            objects[earlier] = column[earlier]
-        objects[row] = value
-        return objects
-
-
-def _as_objects(values: npt.NDArray[Any], present: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-    """Gymnasium keeps NumPy's own booleans in a column of objects."""
-    objects = np.full(len(values), None, object)
-    for row in np.flatnonzero(present):
-        objects[row] = values[row]
-    return objects

@@ -1,37 +1,156 @@
-"""`on_failure="restart"`: going on after a worker has died or hangs, or an env has raised.
+"""Failed requests: the errors that the caller gets, or the restart of the broken part with `on_failure="restart"`.
 
-The broken part is replaced, its envs are reset with fresh seeds, and what was asked for is asked again. A step then
-answers with a row that says that an episode was lost (truncated, reward 0, `infos["worker_restarted"]`); a reset is
-done anew with the seed and options it was asked for. Other workers never notice. A budget keeps a part that breaks
-again and again from being replaced for ever.
+With `"restart"` the broken part (a worker, or one env) is replaced, its envs are reset with fresh seeds, and the
+unanswered request is made again. A step is then answered with a row that reports a lost episode (truncated, reward 0,
+`infos["worker_restarted"]`); a reset is done again with the seed and options that were asked for. Other workers are not
+affected. A budget limits how often a part that keeps breaking is replaced.
+
+Nothing here imports Gymnasium, since managers of other kinds of envs use the errors too.
 """
 
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from parallel_envs.engine import Failure, PendingRequest
-from parallel_envs.engine.interrupts import delay_ctrl_c
+from parallel_envs.engine import Death, Failure, Ticket
+from parallel_envs.engine.completions import undisturbed
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied, WorkerStartError
 from parallel_envs.seeding import SeedTree
-from parallel_envs.vector.crew import Crew
-from parallel_envs.vector.failures import env_error, env_names, worker_died, worker_error
-from parallel_envs.vector.stepping import ResetRequest
-from parallel_envs.vector.tasking import TaskBook
+from parallel_envs.vector.checks import env_names
+
+if TYPE_CHECKING:
+    from parallel_envs.vector.env_batch import EnvBatch
+    from parallel_envs.vector.worker_tasks import TaskLedger
 
 _log = logging.getLogger(__name__)
 
 Fault = WorkerDied | EnvError | StepTimeout
 
+Retry = Callable[[Sequence[int]], Ticket]
+"""Asks replaced envs once more for the answers that their predecessors did not give."""
 
-class Budget:
-    """At most `limit` restarts of each worker within `window` seconds.
+_MOST_LINES = 20
+
+RESTART_ADVICE = " Call envs.restart(env_ids) to replace it; on_failure='restart' does so by itself."
+RESTARTS_LATER_ADVICE = " Call envs.restart(env_ids) to replace it, or go on: the next step or reset does so by itself."
+LATE_ROWS_ADVICE = " After restart(env_ids), step_wait() or reset_wait() waits for them and brings all rows."
+WAIT_ADVICE = (
+    " Nothing is lost: wait again (reset_wait, step_wait, call_wait or recv), call restart(env_ids) and then wait, or "
+    "close the manager."
+)
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+def env_error(failures: Mapping[int, Failure], doing: str) -> EnvError:
+    """Return the error of the first env that raised. Notes on the error report the other envs."""
+    (env, failure), *others = sorted(failures.items())
+    text = f"Env {env} raised {failure.type_name} during {doing}: {failure.message}"
+    error = _env_error(text, failure, tuple(sorted(failures)), failure.attributes)
+    for other, its_failure in others:
+        error.add_note(f"Env {other} raised {its_failure.type_name}: {its_failure.message}")
+    return error
+
+
+def unreadable_result(env: int, error: Exception, doing: str) -> EnvError:
+    """Return the error of an env whose result arrived but could not be unpickled."""
+    failure = Failure.of(error)
+    text = (
+        f"What env {env} returned from the {doing} could not be unpickled here: {failure.type_name}: "
+        f"{failure.message}. Return what can be pickled and unpickled, such as numbers, text, lists, dicts and arrays."
+    )
+    return _env_error(text, failure, (env,), None)
+
+
+def worker_error(failure: Failure, worker: int, envs: Sequence[int], doing: str) -> EnvError:
+    """Return the error of a request that failed in a worker as a whole: any of `envs` may have caused it."""
+    text = (
+        f"Worker {worker} ({env_names(envs)}) raised {failure.type_name} during {doing}, at no single environment: "
+        f"{failure.message}"
+    )
+    return _env_error(text, failure, tuple(envs), failure.attributes)
+
+
+def _env_error(text: str, failure: Failure, envs: tuple[int, ...], attributes: Mapping[str, Any] | None) -> EnvError:
+    """Return an EnvError that is also an instance of the type that was raised, where that is safe."""
+    error = EnvError.retold(text, type_name=failure.type_name, remote_message=failure.message, attributes=attributes)
+    assert isinstance(error, EnvError)
+    error.env_ids = envs
+    error.__cause__ = failure.origin()
+    return error
+
+
+def worker_died(death: Death, envs: Sequence[int], doing: str, *, advice: str = "") -> WorkerDied:
+    text = f"Worker {death.worker} ({env_names(envs)}, pid {death.pid}) {exit_text(death.exitcode)} during {doing}."
+    if death.killed:
+        text += " That was this process: the worker had not answered in time, or was to be replaced."
+    elif death.exitcode == -9:
+        text += " The system may be out of memory: use smaller environments, or fewer of them."
+    elif death.exitcode == -11:
+        text += " Compiled code of the environment crashed: its last output, if any, says where."
+    elif death.exitcode is not None and death.exitcode >= 0:
+        text += " Its code, or a library, ended the process."
+    text += advice
+    if lines := crash_lines(death.last_output):
+        text += "\nIts last output:\n" + "\n".join(f"  {line}" for line in lines)
+    return WorkerDied(text, worker=death.worker, pid=death.pid, exitcode=death.exitcode, env_ids=envs)
+
+
+def step_timeout(
+    doing: str,
+    seconds: float | None,
+    workers: Sequence[int],
+    envs: Sequence[int],
+    stacks: Mapping[int, str],
+    *,
+    advice: str = "",
+) -> StepTimeout:
+    text = f"{env_names(envs).capitalize()} did not answer within {seconds} seconds during {doing}.{advice}"
+    for worker, stack in stacks.items():
+        text += f"\nWorker {worker} is here:\n{without_engine_frames(stack)}"
+    return StepTimeout(text, workers=workers, env_ids=envs, seconds=seconds)
+
+
+def crash_lines(output: Sequence[str]) -> Sequence[str]:
+    """Return the lines of a worker's output to show: from the start of its last crash, else the last lines."""
+    crashes = [number for number, line in enumerate(output) if line.startswith("Fatal Python error")]
+    start = crashes[-1] if crashes else max(len(output) - _MOST_LINES, 0)
+    return output[start : start + _MOST_LINES]
+
+
+def without_engine_frames(stack: str) -> str:
+    """Return a worker's stack without the frames below the worker loop, which are the same in all workers."""
+    lines = stack.rstrip().splitlines()
+    ends = [number for number, line in enumerate(lines) if "engine/worker.py" in line]
+    return "\n".join(lines[: ends[0]] if ends else lines)
+
+
+def exit_text(exitcode: int | None) -> str:
+    """Return how a process ended as a text, such as `was killed by signal 9 (SIGKILL)`."""
+    if exitcode is None:
+        return "ended"
+    if exitcode >= 0:
+        return f"ended with exit code {exitcode}"
+    try:
+        return f"was killed by signal {-exitcode} ({signal.Signals(-exitcode).name})"
+    except ValueError:
+        return f"was killed by signal {-exitcode}"
+
+
+# ---- restarts --------------------------------------------------------------------------------------------------------
+
+
+class RestartBudget:
+    """Allows at most `limit` restarts of each worker within `window` seconds.
 
     The seconds in which a deadline ran out do not count. Otherwise an env that hangs at every step would be restarted
-    for ever where the deadline is longer than `window / limit`.
+    for ever if the deadline is longer than `window / limit`.
     """
 
     def __init__(self, limit: int, window: float) -> None:
@@ -39,7 +158,7 @@ class Budget:
         self._times: dict[int, deque[float]] = {}
 
     def spend(self, worker: int, now: float, waited: float = 0.0) -> bool:
-        """Take one restart. Return False if none is left. `waited`: seconds for which the worker had just hung."""
+        """Take one restart. Return False if none is left. `waited`: the seconds for which the worker has just hung."""
         times = self._times.setdefault(worker, deque())
         if waited:
             self._times[worker] = times = deque(one + waited for one in times)
@@ -52,156 +171,146 @@ class Budget:
 
 
 class Recovery:
-    """Replaces what is broken in a crew. `restarts` counts, by worker."""
+    """Replaces broken workers and envs of a batch.
 
-    def __init__(self, crew: Crew, limit: int, window: float, book: TaskBook, reset_seconds: float | None) -> None:
-        self._crew, self._book, self._reset_seconds = crew, book, reset_seconds
-        self._budget = Budget(limit, window)
+    Attributes:
+        restarts: The number of restarts of each worker.
+        seeds: The source of fresh seeds.
+        last: The envs that were restarted last, and the first line of the reason. It is text, since an error may hold
+            references to envs.
+    """
+
+    def __init__(
+        self, batch: EnvBatch, limit: int, window: float, ledger: TaskLedger, reset_seconds: float | None
+    ) -> None:
+        self._batch, self._ledger, self._reset_seconds = batch, ledger, reset_seconds
+        self._budget = RestartBudget(limit, window)
         self._counts: dict[int, int] = {}
         self._late: dict[int, StepTimeout] = {}
-        self._mending: dict[int, list[PendingRequest]] = {}
-        self.restarts = [0] * len(crew.slices)
+        self._mending: dict[int, list[Ticket]] = {}
+        self.restarts = [0] * len(batch.slices)
         self.seeds = SeedTree(0)
-        """Where fresh seeds come from."""
         self.last: tuple[tuple[int, ...], str] | None = None
-        """The envs that were restarted last, and the first line of the reason. Text only: an error may hold envs."""
 
     def begin(self, seeds: SeedTree) -> None:
-        """A seeded run begins: what happened before it has no say in the seeds that follow."""
+        """Begin a seeded run: restarts before it do not affect the fresh seeds after it."""
         self.seeds = seeds
         self._counts.clear()
 
-    def mend(
-        self,
-        ticket: PendingRequest,
-        doing: str,
-        timeout: float | None,
-        ask_again: Callable[[Sequence[int]], PendingRequest],
-    ) -> list[PendingRequest]:
-        """Bring a ticket whose replies report faults to a good end.
+    def mend(self, ticket: Ticket, doing: str, timeout: float | None, retry: Retry) -> list[Ticket]:
+        """Replace the broken parts that the replies of a ticket report, and `retry` their envs, until none is broken.
 
-        `ask_again` asks the envs it is given once more, each within `timeout` seconds; their tickets are returned with
-        the first, for the news in them.
+        Each retry may take `timeout` seconds. Returns the ticket with the tickets of the retries, which all hold parts
+        of the answer. If a Ctrl-C interrupts this, the next call for the ticket continues there: no env is asked twice.
         """
         tickets = self._mending.setdefault(ticket.number, [ticket])
         try:
-            self._mend_last(tickets, doing, timeout, ask_again)
+            while True:
+                if not self._batch.pool.wait(tickets[-1], timeout):
+                    fault = self._batch.timeout(doing, timeout, self._batch.late_envs(tickets[-1]))
+                    self.kill_late(tickets[-1], fault)
+                broken = self._replace_broken(tickets[-1], doing, timeout)
+                if not broken:
+                    return self._mending.pop(ticket.number)
+                with undisturbed():
+                    tickets.append(retry(broken))
         except Exception:
             del self._mending[ticket.number]
             raise
-        return self._mending.pop(ticket.number)
 
-    def _mend_last(
-        self,
-        tickets: list[PendingRequest],
-        doing: str,
-        timeout: float | None,
-        ask_again: Callable[[Sequence[int]], PendingRequest],
-    ) -> None:
-        """Mend what the last of the tickets reports, and ask again, until that is nothing.
+    def kill_late(self, ticket: Ticket, fault: StepTimeout) -> None:
+        """Kill the workers that have not replied, so that the ticket reports their deaths.
 
-        After a Ctrl-C it goes on where it was: what has been asked is not asked twice.
-        """
-        while True:
-            if not self._crew.pool.wait(tickets[-1], timeout):
-                fault = self._crew.timeout(doing, timeout, self._crew.late_envs(tickets[-1]))
-                self.kill_late(tickets[-1], fault)
-            broken = self._replace_broken(tickets[-1], doing, timeout)
-            if not broken:
-                return
-            with delay_ctrl_c():
-                tickets.append(ask_again(broken))
-
-    def kill_late(self, ticket: PendingRequest, fault: StepTimeout) -> None:
-        """End the workers that still owe a reply: the ticket then reports their deaths.
-
-        Raises `fault` where a worker cannot be ended, since it is a thread.
+        Raises `fault` if a worker cannot be killed, since it is a thread.
         """
         for worker in sorted(ticket.waiting):
             try:
-                self._crew.pool.kill(worker)
+                self._batch.pool.kill(worker)
             except WorkerStartError as error:
                 fault.add_note(str(error))
                 raise fault from None
             self._late[worker] = fault
 
-    def _replace_broken(self, ticket: PendingRequest, doing: str, timeout: float | None) -> list[int]:
-        """Replace what a ticket reports as broken. Returns the envs that have not answered it.
+    def _replace_broken(self, ticket: Ticket, doing: str, timeout: float | None) -> list[int]:
+        """Replace the parts that a ticket reports as broken. Return the envs that have not answered it.
 
         The process of a new worker must run within `timeout` seconds.
         """
-        crew = self._crew
+        batch = self._batch
         self.replace_dead(ticket, doing, timeout)
-        envs = {env for worker, reply in ticket.replies.items() if reply.death for env in crew.slices[worker]}
-        for worker, (asked, failure) in crew.worker_failures(ticket).items():
-            envs |= set(crew.slices[worker])
+        envs = {env for worker, reply in ticket.replies.items() if reply.death for env in batch.slices[worker]}
+        for worker, (asked, failure) in batch.worker_failures(ticket).items():
+            envs |= set(batch.slices[worker])
             self.replace_worker(worker, worker_error(failure, worker, asked, doing), timeout)
-        for env, failure in crew.failures(ticket).items():
-            fault, worker = env_error({env: failure}, crew.raised_during([env], doing)), crew.owner[env]
-            if crew.needs_replacing(worker):  # its envs could not be made anew before
-                envs |= set(crew.slices[worker])
+        for env, failure in batch.failures(ticket).items():
+            fault, worker = env_error({env: failure}, batch.raised_during([env], doing)), batch.owner[env]
+            if batch.needs_replacing(worker):  # an earlier attempt to make its envs again has failed
+                envs |= set(batch.slices[worker])
                 self.replace_worker(worker, fault, timeout)
             elif env not in envs:
                 envs.add(env)
                 self.rebuild_env(env, fault)
         return sorted(envs)
 
-    def replace_dead(self, ticket: PendingRequest, doing: str, timeout: float | None) -> None:
-        """Replace the workers that have died instead of answering, also while others are still at work."""
-        for worker, death in self._crew.dead_workers(ticket).items():
-            died = worker_died(death, self._crew.slices[worker], doing)
+    def replace_dead(self, ticket: Ticket, doing: str, timeout: float | None) -> None:
+        """Replace the workers that died instead of answering a ticket, even while other workers are still busy."""
+        for worker, death in self._batch.dead_workers(ticket).items():
+            died = worker_died(death, self._batch.slices[worker], doing)
             self.replace_worker(worker, self._late.pop(worker, died), timeout)
 
     def replace_worker(self, worker: int, fault: Fault | None, timeout: float | None = None) -> None:
-        """A fresh worker, whose envs are reset and will tell that an episode was lost.
+        """Start a fresh worker, and reset its envs. Their next rows report that an episode was lost.
 
-        `fault` is why; None: it was asked for by hand. Raises `WorkerStartError` if no process for it runs within
-        `timeout` seconds.
+        `fault` is the reason (None: the caller asked for it). Raises `WorkerStartError` if no process for the worker
+        runs within `timeout` seconds.
         """
-        held = self._crew.slices[worker]
-        self._until_it_works(worker, lambda: self._crew.replace(worker, timeout), held, fault, timeout)
+        self._restart(worker, None, fault, timeout)
 
     def rebuild_env(self, env: int, fault: Fault | None) -> None:
-        """The same for one env in a worker that is well."""
-        worker = self._crew.owner[env]
-        self._until_it_works(worker, lambda: self._crew.rebuild(env), (env,), fault)
+        """Make one env again in its worker, and reset it. Its next row reports that an episode was lost."""
+        self._restart(self._batch.owner[env], env, fault, None)
 
-    def _until_it_works(
-        self,
-        worker: int,
-        replace: Callable[[], None],
-        envs: Sequence[int],
-        fault: Fault | None,
-        timeout: float | None = None,
-    ) -> None:
+    def _restart(self, worker: int, env: int | None, fault: Fault | None, timeout: float | None) -> None:
+        """Restart a worker, or one env of it, until the resets of the new envs succeed or the budget is used up."""
+        envs: Sequence[int] = self._batch.slices[worker] if env is None else (env,)
         while True:
             self._spend(worker, envs, fault)
             try:
-                if self._crew.needs_replacing(worker):
-                    self._crew.replace(worker, timeout)
-                    envs = self._crew.slices[worker]
+                if env is None or self._batch.needs_replacing(worker):
+                    self._batch.replace(worker, timeout)
+                    envs = self._batch.slices[worker]
                 else:
-                    replace()
-                failures = self._crew.revive([self._first_request(env) for env in envs], self._reset_seconds)
+                    self._batch.rebuild(env)
+                seeds_and_tasks = {}
+                for one in envs:
+                    count = self._counts[one] = self._counts.get(one, 0) + 1
+                    seed = self.seeds.child("restart", one, count).seed()
+                    seeds_and_tasks[one] = seed, self._ledger.next_of(one)
+                failures = self._batch.revive(seeds_and_tasks, self._reset_seconds)
                 if not failures:
                     return
                 fault = env_error(failures, "the reset after a restart")
             except StepTimeout as error:
                 fault = error
-                self._crew.pool.kill(worker)
+                self._batch.pool.kill(worker)
             except (WorkerDied, EnvError) as error:
                 fault = error
             except BaseException:
-                self._crew.give_up(worker)
+                self._batch.give_up(worker)
                 raise
 
     def _spend(self, worker: int, envs: Sequence[int], fault: Fault | None) -> None:
+        """Record and log a restart. Raises `fault` if the budget of the worker is used up."""
         if fault is None:
             _log.info("Worker %d (%s) is restarted on request.", worker, env_names(envs))
         elif self._budget.spend(worker, time.monotonic(), getattr(fault, "seconds", None) or 0.0):
             late = fault.workers if isinstance(fault, StepTimeout) else ()
-            told = _told(fault), env_names(envs)
-            _log.warning("%s\nRestarting %s; all others go on as they were.", *told, extra={"late_workers": late})
+            text = str(fault)  # text only, with the env's own traceback: a record of the log may outlive the env
+            if isinstance(fault, EnvError) and fault.__cause__ is not None:
+                text += f"\n{Failure.of(fault.__cause__).traceback.strip()}"
+            _log.warning(
+                "%s\nRestarting %s; all others go on as they were.", text, env_names(envs), extra={"late_workers": late}
+            )
         else:
             fault.add_note(
                 f"Worker {worker} was restarted {self._budget.limit} times within {self._budget.window:g} seconds, "
@@ -211,14 +320,83 @@ class Recovery:
         self.restarts[worker] += 1
         self.last = tuple(envs), "asked for" if fault is None else str(fault).partition("\n")[0]
 
-    def _first_request(self, env: int) -> ResetRequest:
-        """How a new env begins: with a fresh seed, and with the task that its predecessor would have played next."""
-        count = self._counts[env] = self._counts.get(env, 0) + 1
-        return ResetRequest(env, self.seeds.child("restart", env, count).seed(), task=self._book.next_of(env))
+
+# ---- raise or restart ------------------------------------------------------------------------------------------------
 
 
-def _told(fault: Fault) -> str:
-    """A fault as text, with the env's own traceback. A record of the log may outlive the env, so it holds text only."""
-    if not isinstance(fault, EnvError) or fault.__cause__ is None:
-        return str(fault)
-    return f"{fault}\n{Failure.of(fault.__cause__).traceback.strip()}"
+class FailurePolicy:
+    """Decides what happens to a late or failed request: an error, or with `restarts` and a `retry` a restart."""
+
+    def __init__(self, batch: EnvBatch, recovery: Recovery, *, restarts: bool) -> None:
+        self._batch, self._recovery, self._restarts = batch, recovery, restarts
+        self._advice = RESTARTS_LATER_ADVICE if restarts else RESTART_ADVICE
+        self._raised: tuple[int, set[int]] = (0, set())
+        """The number of a ticket, and its dead workers that an exception has named already."""
+
+    def wait(self, ticket: Ticket, doing: str, timeout: float | None, until: float | None, retry: Retry | None) -> None:
+        """Wait until the ticket is done or one of its workers has died (see `act_on_deaths`).
+
+        Raises `StepTimeout` at `until` (of the monotonic clock; `timeout` is the argument of the caller). After that
+        the ticket may be waited for again.
+        """
+        remaining = None if until is None else max(until - time.monotonic(), 0.0)
+        if not self._batch.pool.wait(ticket, remaining, self.has_new_deaths) and not self.has_new_deaths(ticket):
+            self.stop_or_raise(ticket, self._batch.late_envs(ticket), doing, timeout, retry)
+
+    def stop_or_raise(
+        self, ticket: Ticket, late: Sequence[int], doing: str, timeout: float | None, retry: Retry | None
+    ) -> None:
+        """Raise `StepTimeout` for late envs, or kill their workers, so that the ticket reports their deaths."""
+        if not self._restarts or retry is None:
+            raise self._batch.timeout(doing, timeout, late, advice=WAIT_ADVICE)
+        self._recovery.kill_late(ticket, self._batch.timeout(doing, timeout, late))
+
+    def act_on_deaths(self, ticket: Ticket, doing: str, timeout: float | None, retry: Retry | None) -> None:
+        """Raise `WorkerDied`, or replace the dead workers, at once: other workers are still busy with the ticket.
+
+        Each death is raised once. The next wait is then for the workers that are still busy.
+        """
+        if self._restarts and retry is not None:
+            self._recovery.replace_dead(ticket, doing, timeout)
+        else:
+            self._raise_new_death(ticket, doing, retry)
+
+    def resolve(self, ticket: Ticket, doing: str, timeout: float | None, retry: Retry | None) -> list[Ticket]:
+        """Raise the faults that a ticket reports, or mend them. Return all tickets that hold parts of the answer.
+
+        If all dead workers of the ticket have been replaced by hand since, their envs are retried too.
+        """
+        if not ticket.replies:
+            return [ticket]
+        if retry is not None:
+            died = any(reply.death is not None for reply in ticket.replies.values())
+            if self._restarts or (died and not self._batch.still_broken(ticket)):
+                return self._recovery.mend(ticket, doing, timeout, retry)
+        self._raise_new_death(ticket, doing, retry)
+        self._batch.check(ticket, doing, advice=self._advice)
+        return [ticket]
+
+    def has_new_deaths(self, ticket: Ticket) -> bool:
+        """Return whether workers have died that have neither been replaced nor named by an exception."""
+        return bool(self._new_deaths(ticket))
+
+    def _new_deaths(self, ticket: Ticket) -> dict[int, Death]:
+        number, raised = self._raised
+        known = raised if number == ticket.number else ()
+        return {worker: death for worker, death in self._batch.dead_workers(ticket).items() if worker not in known}
+
+    def _raise_new_death(self, ticket: Ticket, doing: str, retry: Retry | None) -> None:
+        """Raise `WorkerDied` for the first dead worker that no exception has named yet, if there is one."""
+        num_known = 0
+        while len(deaths := self._new_deaths(ticket)) > num_known:
+            num_known = len(deaths)
+            self._batch.pool.pump(0.0)  # several workers may have died at the same time
+        advice = self._advice
+        if ticket.waiting:
+            advice += f" Still at work: {env_names(self._batch.late_envs(ticket))}."
+            advice += LATE_ROWS_ADVICE if retry is not None else ""
+        for worker, death in sorted(deaths.items()):
+            if self._raised[0] != ticket.number:
+                self._raised = (ticket.number, set())
+            self._raised[1].add(worker)
+            raise worker_died(death, self._batch.slices[worker], doing, advice=advice)

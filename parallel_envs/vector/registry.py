@@ -1,4 +1,4 @@
-"""Environments that the user's script registered, made known to workers that do not import that script."""
+"""Two records that a worker needs to make envs: `Registrations` of env ids, and the objects in use (`OwnedEnvs`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import functools
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +19,19 @@ if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
 _Key = tuple[str, str]
-"""A registry's key (see `env_ids.registries`) and an id in it."""
+"""The key of a registry (see `env_ids.registries`) and an id in it."""
+
+_INSIDE = ("env", "aec_env", "_conversion")
+"""Attributes in which wrappers of Gymnasium, PettingZoo and this package keep the env that they wrap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registrations:
-    """What a process has registered with Gymnasium and PettingZoo beyond their own: the packages behind it, the specs.
+    """The envs that the user's script has registered with Gymnasium and PettingZoo, for workers that do not import it.
 
-    The specs stay pickled until a worker needs them, which most never do. `names` lists them by registry. `left_out`
-    lists the specs that cannot travel to a worker, each with the reason. Only an environment that needs one of these
-    fails.
+    `packages` are the packages of these envs. The specs stay pickled until a worker needs them, which most workers
+    never do. `names` lists the ids by registry. `left_out` lists the specs that cannot be sent to a worker, each with
+    the reason. Only an env that needs one of these fails.
     """
 
     packages: tuple[str, ...]
@@ -46,7 +49,16 @@ class Registrations:
             if not registry.is_built_in(spec)
         }
         packages = {entry_module(spec).partition(".")[0] for spec in foreign.values()} - {"", "__main__"}
-        specs, left_out = _those_that_can_travel(foreign)
+        specs, left_out = dict[_Key, Any](), dict[_Key, str]()
+        for key, spec in foreign.items():
+            try:
+                specs[key] = portable(spec)
+            except AttributeError as error:
+                left_out[key] = str(error)
+        if not _can_be_pickled(specs):  # all at once is quick; one by one is for the rare case
+            for key, spec in list(specs.items()):
+                if not _can_be_pickled(spec):
+                    left_out[key] = f"{unpicklable_part(specs.pop(key), 'spec')} cannot be pickled"
         names = {
             key: tuple(name for one, name in foreign if one == key) for key in dict.fromkeys(key for key, _ in foreign)
         }
@@ -54,9 +66,9 @@ class Registrations:
         return cls(tuple(sorted(packages)), pickled, tuple(left_out.items()), names)
 
     def replace_built_in(self) -> bool:
-        """Return whether this process has another environment by one of these ids: the library's own.
+        """Return whether one of these ids names another env in this process: the library's own.
 
-        Then no error would tell that a registration is missing.
+        In that case a missing registration would raise no error, and the wrong env would be made.
         """
         here = registries(load=False)
         for key, names in self.names.items():
@@ -68,10 +80,10 @@ class Registrations:
         return False
 
     def install(self) -> None:
-        """Make them known in this process. Packages go first: most register their environments when imported.
+        """Register the envs in this process. Packages are imported first: most register their envs when imported.
 
-        In the place of a spec that was left out stands one whose environments raise the reason. What this process has
-        registered itself stays; a library's own environment of the same id is replaced.
+        A spec that was left out is replaced by one whose envs raise the reason. Registrations that this process has
+        made itself stay; the library's own env of the same id is replaced.
         """
         for package in self.packages:
             try:
@@ -92,30 +104,16 @@ class Registrations:
                 registry.entries[name] = spec
 
 
-def _those_that_can_travel(foreign: dict[_Key, Any]) -> tuple[dict[_Key, Any], dict[_Key, str]]:
-    """Return the specs as they go to workers, and for each of the others why it cannot."""
-    specs, left_out = dict[_Key, Any](), dict[_Key, str]()
-    for key, spec in foreign.items():
-        try:
-            specs[key] = portable(spec)
-        except AttributeError as error:
-            left_out[key] = str(error)
-    if not _can_be_pickled(specs):  # all at once is quick; one by one is for the rare case
-        for key, spec in list(specs.items()):
-            if not _can_be_pickled(spec):
-                left_out[key] = f"{unpicklable_part(specs.pop(key), 'spec')} cannot be pickled"
-    return specs, left_out
-
-
 def _can_be_pickled(value: Any) -> bool:
     try:
         cloudpickle.dumps(value)
-    except Exception:  # noqa: BLE001  # whatever the objects' own code raises
+    except Exception:  # noqa: BLE001  # any error that the code of the objects raises
         return False
     return True
 
 
 def _raise_left_out(name: str, reason: str, **_: Any) -> Any:
+    """Raise the reason why a registration was left out. The entry point of a spec that was left out."""
     import gymnasium
 
     raise gymnasium.error.UnregisteredEnv(
@@ -125,9 +123,9 @@ def _raise_left_out(name: str, reason: str, **_: Any) -> Any:
 
 
 def portable(spec: EnvSpec) -> EnvSpec:
-    """A spec whose class lives in the user's script names it by value, since workers do not import that script.
+    """Return a spec that works in a worker: a class of the user's script, which workers do not import, goes by value.
 
-    It may be one of PettingZoo's, too. Raises AttributeError if the script has no such class.
+    The spec may be one of PettingZoo's too. Raises AttributeError if the script has no such class.
     """
     if entry_module(spec) != "__main__":
         return spec
@@ -141,3 +139,72 @@ def portable(spec: EnvSpec) -> EnvSpec:
         found = getattr(found, part)
     object.__setattr__(portable, "entry_point", found)  # PettingZoo's specs are frozen
     return portable
+
+
+class OwnedEnvs:
+    """Records which object belongs to which env, in one process. Several threads may use one `OwnedEnvs`.
+
+    `[lambda: env for _ in range(4)]` makes four factories of one env. If they are called in one process (a worker with
+    several envs, or any worker of the serial and thread backends), all four envs would be the same object, and a step
+    of one would be a step of all. Envs that are made in different processes are separate copies.
+
+    A reference to each object is kept, so that no new object can get the same `id`.
+    """
+
+    def __init__(self) -> None:
+        self._owners: dict[int, tuple[int, Any]] = {}
+        self._ids: dict[int, list[int]] = {}
+
+    def claim(self, env: int, made: Any) -> None:
+        """Record that the factory of `env` returned `made`. Raise ValueError if any layer of it belongs to another env.
+
+        If `env` had an object before, call `release(env)` first.
+        """
+        ids = self._ids[env] = []
+        for layer in _layers(made):
+            owner, _ = self._owners.setdefault(id(layer), (env, layer))
+            if owner != env:
+                self.release(env)
+                first, second = sorted((env, owner))
+                raise ValueError(
+                    f"The factories of envs {first} and {second} returned the same object, or wrappers around it: a "
+                    f"{type(layer).__qualname__}. A step of one would be a step of the other. Each factory must make "
+                    "its own: `lambda: make_env()`, not `lambda: env`."
+                )
+            ids.append(id(layer))
+
+    def release(self, env: int) -> None:
+        """Forget the objects of `env`, which is closed or will be made again."""
+        for one in self._ids.pop(env, ()):
+            del self._owners[one]
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """Yield an env and, if the env is a wrapper, the env inside, and so on.
+
+    Other parts of an env are not yielded, since envs may share them (a simulator that serves several, for example). An
+    object is a wrapper if its class defines `unwrapped` and its `unwrapped` is not the object itself.
+    """
+    seen = set[int]()
+    while env is not None and id(env) not in seen:
+        seen.add(id(env))
+        yield env
+        try:
+            is_wrapper = hasattr(type(env), "unwrapped") and env.unwrapped is not env
+        except Exception:  # noqa: BLE001  # often because the env inside has no `unwrapped`
+            is_wrapper = True
+        env = _inside(env) if is_wrapper else None
+
+
+def _inside(wrapper: Any) -> Any:
+    """Return the env that a wrapper wraps, or None if it cannot be found.
+
+    Attributes are read by name and never through `__dict__`: once `__dict__` of an object has been read, Python keeps
+    its attributes in a slower form, and each later step of the env would be slower.
+    """
+    for name in _INSIDE:
+        try:
+            return getattr(wrapper, name)
+        except Exception:  # noqa: BLE001  # often AttributeError, but a property may raise anything
+            continue
+    return None

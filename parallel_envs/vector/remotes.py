@@ -1,11 +1,11 @@
-"""One env at a time, in the words of the meta-RL pipeline that this package grew from.
+"""Remotes: the environments of a manager one at a time, with the messages of the pipeline this package grew from.
 
     envs.remotes[3].send(("reset", {"task": 17}))
     kind, observation = envs.remotes[3].recv()                        # "obs"
     envs.remotes[3].send(("step", action))                            # or {"action": action}
     kind, (observation, reward, done, info) = envs.remotes[3].recv()  # "transition"
 
-Every `send` wants one `recv`. An unmatched one is an error at once, never a wait without end.
+Each `send` needs one `recv`. A missing one raises an error at once, instead of a wait without end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.spaces import Space
 
 from parallel_envs.threads import one_thread
-from parallel_envs.vector.layout import assembler, leaves
+from parallel_envs.vector.checks import is_whole
+from parallel_envs.vector.spaces import assembler, leaves
 
 if TYPE_CHECKING:
     from parallel_envs.vector.manager import ParallelEnvManager
@@ -30,7 +31,7 @@ _WORDS = ("reset", "step", "get_attr", "seed", "close")
 class RemoteMethod:
     """Method `name` of env `env` of a manager. A call runs in the env's worker; an error of the method is raised here.
 
-    It is what an env's proxies return for a method: looking at it runs nothing. The manager must be idle to call it.
+    Reading a method through a proxy of an env returns this object and runs nothing. Calls need an idle manager.
     """
 
     def __init__(self, manager: ParallelEnvManager, env: int, name: str) -> None:
@@ -45,20 +46,20 @@ class RemoteMethod:
 
 
 class _Request:
-    """What one remote was asked and has not answered yet, and the seed for its next reset."""
+    """The unanswered request of one remote, its answer if that is known already, and the seed for the next reset."""
 
-    __slots__ = ("asked", "ready", "seed")
+    __slots__ = ("answer", "asked", "seed")
 
     def __init__(self) -> None:
         self.asked: str | None = None
-        self.ready: Any = None
+        self.answer: Any = None
         self.seed: int | None = None
 
 
 class RemoteRequests:
-    """What the remotes of a manager were asked. The manager keeps this object.
+    """The requests of all remotes of a manager. The manager keeps this object.
 
-    It has no reference to the manager: with one, a manager that is no longer used would live on, with its workers,
+    It has no reference to the manager: with one, a manager that is no longer used would stay alive, with its workers,
     until the garbage collector runs.
     """
 
@@ -94,8 +95,8 @@ class Remotes(Sequence["Remote"]):
 
 
 class Remote:
-    """The env `env` of a manager. Resets and steps of different remotes may be on their way at once; a "get_attr" is
-    answered at once, and must wait until none of them is.
+    """The env `env` of a manager. Several remotes may have a reset or step in flight at once. A "get_attr" is answered
+    at once, and can be sent only while none of them has one.
 
     A remote that you hold keeps its manager alive. Otherwise `del envs` ends the workers at once.
 
@@ -110,7 +111,7 @@ class Remote:
 
     @one_thread
     def send(self, request: tuple[str, Any]) -> None:
-        """Ask for something: `("reset", {"task": t})`, `("step", a)` or `("step", {"action": a})`,
+        """Send a request: `("reset", {"task": t})`, `("step", a)` or `("step", {"action": a})`,
         `("get_attr", {"name": n})`, `("seed", s)` for the next reset, or `("close", None)`, which leaves closing to the
         manager. The answer to a "get_attr" that names a method is a `RemoteMethod`: the method runs when that is
         called.
@@ -124,72 +125,69 @@ class Remote:
             )
         match word:
             case "reset":
-                self._send_reset(dict(data or {}))
+                data = dict(data or {})
+                tasks = [data.pop("task")] if "task" in data else None
+                seeds: list[int | None] = [None] * self._manager.num_envs
+                seeds[self._env] = data.pop("seed", self._request.seed)
+                self._manager.send_reset([self._env], seed=seeds, options=data or None, tasks=tasks)
+                self._request.seed = None
             case "step":
-                self._manager.send(self._batch_of(data if self._is_bare(data) else data["action"]), env_ids=[self._env])
+                action = data if self._is_action(data) else data["action"]
+                parts = [(leaf, leaf.of(action)) for leaf in self._common.leaves]
+                rows = [np.asarray(part)[None] if leaf.fixed else (part,) for leaf, part in parts]
+                self._manager.send(self._common.assemble(rows), env_ids=[self._env])
             case "get_attr":
-                self._request.ready = self._manager._look_up(data["name"], self._env)
+                self._request.answer = self._manager._look_up(data["name"], self._env)
             case "seed":
-                self._request.ready = self._request.seed = int(data)
+                self._request.answer = self._request.seed = int(data)
         self._request.asked = word
 
     @one_thread
     def recv(self, timeout: float | None = None) -> tuple[str, Any]:
-        """The answer to the last request, waiting for it if it is a reset or a step."""
+        """Return the answer to the last request. Waits if it is a reset or a step."""
         if not self._is_waiting():
             raise NoAsyncCallError(
                 f"`recv` was called on remote {self._env} without a `send` before it: there is nothing to wait for.",
                 "send",
             )
         if self._request.asked in ("reset", "step"):
-            row = self._manager.recv_env(self._env, timeout)  # should it raise, `_is_waiting` knows what is left
+            row = self._manager.recv_env(self._env, timeout)  # if this raises, `_is_waiting` knows what is left
             asked, self._request.asked = self._request.asked, None
             return ("obs", row[0]) if asked == "reset" else ("transition", (row[0], row[1], row[2] or row[3], row[4]))
         word, self._request.asked = str(self._request.asked), None
-        answer, self._request.ready = self._request.ready, None
+        answer, self._request.answer = self._request.answer, None
         return word, answer
 
-    def _is_bare(self, data: Any) -> bool:
-        """Whether the data of a "step" is the action itself. Otherwise it has to be `{"action": a}`."""
+    def _is_waiting(self) -> bool:
+        """Return whether an answer is to be received. Another call may have received, or raised, it since."""
+        if self._request.asked in ("reset", "step"):
+            return self._manager.is_away(self._env) or self._manager.closed
+        return self._request.asked is not None
+
+    def _is_action(self, data: Any) -> bool:
+        """Return whether the data of a "step" is the action itself. Otherwise it must be `{"action": a}`."""
         if not isinstance(data, Mapping):
             return data is not None
         names = self._common.names
         inner = data.get("action")
         return names <= data.keys() and not (isinstance(inner, Mapping) and names <= inner.keys())
 
-    def _batch_of(self, action: Any) -> Any:
-        """A batch of this one action."""
-        parts = [(leaf, leaf.of(action)) for leaf in self._common.leaves]
-        return self._common.assemble([np.asarray(part)[None] if leaf.fixed else (part,) for leaf, part in parts])
-
-    def _send_reset(self, data: dict[str, Any]) -> None:
-        tasks = [data.pop("task")] if "task" in data else None
-        seed = data.pop("seed", self._request.seed)
-        seeds = [seed if env == self._env else None for env in range(self._manager.num_envs)]
-        self._manager.send_reset([self._env], seed=seeds, options=data or None, tasks=tasks)
-        self._request.seed = None
-
-    def _is_waiting(self) -> bool:
-        """Whether there is something to receive. An env's answer may have been received, or raised, elsewhere."""
-        if self._request.asked in ("reset", "step"):
-            return self._manager.is_away(self._env) or self._manager.closed
-        return self._request.asked is not None
-
     def _checked(self, request: Any) -> tuple[str, Any]:
+        """Return the word and the data of a request, or raise ValueError if they do not fit together."""
+        fault = ""
         if not isinstance(request, tuple) or len(request) != 2 or request[0] not in _WORDS:
             raise ValueError(
                 f"{request!r} was sent to remote {self._env}. Send a pair of one of {_WORDS} and its data."
             )
         word, data = request
-        if word == "reset" and not isinstance(data, Mapping | None):
-            raise ValueError(f"{request!r} was sent to remote {self._env}. Its data must be a dict, or None.")
-        if word == "seed" and (isinstance(data, bool) or not isinstance(data, int | np.integer)):
-            raise ValueError(f"{request!r} was sent to remote {self._env}. Its data must be a whole number.")
         needed = {"step": "action", "get_attr": "name"}.get(word)
-        is_missing = needed is not None and not (isinstance(data, Mapping) and needed in data)
-        if is_missing and not (word == "step" and self._is_bare(data)):
-            given = "an action, or " if word == "step" else ""
-            raise ValueError(
-                f"{request!r} was sent to remote {self._env}. Its data must be {given}{{{needed!r}: ...}}."
-            )
+        has_it = needed is None or (isinstance(data, Mapping) and needed in data)
+        if word == "reset" and not isinstance(data, Mapping | None):
+            fault = "a dict, or None"
+        elif word == "seed" and not is_whole(data):
+            fault = "a whole number"
+        elif not has_it and not (word == "step" and self._is_action(data)):
+            fault = f"{'an action, or ' if word == 'step' else ''}{{{needed!r}: ...}}"
+        if fault:
+            raise ValueError(f"{request!r} was sent to remote {self._env}. Its data must be {fault}.")
         return word, data

@@ -1,24 +1,118 @@
-"""From the spaces of the single environments to those of the batch."""
+"""Spaces: the leaves of a nested space, values put together from leaves, and the spaces of a batch of envs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gymnasium.spaces import Space
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, OneOf, Space, Text, Tuple
+from gymnasium.spaces import Sequence as SequenceSpace
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from parallel_envs.spelling import hint
 
-Spaces = tuple[Space[Any], Space[Any]]
-"""That of one environment, and that of all."""
+_FIXED = (Box, Discrete, MultiDiscrete, MultiBinary)
+_KNOWN = (*_FIXED, Dict, Tuple, Graph, OneOf, SequenceSpace, Text)
+
+SpacePair = tuple[Space[Any], Space[Any]]
+"""The space of one env, and the space of the batch."""
+
+
+# ---- leaves ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A part of a space that has no parts itself. `path` leads from the root of the space to the leaf.
+
+    `dtype` is None if values have no fixed shape: such values cannot lie in an array and travel by pipe. A leaf with a
+    fixed shape travels by pipe too if it is `piped`; the shape of its values is checked all the same.
+    """
+
+    path: tuple[str | int, ...]
+    dtype: np.dtype[Any] | None
+    shape: tuple[int, ...] = ()
+    piped: bool = False
+
+    @property
+    def fixed(self) -> bool:
+        """Return whether values of the leaf lie in an array."""
+        return self.dtype is not None and not self.piped
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    @property
+    def name(self) -> str:
+        """Return the path as it is written in code, such as `['camera'][0]`."""
+        return "".join(f"[{step!r}]" for step in self.path)
+
+    def of(self, value: Any) -> Any:
+        """Return the part of a value of the whole space that belongs to this leaf."""
+        for step in self.path:
+            value = value[step]
+        return value
+
+
+def leaves(space: Space[Any], path: tuple[str | int, ...] = ()) -> tuple[Leaf, ...]:
+    """Return the leaves of `space`, in the order in which the function made by `assembler` takes them."""
+    if isinstance(space, Dict):
+        parts = space.spaces.items()
+        return tuple(leaf for key, part in parts for leaf in leaves(part, (*path, key)))
+    if isinstance(space, Tuple):
+        return tuple(leaf for key, part in enumerate(space.spaces) for leaf in leaves(part, (*path, key)))
+    if isinstance(space, _FIXED) and space.shape is not None:
+        return (Leaf(path, np.dtype(space.dtype), tuple(space.shape)),)
+    return (Leaf(path, None),)
+
+
+def only_leaf(parts: Sequence[Leaf]) -> Leaf | None:
+    """Return the leaf that is the whole value, if the value is a single array or number, else None."""
+    return parts[0] if len(parts) == 1 and parts[0].fixed and not parts[0].path else None
+
+
+def unknown_parts(space: Space[Any]) -> Iterator[Space[Any]]:
+    """Yield the parts of `space` whose class Gymnasium does not know."""
+    if isinstance(space, Dict):
+        for part in space.spaces.values():
+            yield from unknown_parts(part)
+    elif isinstance(space, Tuple):
+        for part in space.spaces:
+            yield from unknown_parts(part)
+    elif not isinstance(space, _KNOWN):
+        yield space
+
+
+def assembler(space: Space[Any]) -> Callable[[Sequence[Any]], Any]:
+    """Return a function that makes a value of `space` from one value for each leaf."""
+    if not isinstance(space, Dict | Tuple):
+        return lambda values: values[0]
+    build = _builder(space)
+    return lambda values: build(iter(values))
+
+
+def _builder(space: Space[Any]) -> Callable[[Iterator[Any]], Any]:
+    """Return a function that takes as many values as `space` has leaves. The space itself is read only once, here."""
+    if isinstance(space, Dict):
+        named = [(key, _builder(part)) for key, part in space.spaces.items()]
+        return lambda values: {key: build(values) for key, build in named}
+    if isinstance(space, Tuple):
+        builds = [_builder(part) for part in space.spaces]
+        return lambda values: tuple([build(values) for build in builds])
+    return next
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
 
 
 def batched_observation_space(
     spaces: Sequence[Space[Any]], mode: str | Space[Any] | tuple[Space[Any], Space[Any]]
-) -> Spaces:
-    """The observation spaces of a batch of environments with these spaces."""
+) -> SpacePair:
+    """Return the observation spaces of a batch of envs that have these spaces. Raise if they do not fit `mode`."""
     single, batch = _chosen(spaces, mode)
     for env, space in enumerate(spaces):
         if mode == "same" and space != single:
@@ -27,7 +121,13 @@ def batched_observation_space(
                 "spaces are not equivalent. With observation_mode='same' they must be equal. If this is intentional, "
                 "use `observation_mode='different'` instead. With that, only their bounds may differ."
             )
-        if mode != "same" and not _alike(space, single):
+        if mode == "same" or (type(space) is type(single) and space == single):
+            continue
+        try:
+            is_alike = bool(is_space_dtype_shape_equiv(space, single))
+        except Exception:  # noqa: BLE001  # spaces that Gymnasium cannot compare
+            is_alike = False
+        if not is_alike:
             raise RuntimeError(
                 f"Env {env} has the observation space {space}, which has another shape or dtype than {single}. Such "
                 "environments cannot be batched: make their spaces alike."
@@ -35,8 +135,8 @@ def batched_observation_space(
     return single, batch
 
 
-def batched_action_space(spaces: Sequence[Space[Any]]) -> Spaces:
-    """The action spaces of a batch of environments with these spaces."""
+def batched_action_space(spaces: Sequence[Space[Any]]) -> SpacePair:
+    """Return the action spaces of a batch of envs that have these spaces. Raise if the spaces differ."""
     single = spaces[0]
     for env, space in enumerate(spaces):
         if space != single:
@@ -47,11 +147,18 @@ def batched_action_space(spaces: Sequence[Space[Any]]) -> Spaces:
     return single, batch_space(single, len(spaces))
 
 
-def _chosen(spaces: Sequence[Space[Any]], mode: Any) -> Spaces:
+def _chosen(spaces: Sequence[Space[Any]], mode: Any) -> SpacePair:
+    """Return the pair of spaces that `observation_mode` asks for."""
     if isinstance(mode, str) and mode == "same":
         return spaces[0], batch_space(spaces[0], len(spaces))
     if isinstance(mode, str) and mode == "different":
-        return spaces[0], _batch_differing(spaces)
+        try:
+            return spaces[0], batch_differing_spaces(list(spaces))
+        except (TypeError, ValueError) as error:
+            raise RuntimeError(
+                f"The observation spaces {list(dict.fromkeys(map(str, spaces)))} cannot be batched: {error} "
+                "With observation_mode='different' only the bounds of spaces may differ."
+            ) from error
     if isinstance(mode, Space):
         return mode, batch_space(mode, len(spaces))
     if isinstance(mode, tuple) and len(mode) == 2:
@@ -64,22 +171,3 @@ def _chosen(spaces: Sequence[Space[Any]], mode: Any) -> Spaces:
         "expected: 'same' or 'different' or tuple of single and batch observation space, actual got "
         f"{mode})"
     )
-
-
-def _batch_differing(spaces: Sequence[Space[Any]]) -> Space[Any]:
-    try:
-        return batch_differing_spaces(list(spaces))
-    except (TypeError, ValueError) as error:
-        raise RuntimeError(
-            f"The observation spaces {list(dict.fromkeys(map(str, spaces)))} cannot be batched: {error} "
-            "With observation_mode='different' only the bounds of spaces may differ."
-        ) from error
-
-
-def _alike(space: Space[Any], other: Space[Any]) -> bool:
-    if type(space) is type(other) and space == other:
-        return True
-    try:
-        return bool(is_space_dtype_shape_equiv(space, other))
-    except Exception:  # noqa: BLE001  # spaces that Gymnasium cannot compare
-        return False

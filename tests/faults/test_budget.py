@@ -16,7 +16,7 @@ import pytest
 from parallel_envs.engine import supervisor_pid
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedEnv
-from parallel_envs.vector.recovery import Budget
+from parallel_envs.vector.recovery import RestartBudget
 from tests.faults.broken_envs import (
     LONG,
     AlwaysDyingEnv,
@@ -32,40 +32,40 @@ from tests.faults.matrix import CLOSE_SECONDS, SHORT, SLACK, Make, reset, step, 
 
 
 def test_a_budget_is_spent_one_by_one() -> None:
-    budget = Budget(limit=3, window=10.0)
+    budget = RestartBudget(limit=3, window=10.0)
     assert [budget.spend(0, now) for now in (0.0, 1.0, 2.0, 3.0)] == [True, True, True, False]
 
 
 def test_what_is_older_than_the_window_is_given_back() -> None:
-    budget = Budget(limit=2, window=10.0)
+    budget = RestartBudget(limit=2, window=10.0)
     assert [budget.spend(0, now) for now in (0.0, 5.0, 9.0, 10.5, 11.0, 15.5)] == [True, True, False, True, False, True]
 
 
 def test_at_the_edge_of_the_window_it_still_counts() -> None:
-    budget = Budget(limit=1, window=10.0)
+    budget = RestartBudget(limit=1, window=10.0)
     assert [budget.spend(0, now) for now in (0.0, 10.0, 10.1)] == [True, False, True]
 
 
 def test_a_refusal_costs_nothing() -> None:
-    budget = Budget(limit=1, window=10.0)
+    budget = RestartBudget(limit=1, window=10.0)
     assert [budget.spend(0, now) for now in (0.0, 6.0, 9.0, 11.0)] == [True, False, False, True]
 
 
 def test_each_worker_has_a_budget_of_its_own() -> None:
-    budget = Budget(limit=1, window=10.0)
+    budget = RestartBudget(limit=1, window=10.0)
     assert [budget.spend(worker, 0.0) for worker in (0, 1, 0, 1, 2)] == [True, True, False, False, True]
 
 
 def test_the_time_in_which_a_worker_hung_does_not_count() -> None:
     """A deadline of 300 seconds leaves room for two hangs in a window of 600, and for any number of them in a row."""
-    budget = Budget(limit=3, window=600.0)
+    budget = RestartBudget(limit=3, window=600.0)
     assert [budget.spend(0, 301.0 * hang, waited=300.0) for hang in range(1, 5)] == [True, True, True, False]
     assert budget.spend(0, 301.0 * 4 + 601.0)
     assert budget.spend(1, 301.0 * 4)
 
 
 def test_an_endless_window_never_forgets() -> None:
-    budget = Budget(limit=1, window=math.inf)
+    budget = RestartBudget(limit=1, window=math.inf)
     assert [budget.spend(0, now) for now in (0.0, 1e9)] == [True, False]
 
 

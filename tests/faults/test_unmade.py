@@ -113,7 +113,7 @@ def test_what_has_been_asked_again_is_not_asked_twice(
     envs = make([partial(Fragile, None), second], step_timeout=LONG, on_failure="restart")
     envs.reset()
     envs.step(ACTIONS)
-    ask = envs._fleet.report_lost
+    ask = envs._batch.report_lost
     asked: list[Any] = []
 
     def ask_and_strike(*arguments: Any) -> Any:
@@ -121,7 +121,7 @@ def test_what_has_been_asked_again_is_not_asked_twice(
         signal.raise_signal(signal.SIGINT)
         return asked[-1]
 
-    monkeypatch.setattr(envs._fleet, "report_lost", ask_and_strike)
+    monkeypatch.setattr(envs._batch, "report_lost", ask_and_strike)
     with pytest.raises(KeyboardInterrupt):
         envs.step(ACTIONS)
     observations, _, _, truncated, infos = envs.step_wait(LONG)

@@ -341,7 +341,7 @@ def collect_by_hand(parallel_env: ParallelEnvManager) -> None:
 @pytest.mark.parametrize("used", [False, True])
 def test_cleanup(used: bool) -> None:
     parallel_env = make_parallel_env("GridNavi-v0", 2, num_workers=2, seed=0)
-    pool = parallel_env._fleet.pool
+    pool = parallel_env._batch.pool
     if used:
         parallel_env.remotes[0].send(("reset", {"task": (3, 1)}))
         parallel_env.remotes[0].recv()
@@ -352,7 +352,7 @@ def test_cleanup(used: bool) -> None:
 
 def test_explicit_cleanup() -> None:
     parallel_env = make_parallel_env("GridNavi-v0", 2, num_workers=2, seed=0)
-    pool = parallel_env._fleet.pool
+    pool = parallel_env._batch.pool
     # Or explicit cleanup
     parallel_env.close()
     assert pool.closed

@@ -60,7 +60,7 @@ def test_by_another_thread(
 ) -> None:
     envs = make_process([Hanging] * 2)
     envs.reset()
-    pool: Any = envs._fleet.pool
+    pool: Any = envs._batch.pool
     closer = threading.Thread(target=partial(envs.close, timeout=0.2))
     real = pool._poller.wait
 
@@ -91,7 +91,7 @@ def test_by_a_signal_handler(make_process: Make, wait: Callable[[ParallelEnvMana
 class CloseAtLine:
     """Within this, `envs` are closed when the caller is about to run its `line`-th line in the named files."""
 
-    FILES = ("vector/manager.py", "vector/states.py", "vector/flights.py")
+    FILES = ("vector/manager.py", "vector/in_flight.py")
 
     def __init__(self, envs: ParallelEnvManager, line: int) -> None:
         self._envs, self._left, self.where = envs, line, ""

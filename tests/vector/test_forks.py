@@ -104,13 +104,13 @@ def test_a_forked_process_is_refused_all_that_a_manager_does(make: Make, waits_f
         envs.send(np.zeros(2, int))
     elif waits_for == "step_wait":
         envs.step_async(np.zeros(2, int))
-    before = envs._fleet.buffers.actions[0][0].copy()
+    before = envs._batch.arrays.actions[0][0].copy()
     for name, operation in OPERATIONS.items():
         told = refusal(partial(operation, envs))
         assert told.startswith("ClosedManager: Trying to operate on `ParallelEnvManager`"), name
         assert f"belongs to process {os.getpid()}" in told, name
     assert f"belongs to process {os.getpid()}" in in_fork(lambda: repr(envs))
-    np.testing.assert_array_equal(envs._fleet.buffers.actions[0][0], before)
+    np.testing.assert_array_equal(envs._batch.arrays.actions[0][0], before)
     results: dict[str, Callable[[], tuple[Any, ...]]] = {
         "nothing": lambda: envs.step(np.zeros(2, int)),
         "step_wait": envs.step_wait,

@@ -18,8 +18,8 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from parallel_envs import MultiAgentEnvManager, ParallelEnvManager
 from parallel_envs.errors import EnvError
 from parallel_envs.testing import InfoKind, ScriptedEnv, assert_same_batch, check_vector_env
-from parallel_envs.vector.buffers import INFO_BYTES
 from parallel_envs.vector.infos import MOST_SCHEMAS, PICKLED, InfoWriter
+from parallel_envs.vector.shared_arrays import INFO_BYTES
 from tests.vector.conftest import Make
 from tests.vector.small_envs import ChosenInfoEnv, CountingEnv
 

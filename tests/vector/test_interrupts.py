@@ -92,14 +92,14 @@ def test_what_was_half_begun_wants_a_reset(
 def test_infos_of_answers_that_nobody_heard_are_known_all_the_same(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     envs = make([telling_infos] * 2)
     envs.reset()
-    step = envs._fleet.step
+    step = envs._batch.step
 
     def ask_and_strike(*arguments: Any) -> Any:
         step(*arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(envs._fleet, "step", ask_and_strike)
+        patched.setattr(envs._batch, "step", ask_and_strike)
         with pytest.raises(KeyboardInterrupt):
             envs.step(ACTIONS[:2])
     envs.reset()

@@ -222,7 +222,7 @@ class Clock:
 
 def test_a_caller_who_comes_late_finds_what_came_in_time(make_process: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("parallel_envs.vector.flights.time", clock)
+    monkeypatch.setattr("parallel_envs.vector.in_flight.time", clock)
     envs = make_process([CountingEnv] * 2, backend="serial", step_timeout=10.0)
     envs.send(zeros(2))
     clock.now = 20.0  # the learner has taken its time

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallel_envs.tasks import CycleTasks, Task
-from parallel_envs.vector.task_numbers import TaskNumbers
+from parallel_envs.vector.worker_tasks import TaskNumbers
 from tests.vector.conftest import Make
 from tests.vector.task_envs import ByResetTask
 

@@ -12,7 +12,7 @@ import pytest
 
 from parallel_envs import ParallelEnvManager
 from parallel_envs.meta import MultiEpisodeWrapper
-from parallel_envs.vector.watched_options import WatchedOptions
+from parallel_envs.vector.worker_tasks import WatchedOptions
 
 
 @pytest.mark.parametrize(

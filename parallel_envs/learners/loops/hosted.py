@@ -24,7 +24,7 @@ from parallel_envs.learners.brain import Brain, Report
 from parallel_envs.learners.updates import MODES
 from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, ProcessUpdates
 from parallel_envs.learners.updates.process_host import LearnerHost, read_plan
-from parallel_envs.vector.layout import Field
+from parallel_envs.vector.shared_arrays import Field
 
 
 class HostedUpdates(ProcessUpdates):

@@ -13,7 +13,7 @@ from parallel_envs.learners.algorithm import Agent
 from parallel_envs.learners.loops.accounts import LoopReport
 from parallel_envs.learners.loops.options import LoopOptions, check_agents
 from parallel_envs.learners.loops.workers import check_budget
-from parallel_envs.vector.arguments import check_count
+from parallel_envs.vector.checks import check_count
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners

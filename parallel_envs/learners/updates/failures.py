@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from parallel_envs.engine import Death, Failure
 from parallel_envs.errors import RemoteError, RemoteTraceback, WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.vector.failures import how_it_ended, telling_lines, without_our_own
+from parallel_envs.vector.recovery import crash_lines, exit_text, without_engine_frames
 
 AN_UPDATE, ITS_START = "an update", "its start"
 """What a worker was doing."""
@@ -24,8 +24,8 @@ NOT_STARTED = " It was the second time. What was learnt before is kept; the next
 def worker_died(death: Death, agents: Sequence[Agent], doing: str, advice: str = "") -> WorkerDied:
     """A worker has ended without having been asked to."""
     hint = " The system may be out of memory: use fewer workers, or smaller batches." if death.exitcode == -9 else ""
-    text = f"{_named(death.worker, death.pid, agents)} {how_it_ended(death.exitcode)} during {doing}.{hint}{advice}"
-    if lines := telling_lines(death.last_output):
+    text = f"{_named(death.worker, death.pid, agents)} {exit_text(death.exitcode)} during {doing}.{hint}{advice}"
+    if lines := crash_lines(death.last_output):
         text += "\nIts last output:\n" + "\n".join(f"  {line}" for line in lines)
     return WorkerDied(text, worker=death.worker, pid=death.pid, exitcode=death.exitcode)
 
@@ -38,7 +38,7 @@ def worker_late(
     text += f" (update_timeout) and was ended.{advice}" if doing == AN_UPDATE else f" and was ended.{advice}"
     if doing == AN_UPDATE:
         text += " If updates do take so long, give a larger update_timeout."
-    return WorkerTimeout(f"{text}\nIt was here:\n{without_our_own(stack)}", workers=[death.worker])
+    return WorkerTimeout(f"{text}\nIt was here:\n{without_engine_frames(stack)}", workers=[death.worker])
 
 
 def _named(worker: int, pid: int, agents: Sequence[Agent]) -> str:

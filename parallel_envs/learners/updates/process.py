@@ -34,8 +34,8 @@ from parallel_envs.learners.updates.failures import (
 )
 from parallel_envs.learners.updates.mode import UpdateMode
 from parallel_envs.learners.updates.process_host import LearnerHost, Outbox, plan_arrays, write_plan
-from parallel_envs.vector.layout import Field
-from parallel_envs.vector.layout import plan as lay_out
+from parallel_envs.vector.shared_arrays import Field
+from parallel_envs.vector.shared_arrays import plan as lay_out
 
 _log = logging.getLogger(__name__)
 

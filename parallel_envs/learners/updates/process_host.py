@@ -12,7 +12,7 @@ from parallel_envs.engine import SharedBlock
 from parallel_envs.learners.algorithm import Agent, Algorithm, Plan
 from parallel_envs.learners.brain import Brain, Report
 from parallel_envs.learners.updates.sequential import attempted
-from parallel_envs.vector.layout import Field, plan
+from parallel_envs.vector.shared_arrays import Field, plan
 
 Arrays = dict[str, npt.NDArray[Any]]
 Form = tuple[Field, ...]

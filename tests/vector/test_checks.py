@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.vector.numbers import check_share, check_whole, is_number, is_share, is_whole
+from parallel_envs.vector.checks import check_share, check_whole, is_number, is_share, is_whole
 
 NUMBERS: list[Any] = [0, -3, 2.5, 10**400, np.int8(3), np.float32(0.5), np.float64(-1.0)]
 NONE: list[Any] = [True, np.True_, "1", None, [1.0], np.zeros(1), 1j, float("nan"), float("inf"), np.float32("inf")]

@@ -1,0 +1,633 @@
+"""`EnvBatch`: the envs of a manager, the worker of each, the arrays they share, and the requests sent to them.
+
+The manager above it knows Gymnasium's interface; the worker pool below it knows no envs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import CustomSpaceError
+from gymnasium.spaces import Space
+from gymnasium.vector import AutoresetMode
+
+from parallel_envs.engine import (
+    HOST,
+    Call,
+    Death,
+    Failure,
+    Inherited,
+    PoolSettings,
+    SharedBlock,
+    Ticket,
+    Unpicklable,
+    advice_on_too_many_files,
+    dump_request,
+    load_modules,
+    open_pool,
+    picklable,
+    unpicklable_part,
+)
+from parallel_envs.errors import StepTimeout, WorkerStartError
+from parallel_envs.vector.infos import Info, InfoReader
+from parallel_envs.vector.recovery import env_error, step_timeout, worker_died, worker_error
+from parallel_envs.vector.registry import OwnedEnvs, Registrations
+from parallel_envs.vector.shared_arrays import (
+    AUTORESET_SECONDS,
+    MESSAGE_STEP_SECONDS,
+    NOT_STEPPED,
+    RESET_SECONDS,
+    ActionWriter,
+    ArrayPlan,
+    SharedArrays,
+    snapshot,
+    unpacked,
+)
+from parallel_envs.vector.spaces import (
+    assembler,
+    batched_action_space,
+    batched_observation_space,
+    leaves,
+    unknown_parts,
+)
+from parallel_envs.vector.step_loop import AnyEnv, PipedReply, ResetRequest, bell_argument
+from parallel_envs.vector.worker_envs import EnvDescription, WorkerEnvs
+from parallel_envs.vector.worker_tasks import NO_TASK, UNSAID, TaskSettings
+
+ObservationMode = str | Space[Any] | tuple[Space[Any], Space[Any]]
+Rows = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
+
+_TASK_COLUMNS = ("task_id", "_task_id", "episode_index", "_episode_index")
+
+_CONSTRUCTION = "its construction"
+_REMAKING = f"{_CONSTRUCTION}, while it was made anew (envs.restart(env_ids) tries again)"
+_LEAST_START_SECONDS = 5.0
+_MOST_STACKS = 4  # an error text is to be read
+
+
+class EnvBatch:
+    """Envs `0 .. len(factories) - 1`, each in a worker, and their arrays.
+
+    The construction of envs must be over within `settings.start_timeout` seconds (None: no limit).
+
+    Workers that are forked from this process, now or in the place of a dead one, inherit the factories and the task
+    settings as they are in this process when it forks: nothing of them is pickled.
+
+    Every worker imports the modules in `preload` before it makes its envs. This costs nothing in workers that come from
+    a fork server, which has imported them already, or are forked from this process, which imports them first.
+
+    Attributes:
+        slices: The envs of each worker: contiguous, and as even as possible, with the larger slices first.
+        owner: The worker of each env.
+        key: The key of the `WorkerEnvs` in each worker.
+        observation_spaces, action_spaces: The space of one env, and the space of the batch.
+    """
+
+    def __init__(
+        self,
+        factories: Sequence[Callable[[], AnyEnv]],
+        num_workers: int,
+        settings: PoolSettings,
+        *,
+        autoreset_mode: AutoresetMode,
+        observation_mode: ObservationMode,
+        shared_memory: bool | None,
+        num_sets: int,
+        tasks: TaskSettings,
+        preload: Sequence[str] = (),
+    ) -> None:
+        self.num_envs = len(factories)
+        self._factories, self._mode, self._tasks = factories, autoreset_mode, tasks
+        self._start_timeout, self._preload = settings.start_timeout, tuple(preload)
+        least, more = divmod(self.num_envs, num_workers)
+        sizes = [least + (worker < more) for worker in range(num_workers)]
+        starts = [sum(sizes[:worker]) for worker in range(num_workers)]
+        self.slices = tuple(range(start, start + size) for start, size in zip(starts, sizes, strict=True))
+        self.owner = [worker for worker, held in enumerate(self.slices) for _ in held]
+        is_forked_here = settings.start_method == "fork" and settings.backend in ("process", "auto")
+        if is_forked_here and (unloadable := load_modules(self._preload)) is not None:
+            raise _unloadable(self._preload, "this process, from which workers are forked", *unloadable)
+        self._inherited = [Inherited(factory) for factory in factories] if is_forked_here else None
+        self._inherited_tasks = Inherited(tasks)
+        self._block: SharedBlock | None = None
+        self._attached: tuple[ArrayPlan, SharedBlock, Space[Any]] | None = None
+        self._unmade: set[int] = set()
+        """Workers whose envs could not be made."""
+        self._missing: set[int] = set()
+        """Envs that could not be made again, in workers that are alive and hold other envs."""
+        self._full_steps = 0
+        self._single_steps = [0] * num_workers
+        self.pool = open_pool(num_workers, settings)
+        self._in_process = self.pool.backend == "process"
+        if not self._in_process:  # "auto" found that no process can be started
+            self._inherited = None
+        self._owned = None if self._in_process else OwnedEnvs()
+        self.key = self.pool.new_key()
+        try:
+            described = self._build(self.pool.all_workers)
+            each = [described[worker] for worker in self.pool.all_workers]
+            self.metadata, self.render_mode = each[0].metadata, each[0].render_mode
+            self.task_ways = [way for one in each for way in one.task_ways]
+            self.observation_spaces = batched_observation_space(
+                [space for one in each for space in one.observation_spaces], observation_mode
+            )
+            self.action_spaces = batched_action_space([space for one in each for space in one.action_spaces])
+            self._make_arrays(shared_memory, num_sets)
+            self._attach(self.pool.all_workers)
+        except BaseException:
+            self.close(2.0)
+            raise
+
+    # ---- construction ---------------------------------------------------------------------------------------------
+
+    def _build(self, workers: Sequence[int]) -> dict[int, EnvDescription]:
+        """Have the workers make their envs. Raise the error of the first worker or env that fails."""
+        if self._preload:
+            loaded = self.pool.send(dict.fromkeys(workers, Call(HOST, "load", (self._preload,))))
+            self._await(loaded, _CONSTRUCTION, self._start_timeout)
+            for worker, reply in sorted(loaded.replies.items(), key=lambda item: item[0]):
+                raise _unloadable(self._preload, f"worker {worker}", *reply.value)
+        registrations: Registrations | None = None
+        factories: Sequence[Any] = self._factories
+        tasks: Any = self._tasks
+        if self._inherited is not None:
+            factories, tasks = self._inherited, self._inherited_tasks
+        elif self._in_process:
+            registrations = Registrations.here()
+        keywords = {"copies": not self._in_process, "owned": self._owned}
+        calls = {}
+        for worker in workers:
+            held = self.slices[worker]
+            own = [factories[env] for env in held]
+            arguments = (self.key, WorkerEnvs, held.start, own, self._mode, registrations, tasks)
+            calls[worker] = Call(HOST, "build", arguments, keywords)
+        try:
+            built = self.pool.send(calls)
+        except Unpicklable as error:
+            raise _unpicklable_factory(self._factories, error) from error
+        self._await(built, _CONSTRUCTION, self._start_timeout)
+        described = self.pool.send(dict.fromkeys(workers, Call(self.key, "describe")))
+        self._await(described, _CONSTRUCTION, self._start_timeout)
+        return {worker: reply.value for worker, reply in described.replies.items()}
+
+    def _make_arrays(self, shared_memory: bool | None, num_sets: int) -> None:
+        """Make the shared arrays, and the objects that read and write them on this side."""
+        single, action = self.observation_spaces[0], self.action_spaces[0]
+        for part in unknown_parts(single) if shared_memory else ():
+            raise ValueError(
+                f"shared_memory=True was given, but Gymnasium does not know spaces of class {type(part).__name__}, so "
+                "their values cannot lie in shared memory. Leave shared_memory out: such parts then travel by pipe."
+            ) from CustomSpaceError(f"unknown space {part!r}")
+        parts = leaves(single)
+        sent = parts if shared_memory is not False else tuple(dataclasses.replace(leaf, piped=True) for leaf in parts)
+        plan = ArrayPlan.of(sent, action, self.num_envs, self.pool.num_workers, num_sets)
+        with advice_on_too_many_files():
+            self._block = SharedBlock.create(plan.num_bytes)
+        self.arrays = SharedArrays(plan, self._block)
+        self._task_ids, self._episodes = self.arrays.rows["task_id"], self.arrays.rows["episode_index"]
+        self._task_ids[:] = NO_TASK
+        self._episodes[:] = -1
+        self._all_have_tasks = False
+        self._all_rows = np.ones(self.num_envs, np.bool_)
+        self.actions = ActionWriter(self.arrays, action)
+        self._info_reader = InfoReader(self.arrays.info_schemas, self.arrays.info_rows)
+        self._assemble = assembler(single)
+        self._sets: list[list[Any]] = []
+        """For each set and leaf the column that the caller reads: a shared array, or for a leaf that travels by pipe an
+        array of this process, or a list with one item for each env if the leaf has no fixed shape.
+        """
+        for arrays in self.arrays.observations:
+            columns: list[Any] = list(arrays)
+            for position, leaf in enumerate(parts):
+                if columns[position] is None and leaf.fixed:
+                    columns[position] = np.zeros((self.num_envs, *leaf.shape), leaf.dtype)
+                elif columns[position] is None:
+                    columns[position] = [None] * self.num_envs
+            self._sets.append(columns)
+        self._attached = plan, self._block, action
+
+    def _attach(self, workers: Sequence[int]) -> None:
+        """Give the workers their arrays."""
+        assert self._attached is not None
+        calls = {worker: Call(self.key, "attach", (*self._attached, worker)) for worker in workers}
+        self._await(self.pool.send(calls), _CONSTRUCTION, self._start_timeout)
+
+    def _await(self, ticket: Ticket, doing: str, timeout: float | None) -> None:
+        """Wait until a ticket is done, and raise the faults it reports. Late workers are killed."""
+        if not self.pool.wait(ticket, timeout, _reports_death) and not _reports_death(ticket):
+            late = self.timeout(doing, timeout, self.late_envs(ticket))
+            for worker in sorted(ticket.waiting):  # the worker holds nothing that is still needed
+                with contextlib.suppress(WorkerStartError):
+                    self.pool.kill(worker)
+            self.pool.forget(ticket)
+            raise late
+        self.check(ticket, doing)
+
+    def close(self, timeout: float) -> None:
+        self.pool.close(timeout)
+        if self._block is not None:
+            self._block.close()
+
+    # ---- requests -------------------------------------------------------------------------------------------------
+
+    def step(self, argument: int, loose: Mapping[int, list[Any]] | None) -> Ticket:
+        """Step all envs. `loose`: see `ActionWriter.write`."""
+        if loose is None:
+            ticket = self.pool.ring(self.key, argument)
+        else:
+            calls = {
+                worker: Call(self.key, "step_with", (argument, {env: loose[env] for env in held}))
+                for worker, held in enumerate(self.slices)
+            }
+            ticket = self.pool.send(calls)
+        self._full_steps += 1
+        return ticket
+
+    def step_envs(
+        self, envs: Sequence[int], which_set: int, code: int, loose: Mapping[int, list[Any]] | None
+    ) -> list[Ticket]:
+        """Step some envs by requests of their own. Return a ticket for each, labelled with the number of the env.
+
+        Call `check_loose` first: a part that cannot be pickled must be refused before any env is asked.
+        """
+        bells = []
+        for env in envs:
+            worker = self.owner[env]
+            bells.append((worker, bell_argument(which_set, code, env - self.slices[worker].start), env))
+            self._single_steps[worker] += 1
+        if loose is None:
+            return self.pool.ring_each(self.key, bells)
+        return [
+            self.pool.send({worker: Call(self.key, "step_with", (argument, {env: loose[env]}))}, label=env)
+            for worker, argument, env in bells
+        ]
+
+    def reset(self, requests: Sequence[ResetRequest], which_set: int) -> Ticket:
+        """Reset some envs."""
+        return self.ask("reset", {request.env: request for request in requests}, which_set)
+
+    def report_lost(self, envs: Sequence[int], which_set: int) -> Ticket:
+        """Ask revived envs for the rows of a step that their predecessors did not answer."""
+        return self.ask("report_lost", envs, which_set)
+
+    def ask(self, method: str, envs: Sequence[int] | Mapping[int, Any], *args: Any) -> Ticket:
+        """Call a method of `WorkerEnvs` in the workers of some envs. The label of the ticket lists the envs.
+
+        The first argument of the method is the part of `envs` (a list of envs, or a dict by env) that belongs to the
+        worker; `args` follow.
+        """
+        calls = {}
+        for worker, held in self.holders(envs):
+            own = [env for env in envs if env in held]
+            part = {env: envs[env] for env in own} if isinstance(envs, Mapping) else own
+            calls[worker] = Call(self.key, method, (part, *args))
+        return self.pool.send(calls, label=list(envs))
+
+    def tell_all(self, method: str, *args: Any) -> None:
+        """Call a method of `WorkerEnvs` in every worker and drop the reply. It runs before any later request."""
+        self.pool.forget(self.pool.call_all(self.key, method, *args))
+
+    def check_loose(self, loose: Mapping[int, list[Any]] | None) -> None:
+        """Raise `Unpicklable` if a part of these actions cannot be sent to a worker."""
+        if loose is not None and self._in_process:
+            dump_request(loose)
+
+    def check_can_travel(self, requests: Sequence[ResetRequest]) -> None:
+        """Raise `Unpicklable` if one of these requests cannot be sent to a worker."""
+        if self._in_process and any(request.options is not None or request.task is not UNSAID for request in requests):
+            dump_request(requests)
+
+    def holders(self, envs: Iterable[int]) -> list[tuple[int, range]]:
+        """Return the workers that hold these envs, each with all its envs."""
+        return [(worker, self.slices[worker]) for worker in sorted({self.owner[env] for env in envs})]
+
+    # ---- answers --------------------------------------------------------------------------------------------------
+
+    def take_in(self, tickets: Iterable[Ticket], which_set: int) -> dict[int, Info]:
+        """Store the parts of answers that came by pipe. Return the infos among them, by env.
+
+        Call it even if an error is raised afterwards, since workers do not send anything twice.
+        """
+        pickled: dict[int, Info] = {}
+        tickets = list(tickets)
+        self.learn(tickets)
+        for ticket in tickets:
+            for reply in ticket.replies.values():
+                piped = reply.value
+                if not isinstance(piped, PipedReply):
+                    continue
+                for env, values in piped.leaves.items():
+                    loose = iter(unpacked(values))
+                    for position, array in enumerate(self.arrays.observations[which_set]):
+                        if array is None:
+                            self._sets[which_set][position][env] = next(loose)
+                pickled |= {env: unpacked(info) for env, info in piped.infos.items()}
+        return pickled
+
+    def learn(self, tickets: Iterable[Ticket]) -> None:
+        """Store the schemas that these tickets announce. Infos of other tickets may already refer to them."""
+        for ticket in tickets:
+            for reply in ticket.replies.values():
+                for schema in reply.value.schemas if isinstance(reply.value, PipedReply) else ():
+                    self._info_reader.learn(schema)
+
+    def observations(self, which_set: int, *, copied: bool) -> Any:
+        """Return the latest observation of every env."""
+        columns = self._sets[which_set]
+        if not copied:
+            return self._assemble([tuple(column) if isinstance(column, list) else column for column in columns])
+        return self._assemble(
+            [tuple(map(snapshot, column)) if isinstance(column, list) else column.copy() for column in columns]
+        )
+
+    def move_rows(self, before: int, after: int, rows: npt.NDArray[np.bool_]) -> None:
+        """Copy rows of observations from one set to another."""
+        for source, target in zip(self._sets[before], self._sets[after], strict=True):
+            if isinstance(source, list):
+                for row in np.flatnonzero(rows):
+                    target[row] = source[row]
+            else:
+                target[rows] = source[rows]
+
+    def rows(self, envs: npt.NDArray[np.intp], which_set: int) -> Rows:
+        """Return observations, rewards and flags of these envs."""
+        observations = self._assemble(
+            [
+                tuple(snapshot(column[env]) for env in envs) if isinstance(column, list) else column[envs]
+                for column in self._sets[which_set]
+            ]
+        )
+        arrays = self.arrays
+        return observations, arrays.rewards[envs], arrays.terminated[envs], arrays.truncated[envs]
+
+    def single(
+        self, env: int, which_set: int, pickled: Mapping[int, Info], *, tasks: bool
+    ) -> tuple[Any, float, bool, bool, Info]:
+        """Return the results of one env as the env itself would return them from a step. `tasks`: as in `infos`."""
+        observation = self._assemble([snapshot(column[env]) for column in self._sets[which_set]])
+        row = self.arrays.rows[env]
+        (info,) = self.infos_list(pickled, (env,), tasks=tasks)
+        return observation, float(row["reward"]), bool(row["terminated"]), bool(row["truncated"]), info
+
+    def infos(
+        self,
+        pickled: Mapping[int, Info],
+        envs: npt.NDArray[np.intp] | None = None,
+        only: Sequence[int] | None = None,
+        *,
+        tasks: bool,
+    ) -> Info:
+        """Return the infos of `envs` (None: of all envs) as one batch.
+
+        With `tasks` they contain the task and the episode of each row. `only`: infos of other envs are left out, since
+        they are older.
+        """
+        if only is not None:
+            self._clear_infos_but(only)
+        infos = self._info_reader.batch(envs, pickled)
+        return {**self._task_columns(envs, only), **infos} if tasks else infos
+
+    def infos_list(
+        self, pickled: Mapping[int, Info], envs: Iterable[int], only: Sequence[int] | None = None, *, tasks: bool
+    ) -> list[Info]:
+        """Return the infos of `envs` as a list, each as its env returned it. `only` and `tasks`: as in `infos`."""
+        if only is not None:
+            self._clear_infos_but(only)
+        infos, marked = [], None if only is None else set(only)
+        for env in envs:
+            info = self._info_reader.single(env, pickled)
+            if tasks and (marked is None or env in marked):
+                row = self.arrays.rows[env]
+                info = {"episode_index": int(row["episode_index"]), **info}
+                if row["task_id"] != NO_TASK:
+                    info = {"task_id": int(row["task_id"]), **info}
+            infos.append(info)
+        return infos
+
+    def _clear_infos_but(self, only: Sequence[int]) -> None:
+        if len(only) < self.num_envs:
+            others = np.ones(self.num_envs, np.bool_)
+            others[only] = False
+            self.arrays.info_schemas[others] = 0
+
+    def _task_columns(self, envs: npt.NDArray[np.intp] | None, only: Sequence[int] | None) -> Info:
+        """Return the columns of the tasks and episodes of `envs`. Rows of envs not in `only` are masked."""
+        tasks, episodes, mask = self._task_ids, self._episodes, self._all_rows.copy()
+        if envs is not None:
+            tasks, episodes, mask = tasks[envs], episodes[envs], mask[: len(envs)]
+        if only is not None:
+            mask[:] = False
+            mask[only] = True
+        else:  # tasks are never unset, so once all envs have one the rows need not be searched any more
+            self._all_have_tasks = self._all_have_tasks or not (self._task_ids == NO_TASK).any()
+            if self._all_have_tasks:
+                columns = tasks.copy(), mask, episodes.copy(), mask.copy()
+                return dict(zip(_TASK_COLUMNS, columns, strict=True))
+        has_task = mask & (tasks != NO_TASK)
+        columns = np.where(has_task, tasks, 0), has_task, np.where(mask, episodes, 0), mask
+        return dict(zip(_TASK_COLUMNS, columns, strict=True))
+
+    def episode_of(self, env: int) -> int:
+        """Return the number of the episode that an env is in; -1 before the first."""
+        return int(self.arrays.rows["episode_index"][env])
+
+    def stats(self, restarts: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the statistics of each worker (see `ParallelEnvManager.stats`)."""
+        stats = []
+        for worker, held in enumerate(self.slices):
+            counters, meters = self.arrays.counters[worker], self.pool.meters(worker)
+            resets = counters[AUTORESET_SECONDS]
+            stats.append(
+                {
+                    "worker": worker,
+                    "pid": self.pool.pid(worker),
+                    "env_ids": tuple(held),
+                    "steps": self._full_steps * len(held) + self._single_steps[worker] - int(counters[NOT_STEPPED]),
+                    "step_seconds": meters.bell_seconds - float(resets - counters[MESSAGE_STEP_SECONDS]),
+                    "reset_seconds": float(counters[RESET_SECONDS] + resets),
+                    "wait_seconds": meters.wait_seconds,
+                    "idle_seconds": meters.idle_seconds,
+                    "restarts": restarts[worker],
+                    "bytes": meters.num_bytes,
+                }
+            )
+        return stats
+
+    # ---- replacing ------------------------------------------------------------------------------------------------
+
+    def use_autoreset_mode(self, mode: AutoresetMode) -> None:
+        """Use this mode in all workers, also in workers that replace others."""
+        self._mode = mode
+        self.tell_all("use_autoreset_mode", mode)
+
+    def use_tasks(self) -> None:
+        """Tell all workers that tasks are in use, also workers that replace others."""
+        self._tasks = dataclasses.replace(self._tasks, in_use=True)
+        self._inherited_tasks = Inherited(self._tasks)
+        self.tell_all("tell_tasks")
+
+    def replace(self, worker: int, timeout: float | None = None) -> None:
+        """Start a fresh worker with fresh envs in the place of one that is dead or hangs.
+
+        Raises `WorkerStartError` if the process of the worker does not run within the seconds in which the construction
+        of the envs must be over, or within `timeout`. `timeout` belongs to a step or a reset, which may be far shorter
+        than the start of a process, so the process gets 5 seconds at least.
+        """
+        self._unmade.add(worker)
+        longest = [] if timeout is None else [max(timeout, _LEAST_START_SECONDS)]
+        longest += [] if self._start_timeout is None else [self._start_timeout]
+        self.pool.restart(worker, min(longest, default=None))
+        self._build((worker,))
+        if self._attached is not None:
+            self._attach((worker,))
+        self._unmade.discard(worker)
+        self._missing.difference_update(self.slices[worker])
+
+    def rebuild(self, env: int) -> None:
+        """Make one env again, in the worker that holds it."""
+        self._missing.add(env)
+        rebuilt = self.pool.send({self.owner[env]: Call(self.key, "rebuild", (env,))}, label=env)
+        self._await(rebuilt, _CONSTRUCTION, self._start_timeout)
+        self._missing.discard(env)
+
+    def revive(self, seeds_and_tasks: Mapping[int, tuple[int, Any]], timeout: float | None) -> dict[int, Failure]:
+        """Reset new envs, each with its seed and task. Their next steps report lost episodes. Return the failures."""
+        requests = {env: ResetRequest(env, seed, task=task) for env, (seed, task) in seeds_and_tasks.items()}
+        revived = self.ask("revive", requests)
+        revived.label = None  # if a request fails as a whole here, all envs of the worker are in doubt
+        self._await(revived, "the reset after a restart", timeout)
+        return {env: failure for reply in revived.replies.values() for env, failure in reply.value.items()}
+
+    def give_up(self, worker: int) -> None:
+        """Kill a worker, where that is possible, whose replacement was interrupted and is of no use."""
+        self._unmade.add(worker)
+        with contextlib.suppress(WorkerStartError):
+            self.pool.kill(worker)
+
+    def needs_replacing(self, worker: int) -> bool:
+        """Return whether a worker is dead, or has no envs since they could not be made again."""
+        return worker in self._unmade or self.pool.death(worker) is not None
+
+    # ---- faults ---------------------------------------------------------------------------------------------------
+
+    def failures(self, ticket: Ticket) -> dict[int, Failure]:
+        """Return the failures of envs. If a request to a single env fails as a whole, the failure is the env's."""
+        failures: dict[int, Failure] = {}
+        for worker, reply in ticket.replies.items():
+            if reply.failure is not None:
+                if len(asked := self._asked_envs(ticket, worker)) == 1:
+                    failures[asked[0]] = reply.failure
+            elif isinstance(reply.value, PipedReply):
+                failures |= reply.value.failures
+        return failures
+
+    def worker_failures(self, ticket: Ticket) -> dict[int, tuple[list[int], Failure]]:
+        """Return the workers in which a request for several envs failed as a whole, with these envs and the failure.
+
+        An example is a request that could not be unpickled. No single env can be blamed, and it is not known which of
+        the envs have done what was asked.
+        """
+        return {
+            worker: (asked, reply.failure)
+            for worker, reply in ticket.replies.items()
+            if reply.failure is not None and len(asked := self._asked_envs(ticket, worker)) > 1
+        }
+
+    def _asked_envs(self, ticket: Ticket, worker: int) -> list[int]:
+        """Return envs of a worker that a request is for. The label of the ticket is None (all), an env, or a list."""
+        held = self.slices[worker]
+        if ticket.label is None:
+            return list(held)
+        labelled = [ticket.label] if isinstance(ticket.label, int) else ticket.label
+        return [env for env in labelled if env in held]
+
+    def unanswered(self, ticket: Ticket) -> list[int]:
+        """Return the envs that have raised or died instead of answering, as far as is known."""
+        dead = [env for worker, reply in ticket.replies.items() if reply.death for env in self.slices[worker]]
+        in_doubt = [env for asked, _ in self.worker_failures(ticket).values() for env in asked]
+        return sorted({*dead, *in_doubt, *self.failures(ticket)})
+
+    def dead_workers(self, ticket: Ticket) -> dict[int, Death]:
+        """Return the workers that died instead of answering and have not been replaced since."""
+        return {
+            worker: reply.death
+            for worker, reply in ticket.replies.items()
+            if reply.death is not None and self.needs_replacing(worker)
+        }
+
+    def still_broken(self, ticket: Ticket) -> bool:
+        """Return whether a ticket reports a fault that has not been mended since."""
+        return bool(self.dead_workers(ticket) or self.worker_failures(ticket) or self.failures(ticket))
+
+    def late_envs(self, ticket: Ticket) -> list[int]:
+        """Return the envs of the workers that have not replied yet."""
+        return [env for worker in sorted(ticket.waiting) for env in self.slices[worker]]
+
+    def check(self, ticket: Ticket, doing: str, *, advice: str = "") -> None:
+        """Raise the fault that the replies report: a dead worker first, then a failed worker, then errors of envs."""
+        replies = sorted(ticket.replies.items(), key=lambda item: item[0])
+        deaths = {worker: reply.death for worker, reply in replies if reply.death is not None}
+        for worker, death in deaths.items():
+            if self.pool.death(worker) is not None:
+                raise worker_died(death, self.slices[worker], doing, advice=advice)
+        for worker, (asked, failure) in self.worker_failures(ticket).items():
+            raise worker_error(failure, worker, asked, doing)
+        if failures := self.failures(ticket):
+            raise env_error(failures, self.raised_during(failures, doing))
+        for worker, death in deaths.items():  # of workers that have been replaced since
+            raise worker_died(death, self.slices[worker], doing)
+
+    def raised_during(self, envs: Iterable[int], doing: str) -> str:
+        """Return `doing`, or that the first of these envs could not be made again, if it raised for that reason."""
+        env = min(envs)
+        return _REMAKING if env in self._missing or self.owner[env] in self._unmade else doing
+
+    def timeout(self, doing: str, seconds: float | None, envs: Sequence[int], *, advice: str = "") -> StepTimeout:
+        """Return the error for envs that did not answer in time, with the stacks of their workers."""
+        workers = [worker for worker, _ in self.holders(envs)]
+        stacks = {worker: self.pool.stack(worker) for worker in workers[:_MOST_STACKS]}
+        return step_timeout(doing, seconds, workers, envs, stacks, advice=advice)
+
+
+def _reports_death(ticket: Ticket) -> bool:
+    return any(reply.death is not None for reply in ticket.replies.values())
+
+
+def _unloadable(preload: Sequence[str], where: str, module: str, failure: Failure) -> ImportError:
+    """Return the error for a module of `preload` that could not be imported."""
+    kind = ModuleNotFoundError if failure.type_name == "ModuleNotFoundError" else ImportError
+    error = kind(
+        f"preload={tuple(preload)!r}: the module {module!r} could not be imported in {where} "
+        f"({failure.type_name}: {failure.message}).",
+        name=module,
+    )
+    error.__cause__ = failure.origin()
+    return error
+
+
+def _unpicklable_factory(factories: Sequence[Any], error: Unpicklable) -> TypeError:
+    """Return the error that names the part of a factory that cannot be pickled, and says what to do."""
+    for index, factory in enumerate(factories):
+        if picklable(factory):
+            continue
+        spec = next((arg for arg in getattr(factory, "args", ()) if isinstance(arg, EnvSpec)), None)
+        if spec is None or picklable(spec):
+            part = unpicklable_part(factory, f"env_fns[{index}]")
+        else:  # the factory of an id: the user knows its registration
+            part = unpicklable_part(spec, f"gymnasium.spec({spec.id!r})")
+        advice = (
+            "Make it inside the function that makes the environment, or in the environment's __init__, or use "
+            "context='fork', whose workers inherit it as it is, or backend='thread'."
+        )
+        if ".metadata[" in part:
+            advice = "Leave it out of metadata (an attribute set in __init__ may hold it), or use backend='thread'."
+        return Unpicklable(
+            f"{part} cannot be pickled, so it cannot travel to a worker process. {advice} ({error.__cause__!r})"
+        )
+    return error

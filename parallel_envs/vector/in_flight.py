@@ -1,0 +1,350 @@
+"""Requests in flight: `PendingCall` for a request to all or some envs at once, `InFlight` for requests to single envs.
+
+The states of a manager:
+
+    IDLE ──▶ ASKING ──▶ RESET, STEP, CALL ──▶ IDLE        one request to all or some envs, then its results
+    IDLE ──▶ ASKING ──▶ SEND ──▶ SEND ──▶ IDLE            each env at its own pace, until all have been received
+
+A manager may be closed in any state, also during a call, by a signal handler or another thread.
+
+A request in which a worker has died stays in its state as failed. `*_wait` waits for it again (after `restart` it
+returns all rows); any other request drops it, once the envs that are still busy with it have answered.
+
+A request that is interrupted by Ctrl-C while the envs are being asked stays in ASKING, since some envs may have begun
+and others not. Only a reset of all envs leaves that state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
+
+from parallel_envs.engine import Ticket, WorkerPool
+from parallel_envs.errors import ClosedError
+from parallel_envs.vector import checks
+from parallel_envs.vector.env_batch import EnvBatch
+from parallel_envs.vector.recovery import WAIT_ADVICE, FailurePolicy, Retry
+from parallel_envs.vector.step_loop import ResetRequest
+
+
+class State(enum.Enum):
+    """The states of a manager. The values are the words of Gymnasium's errors."""
+
+    IDLE = "default"
+    ASKING = "asking"
+    RESET = "reset"
+    STEP = "step"
+    CALL = "call"
+    SEND = "send"
+
+
+_ENDS = {State.RESET: "reset_wait", State.STEP: "step_wait", State.CALL: "call_wait", State.SEND: "recv"}
+
+
+class ClosedManager(ClosedError, ClosedEnvironmentError):
+    """A method was called on a manager that has been closed, or that belongs to another process."""
+
+
+class PendingCall:
+    """The state of a manager, and the ticket of the request that it waits for.
+
+    Requests to single envs have tickets of their own: see `InFlight`.
+
+    Attributes:
+        failed: Whether an error of the request has been raised after which it may be waited for again, or dropped.
+        waited_for: Whether a `*_wait` call has waited for the request. The call may have raised since.
+        closed: Whether `close` was called. A manager is also closed when its pool is.
+    """
+
+    def __init__(self, owner: str, pool: WorkerPool) -> None:
+        self._owner = owner
+        self.state = State.IDLE
+        self.ticket: Ticket | None = None
+        self.failed = self.waited_for = self.closed = False
+        self.pool = pool
+
+    def __str__(self) -> str:
+        if self.pool.forked_from is not None:
+            return f"belongs to process {self.pool.forked_from}"
+        if self.closed or self.pool.closed:
+            return "closed"
+        match self.state:
+            case State.IDLE:
+                return "idle"
+            case State.ASKING:
+                return "cut short, needs a reset"
+            case _ if self.failed:
+                return f"{self.state.value} failed"
+            case _:
+                return f"waiting for {self.state.value}"
+
+    @contextlib.contextmanager
+    def asking(self, becomes: State) -> Iterator[None]:
+        """Ask the envs in this context. After an error in it, none of them was asked and the state is as before."""
+        before, self.state = self.state, State.ASKING
+        try:
+            yield
+        except Exception:
+            self.state = before
+            raise
+        self.state = becomes
+
+    def awaited(self, state: State) -> Ticket:
+        """Return the ticket of the request that was begun as `state`, and record that it was waited for."""
+        ticket = self.ticket
+        if self.state is State.ASKING or self.closed or self.pool.closed:
+            raise self.error(_ENDS[state])
+        if self.state is not state or ticket is None:
+            asked = f"{state.value}_wait"
+            raise NoAsyncCallError(f"Calling `{asked}` without any prior call to `{state.value}_async`.", state.value)
+        self.waited_for = True
+        return ticket
+
+    def end(self) -> None:
+        """Return to IDLE, since the results are complete."""
+        self.state, self.ticket, self.failed, self.waited_for = State.IDLE, None, False, False
+
+    def close(self) -> None:
+        """Refuse requests from now on. The state stays, for the call that is waiting now."""
+        self.closed = True
+
+    def forgotten(self) -> str | None:
+        """Return the warning, in Gymnasium's words, about a request that `close` would drop without a wait for it.
+
+        A request that was waited for is not forgotten: the wait has raised (a timeout, a dead worker, Ctrl-C). Requests
+        of `send` are never waited for as a whole. Call this only while no other call of the manager is running.
+        """
+        was_begun = self.state in (State.RESET, State.STEP, State.CALL)
+        if self.closed or self.pool.closed or self.waited_for or not was_begun:
+            return None
+        return (
+            f"Calling `close` while waiting for a pending call to `{self.state.value}` to complete. Its results are "
+            f"lost: call `{_ENDS[self.state]}()` first to get them."
+        )
+
+    def check_open(self, asked: str) -> None:
+        """Raise if the manager is closed, or is being closed."""
+        if self.closed or self.pool.closed:
+            raise self.error(asked)
+
+    def check_idle(self, asked: str) -> None:
+        """Raise if a request is pending, or the manager is closed."""
+        if self.state is not State.IDLE or self.closed or self.pool.closed:
+            raise self.error(asked)
+
+    def check_sent(self) -> None:
+        """Raise unless requests were sent whose results may be received."""
+        if self.state is State.ASKING or self.closed or self.pool.closed:
+            raise self.error("recv")
+        if self.state is not State.SEND:
+            raise NoAsyncCallError("Calling `recv` without any prior call to `send`.", "send")
+
+    def error(self, asked: str) -> Exception:
+        """Return the error of calling the method `asked` in this state."""
+        if self.pool.forked_from is not None:
+            return ClosedManager(
+                f"Trying to operate on `{self._owner}` (`{asked}`), which belongs to process {self.pool.forked_from}: "
+                f"process {os.getpid()} was forked from it. Make another one here."
+            )
+        if self.closed or self.pool.closed:
+            return ClosedManager(f"Trying to operate on `{self._owner}` (`{asked}`), after a call to `close()`.")
+        if self.state is State.ASKING:
+            return ResetNeeded(
+                f"Calling `{asked}` after the request before it was cut short while the environments were being asked. "
+                "Some of them may have begun and others not: call `reset` for all of them first."
+            )
+        return AlreadyPendingCallError(
+            f"Calling `{asked}` while waiting for a pending call to `{self.state.value}` to complete. "
+            f"Call `{_ENDS[self.state]}()` first: it brings the results, also after a timeout or an interrupt.",
+            self.state.value,
+        )
+
+
+class EnvRequest(NamedTuple):
+    """A request to one env. `deadline` is a time of the monotonic clock; `reset` is None for a step."""
+
+    env: int
+    which_set: int
+    ticket: Ticket
+    deadline: float
+    reset: ResetRequest | None = None
+
+    @property
+    def doing(self) -> str:
+        return "step" if self.reset is None else "reset"
+
+
+class InFlight:
+    """The requests to single envs that `send` and `send_reset` start and `recv` ends: at most one for each env.
+
+    Each request is to be answered within the seconds that a step or a reset may take (None: no limit).
+    """
+
+    def __init__(
+        self, batch: EnvBatch, policy: FailurePolicy, step_seconds: float | None, reset_seconds: float | None
+    ) -> None:
+        self._batch, self._policy = batch, policy
+        self._seconds = {"step": step_seconds, "reset": reset_seconds}
+        self._requests: dict[int, EnvRequest] = {}
+        self._resolved: dict[int, list[Ticket]] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[EnvRequest]:
+        return iter(self._requests.values())
+
+    def of(self, env: int) -> EnvRequest | None:
+        """Return the request of an env, or None."""
+        return self._requests.get(env)
+
+    def among(self, envs: Iterable[int]) -> list[int]:
+        """Return the envs in `envs` that have a request in flight."""
+        return [env for env in envs if env in self._requests]
+
+    # ---- starting -------------------------------------------------------------------------------------------------
+
+    def start_steps(
+        self, envs: Sequence[int], which_set: int, code: int, loose: Mapping[int, list[Any]] | None
+    ) -> None:
+        """Step envs whose actions have been written."""
+        tickets, deadline = self._batch.step_envs(envs, which_set, code, loose), self._deadline("step")
+        for env, ticket in zip(envs, tickets, strict=True):
+            self._requests[env] = EnvRequest(env, which_set, ticket, deadline)
+
+    def start_reset(self, request: ResetRequest, which_set: int) -> None:
+        """Reset an env."""
+        ticket = self._batch.reset([request], which_set)
+        self._requests[request.env] = EnvRequest(request.env, which_set, ticket, self._deadline("reset"), request)
+
+    def _deadline(self, doing: str) -> float:
+        """Return the deadline of a request that starts now."""
+        seconds = self._seconds[doing]
+        return math.inf if seconds is None else time.monotonic() + seconds
+
+    def abandon(self) -> None:
+        """Drop all requests and their answers."""
+        for request in self:
+            self._batch.pool.forget(request.ticket)
+        self._requests.clear()
+        self._resolved.clear()
+
+    # ---- looking --------------------------------------------------------------------------------------------------
+
+    def answered(self, count: int) -> list[EnvRequest]:
+        """Return the answered requests in the order of their answers, or none if fewer than `count` are answered."""
+        done = [request for request in self if request.ticket.done]
+        return sorted(done, key=lambda request: request.ticket.done_at) if len(done) >= count else []
+
+    def late(self) -> list[int]:
+        """Return the envs that have not answered by their deadline."""
+        now = time.monotonic()
+        return [request.env for request in self if now > request.deadline and not request.ticket.done]
+
+    def ready_ids(self) -> list[int]:
+        """Return the envs that have answered, in the order of their answers."""
+        if any(not request.ticket.done for request in self):
+            self._batch.pool.pump(0.0)
+        return [request.env for request in self.answered(1)]
+
+    def ready(self, count: int, timeout: float | None) -> int:
+        """Wait until `count` requests are answered or the time is up. Return how many are answered.
+
+        Deadlines of requests are not checked here: see `wait`.
+        """
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        has_looked = False
+        while (done := sum(request.ticket.done for request in self)) < count:
+            self._batch.pool.check_open("What was sent was waited for")
+            remaining = until - time.monotonic()
+            if has_looked and remaining <= 0.0:
+                break
+            self._batch.pool.pump(None if until == math.inf else max(remaining, 0.0))
+            has_looked = True
+        return done
+
+    # ---- receiving ------------------------------------------------------------------------------------------------
+
+    def wait(
+        self, ready: Callable[[], list[EnvRequest]], timeout: float | None, only: EnvRequest | None = None
+    ) -> list[EnvRequest]:
+        """Wait until `ready` returns requests, and return them. Raise `StepTimeout` for `timeout` or for a late env.
+
+        If a worker has died, its requests (`only`: this request) are resolved at once, however many others are still
+        unanswered: the error is raised, or the worker is replaced.
+        """
+        until = math.inf if timeout is None else time.monotonic() + checks.seconds("timeout", timeout)
+        while not ready() and self._batch.pool.pump(0.0):
+            pass  # answers that arrived since the last call are not late
+        while not (found := ready()):
+            if self._resolve_dead([only] if only is not None else list(self)):
+                continue  # that took time, in which all others may have answered
+            self._batch.pool.check_open("What was sent was waited for")
+            if self._stop_or_raise_late():
+                continue
+            if time.monotonic() >= until:
+                missing = [request.env for request in self if not request.ticket.done]
+                raise self._batch.timeout("recv", timeout, missing, advice=WAIT_ADVICE)
+            wake = min([until, *(request.deadline for request in self if not request.ticket.done)])
+            self._batch.pool.pump(None if wake == math.inf else max(wake - time.monotonic(), 0.0) + 1e-3)
+        return found
+
+    def finish(self, requests: Sequence[EnvRequest]) -> list[Ticket]:
+        """End answered requests. Return the tickets that hold their answers. If one has failed, its error is raised,
+        and the others stay for the next time.
+        """
+        self._batch.learn([request.ticket for request in self if request.ticket.done])
+        for request in requests:
+            if request.env not in self._resolved:
+                self._resolve(request)
+        for request in requests:
+            del self._requests[request.env]
+        return [ticket for request in requests for ticket in self._resolved.pop(request.env)]
+
+    def _resolve_dead(self, requests: Sequence[EnvRequest]) -> bool:
+        """Resolve the requests whose workers have died. Return whether there were any."""
+        resolved = False
+        for request in requests:
+            replies = request.ticket.replies
+            if replies and request.env not in self._resolved and any(reply.death for reply in replies.values()):
+                self._resolve(request)
+                resolved = True
+        return resolved
+
+    def _resolve(self, request: EnvRequest) -> None:
+        """Mend the faults that a request reports, once. If that fails, the request has ended with its error."""
+        seconds, retry = self._seconds[request.doing], self._retry_of(request)
+        try:
+            self._resolved[request.env] = self._policy.resolve(request.ticket, request.doing, seconds, retry)
+        except Exception:
+            self._batch.take_in([request.ticket], request.which_set)
+            del self._requests[request.env]
+            raise
+
+    def _stop_or_raise_late(self) -> bool:
+        """Raise the error of a late env, or kill its worker. Return whether a worker was killed: its envs then count
+        as answered.
+        """
+        stopped, now = False, time.monotonic()
+        for request in [request for request in self if now > request.deadline]:
+            if not request.ticket.done:  # its worker may have been killed for another env meanwhile
+                # If it is waited for again after an error, it has the full time once more.
+                self._requests[request.env] = request._replace(deadline=self._deadline(request.doing))
+                retry, seconds = self._retry_of(request), self._seconds[request.doing]
+                self._policy.stop_or_raise(request.ticket, [request.env], request.doing, seconds, retry)
+                stopped = True
+        return stopped
+
+    def _retry_of(self, request: EnvRequest) -> Retry:
+        if request.reset is None:
+            return lambda envs: self._batch.report_lost([request.env], request.which_set)
+        again = dataclasses.replace(request.reset, restarted=True)
+        return lambda envs: self._batch.reset([again], request.which_set)

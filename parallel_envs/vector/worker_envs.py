@@ -1,0 +1,319 @@
+"""The envs of one worker: `WorkerEnvs`, the object that a worker hosts, and the requests that it answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+from gymnasium.spaces import Space
+from gymnasium.vector import AutoresetMode
+
+from parallel_envs.engine import Failure, SharedBlock, let_ctrl_c_through, picklable, unpicklable_part
+from parallel_envs.env_ids import is_unregistered
+from parallel_envs.tasks import TaskSource, TaskWay, offers, part_of
+from parallel_envs.vector.registry import OwnedEnvs, Registrations
+from parallel_envs.vector.shared_arrays import ArrayPlan, Packed, SharedArrays, snapshot
+from parallel_envs.vector.step_loop import AnyEnv, PipedReply, ResetRequest, StepLoop
+from parallel_envs.vector.worker_tasks import TaskSettings, way_of
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvDescription:
+    """Facts about the envs of a worker that the caller needs to plan the arrays. Equal spaces are one object.
+
+    `task_ways` says for each env how it takes a task, or why it takes none.
+    """
+
+    observation_spaces: tuple[Space[Any], ...]
+    action_spaces: tuple[Space[Any], ...]
+    metadata: dict[str, Any]
+    render_mode: str | None
+    task_ways: tuple[TaskWay | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """Stands for a method (any callable but a class) in the answer of `WorkerEnvs.look_up`."""
+
+
+class WorkerEnvs:
+    """The envs `first, first + 1, ...`, made by `factories`, in one worker.
+
+    With `copies`, values that would leave by reference are copied first, for backends that pickle nothing; otherwise
+    they are pickled at once. `owned` is shared by all workers of a process (None: this is the only one).
+
+    If an env cannot be made, the reply that says so answers `describe` and every request for steps and resets.
+
+    Attributes:
+        ring, step_with, reset, report_lost: The methods of the `StepLoop`, from `attach` on.
+    """
+
+    def __init__(
+        self,
+        first: int,
+        factories: Sequence[Callable[[], AnyEnv]],
+        autoreset_mode: AutoresetMode,
+        registrations: Registrations | None,
+        tasks: TaskSettings,
+        *,
+        copies: bool,
+        owned: OwnedEnvs | None = None,
+    ) -> None:
+        self._tasks = tasks
+        self._owned = OwnedEnvs() if owned is None else owned
+        self._first, self._factories, self._registrations = first, factories, registrations
+        self._mode = autoreset_mode
+        self._copies = copies
+        self._keep: Callable[[Any], Any] = snapshot if copies else Packed
+        self._envs: list[AnyEnv] = []
+        self._unmade = PipedReply()
+        self._loop: StepLoop | None = None
+        self.ring: Callable[[int], PipedReply | None] = self._unmade_reply
+        self.step_with: Callable[[int, Mapping[int, Sequence[Any]]], PipedReply | None] = self._unmade_reply
+        self.reset: Callable[[Mapping[int, ResetRequest], int], PipedReply | None] = self._unmade_reply
+        self.report_lost: Callable[[Sequence[int], int], PipedReply | None] = self._unmade_reply
+        if registrations is not None and registrations.replace_built_in():
+            registrations.install()
+        for env, factory in enumerate(factories, first):
+            try:
+                self._envs.append(self._make(env, factory))
+            except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
+                let_ctrl_c_through(error)
+                self._unmade.failures[env] = Failure.of(error)
+                break
+
+    # ---- construction ---------------------------------------------------------------------------------------------
+
+    def _make(self, index: int, factory: Callable[[], AnyEnv]) -> AnyEnv:
+        """Make an env. Raise if the factory returned something else, or an env that is in use already."""
+        try:
+            env = factory()
+        except Exception as error:
+            if self._registrations is None or not is_unregistered(error):
+                raise
+            self._registrations.install()
+            env = factory()
+        for attribute in ("reset", "step", "observation_space", "action_space"):
+            if not hasattr(env, attribute):
+                raise TypeError(
+                    f"The factory of env {index} returned {env!r}, which has no {attribute!r}. "
+                    "A factory takes no arguments and returns a gymnasium.Env."
+                )
+        self._owned.claim(index, env)
+        return env
+
+    def describe(self) -> EnvDescription | PipedReply:
+        """Return the description of the envs, or the reply that one could not be made.
+
+        An env that cannot be described (its metadata cannot be pickled, a property raises) counts as not made.
+        """
+        described: list[tuple[Space[Any], Space[Any], TaskWay | str]] = []
+        metadata: dict[str, Any] = {}
+        for index, env in enumerate(self._envs, self._first):
+            if self._unmade:
+                break
+            try:
+                if index == self._first:
+                    metadata = dict(env.metadata)
+                    if not self._copies and not picklable(metadata):
+                        raise TypeError(
+                            f"{unpicklable_part(metadata, 'metadata')} cannot be pickled, so the manager cannot be "
+                            "told of it. Leave it out of metadata (an attribute set in __init__ may hold it), or use "
+                            "backend='thread'."
+                        )
+                described.append((env.observation_space, env.action_space, way_of(env, self._tasks.setter)))
+            except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
+                let_ctrl_c_through(error)
+                self._unmade.failures[index] = Failure.of(error)
+        if self._unmade:
+            self.close()
+            return self._unmade
+        observation_spaces, action_spaces, task_ways = zip(*described, strict=True)
+        return EnvDescription(
+            _shared_where_equal(observation_spaces),
+            _shared_where_equal(action_spaces),
+            metadata,
+            getattr(self._envs[0], "render_mode", None),
+            task_ways,
+        )
+
+    def attach(self, plan: ArrayPlan, block: SharedBlock, action_space: Space[Any], worker: int) -> None:
+        """Use these arrays from now on."""
+        arrays = SharedArrays(plan, block)
+        self._loop = StepLoop(
+            self._envs, self._first, self._mode, arrays, action_space, worker, self._keep, self._tasks
+        )
+        self.ring, self.step_with = self._loop.ring, self._loop.ring_with
+        self.reset, self.report_lost = self._loop.reset, self._loop.report_lost
+
+    def _unmade_reply(self, *_: Any) -> PipedReply:
+        """Return the reply that says which env could not be made."""
+        if not self._unmade:
+            raise RuntimeError(
+                "These environments were to be made anew, which was cut short. Call `restart()` for them."
+            )
+        return self._unmade
+
+    def _made(self) -> StepLoop:
+        """Return the step loop. Raise the reasons if envs could not be made."""
+        if self._loop is None:
+            failures = self._unmade_reply().failures
+            raise RuntimeError(
+                "; ".join(f"env {env} could not be made: {one.message}" for env, one in failures.items())
+            )
+        return self._loop
+
+    # ---- settings and tasks ---------------------------------------------------------------------------------------
+
+    def announce_again(self) -> None:
+        """Announce the schemas of infos again, since the caller may not have received earlier replies."""
+        if self._loop is not None:
+            self._loop.announce_again()
+
+    def use_autoreset_mode(self, mode: AutoresetMode) -> None:
+        self._mode = self._made().mode = mode
+
+    def set_source(self, source: TaskSource) -> None:
+        """Take tasks from this source from now on."""
+        self._made().tasks.source = snapshot(source) if self._copies else source
+
+    def tell_tasks(self) -> None:
+        """Put the numbers of tasks and episodes into final infos, since tasks are in use."""
+        self._made().tells_tasks = True
+
+    def set_tasks(self, tasks: Mapping[int, Any]) -> None:
+        """Set the tasks (or `RESAMPLE`) of some envs for their next episodes."""
+        loop = self._made()
+        loop.tells_tasks = True
+        for env, task in tasks.items():
+            loop.tasks.assign(env - self._first, task)
+
+    def get_tasks(self, envs: Sequence[int]) -> dict[int, Any]:
+        """Return the task of each env, from the env's own method if it has one. An env that raises has a `Failure`."""
+        tasks: dict[int, Any] = {}
+        for index in envs:
+            try:
+                env = self._env(index)
+                own = next((name for name in ("get_task", "get_current_task") if offers(env, name)), None)
+                if own is not None:
+                    tasks[index] = self._keep(part_of(env, own)())
+                    continue
+            except Exception as error:  # noqa: BLE001  # any error is the answer of this env
+                tasks[index] = Failure.of(error)
+                continue
+            held = self._made().tasks.held(index - self._first)
+            tasks[index] = None if held is None else self._keep(held.value)
+        return tasks
+
+    # ---- attributes and methods -----------------------------------------------------------------------------------
+
+    def call(self, envs: Sequence[int], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int, Any]:
+        """Call a method, or read an attribute, of some envs. An env that raises has a `Failure` as its result."""
+
+        def called(env: AnyEnv) -> Any:
+            attribute = env.get_wrapper_attr(name)
+            return attribute(*args, **kwargs) if callable(attribute) else attribute
+
+        return self.apply(envs, called, ())
+
+    def apply(self, envs: Sequence[int], function: Callable[..., Any], args: Sequence[Any]) -> dict[int, Any]:
+        """Return `function(env, *args)` for some envs. An env for which it raises has a `Failure` as its result."""
+        return self._for_each(envs, lambda index: self._keep(function(self._env(index), *args)))
+
+    def look_up(self, envs: Sequence[int], name: str) -> dict[int, Any]:
+        """Read an attribute of some envs without calling it: its value, a `Method`, or a `Failure` if it raises."""
+
+        def found(index: int) -> Any:
+            attribute = self._env(index).get_wrapper_attr(name)
+            is_method = callable(attribute) and not isinstance(attribute, type)
+            return Method() if is_method else self._keep(attribute)
+
+        return self._for_each(envs, found)
+
+    def set_attr(self, values: Mapping[int, Any], name: str) -> dict[int, Failure]:
+        """Set an attribute of some envs. Return the failures of the envs that raised."""
+        outcomes = self._for_each(values, lambda index: self._env(index).set_wrapper_attr(name, values[index]))
+        return {env: outcome for env, outcome in outcomes.items() if isinstance(outcome, Failure)}
+
+    def _for_each(self, envs: Iterable[int], function: Callable[[int], Any]) -> dict[int, Any]:
+        results: dict[int, Any] = {}
+        for env in envs:
+            try:
+                results[env] = function(env)
+            except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
+                let_ctrl_c_through(error)
+                results[env] = Failure.of(error)
+        return results
+
+    def _env(self, env: int) -> AnyEnv:
+        self._made()
+        return self._envs[env - self._first]
+
+    # ---- faults and the end ---------------------------------------------------------------------------------------
+
+    def rebuild(self, env: int) -> PipedReply | None:
+        """Make an env again. Return a reply if that failed. An error of the old env while it is closed is logged."""
+        local = env - self._first
+        try:
+            self._envs[local].close()
+        except BaseException as error:  # noqa: BLE001  # it is broken: that is why it is replaced
+            let_ctrl_c_through(error)
+            _log.info("Env %d raised while it was closed to be replaced.", env, exc_info=True)
+        try:
+            self._owned.release(env)
+            self._envs[local] = self._make(env, self._factories[local])
+        except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
+            let_ctrl_c_through(error)
+            self._envs[local] = _Missing(error)
+            return PipedReply(failures={env: Failure.of(error)})
+        return None
+
+    def revive(self, requests: Mapping[int, ResetRequest]) -> dict[int, Failure]:
+        """Reset new envs: their next steps report lost episodes. Return the failures of the envs that raised."""
+        outcomes = self._for_each(requests, lambda env: self._made().revive(requests[env]))
+        return {env: outcome for env, outcome in outcomes.items() if outcome is not None}
+
+    def close(self) -> None:
+        """Close every env, then raise the first error, with a note that names its env."""
+        errors: list[BaseException] = []
+        for index, env in enumerate(self._envs, start=self._first):
+            try:
+                env.close()
+            except BaseException as error:  # noqa: BLE001  # an error of one env must not keep the others open
+                let_ctrl_c_through(error)
+                error.add_note(f"This is what env {index} raised when it was closed.")
+                errors.append(error)
+            self._owned.release(index)
+        self._envs = []
+        if errors:
+            raise errors[0]
+
+
+class _Missing(gymnasium.Env[Any, Any]):
+    """Stands in for an env that could not be made again: every reset and step raises the reason."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        raise self._error
+
+    def step(self, action: Any) -> Any:
+        raise self._error
+
+
+def _shared_where_equal(spaces: Sequence[Space[Any]]) -> tuple[Space[Any], ...]:
+    """Return the spaces, with one object in the place of several that are equal, so that less is sent."""
+    distinct: list[Space[Any]] = []
+    result = []
+    for space in spaces:
+        known = next((other for other in distinct if other == space), None)
+        if known is None:
+            distinct.append(space)
+        result.append(space if known is None else known)
+    return tuple(result)
