@@ -23,9 +23,9 @@ from parallel_envs.engine import (
     Death,
     Failure,
     Inherited,
+    PendingRequest,
     PoolSettings,
     SharedBlock,
-    Ticket,
     Unpicklable,
     advice_on_too_many_files,
     dump_request,
@@ -218,7 +218,7 @@ class EnvBatch:
         calls = {worker: Call(self.key, "attach", (*self._attached, worker)) for worker in workers}
         self._await(self.pool.send(calls), _CONSTRUCTION, self._start_timeout)
 
-    def _await(self, ticket: Ticket, doing: str, timeout: float | None) -> None:
+    def _await(self, ticket: PendingRequest, doing: str, timeout: float | None) -> None:
         """Wait until a ticket is done, and raise the faults it reports. Late workers are killed."""
         if not self.pool.wait(ticket, timeout, _reports_death) and not _reports_death(ticket):
             late = self.timeout(doing, timeout, self.late_envs(ticket))
@@ -236,7 +236,7 @@ class EnvBatch:
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
-    def step(self, argument: int, loose: Mapping[int, list[Any]] | None) -> Ticket:
+    def step(self, argument: int, loose: Mapping[int, list[Any]] | None) -> PendingRequest:
         """Step all envs. `loose`: see `ActionWriter.write`."""
         if loose is None:
             ticket = self.pool.ring(self.key, argument)
@@ -251,7 +251,7 @@ class EnvBatch:
 
     def step_envs(
         self, envs: Sequence[int], which_set: int, code: int, loose: Mapping[int, list[Any]] | None
-    ) -> list[Ticket]:
+    ) -> list[PendingRequest]:
         """Step some envs by requests of their own. Return a ticket for each, labelled with the number of the env.
 
         Call `check_loose` first: a part that cannot be pickled must be refused before any env is asked.
@@ -268,15 +268,15 @@ class EnvBatch:
             for worker, argument, env in bells
         ]
 
-    def reset(self, requests: Sequence[ResetRequest], which_set: int) -> Ticket:
+    def reset(self, requests: Sequence[ResetRequest], which_set: int) -> PendingRequest:
         """Reset some envs."""
         return self.ask("reset", {request.env: request for request in requests}, which_set)
 
-    def report_lost(self, envs: Sequence[int], which_set: int) -> Ticket:
+    def report_lost(self, envs: Sequence[int], which_set: int) -> PendingRequest:
         """Ask revived envs for the rows of a step that their predecessors did not answer."""
         return self.ask("report_lost", envs, which_set)
 
-    def ask(self, method: str, envs: Sequence[int] | Mapping[int, Any], *args: Any) -> Ticket:
+    def ask(self, method: str, envs: Sequence[int] | Mapping[int, Any], *args: Any) -> PendingRequest:
         """Call a method of `WorkerEnvs` in the workers of some envs. The label of the ticket lists the envs.
 
         The first argument of the method is the part of `envs` (a list of envs, or a dict by env) that belongs to the
@@ -309,7 +309,7 @@ class EnvBatch:
 
     # ---- answers --------------------------------------------------------------------------------------------------
 
-    def take_in(self, tickets: Iterable[Ticket], which_set: int) -> dict[int, Info]:
+    def take_in(self, tickets: Iterable[PendingRequest], which_set: int) -> dict[int, Info]:
         """Store the parts of answers that came by pipe. Return the infos among them, by env.
 
         Call it even if an error is raised afterwards, since workers do not send anything twice.
@@ -330,7 +330,7 @@ class EnvBatch:
                 pickled |= {env: unpacked(info) for env, info in piped.infos.items()}
         return pickled
 
-    def learn(self, tickets: Iterable[Ticket]) -> None:
+    def learn(self, tickets: Iterable[PendingRequest]) -> None:
         """Store the schemas that these tickets announce. Infos of other tickets may already refer to them."""
         for ticket in tickets:
             for reply in ticket.replies.values():
@@ -516,7 +516,7 @@ class EnvBatch:
 
     # ---- faults ---------------------------------------------------------------------------------------------------
 
-    def failures(self, ticket: Ticket) -> dict[int, Failure]:
+    def failures(self, ticket: PendingRequest) -> dict[int, Failure]:
         """Return the failures of envs. If a request to a single env fails as a whole, the failure is the env's."""
         failures: dict[int, Failure] = {}
         for worker, reply in ticket.replies.items():
@@ -527,7 +527,7 @@ class EnvBatch:
                 failures |= reply.value.failures
         return failures
 
-    def worker_failures(self, ticket: Ticket) -> dict[int, tuple[list[int], Failure]]:
+    def worker_failures(self, ticket: PendingRequest) -> dict[int, tuple[list[int], Failure]]:
         """Return the workers in which a request for several envs failed as a whole, with these envs and the failure.
 
         An example is a request that could not be unpickled. No single env can be blamed, and it is not known which of
@@ -539,7 +539,7 @@ class EnvBatch:
             if reply.failure is not None and len(asked := self._asked_envs(ticket, worker)) > 1
         }
 
-    def _asked_envs(self, ticket: Ticket, worker: int) -> list[int]:
+    def _asked_envs(self, ticket: PendingRequest, worker: int) -> list[int]:
         """Return envs of a worker that a request is for. The label of the ticket is None (all), an env, or a list."""
         held = self.slices[worker]
         if ticket.label is None:
@@ -547,13 +547,13 @@ class EnvBatch:
         labelled = [ticket.label] if isinstance(ticket.label, int) else ticket.label
         return [env for env in labelled if env in held]
 
-    def unanswered(self, ticket: Ticket) -> list[int]:
+    def unanswered(self, ticket: PendingRequest) -> list[int]:
         """Return the envs that have raised or died instead of answering, as far as is known."""
         dead = [env for worker, reply in ticket.replies.items() if reply.death for env in self.slices[worker]]
         in_doubt = [env for asked, _ in self.worker_failures(ticket).values() for env in asked]
         return sorted({*dead, *in_doubt, *self.failures(ticket)})
 
-    def dead_workers(self, ticket: Ticket) -> dict[int, Death]:
+    def dead_workers(self, ticket: PendingRequest) -> dict[int, Death]:
         """Return the workers that died instead of answering and have not been replaced since."""
         return {
             worker: reply.death
@@ -561,15 +561,15 @@ class EnvBatch:
             if reply.death is not None and self.needs_replacing(worker)
         }
 
-    def still_broken(self, ticket: Ticket) -> bool:
+    def still_broken(self, ticket: PendingRequest) -> bool:
         """Return whether a ticket reports a fault that has not been mended since."""
         return bool(self.dead_workers(ticket) or self.worker_failures(ticket) or self.failures(ticket))
 
-    def late_envs(self, ticket: Ticket) -> list[int]:
+    def late_envs(self, ticket: PendingRequest) -> list[int]:
         """Return the envs of the workers that have not replied yet."""
         return [env for worker in sorted(ticket.waiting) for env in self.slices[worker]]
 
-    def check(self, ticket: Ticket, doing: str, *, advice: str = "") -> None:
+    def check(self, ticket: PendingRequest, doing: str, *, advice: str = "") -> None:
         """Raise the fault that the replies report: a dead worker first, then a failed worker, then errors of envs."""
         replies = sorted(ticket.replies.items(), key=lambda item: item[0])
         deaths = {worker: reply.death for worker, reply in replies if reply.death is not None}
@@ -595,7 +595,7 @@ class EnvBatch:
         return step_timeout(doing, seconds, workers, envs, stacks, advice=advice)
 
 
-def _reports_death(ticket: Ticket) -> bool:
+def _reports_death(ticket: PendingRequest) -> bool:
     return any(reply.death is not None for reply in ticket.replies.values())
 
 

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 
-from parallel_envs.engine import Ticket, WorkerPool
+from parallel_envs.engine import PendingRequest, WorkerPool
 from parallel_envs.errors import ClosedError
 from parallel_envs.vector import checks
 from parallel_envs.vector.env_batch import EnvBatch
@@ -67,7 +67,7 @@ class PendingCall:
     def __init__(self, owner: str, pool: WorkerPool) -> None:
         self._owner = owner
         self.state = State.IDLE
-        self.ticket: Ticket | None = None
+        self.ticket: PendingRequest | None = None
         self.failed = self.waited_for = self.closed = False
         self.pool = pool
 
@@ -97,7 +97,7 @@ class PendingCall:
             raise
         self.state = becomes
 
-    def awaited(self, state: State) -> Ticket:
+    def awaited(self, state: State) -> PendingRequest:
         """Return the ticket of the request that was begun as `state`, and record that it was waited for."""
         ticket = self.ticket
         if self.state is State.ASKING or self.closed or self.pool.closed:
@@ -173,7 +173,7 @@ class EnvRequest(NamedTuple):
 
     env: int
     which_set: int
-    ticket: Ticket
+    ticket: PendingRequest
     deadline: float
     reset: ResetRequest | None = None
 
@@ -194,7 +194,7 @@ class InFlight:
         self._batch, self._policy = batch, policy
         self._seconds = {"step": step_seconds, "reset": reset_seconds}
         self._requests: dict[int, EnvRequest] = {}
-        self._resolved: dict[int, list[Ticket]] = {}
+        self._resolved: dict[int, list[PendingRequest]] = {}
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -297,7 +297,7 @@ class InFlight:
             self._batch.pool.pump(None if wake == math.inf else max(wake - time.monotonic(), 0.0) + 1e-3)
         return found
 
-    def finish(self, requests: Sequence[EnvRequest]) -> list[Ticket]:
+    def finish(self, requests: Sequence[EnvRequest]) -> list[PendingRequest]:
         """End answered requests. Return the tickets that hold their answers. If one has failed, its error is raised,
         and the others stay for the next time.
         """

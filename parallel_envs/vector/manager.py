@@ -23,11 +23,11 @@ from parallel_envs.engine import (
     BACKENDS,
     START_METHODS,
     Failure,
+    PendingRequest,
     PoolSettings,
-    Ticket,
     Unpicklable,
     picklable,
-    settle,
+    pin_workers,
     unpicklable_part,
 )
 from parallel_envs.errors import EnvError
@@ -342,7 +342,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             infos = self._batch.infos(pickled, only=envs, tasks=self._tasks.active)
         return self._observations(), infos
 
-    def _retry_reset(self, envs: Sequence[int]) -> Ticket:
+    def _retry_reset(self, envs: Sequence[int]) -> PendingRequest:
         again = [dataclasses.replace(one, restarted=True) for one in self._requests if one.env in envs]
         return self._batch.reset(again, self._set)
 
@@ -408,7 +408,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         tickets = self._finish(State.STEP, f"step {self._num_steps + 1}", seconds, self._retry_step)
         self._num_steps += 1
         if self._num_steps == _STEPS_TO_SETTLE and self._settles:
-            settle(self._batch.pool)
+            pin_workers(self._batch.pool)
         batch = self._batch
         pickled = batch.take_in(tickets, self._set)
         if self.infos_list:
@@ -418,7 +418,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         arrays = batch.arrays
         return self._observations(), arrays.rewards.copy(), arrays.terminated.copy(), arrays.truncated.copy(), infos
 
-    def _retry_step(self, envs: Sequence[int]) -> Ticket:
+    def _retry_step(self, envs: Sequence[int]) -> PendingRequest:
         return self._batch.report_lost(envs, self._set)
 
     def _switch_set(self, untouched: npt.NDArray[np.bool_] | None) -> None:
@@ -865,7 +865,9 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     # ---- the end of a request -------------------------------------------------------------------------------------
 
-    def _finish(self, state: State, doing: str, timeout: float | None, retry: Retry | None = None) -> list[Ticket]:
+    def _finish(
+        self, state: State, doing: str, timeout: float | None, retry: Retry | None = None
+    ) -> list[PendingRequest]:
         """Wait for the request that was begun. Return the tickets that hold its answers.
 
         After a `StepTimeout` the request is still pending.
@@ -881,8 +883,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         return tickets
 
     def _resolve(
-        self, ticket: Ticket, doing: str, timeout: float | None, until: float | None, retry: Retry | None
-    ) -> list[Ticket]:
+        self, ticket: PendingRequest, doing: str, timeout: float | None, until: float | None, retry: Retry | None
+    ) -> list[PendingRequest]:
         """End a request that has replies other than "done", or whose wait has stopped.
 
         If an error is raised and a worker has died, the request may be waited for again or dropped, even while other
@@ -907,7 +909,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
             self._batch.learn(tickets)
             return tickets
 
-    def _take_in_failed(self, ticket: Ticket) -> None:
+    def _take_in_failed(self, ticket: PendingRequest) -> None:
         """Store the answers of a failed request. With `copy=False`, envs that failed keep their latest observations."""
         self._batch.take_in([ticket], self._set)
         if self._pending.state is not State.CALL and not self.copy and (failed := self._batch.unanswered(ticket)):

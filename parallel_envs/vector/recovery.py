@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from parallel_envs.engine import Death, Failure, Ticket
-from parallel_envs.engine.completions import undisturbed
+from parallel_envs.engine import Death, Failure, PendingRequest
+from parallel_envs.engine.interrupts import delay_ctrl_c
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied, WorkerStartError
 from parallel_envs.seeding import SeedTree
 from parallel_envs.vector.checks import env_names
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 Fault = WorkerDied | EnvError | StepTimeout
 
-Retry = Callable[[Sequence[int]], Ticket]
+Retry = Callable[[Sequence[int]], PendingRequest]
 """Asks replaced envs once more for the answers that their predecessors did not give."""
 
 _MOST_LINES = 20
@@ -187,7 +187,7 @@ class Recovery:
         self._budget = RestartBudget(limit, window)
         self._counts: dict[int, int] = {}
         self._late: dict[int, StepTimeout] = {}
-        self._mending: dict[int, list[Ticket]] = {}
+        self._mending: dict[int, list[PendingRequest]] = {}
         self.restarts = [0] * len(batch.slices)
         self.seeds = SeedTree(0)
         self.last: tuple[tuple[int, ...], str] | None = None
@@ -197,7 +197,7 @@ class Recovery:
         self.seeds = seeds
         self._counts.clear()
 
-    def mend(self, ticket: Ticket, doing: str, timeout: float | None, retry: Retry) -> list[Ticket]:
+    def mend(self, ticket: PendingRequest, doing: str, timeout: float | None, retry: Retry) -> list[PendingRequest]:
         """Replace the broken parts that the replies of a ticket report, and `retry` their envs, until none is broken.
 
         Each retry may take `timeout` seconds. Returns the ticket with the tickets of the retries, which all hold parts
@@ -212,13 +212,13 @@ class Recovery:
                 broken = self._replace_broken(tickets[-1], doing, timeout)
                 if not broken:
                     return self._mending.pop(ticket.number)
-                with undisturbed():
+                with delay_ctrl_c():
                     tickets.append(retry(broken))
         except Exception:
             del self._mending[ticket.number]
             raise
 
-    def kill_late(self, ticket: Ticket, fault: StepTimeout) -> None:
+    def kill_late(self, ticket: PendingRequest, fault: StepTimeout) -> None:
         """Kill the workers that have not replied, so that the ticket reports their deaths.
 
         Raises `fault` if a worker cannot be killed, since it is a thread.
@@ -231,7 +231,7 @@ class Recovery:
                 raise fault from None
             self._late[worker] = fault
 
-    def _replace_broken(self, ticket: Ticket, doing: str, timeout: float | None) -> list[int]:
+    def _replace_broken(self, ticket: PendingRequest, doing: str, timeout: float | None) -> list[int]:
         """Replace the parts that a ticket reports as broken. Return the envs that have not answered it.
 
         The process of a new worker must run within `timeout` seconds.
@@ -252,7 +252,7 @@ class Recovery:
                 self.rebuild_env(env, fault)
         return sorted(envs)
 
-    def replace_dead(self, ticket: Ticket, doing: str, timeout: float | None) -> None:
+    def replace_dead(self, ticket: PendingRequest, doing: str, timeout: float | None) -> None:
         """Replace the workers that died instead of answering a ticket, even while other workers are still busy."""
         for worker, death in self._batch.dead_workers(ticket).items():
             died = worker_died(death, self._batch.slices[worker], doing)
@@ -333,7 +333,9 @@ class FailurePolicy:
         self._raised: tuple[int, set[int]] = (0, set())
         """The number of a ticket, and its dead workers that an exception has named already."""
 
-    def wait(self, ticket: Ticket, doing: str, timeout: float | None, until: float | None, retry: Retry | None) -> None:
+    def wait(
+        self, ticket: PendingRequest, doing: str, timeout: float | None, until: float | None, retry: Retry | None
+    ) -> None:
         """Wait until the ticket is done or one of its workers has died (see `act_on_deaths`).
 
         Raises `StepTimeout` at `until` (of the monotonic clock; `timeout` is the argument of the caller). After that
@@ -344,14 +346,14 @@ class FailurePolicy:
             self.stop_or_raise(ticket, self._batch.late_envs(ticket), doing, timeout, retry)
 
     def stop_or_raise(
-        self, ticket: Ticket, late: Sequence[int], doing: str, timeout: float | None, retry: Retry | None
+        self, ticket: PendingRequest, late: Sequence[int], doing: str, timeout: float | None, retry: Retry | None
     ) -> None:
         """Raise `StepTimeout` for late envs, or kill their workers, so that the ticket reports their deaths."""
         if not self._restarts or retry is None:
             raise self._batch.timeout(doing, timeout, late, advice=WAIT_ADVICE)
         self._recovery.kill_late(ticket, self._batch.timeout(doing, timeout, late))
 
-    def act_on_deaths(self, ticket: Ticket, doing: str, timeout: float | None, retry: Retry | None) -> None:
+    def act_on_deaths(self, ticket: PendingRequest, doing: str, timeout: float | None, retry: Retry | None) -> None:
         """Raise `WorkerDied`, or replace the dead workers, at once: other workers are still busy with the ticket.
 
         Each death is raised once. The next wait is then for the workers that are still busy.
@@ -361,7 +363,9 @@ class FailurePolicy:
         else:
             self._raise_new_death(ticket, doing, retry)
 
-    def resolve(self, ticket: Ticket, doing: str, timeout: float | None, retry: Retry | None) -> list[Ticket]:
+    def resolve(
+        self, ticket: PendingRequest, doing: str, timeout: float | None, retry: Retry | None
+    ) -> list[PendingRequest]:
         """Raise the faults that a ticket reports, or mend them. Return all tickets that hold parts of the answer.
 
         If all dead workers of the ticket have been replaced by hand since, their envs are retried too.
@@ -376,16 +380,16 @@ class FailurePolicy:
         self._batch.check(ticket, doing, advice=self._advice)
         return [ticket]
 
-    def has_new_deaths(self, ticket: Ticket) -> bool:
+    def has_new_deaths(self, ticket: PendingRequest) -> bool:
         """Return whether workers have died that have neither been replaced nor named by an exception."""
         return bool(self._new_deaths(ticket))
 
-    def _new_deaths(self, ticket: Ticket) -> dict[int, Death]:
+    def _new_deaths(self, ticket: PendingRequest) -> dict[int, Death]:
         number, raised = self._raised
         known = raised if number == ticket.number else ()
         return {worker: death for worker, death in self._batch.dead_workers(ticket).items() if worker not in known}
 
-    def _raise_new_death(self, ticket: Ticket, doing: str, retry: Retry | None) -> None:
+    def _raise_new_death(self, ticket: PendingRequest, doing: str, retry: Retry | None) -> None:
         """Raise `WorkerDied` for the first dead worker that no exception has named yet, if there is one."""
         num_known = 0
         while len(deaths := self._new_deaths(ticket)) > num_known:

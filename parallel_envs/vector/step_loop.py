@@ -18,8 +18,8 @@ import numpy as np
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.engine import Failure, let_ctrl_c_through
-from parallel_envs.engine.forks import forked, leave_if_forked
+from parallel_envs.engine import Failure, reraise_ctrl_c
+from parallel_envs.engine.interrupts import forked, leave_if_forked
 from parallel_envs.tasks import Task, takes
 from parallel_envs.vector.infos import EMPTY, PICKLED, Info, InfoWriter, Schema
 from parallel_envs.vector.shared_arrays import (
@@ -159,7 +159,7 @@ class StepLoop:
                         number = EMPTY
                     pack_row(rows, env * row_bytes, reward, number, terminated, truncated)
                 except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
-                    let_ctrl_c_through(error)
+                    reraise_ctrl_c(error)
                     self._counters[NOT_STEPPED] += 1
                     self._add_failure(env, error)
             return None if self._reply is None else self.take_reply()
@@ -214,7 +214,7 @@ class StepLoop:
             try:
                 self._reset(env - self._first, request, which_set)
             except BaseException as error:  # noqa: BLE001  # as in ring
-                let_ctrl_c_through(error)
+                reraise_ctrl_c(error)
                 self._add_failure(env, error)
             finally:
                 self._counters[RESET_SECONDS] += time.perf_counter() - began
@@ -266,7 +266,7 @@ class StepLoop:
             try:
                 self._instead_of_step(env - self._first, which_set)
             except BaseException as error:  # noqa: BLE001  # as in ring
-                let_ctrl_c_through(error)
+                reraise_ctrl_c(error)
                 self._add_failure(env, error)
         return self.take_reply()
 

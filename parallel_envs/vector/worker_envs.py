@@ -11,7 +11,7 @@ import gymnasium
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs.engine import Failure, SharedBlock, let_ctrl_c_through, picklable, unpicklable_part
+from parallel_envs.engine import Failure, SharedBlock, picklable, reraise_ctrl_c, unpicklable_part
 from parallel_envs.env_ids import is_unregistered
 from parallel_envs.tasks import TaskSource, TaskWay, offers, part_of
 from parallel_envs.vector.registry import OwnedEnvs, Registrations
@@ -83,7 +83,7 @@ class WorkerEnvs:
             try:
                 self._envs.append(self._make(env, factory))
             except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
-                let_ctrl_c_through(error)
+                reraise_ctrl_c(error)
                 self._unmade.failures[env] = Failure.of(error)
                 break
 
@@ -128,7 +128,7 @@ class WorkerEnvs:
                         )
                 described.append((env.observation_space, env.action_space, way_of(env, self._tasks.setter)))
             except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
-                let_ctrl_c_through(error)
+                reraise_ctrl_c(error)
                 self._unmade.failures[index] = Failure.of(error)
         if self._unmade:
             self.close()
@@ -246,7 +246,7 @@ class WorkerEnvs:
             try:
                 results[env] = function(env)
             except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
-                let_ctrl_c_through(error)
+                reraise_ctrl_c(error)
                 results[env] = Failure.of(error)
         return results
 
@@ -262,13 +262,13 @@ class WorkerEnvs:
         try:
             self._envs[local].close()
         except BaseException as error:  # noqa: BLE001  # it is broken: that is why it is replaced
-            let_ctrl_c_through(error)
+            reraise_ctrl_c(error)
             _log.info("Env %d raised while it was closed to be replaced.", env, exc_info=True)
         try:
             self._owned.release(env)
             self._envs[local] = self._make(env, self._factories[local])
         except BaseException as error:  # noqa: BLE001  # SystemExit too: an env may not end its worker
-            let_ctrl_c_through(error)
+            reraise_ctrl_c(error)
             self._envs[local] = _Missing(error)
             return PipedReply(failures={env: Failure.of(error)})
         return None
@@ -285,7 +285,7 @@ class WorkerEnvs:
             try:
                 env.close()
             except BaseException as error:  # noqa: BLE001  # an error of one env must not keep the others open
-                let_ctrl_c_through(error)
+                reraise_ctrl_c(error)
                 error.add_note(f"This is what env {index} raised when it was closed.")
                 errors.append(error)
             self._owned.release(index)
