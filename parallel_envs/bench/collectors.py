@@ -19,8 +19,7 @@ from parallel_envs import ParallelEnvManager
 from parallel_envs.bench.contestants import Contestant
 from parallel_envs.bench.works import Work
 from parallel_envs.policies import BatchPolicy, Rows
-from parallel_envs.rollouts.collecting import collect
-from parallel_envs.rollouts.orders import Order
+from parallel_envs.rollouts.collector import PlannedRollout, collect
 
 Transition = tuple[Any, Any, float, bool, bool, Any]
 """Observation, action, reward, terminated, truncated, next observation."""
@@ -35,7 +34,7 @@ class Collector(Contestant):
 
     workload: Work
     _policy: BatchPolicy = field(init=False)
-    _orders: list[Order] = field(default_factory=list, init=False)
+    _orders: list[PlannedRollout] = field(default_factory=list, init=False)
 
     @abstractmethod
     def collect(self) -> int:
@@ -83,7 +82,7 @@ class Sequential(Collector):
             self._env.close()
             self._env = None
 
-    def _play(self, order: Order) -> list[Transition]:
+    def _play(self, order: PlannedRollout) -> list[Transition]:
         env, policy, generators = self._env, self._policy, [order.generator()]
         assert env is not None, "open() comes first"
         assert order.task is not None, "a work has tasks"
@@ -176,7 +175,7 @@ class LockStep(OnWorkers):
             seats = {env: seat for env, seat in seats.items() if not seat.over}
         return done
 
-    def _begin(self, envs: Sequence[int], shares: Sequence[deque[Order]]) -> dict[int, _Seat]:
+    def _begin(self, envs: Sequence[int], shares: Sequence[deque[PlannedRollout]]) -> dict[int, _Seat]:
         """Have these environments begin the next rollout of their share."""
         assert self._envs is not None, "open() comes first"
         seats = {env: _Seat(shares[env].popleft()) for env in envs}
@@ -210,7 +209,7 @@ class LockStep(OnWorkers):
 class _Seat:
     """A rollout while it is being played in lock-step."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: PlannedRollout) -> None:
         self.order, self.generator = order, order.generator()
         self.observation: Any = None
         self.action: Any = None

@@ -19,7 +19,7 @@ from parallel_envs.bench.contestants import Workload
 from parallel_envs.bench.envs import SpinEnv
 from parallel_envs.bench.machine import Needs
 from parallel_envs.policies import BatchPolicy, Rows
-from parallel_envs.rollouts.orders import Order, orders
+from parallel_envs.rollouts.collector import PlannedRollout, plan_rollouts
 from parallel_envs.testing.ant_direction import AntDirection
 
 PolicyMaker = Callable[[Space[Any], Space[Any]], BatchPolicy]
@@ -47,9 +47,9 @@ class Work(Workload):
     """Whether a lock-step collector is measured beside: it can do without what a policy remembers."""
 
     @property
-    def orders(self) -> list[Order]:
+    def orders(self) -> list[PlannedRollout]:
         """Tasks, seeds and random generators: what makes the rollouts of all collectors the same."""
-        return orders(len(self.tasks), self.tasks, seed=_SEED, first_id=0)
+        return plan_rollouts(len(self.tasks), self.tasks, seed=_SEED, first_id=0)
 
 
 class LastingEnv(SpinEnv):
