@@ -84,14 +84,11 @@ class FixedAgents:
         self._has_one_action_array = layout.has_one_action_array
         self._flags = _SplitFlags(b"", False, {}, {}, {}, {})
 
-    def space(self, kind: Kind, agent: Agent) -> Space[Any]:
+    def space(self, kind: Kind, agent: Agent, env: int | None = None) -> Space[Any]:
+        """Return a space of an agent. It is the same in every env."""
         if agent not in self._spaces[kind]:
             raise KeyError(f"{agent!r} is no agent of these environments. They have {list(self.agents)}.")
         return self._spaces[kind][agent]
-
-    def space_in(self, kind: Kind, agent: Agent, env: int) -> Space[Any]:
-        """Return the space of an agent in an env, which is the same in all envs."""
-        return self.space(kind, agent)
 
     def spaces_by_row(self, kind: Kind, agent: Agent, num_envs: int) -> None:
         """Return None: the spaces do not differ."""

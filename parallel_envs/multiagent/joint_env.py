@@ -7,7 +7,7 @@ the arguments of `MultiAgentEnvManager`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,14 +122,19 @@ class BaseJointEnv(gymnasium.Env[Any, Any]):
             after = set(self.env.agents)
             if not self._takes_turns:
                 self._check_observed(after, observations)
-                living = after.union(actions)
-                self._check_not_dead("an observation", observations, living)
-                self._check_not_dead("a termination", terminations, living)
+                dead = self._seen_agents.difference(after, actions)
+                for what, values in (("an observation", observations), ("a termination", terminations)):
+                    for agent in values:
+                        if agent in dead:
+                            raise self._error(
+                                f"returned {what} for {agent!r}, which was not alive before it and is not after it. "
+                                "Return values for living agents only."
+                            )
             for agent in after:
                 if terminations.get(agent) or truncations.get(agent):
-                    raise ValueError(
-                        f"In {self._moment} the environment ended {agent!r} and kept it in its agents. "
-                        "Take an agent that is terminated or truncated out of `agents`."
+                    raise self._error(
+                        f"ended {agent!r} and kept it in its agents. Take an agent that is terminated or truncated out "
+                        "of `agents`."
                     )
             self._seen_agents |= after
         return results, usual
@@ -139,47 +144,31 @@ class BaseJointEnv(gymnasium.Env[Any, Any]):
         if not isinstance(results, tuple | list) or len(results) != len(names):
             is_one = not isinstance(results, tuple | list)
             given = f"one {type(results).__name__}: {shortened(results)}" if is_one else f"{len(results)} values"
-            raise TypeError(
-                f"In {self._moment} the environment returned {given}. A parallel environment returns "
-                f"{len(names)} dicts by agent here: {', '.join(names)}."
-            )
+            expected = f"A parallel environment returns {len(names)} dicts by agent here: {', '.join(names)}."
+            raise self._error(f"returned {given}. {expected}", TypeError)
         for name, value in zip(names, results, strict=True):
             if not isinstance(value, dict | Mapping):
-                raise TypeError(
-                    f"In {self._moment} the environment returned {shortened(value)} as its {name}. "
-                    "Return a dict by agent."
-                )
+                raise self._error(f"returned {shortened(value)} as its {name}. Return a dict by agent.", TypeError)
 
     def _checked_info(self, info: Any, agent: Agent) -> Info:
         """Return the info of an agent as a dict. Raise TypeError if it is none."""
         if not isinstance(info, dict | Mapping):
-            raise TypeError(
-                f"In {self._moment} the environment returned {shortened(info)} as the info of {agent!r}. Return a dict."
-            )
+            raise self._error(f"returned {shortened(info)} as the info of {agent!r}. Return a dict.", TypeError)
         return info if isinstance(info, dict) else dict(info)
 
-    def _check_observed(self, agents: Sequence[Agent] | set[Agent], observations: ByAgent) -> None:
+    def _check_observed(self, agents: Iterable[Agent], observations: ByAgent) -> None:
         for agent in agents:
             if agent not in observations:
                 raise self._no_observation(agent)
 
-    def _check_not_dead(self, what: str, values: ByAgent, living: set[Agent]) -> None:
-        for agent in values:
-            if agent in self._seen_agents and agent not in living:
-                raise ValueError(
-                    f"In {self._moment} the environment returned {what} for {agent!r}, which was not alive before it "
-                    "and is not after it. Return values for living agents only."
-                )
-
-    def _no_observation(self, agent: Agent) -> ValueError:
-        return ValueError(
-            f"In {self._moment} the environment returned no observation for {agent!r}, which is among its agents. "
-            "Return one for every living agent."
+    def _no_observation(self, agent: Agent) -> Exception:
+        return self._error(
+            f"returned no observation for {agent!r}, which is among its agents. Return one for every living agent."
         )
 
-    @property
-    def _moment(self) -> str:
-        return f"step {self._num_steps}" if self._num_steps else "reset"
+    def _error(self, fact: str, kind: type[Exception] = ValueError) -> Exception:
+        moment = f"step {self._num_steps}" if self._num_steps else "reset"
+        return kind(f"In {moment} the environment {fact}")
 
     def _joint_end(self, truncations: ByAgent) -> tuple[bool, bool]:
         """Return terminated and truncated of the env, which ends when no agent is left.

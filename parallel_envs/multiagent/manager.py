@@ -200,7 +200,7 @@ class MultiAgentEnvManager(ClosedAtExit):
     def _single_space(self, kind: Kind, agent: Agent, env_id: int | None) -> Space[Any]:
         if env_id is not None:
             (env,) = some_envs(env_id, self.num_envs)
-            return self._rows.space_in(kind, agent, env)
+            return self._rows.space(kind, agent, env)
         spaces = self._rows.spaces_by_row(kind, agent, self.num_envs) or ()
         different: list[tuple[Space[Any], list[int]]] = []
         for env, space in enumerate(spaces):

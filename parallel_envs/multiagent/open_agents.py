@@ -45,19 +45,14 @@ class OpenAgents:
         """All agents seen so far."""
         return tuple(self._spaces)
 
-    def space(self, kind: Kind, agent: Agent) -> Space[Any]:
+    def space(self, kind: Kind, agent: Agent, env: int | None = None) -> Space[Any]:
+        """Return the space of an agent that was announced last, by this env (None: by any)."""
         if agent not in self._spaces:
             raise KeyError(f"{agent!r} has not been met yet. So far there were {list(self._spaces)}.")
-        return self._spaces[agent][_POSITION[kind]]
-
-    def space_in(self, kind: Kind, agent: Agent, env: int) -> Space[Any]:
-        """Return the space of an agent in an env, as the env announced it last."""
-        self.space(kind, agent)
-        if env not in self._spaces_in[agent]:
-            raise KeyError(
-                f"{agent!r} has not been met in env {env} yet. So far it was in {env_names([*self._spaces_in[agent]])}."
-            )
-        return self._spaces_in[agent][env][_POSITION[kind]]
+        known = self._spaces_in[agent]
+        if env is not None and env not in known:
+            raise KeyError(f"{agent!r} has not been met in env {env} yet. So far it was in {env_names([*known])}.")
+        return (self._spaces[agent] if env is None else known[env])[_POSITION[kind]]
 
     def spaces_by_row(self, kind: Kind, agent: Agent, num_envs: int) -> tuple[Space[Any], ...] | None:
         """Return an agent's spaces in all envs; None if they are equal. An env without the agent has the latest one."""

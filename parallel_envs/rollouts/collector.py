@@ -14,8 +14,8 @@ import contextlib
 import copy
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
@@ -104,7 +104,9 @@ def collect(
             raise TypeError(f"envs={envs!r} is neither a ParallelEnvManager nor a gymnasium.Env.")
         acting = RandomPolicy(manager.single_action_space) if random_actions else as_batch_policy(policy)
         plans = plan_rollouts(num_rollouts, manager.task_source if tasks is None else tasks, seed, first_id)
-        bar = stack.enter_context(_progress_bar(num_rollouts, progress))
+        bar = _ProgressBar(num_rollouts) if progress else None
+        if bar is not None:
+            stack.enter_context(bar.display)
         return _Collection(manager, acting, plans, max_steps, exact, tuple(info_keys), bar).collect()
 
 
@@ -119,7 +121,7 @@ class _NeverClosed(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class _Collection:
-    """One call of `collect`."""
+    """State and loop of one call of `collect`."""
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class _Collection:
         max_steps: int | None,
         exact: bool,
         info_keys: tuple[str, ...],
-        bar: _ProgressBar,
+        bar: _ProgressBar | None,
     ) -> None:
         self._envs, self._guard = envs, envs._guard
         self._max_steps, self._info_keys, self._bar = max_steps, info_keys, bar
@@ -191,8 +193,8 @@ class _Collection:
         """Send resets for the next planned rollouts to the envs that are free."""
         begun = []
         while self._free and self._waiting:
-            env = self._free.pop()
-            self._episodes[env] = _EpisodeBuffer(self._waiting.popleft(), self._info_keys)
+            env, plan = self._free.pop(), self._waiting.popleft()
+            self._episodes[env] = _EpisodeBuffer(plan, plan.generator(), {key: [] for key in self._info_keys})
             begun.append(env)
         if not begun:
             return
@@ -231,7 +233,8 @@ class _Collection:
                 continue
             acting.append(env)
             rows.append(row)
-        self._bar.show(len(self._done), self._num_steps, len(self._episodes))
+        if self._bar is not None:
+            self._bar.show(len(self._done), self._num_steps, len(self._episodes))
         return acting, rows, observations
 
     def _record(
@@ -295,31 +298,19 @@ class _Collection:
                 self._envs.recv(in_flight, timeout=max(until - time.monotonic(), 0.0))
 
 
+@dataclass(slots=True, eq=False)
 class _EpisodeBuffer:
     """A rollout while it is being played."""
 
-    __slots__ = (
-        "actions",
-        "generator",
-        "infos",
-        "observations",
-        "plan",
-        "records",
-        "rewards",
-        "terminated",
-        "truncated",
-    )
-
-    def __init__(self, plan: PlannedRollout, info_keys: Sequence[str]) -> None:
-        self.plan = plan
-        self.generator = plan.generator()
-        self.observations: list[Any] = []
-        self.actions: list[Any] = []
-        self.rewards: list[float] = []
-        self.terminated: list[bool] = []
-        self.truncated: list[bool] = []
-        self.records: list[Mapping[str, Any]] = []
-        self.infos: dict[str, list[Any]] = {key: [] for key in info_keys}
+    plan: PlannedRollout
+    generator: np.random.Generator
+    infos: dict[str, list[Any]]
+    observations: list[Any] = field(default_factory=list)
+    actions: list[Any] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    terminated: list[bool] = field(default_factory=list)
+    truncated: list[bool] = field(default_factory=list)
+    records: list[Mapping[str, Any]] = field(default_factory=list)
 
     def rollout(self, columns: Columns, action_columns: Columns) -> Rollout:
         """Return the complete rollout, after its last step."""
@@ -379,7 +370,7 @@ def plan_rollouts(
             dump_request(task.value)
         except Unpicklable as error:
             raise TypeError(
-                f"The task {task.value!r} cannot be pickled, so it cannot travel to a worker: {error}"
+                f"The task {task.value!r} cannot be pickled, so it cannot be sent to a worker: {error}"
             ) from error
     played: Counter[int | None] = Counter()
     plans = []
@@ -397,7 +388,7 @@ def _planned_tasks(num_rollouts: int, tasks: Any, first_id: int) -> Sequence[Tas
         return [None] * num_rollouts
     if isinstance(tasks, TaskSource):
         try:
-            source = copy.deepcopy(tasks)  # binding the source itself would change what a manager draws from it
+            source = copy.deepcopy(tasks)  # binding the source itself would change a manager's tasks
         except Exception as error:
             raise TypeError(f"The task source {tasks!r} cannot be copied, so neither can its tasks: {error}") from error
         source.bind(1)
@@ -423,7 +414,7 @@ def _planned_tasks(num_rollouts: int, tasks: Any, first_id: int) -> Sequence[Tas
         number = numbers.setdefault(task_key(task), place)
         if number in taken:
             raise ValueError(
-                f"The task {task!r} would be told by the number {number}, which a Task of the same list has. Give "
+                f"The task {task!r} would have the number {number}, which a Task of the same list has. Give "
                 "all of them numbers, as Task(value, id)."
             )
         numbered.append(Task(task, number))
@@ -572,41 +563,29 @@ class _PolicyRunner:
 
 
 class _ProgressBar:
-    """Shows rollouts, steps per second and busy environments, if it has a `rich` progress display."""
+    """Shows rollouts, steps per second and busy environments on stderr, while the context `display` lasts."""
 
     _LEAST_SECONDS = 0.1  # between two updates, so that the bar costs nothing
 
-    def __init__(self, display: Any, num_rollouts: int) -> None:
-        self._display = display
-        self._line = None if display is None else display.add_task("", total=num_rollouts, speed=0.0, busy=0)
+    def __init__(self, num_rollouts: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("rollouts"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[speed]:,.0f} steps/s, {task.fields[busy]} busy"),
+            TimeRemainingColumn(),
+        )
+        self.display = Progress(*columns, console=Console(stderr=True))
+        self._line = self.display.add_task("", total=num_rollouts, speed=0.0, busy=0)
         self._began = self._shown = time.monotonic()
 
     def show(self, num_done: int, num_steps: int, num_busy: int) -> None:
         """Show the numbers of complete rollouts, of steps so far, and of environments that are playing."""
-        if self._display is None:
-            return
         now = time.monotonic()
         if now - self._shown < self._LEAST_SECONDS and num_busy:
             return
         self._shown = now
-        self._display.update(self._line, completed=num_done, speed=num_steps / (now - self._began), busy=num_busy)
-
-
-@contextlib.contextmanager
-def _progress_bar(num_rollouts: int, enabled: bool) -> Iterator[_ProgressBar]:
-    """Show a bar on stderr while the context lasts, or nothing."""
-    if not enabled:
-        yield _ProgressBar(None, num_rollouts)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("rollouts"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]:,.0f} steps/s, {task.fields[busy]} busy"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as display:
-        yield _ProgressBar(display, num_rollouts)
+        self.display.update(self._line, completed=num_done, speed=num_steps / (now - self._began), busy=num_busy)

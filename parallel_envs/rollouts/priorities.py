@@ -1,7 +1,7 @@
-"""Prioritized replay (Schaul et al., 2016, proportional variant): steps with larger errors are drawn more often.
+"""Prioritized replay (Schaul et al., 2016, proportional variant): steps with larger errors are sampled more often.
 
-SumTree            in NumPy; draws come from the generator that is given to `sample`, so a run can be repeated
-CpprbPriorities    with the library cpprb; draws come from cpprb's own generator, which cannot be seeded
+SumTree            in NumPy; samples come from the generator that is given to `sample`, so a run can be repeated
+CpprbPriorities    with the library cpprb; samples come from cpprb's own generator, which cannot be seeded
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from parallel_envs.vector.numbers import check_share, is_number
 Weights = npt.NDArray[np.float32]
 
 _BRANCHES = 64
-_LEAST_PRIORITY = 1e-4  # added to each priority, so that a step with error 0 may be drawn again
+_LEAST_PRIORITY = 1e-4  # added to each priority, so that a step with error 0 may be sampled again
 
 
 class Priorities(ABC):
-    """Priorities of the places of a ring. A place is drawn in proportion to its `(priority + 1e-4) ** alpha`.
+    """Priorities of the places of a ring. A place is sampled in proportion to its `(priority + 1e-4) ** alpha`.
 
     Threads: one thread at a time; a buffer calls it while it holds its own lock.
     """
@@ -40,12 +40,12 @@ class Priorities(ABC):
         """Set the priorities of places that were added before."""
 
     @abstractmethod
-    def draw(self, generator: np.random.Generator, batch_size: int, beta: float) -> tuple[Indices, Weights]:
-        """Draw places. Return them and their importance weights, to the power of beta, scaled so that 1 is the most."""
+    def sample(self, generator: np.random.Generator, batch_size: int, beta: float) -> tuple[Indices, Weights]:
+        """Sample places. Return them with their importance weights, to the power of beta, scaled to at most 1."""
 
 
 class SumTree(Priorities):
-    """Tree over the places that holds sums, to draw from, and minima, to scale weights by.
+    """Tree over the places that holds sums, to sample from, and minima, to scale weights by.
 
     Each node has 64 branches in a row of an array, so there are few levels, with a few operations for a whole batch.
     """
@@ -68,8 +68,8 @@ class SumTree(Priorities):
             sums[places, branches], lows[places, branches] = total, least
             total, least = sums[places].sum(1), lows[places].min(1)
 
-    def draw(self, generator: np.random.Generator, batch_size: int, beta: float) -> tuple[Indices, Weights]:
-        # One draw in each of equal parts of the total sum: the same probabilities with less variance.
+    def sample(self, generator: np.random.Generator, batch_size: int, beta: float) -> tuple[Indices, Weights]:
+        # One sample in each of equal parts of the total sum: the same probabilities with less variance.
         rest = (np.arange(batch_size) + generator.random(batch_size)) * (self._sums[-1].sum() / batch_size)
         places, shares = np.zeros(batch_size, np.int64), rest
         for sums in reversed(self._sums):
@@ -88,7 +88,7 @@ def _branch(sums: Array, rest: Array) -> tuple[Indices, Array, Array]:
 
 
 class CpprbPriorities(Priorities):
-    """Priorities in cpprb's segment trees, faster with large rings. Draws do not depend on the given generator."""
+    """Priorities in cpprb's segment trees, faster with large rings. Samples do not depend on the given generator."""
 
     def __init__(self, capacity: int, alpha: float) -> None:
         require('sampler="cpprb" (the other choice is "tree")', "cpprb")
@@ -104,13 +104,13 @@ class CpprbPriorities(Priorities):
         if len(places):
             self._ring.update_priorities(places, priorities)
 
-    def draw(self, generator: np.random.Generator, batch_size: int, beta: float) -> tuple[Indices, Weights]:
+    def sample(self, generator: np.random.Generator, batch_size: int, beta: float) -> tuple[Indices, Weights]:
         drawn = self._ring.sample(batch_size, beta)
         return drawn["indexes"].astype(np.int64), drawn["weights"].astype(np.float32)
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """A `ReplayBuffer` from which steps are drawn in proportion to their priorities.
+    """A `ReplayBuffer` from which steps are sampled in proportion to their priorities.
 
     A new step has the highest priority so far. Update the priorities after each batch:
 
@@ -122,9 +122,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     Args:
         observation_space, action_space, capacity, num_rows, **options: As for `ReplayBuffer`.
-        alpha: Exponent of the priorities, from 0 (uniform draws) to 1.
+        alpha: Exponent of the priorities, from 0 (uniform sampling) to 1.
         beta: Exponent of the importance weights, from 0 (no correction of the bias) to 1. May be changed later.
-        sampler: `"tree"`, with draws that can be repeated, or `"cpprb"` (installed separately), with draws that cannot.
+        sampler: `"tree"`, which can be repeated, or `"cpprb"` (installed separately), which cannot.
     """
 
     def __init__(
@@ -154,10 +154,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return kind(self.capacity, self.alpha)
 
     def update_priorities(self, indices: Indices, priorities: Array, *, drawn_at: int | None = None) -> None:
-        """Set the priorities of steps that were drawn: numbers from 0 up, such as the sizes of their errors.
+        """Set the priorities of sampled steps: numbers from 0 up, such as the sizes of their errors.
 
-        `drawn_at`: the value of `num_added` when the steps were drawn, if steps may have been stored since. Steps that
-        have been overwritten since are skipped: the new steps in their places keep the priority of new steps.
+        `drawn_at`: the value of `num_added` when they were sampled, if steps may have been stored since. Overwritten
+        steps are skipped: the new steps in their places keep the priority of new steps.
         """
         given = np.asarray(priorities, np.float64)
         if given.shape != np.shape(indices) or not np.all(np.isfinite(given)) or np.any(given < 0):
@@ -180,7 +180,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _draw(self, generator: np.random.Generator, batch_size: int) -> tuple[Indices, Weights]:
         check_generator(generator)
         self._check_not_empty(batch_size)
-        return self._priorities.draw(generator, batch_size, self.beta)
+        return self._priorities.sample(generator, batch_size, self.beta)
 
     def _counters(self) -> dict[str, Any]:
         return {**super()._counters(), "highest": self._highest, "beta": self.beta}

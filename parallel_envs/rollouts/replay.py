@@ -36,13 +36,13 @@ NONE = -1
 
 
 class ReplayBuffer:
-    """The newest steps of one agent, from which batches are drawn uniformly.
+    """The newest steps of one agent, from which batches are sampled uniformly.
 
         buffer = ReplayBuffer(observation_space, action_space, capacity=100_000, num_rows=8, num_steps=3, discount=0.99)
         buffer.add(observations, actions, rewards, terminated, truncated, next_observations, valid)
         batch = buffer.sample(generator, 256)                      # a dict, see `sample`
 
-    Threads: any thread may call any method; calls wait for one another, so one thread may store while another draws.
+    Threads: any thread may call any method; calls wait for one another, so one thread may store while another samples.
     Copy a buffer by `state()` while others store.
 
     Args:
@@ -101,7 +101,7 @@ class ReplayBuffer:
         self.num_added = 0
         """Number of steps stored so far; `load_state` counts as one step in every place."""
         self._lock = threading.Lock()
-        """Held while steps are stored or drawn: a learner's thread may draw while collection stores."""
+        """Held while steps are stored or sampled: a learner's thread may sample while collection stores."""
 
     def _array(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> Array:
         self._arrays[name] = np.zeros((self.capacity, *shape), dtype)
@@ -197,10 +197,10 @@ class ReplayBuffer:
         with self._lock:
             self._last[slice(None) if rows is None else rows] = NONE
 
-    # ---- drawing ----------------------------------------------------------------------------------------------------
+    # ---- sampling ---------------------------------------------------------------------------------------------------
 
     def sample(self, generator: np.random.Generator, batch_size: int) -> dict[str, Any]:
-        """Draw steps, each equally likely, with replacement. All random numbers come from `generator`.
+        """Sample steps, each equally likely, with replacement. All random numbers come from `generator`.
 
         Returns:
             A dict of arrays of `batch_size` rows (observations and actions in the form of their spaces), copies:
@@ -230,7 +230,7 @@ class ReplayBuffer:
             }
 
     def sample_sequences(self, generator: np.random.Generator, batch_size: int, length: int) -> Trajectory:
-        """Draw pieces of up to `length` steps for recurrent agents, as a `Trajectory` of `batch_size` rows.
+        """Sample pieces of up to `length` steps for recurrent agents, as a `Trajectory` of `batch_size` rows.
 
         A piece begins at any stored step, each equally likely, and ends with its episode (or with the last stored step
         of it): the rest of its row is zeros with `valid` False. `observations[t + 1]` is the observation after step t;

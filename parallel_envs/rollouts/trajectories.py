@@ -7,6 +7,7 @@ half has a number, its *turn*. Turn 3 can be read until turn 4 is finished. Then
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -129,7 +130,8 @@ class TrajectoryStore:
         self._turn, self._step, self._begun = 0, 0, False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach, (*self._spaces, self.horizon, self.num_rows, self._empty_memory, self._block)
+        attach = functools.partial(TrajectoryStore, memory=self._empty_memory, _block=self._block)
+        return attach, (*self._spaces, self.horizon, self.num_rows)
 
     # ---- writing ----------------------------------------------------------------------------------------------------
 
@@ -229,17 +231,6 @@ class TrajectoryStore:
     def close(self) -> None:
         """Close the file descriptor: the store can no longer be sent. It can still be written and read here."""
         self._block.close()
-
-
-def _attach(
-    observation_space: Space[Any],
-    action_space: Space[Any],
-    horizon: int,
-    num_rows: int,
-    memory: Tree,
-    block: SharedBlock,
-) -> TrajectoryStore:
-    return TrajectoryStore(observation_space, action_space, horizon, num_rows, memory=memory, _block=block)
 
 
 class _Half:

@@ -1,4 +1,4 @@
-"""What an environment is made of, and which part of it would take a task."""
+"""Inspection of environments: their wrappers, and the part that takes a task."""
 
 from __future__ import annotations
 

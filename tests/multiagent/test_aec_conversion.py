@@ -1,4 +1,4 @@
-"""AEC environments all at once: as PettingZoo converts them, and quicker only where that shows nowhere."""
+"""AEC environments with all agents at once: the results of PettingZoo's conversion, faster where results are equal."""
 
 from __future__ import annotations
 

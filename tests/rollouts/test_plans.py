@@ -1,4 +1,4 @@
-"""Which rollouts are played: ids, seeds, episode numbers, and tasks from wherever they come."""
+"""Planned rollouts: ids, seeds, episode numbers, and tasks from every kind of source."""
 
 from __future__ import annotations
 
