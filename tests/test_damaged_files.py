@@ -290,7 +290,7 @@ def test_stored_arrays(tmp_path: Path) -> None:
     import numpy as np
 
     from parallel_envs.evaluation.trajectories import read_episode
-    from parallel_envs.rollouts.archives import read_archive, write_archive
+    from parallel_envs.rollouts.replay import read_archive, write_archive
 
     path = tmp_path / "arrays.npz"
     write_archive(path, {"kind": "parallel_envs episode", "schema": 1}, {"a": np.arange(9.0)})

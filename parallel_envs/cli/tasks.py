@@ -11,7 +11,7 @@ from parallel_envs.cli.mistakes import plain_errors
 
 if TYPE_CHECKING:
     from parallel_envs.engine import Reply
-    from parallel_envs.multiagent.lineage import Lineage
+    from parallel_envs.multiagent.by_name import EnvInspection
 
 _SAMPLE = "task"  # stands in code for a task of which no example is known
 
@@ -42,12 +42,12 @@ def tasks(
         raise typer.Exit(1)
 
 
-def takes_tasks(found: Lineage) -> bool:
+def takes_tasks(found: EnvInspection) -> bool:
     """Whether a task would change anything."""
     return found.way is not None and found.looks is not False
 
 
-def told(env: str, found: Lineage) -> Iterator[str]:
+def told(env: str, found: EnvInspection) -> Iterator[str]:
     """What was found, in lines."""
     yield f"lineage  {found.layers[0]}"
     yield from (f"         {'  ' * depth}holds {layer}" for depth, layer in enumerate(found.layers[1:]))
@@ -59,7 +59,7 @@ def told(env: str, found: Lineage) -> Iterator[str]:
     yield from (f"{'example' if row == 0 else '':<9}{line}" for row, line in enumerate(_example(env, found)))
 
 
-def _way(found: Lineage) -> str:
+def _way(found: EnvInspection) -> str:
     if found.method is not None:
         return f"{found.method}, before each reset{'' if found.owner is None else f' (of {found.owner})'}"
     if found.looks:
@@ -69,7 +69,7 @@ def _way(found: Lineage) -> str:
     return "none: it has neither reset_task nor set_task, and its reset takes no options; give task_setter="
 
 
-def _example(env: str, found: Lineage) -> Iterator[str]:
+def _example(env: str, found: EnvInspection) -> Iterator[str]:
     task = found.sample or _SAMPLE
     manager = "ParallelEnvManager" if found.is_gymnasium else "MultiAgentEnvManager"
     if takes_tasks(found):
@@ -89,12 +89,12 @@ def _made(env: str) -> str:
     return f'"{name}", num_envs=8' + (", env_kwargs={...}" if arguments else "")
 
 
-def _looked_at(env: str, timeout: float) -> Lineage:
+def _looked_at(env: str, timeout: float) -> EnvInspection:
     """The lineage as a worker of its own found it."""
     from parallel_envs.engine import HOST, Call, PoolSettings, open_pool
     from parallel_envs.errors import WorkerTimeout
     from parallel_envs.evaluation import missions_of
-    from parallel_envs.multiagent.lineage import Looker
+    from parallel_envs.multiagent.by_name import EnvInspector
 
     missions = missions_of(env)
     if len(missions) > 1:
@@ -104,7 +104,7 @@ def _looked_at(env: str, timeout: float) -> Lineage:
     pool = open_pool(1, PoolSettings(name="tasks"))
     try:
         key = pool.new_key()
-        pool.send({0: Call(HOST, "build", (key, Looker))})
+        pool.send({0: Call(HOST, "build", (key, EnvInspector))})
         ticket = pool.send({0: Call(key, "look", (make,))})
         if not pool.wait(ticket, timeout):
             pool.kill(0)
@@ -114,10 +114,10 @@ def _looked_at(env: str, timeout: float) -> Lineage:
         pool.close()
 
 
-def _lineage(env: str, reply: Reply) -> Lineage:
+def _lineage(env: str, reply: Reply) -> EnvInspection:
     if reply.failure is not None:
         raise ValueError(f"{env!r} cannot be made: {reply.failure.type_name}: {reply.failure.message}")
     if reply.death is not None:
         raise ValueError(f"{env!r} ended its process (exit code {reply.death.exitcode}) while it was made.")
-    found: Lineage = reply.value
+    found: EnvInspection = reply.value
     return found

@@ -15,9 +15,8 @@ from parallel_envs.env_files import absolute
 from parallel_envs.evaluation.generators import seeded_globally
 from parallel_envs.evaluation.grids import Grid, is_config
 from parallel_envs.evaluation.mistakes import BadEvaluation
-from parallel_envs.multiagent.by_name import FactoryByName, GymnasiumFactory, OneAgent, env_factory
-from parallel_envs.multiagent.conversion import QuickerConversion, quicker
-from parallel_envs.multiagent.loading import TURNS, ZooFactory, playable
+from parallel_envs.multiagent.aec import TURNS, FastConversion, as_parallel, faster_conversion
+from parallel_envs.multiagent.by_name import FactoryByName, GymnasiumFactory, OneAgent, ZooFactory, env_factory
 from parallel_envs.spelling import hint, is_one_of, suggests_keywords
 
 NUM_AGENTS = (
@@ -101,7 +100,7 @@ class EnvMaker:
         if isinstance(env, OneAgent):
             return env
         try:
-            return playable(env, self.mission.turns, self._quicken)
+            return as_parallel(env, self.mission.turns, self._quicken)
         except BaseException:
             if callable(close := getattr(env, "close", None)):
                 close()
@@ -109,10 +108,10 @@ class EnvMaker:
 
     def _quicken(self, env: Any) -> Any:
         if self._is_quick is None:
-            made = quicker(env)
-            self._is_quick = isinstance(made, QuickerConversion)
+            made = faster_conversion(env)
+            self._is_quick = isinstance(made, FastConversion)
             return made
-        return QuickerConversion(env) if self._is_quick else env
+        return FastConversion(env) if self._is_quick else env
 
 
 def with_num_agents(mission: Mission, number: int) -> Mission:

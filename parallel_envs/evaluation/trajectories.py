@@ -22,7 +22,7 @@ import numpy.typing as npt
 from parallel_envs.evaluation.documents import BadDocument, names_of, record_of, record_values
 from parallel_envs.evaluation.records import EpisodeRecord, Trajectory
 from parallel_envs.files import short_name
-from parallel_envs.rollouts.archives import read_archive, write_archive
+from parallel_envs.rollouts.replay import read_archive, write_archive
 
 Array = npt.NDArray[Any]
 

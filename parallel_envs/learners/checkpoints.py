@@ -32,7 +32,7 @@ import numpy.typing as npt
 from parallel_envs.files import new_folder, place_of, write_down
 from parallel_envs.learners.agent_folders import as_json, folder_names, folders_in
 from parallel_envs.learners.forms import damages, described, differing, misfits
-from parallel_envs.rollouts.archives import archive_writer, read_archive
+from parallel_envs.rollouts.replay import archive_writer, read_archive
 
 Agent = Hashable
 State = dict[str, Any]

@@ -1,21 +1,22 @@
-"""PettingZoo's front: many multi-agent environments in worker processes, arrays by agent.
+"""PettingZoo's interface: many multi-agent environments in worker processes, with arrays by agent.
 
 Start with `manager.py`. In a worker each environment is wrapped so that all its agents together look like one Gymnasium
-environment (`joint_env.py`); `ParallelEnvManager` does the rest, and `outcomes.py` takes its arrays apart by agent.
+environment (`joint_env.py`). `ParallelEnvManager` runs these environments, and `final_infos.py`, with `fixed_agents.py`
+or `open_agents.py`, splits its arrays by agent.
 """
 
 from typing import TYPE_CHECKING
 
 from parallel_envs.lazy import on_first_use as _on_first_use
+from parallel_envs.multiagent.final_infos import Infos
 from parallel_envs.multiagent.manager import MultiAgentEnvManager
-from parallel_envs.multiagent.outcomes import Infos
 
 if TYPE_CHECKING:
     from parallel_envs.multiagent.agents_in_tuples import TupleAgents, tuple_agents
 
 __all__ = ["Infos", "MultiAgentEnvManager", "TupleAgents", "tuple_agents"]
 
-_WANT_MORE = {"TupleAgents": "agents_in_tuples", "tuple_agents": "agents_in_tuples"}
+_LAZY_NAMES = {"TupleAgents": "agents_in_tuples", "tuple_agents": "agents_in_tuples"}
 """Names whose module loads PettingZoo."""
 
-__getattr__, __dir__ = _on_first_use(__name__, _WANT_MORE)
+__getattr__, __dir__ = _on_first_use(__name__, _LAZY_NAMES)

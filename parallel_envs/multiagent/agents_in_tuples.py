@@ -1,4 +1,4 @@
-"""Gymnasium environments that hold several agents in tuples, as PettingZoo has them: level-based foraging, SMAClite.
+"""Gymnasium environments with several agents in tuples (level-based foraging, SMAClite) as PettingZoo environments.
 
 envs = MultiAgentEnvManager([lambda: tuple_agents("lbforaging:Foraging-8x8-2p-2f-v3")] * 8)
 """
@@ -18,22 +18,22 @@ from parallel_envs.vector.shared_arrays import as_float
 
 __all__ = ["TupleAgents", "tuple_agents"]
 
-Named = dict[str, Any]
+ByAgent = dict[str, Any]
 
 
 class TupleAgents(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ships no type information
-    """Agents `agent_0`, `agent_1`, ... of an environment whose spaces are Tuples.
+    """Agents `agent_0`, `agent_1`, ... of an environment with Tuple spaces.
 
-    The environment is given a list with an action for each agent, in which the actions of Discrete spaces are plain
-    ints. What it returns may be for the team or for each agent:
+    The environment gets a list with an action for each agent, in which the actions of Discrete spaces are plain ints.
+    Its results may be for the team or for each agent:
 
-    - reward: one number, which every agent is given, or a sequence with one number for each agent.
+    - reward: one number, which every agent gets, or a sequence with one number for each agent.
     - terminated, truncated: one flag, which ends all agents, or a sequence with one flag for each agent. An agent whose
-      flag is set has ended, and the others play on; the environment is given the first action of its space (0 for most:
-      what does nothing in SMAC and in level-based foraging) in its place.
-    - info: one dict, of which every agent is given a copy, or a sequence with one dict for each agent.
+      flag is set has ended, and the others play on; in its place the environment gets the first action of its space
+      (0 for most: the action that does nothing in SMAC and in level-based foraging).
+    - info: one dict, of which every agent gets a copy, or a sequence with one dict for each agent.
 
-    Raises TypeError if a space is no Tuple, and ValueError if the two spaces, or what the environment returns, have
+    Raises TypeError if a space is no Tuple, and ValueError if the two spaces, or the results of the environment, have
     another number of parts than there are agents.
 
     Threads: not safe, as environments are not. Give each manager its own.
@@ -45,51 +45,51 @@ class TupleAgents(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZ
                 raise TypeError(f"{env} has the space {space}. An environment of agents in tuples has Tuple spaces.")
         self.env = env
         self.metadata, self.render_mode = env.metadata, env.render_mode
-        self.possible_agents = [f"agent_{index}" for index in range(len(self._part("action_space")))]
-        self._each("observation_space", self._part("observation_space"))  # one for each agent
+        self.possible_agents = [f"agent_{index}" for index in range(len(self._spaces("action_space")))]
+        self._split("observation_space", self._spaces("observation_space"))  # checks that there is one for each agent
         self.agents = list[str]()
 
-    def _part(self, name: str) -> spaces.Tuple[Any]:
+    def _spaces(self, name: str) -> spaces.Tuple[Any]:
         space = getattr(self.env, name)
         assert isinstance(space, spaces.Tuple)
         return space
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        return self._part("observation_space")[self.possible_agents.index(agent)]
+        return self._spaces("observation_space")[self.possible_agents.index(agent)]
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        return self._part("action_space")[self.possible_agents.index(agent)]
+        return self._spaces("action_space")[self.possible_agents.index(agent)]
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Named, Named]:
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[ByAgent, ByAgent]:
         observations, infos = self.env.reset(seed=seed, options=options)
         self.agents = list(self.possible_agents)
-        return self._each("observations", observations), self._infos(infos)
+        return self._split("observations", observations), self._split_infos(infos)
 
-    def step(self, actions: Mapping[str, Any]) -> tuple[Named, Named, Named, Named, Named]:
-        told: Any = self.env.step([self._action(agent, actions) for agent in self.possible_agents])
-        observations, rewards, terminated, truncated, infos = told  # Gymnasium knows of one reward, and of one flag
-        terminations = self._flags("terminated", terminated)
-        truncations = self._flags("truncated", truncated)
-        named = (
-            self._each("observations", observations),
+    def step(self, actions: Mapping[str, Any]) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, ByAgent]:
+        joint_action = []
+        for agent in self.possible_agents:
+            space = self.action_space(agent)
+            action = actions[agent] if agent in self.agents else zero(space)
+            joint_action.append(int(action) if isinstance(space, spaces.Discrete) else action)
+        results: Any = self.env.step(joint_action)
+        observations, rewards, terminated, truncated, infos = results  # Gymnasium's types have one reward and one flag
+        terminations = {agent: bool(flag) for agent, flag in self._shared("terminated", terminated).items()}
+        truncations = {agent: bool(flag) for agent, flag in self._shared("truncated", truncated).items()}
+        by_agent = (
+            self._split("observations", observations),
             {agent: as_float(reward) for agent, reward in self._shared("rewards", rewards).items()},
             terminations,
             truncations,
-            self._infos(infos),
+            self._split_infos(infos),
         )
         acted = self.agents
         self.agents = [agent for agent in acted if not terminations[agent] and not truncations[agent]]
         if len(acted) == len(self.possible_agents):
-            return named
-        return tuple({agent: values[agent] for agent in acted} for values in named)  # type: ignore[return-value]  # five
+            return by_agent
+        return tuple({agent: values[agent] for agent in acted} for values in by_agent)  # type: ignore[return-value]  # five
 
-    def _action(self, agent: str, actions: Mapping[str, Any]) -> Any:
-        space = self.action_space(agent)
-        action = actions[agent] if agent in self.agents else zero(space)
-        return int(action) if isinstance(space, spaces.Discrete) else action
-
-    def _each(self, what: str, values: Any) -> Named:
-        """One value for each agent."""
+    def _split(self, what: str, values: Any) -> ByAgent:
+        """Return one value for each agent. Raise ValueError for another number of values."""
         if len(values) != len(self.possible_agents):
             raise ValueError(
                 f"{self.env} has {len(values)} {what} for {len(self.possible_agents)} agents, which are as many as its "
@@ -97,19 +97,16 @@ class TupleAgents(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZ
             )
         return dict(zip(self.possible_agents, values, strict=True))
 
-    def _shared(self, what: str, value: Any) -> Named:
-        """The team's value for every agent, or one value for each."""
+    def _shared(self, what: str, value: Any) -> ByAgent:
+        """Return the team's value for every agent, or one value for each."""
         if isinstance(value, Sequence) or np.ndim(value):
-            return self._each(what, value)
+            return self._split(what, value)
         return dict.fromkeys(self.possible_agents, value)
 
-    def _flags(self, what: str, value: Any) -> Named:
-        return {agent: bool(flag) for agent, flag in self._shared(what, value).items()}
-
-    def _infos(self, infos: Any) -> Named:
+    def _split_infos(self, infos: Any) -> ByAgent:
         if isinstance(infos, Mapping):
             return {agent: dict(infos) for agent in self.possible_agents}
-        return self._each("infos", infos)
+        return self._split("infos", infos)
 
     def render(self) -> Any:
         return self.env.render()

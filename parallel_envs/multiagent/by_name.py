@@ -1,12 +1,16 @@
-"""Environments by name, for settings and command lines: PettingZoo modules and ids, factories, and Gymnasium ids.
+"""Environments by name: PettingZoo modules and ids, Gymnasium ids, factories and files.
 
-What is made here travels into workers, so this module imports nothing heavy.
+`env_factory` returns a factory for any name, `as_text` writes a name with arguments as the command line takes it, and
+`EnvInspector` reports which wrappers and task methods an env has. Factories are sent to workers, so this module imports
+nothing heavy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -17,12 +21,23 @@ import gymnasium
 
 from parallel_envs.choices import Turns
 from parallel_envs.env_files import FileFactory, absolute, is_env_file, without_class
-from parallel_envs.env_ids import is_zoo_id, nearest_id, nearest_module, present_path, registered_kinds
-from parallel_envs.extras import advice_for, explained
-from parallel_envs.multiagent.loading import ZooFactory, is_module_path
+from parallel_envs.env_ids import (
+    entry_module,
+    is_zoo_id,
+    modules_of,
+    nearest_id,
+    nearest_module,
+    present_path,
+    registered_kinds,
+    zoo_module,
+    zoo_package,
+)
+from parallel_envs.extras import advice_for, explained, require
 from parallel_envs.spelling import hint
+from parallel_envs.tasks import TaskWay, part_of
 from parallel_envs.vector.arguments import find_spec, with_package
-from parallel_envs.vector.shared_arrays import as_float
+from parallel_envs.vector.exchange import as_float
+from parallel_envs.vector.watched_options import WatchedOptions
 
 AGENT = "agent_0"
 """The agent of a Gymnasium environment."""
@@ -34,12 +49,13 @@ _FORMS = (
 
 
 def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: Turns = "simultaneous") -> Callable[[], Any]:
-    """What makes the environment of this name, as a PettingZoo environment. Nothing is built yet.
+    """Return a factory of PettingZoo environments for this name. No environment is made yet.
 
     An id that both Gymnasium and PettingZoo have means Gymnasium's environment. `module:id` imports the module first,
-    so which of them has the id is seen when the environment is made. A factory may return a Gymnasium environment, too.
+    so which of them has the id is known only when the environment is made. A named factory may return a Gymnasium
+    environment, too.
 
-    Raises ValueError for names that mean nothing, with the nearest name of either library.
+    Raises ValueError for an unknown name, with the nearest name of either library.
     """
     kwargs = dict(kwargs or {})
     if is_env_file(name):
@@ -53,12 +69,20 @@ def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: Turns
         return GymnasiumFactory(name, kwargs)
     if ":" in name:
         return ImportedIdFactory(name, kwargs, turns)
-    if _is_there(name):
+    if not is_module_path(name):
+        is_zoo = is_zoo_id(name)
+    else:
+        try:
+            is_zoo = importlib.util.find_spec(present_path(name)) is not None
+        except (ImportError, ValueError):
+            is_zoo = False
+    if is_zoo:
         return ZooFactory(name, turns, kwargs)
     try:
         gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        if "/" in name and _has_namespace_of(name):
+        namespace = name.rpartition("/")[0]
+        if namespace and any(spec.namespace == namespace for spec in gymnasium.registry.values()):
             return GymnasiumFactory(name, kwargs)  # an id without a version is known to `gymnasium.make` alone
         advice = _advice(name)
         reason = "" if advice.startswith("Did you mean") else f" ({error})"  # Gymnasium's own, of its own ids alone
@@ -66,20 +90,19 @@ def env_factory(name: str, kwargs: Mapping[str, Any] | None = None, turns: Turns
     return GymnasiumFactory(name, kwargs)
 
 
-def _is_there(name: str) -> bool:
-    """Return whether PettingZoo or its kin has this module or id."""
-    if not is_module_path(name):
-        return is_zoo_id(name)
-    try:
-        return importlib.util.find_spec(present_path(name)) is not None
-    except (ImportError, ValueError):
-        return False
+def _advice(name: str) -> str:
+    """Return the second sentence of the error for an unknown name: what to write or install instead."""
+    if advice := advice_for(re.split("[./]", name)[0]):
+        return advice.strip()
+    if (written := with_package(name)) is not None:
+        return f"Write {written!r}, so that its package is imported.{advice_for(written.partition(':')[0])}"
+    if "-" not in name and "/" not in name and (close := nearest_module(name)) is not None:
+        return f"Did you mean {close!r}?"
+    close = nearest_id(name)
+    return _FORMS if close is None else f"Did you mean {close!r}? {_FORMS}"
 
 
-def _has_namespace_of(env_id: str) -> bool:
-    """Return whether Gymnasium has other environments in the namespace of this id."""
-    namespace = env_id.rpartition("/")[0]
-    return any(spec.namespace == namespace for spec in gymnasium.registry.values())
+# ---- names with arguments as text -----------------------------------------------------------------------------------
 
 
 def as_text(name: str, kwargs: Mapping[str, Any]) -> str:
@@ -109,23 +132,151 @@ def _in_yaml(value: Any) -> str:
 
 
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-"""Text that YAML takes for something else, so it is written in quotes."""
+"""Text that YAML reads as something else, so it is written in quotes."""
 
 
-def _advice(name: str) -> str:
-    if advice := advice_for(re.split("[./]", name)[0]):
-        return advice.strip()
-    if (written := with_package(name)) is not None:
-        return f"Write {written!r}, so that its package is imported.{advice_for(written.partition(':')[0])}"
-    if "-" not in name and "/" not in name and (close := nearest_module(name)) is not None:
-        return f"Did you mean {close!r}?"
-    close = nearest_id(name)
-    return _FORMS if close is None else f"Did you mean {close!r}? {_FORMS}"
+# ---- PettingZoo modules and ids -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ZooFactory:
+    """Makes the PettingZoo environment of a name, which is the path of a module or an id.
+
+    A path (`mpe2.simple_spread_v3`) is imported, and its `parallel_env` or `env` is called. An id (`sisl/pursuit-v5`)
+    is made as `pettingzoo.make` makes it: the parallel variant, or the AEC one where there is no other or where `turns`
+    is "sequential". The module that registers an id may stand before it (`my_package:my_env-v0`) and is imported first.
+    An id that is not registered, in a namespace of `env_ids.PACKAGES`, means the module of that name.
+
+    Raises ModuleNotFoundError for a path of no module and `gymnasium.error.UnregisteredEnv` for an unknown id, with the
+    nearest name; MissingExtra where an extra of this package is missing.
+    """
+
+    name: str
+    turns: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> Any:
+        with explained(f"The environment {self.name!r}"):
+            if is_module_path(self.name):
+                return self._made_by(self._imported(present_path(self.name)))
+            env_id = self._import_module_of_id()
+            if kinds := registered_kinds(env_id):
+                import pettingzoo
+
+                try:
+                    return pettingzoo.make(kinds[0 if self.turns == "simultaneous" else -1], env_id, **self.kwargs)
+                except pettingzoo.env_registry.exceptions.FailedToImport as error:
+                    raise (error.__cause__ or error) from None  # the cause says what is missing
+            if (package := zoo_package(env_id)) is not None:
+                require(f"The environment {self.name!r}", package)
+            if (path := zoo_module(env_id)) is not None:
+                return self._made_by(importlib.import_module(path))
+        raise gymnasium.error.UnregisteredEnv(_nothing_found(self.name, self.name))
+
+    def makers(self) -> list[Any]:
+        """Return the functions that may make the environment: the last one names the keyword arguments.
+
+        PettingZoo's modules make an environment by functions of `**kwargs`, which hand them on to `raw_env`.
+        """
+        if is_module_path(self.name):
+            path: str | None = present_path(self.name)
+        else:
+            env_id = self._import_module_of_id()
+            path = zoo_module(env_id)
+            if kinds := registered_kinds(env_id):
+                import pettingzoo
+
+                spec = pettingzoo.spec(kinds[0], env_id)
+                if callable(spec.entry_point):
+                    return [spec.entry_point]
+                path = entry_module(spec)
+        found = importlib.import_module(path) if path else None
+        return [getattr(found, name) for name in ("parallel_env", "env", "raw_env") if hasattr(found, name)]
+
+    def _import_module_of_id(self) -> str:
+        """Import the module that stands before the id, if any, and return the id alone."""
+        module, _, env_id = self.name.rpartition(":")
+        if module and not _is_foraging(env_id):
+            self._imported(module)
+        return env_id
+
+    def _imported(self, path: str) -> Any:
+        try:
+            return importlib.import_module(path)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{path}.".startswith(f"{error.name}."):
+                raise  # the module exists, and a module that it imports is missing
+            raise ModuleNotFoundError(_nothing_found(self.name, error.name), name=error.name) from error
+
+    def _made_by(self, module: Any) -> Any:
+        made_by = "parallel_env" if self.turns == "simultaneous" and hasattr(module, "parallel_env") else "env"
+        if not hasattr(module, made_by):
+            raise AttributeError(
+                f"The module {self.name!r} has neither parallel_env nor env: it is no PettingZoo module."
+            )
+        return getattr(module, made_by)(**self.kwargs)
+
+
+def is_module_path(name: str) -> bool:
+    """Return whether a name is the path of a module: with dots, or of a module that exists. Others are ids."""
+    if re.fullmatch(r"\w+(\.\w+)+", name):
+        return True
+    try:
+        return name.isidentifier() and importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _nothing_found(name: str, missing_part: str) -> str:
+    """Return the error text for a name without an environment: what was looked for, and which names are near."""
+    missing = f"No module named {missing_part!r} was found: {name!r} was to have parallel_env or env."
+    if name in gymnasium.registry or re.fullmatch(r"([\w.]+:)?[\w./]*(\w-.*|/\w+_)v\d+", name):
+        missing = f"No PettingZoo environment has the id {name!r}."
+        if name in gymnasium.registry:
+            return f"{missing} It is the id of a Gymnasium environment: {_advice_for_gymnasium(name)}"
+        if (close := nearest_id(name)) is None:
+            return f"{missing} It looks like the id of a Gymnasium environment: {_advice_for_gymnasium(name)}"
+        if close not in gymnasium.registry:
+            return f"{missing} Did you mean {close!r}?"
+        advice = _advice_for_gymnasium(close)
+        return f"{missing} Did you mean {close!r}? That is the id of a Gymnasium environment: {advice}"
+    if ":" in name:
+        return f"{missing} Give the factory itself: MultiAgentEnvManager([factory] * num_envs)."
+    if close := nearest_module(name):
+        return f"{missing} Did you mean {close!r}?"
+    if close := nearest_id(name):
+        return f"{missing} No environment is registered with this id either. Did you mean {close!r}?"
+    package, _, _ = name.replace("/", ".").rpartition(".")
+    if package and (others := list(modules_of(package))):
+        return f"{missing} {package!r} has {', '.join(module.rpartition('.')[2] for module in others)}."
+    return (
+        f"{missing} Give its whole path, such as 'mpe2.simple_spread_v3', or its id, such as 'sisl/pursuit-v5', and "
+        "install the package that contains it."
+    )
+
+
+def _is_foraging(env_id: str) -> bool:
+    """Return whether this is level-based foraging: ids of Gymnasium with several agents."""
+    return env_id.startswith("Foraging-")
+
+
+def _advice_for_gymnasium(env_id: str) -> str:
+    """Return the advice for a Gymnasium id that was given as a PettingZoo id."""
+    if _is_foraging(env_id.rpartition(":")[2]):
+        return f"its agents are in tuples, so give [lambda: parallel_envs.tuple_agents({env_id!r})] * num_envs."
+    return (
+        "give that to ParallelEnvManager; where learners are to live in it, make "
+        f"MultiAgentEnvManager([env_factory({env_id!r})] * num_envs), with env_factory from "
+        "parallel_envs.multiagent.by_name."
+    )
+
+
+# ---- Gymnasium ids, factories and files -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class FactoryByName:
-    """Calls `package.module:factory`, or what a file has under a name (`/path/file.py:Class`)."""
+    """Calls `package.module:factory`, or the class or function of a file (`/path/file.py:Class`)."""
 
     name: str
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -135,7 +286,7 @@ class FactoryByName:
         return OneAgent(env) if isinstance(env, gymnasium.Env) else env
 
     def maker(self) -> Any:
-        """Return what has this name."""
+        """Import and return the factory."""
         if is_env_file(self.name):
             return FileFactory(self.name).load()
         module, function = self.name.split(":")
@@ -148,7 +299,7 @@ class FactoryByName:
 
 @dataclass(frozen=True)
 class GymnasiumFactory:
-    """Makes a Gymnasium environment, with its one agent as PettingZoo has it."""
+    """Makes a Gymnasium environment as a PettingZoo environment of one agent."""
 
     name: str
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -158,7 +309,7 @@ class GymnasiumFactory:
             with explained(f"The environment {self.name!r}"):
                 return OneAgent(gymnasium.make(self.name, **self.kwargs))
         except gymnasium.error.UnregisteredEnv:
-            find_spec(self.name)  # raises the same, and says what may have been meant
+            find_spec(self.name)  # raises the same error with the nearest names
             raise
 
 
@@ -205,11 +356,103 @@ class OneAgent:
     def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
         observation, reward, terminated, truncated, info = self.env.step(actions[AGENT])
         self.agents = [] if terminated or truncated else [AGENT]
-        told = observation, as_float(reward, True), terminated, truncated, info
-        return tuple({AGENT: one} for one in told)  # type: ignore[return-value]  # five of them
+        results = observation, as_float(reward, True), terminated, truncated, info
+        return tuple({AGENT: value} for value in results)  # type: ignore[return-value]  # five of them
 
     def render(self) -> Any:
         return self.env.render()
 
     def close(self) -> None:
         self.env.close()
+
+
+# ---- inspection -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EnvInspection:
+    """The wrappers and task methods of an environment.
+
+    Args:
+        layers: The classes from the outermost wrapper to the environment itself, each as `module.Class`.
+        is_gymnasium: True for an environment of one agent with Gymnasium's interface.
+        way: How a task would reach the environment; None if there is no way.
+        method: The method that takes the task, with its signature; None where the task goes into a reset's options.
+        owner: The layer that has this method.
+        looks: True if a reset reads `options["task"]`. None if that was not tried because there is a method.
+        others: Further methods that have to do with tasks.
+        sample: A task from its own `sample_tasks`, as text; None where there is none.
+    """
+
+    layers: tuple[str, ...]
+    is_gymnasium: bool
+    way: TaskWay | None
+    method: str | None
+    owner: str | None
+    looks: bool | None
+    others: tuple[str, ...]
+    sample: str | None
+
+
+class EnvInspector:
+    """Object hosted by a worker that inspects environments there."""
+
+    def look(self, make: Callable[[], Any]) -> EnvInspection:
+        """Make the environment, inspect it and close it."""
+        made = make()
+        try:
+            return inspect_env(made.env if isinstance(made, OneAgent) else made)
+        finally:
+            made.close()
+
+
+def inspect_env(env: Any) -> EnvInspection:
+    """Return the wrappers and task methods of this environment, which may be reset once."""
+    layers: list[Any] = []
+    layer = env
+    while layer is not None and all(layer is not seen for seen in layers):
+        layers.append(layer)
+        held = [getattr(layer, name, None) for name in ("env", "aec_env")]  # wrappers use `env`, conversions `aec_env`
+        layer = next((inner for inner in held if callable(getattr(inner, "step", None))), None)
+    try:
+        way = TaskWay.of(env, None)
+    except TypeError:
+        way = None
+    owner: str | None = None
+    method: str | None = None
+    looks: bool | None = None
+    sample: str | None = None
+    if way in (TaskWay.RESET_TASK, TaskWay.SET_TASK):
+        owner = next((_class_path(layer) for layer in layers if hasattr(type(layer), way.value)), None)
+        try:
+            method = f"{way.value}{inspect.signature(part_of(env, way.value))}"
+        except ValueError:  # compiled code does not always have a signature
+            method = f"{way.value}(...)"
+    if way is TaskWay.OPTIONS:
+        options = WatchedOptions(task="a task that only shows whether the env reads its options")
+        with contextlib.suppress(Exception):  # an env that fails because of this task has read it, too
+            env.reset(seed=0, options=options)
+        looks = options.seen
+    for arguments in ((1,), (1, 0)):
+        try:
+            (task,) = layers[-1].sample_tasks(*arguments)
+            sample = repr(task)
+            break
+        except Exception:  # noqa: BLE001  # the env has no sample_tasks, or one with other arguments
+            continue
+    return EnvInspection(
+        layers=tuple(map(_class_path, layers)),
+        is_gymnasium=isinstance(env, gymnasium.Env),
+        way=way,
+        method=method,
+        owner=owner,
+        looks=looks,
+        others=tuple(
+            name for name in ("get_task", "get_tasks", "sample_tasks") if any(hasattr(one, name) for one in layers)
+        ),
+        sample=sample,
+    )
+
+
+def _class_path(layer: Any) -> str:
+    return f"{type(layer).__module__}.{type(layer).__qualname__}"

@@ -1,18 +1,23 @@
-"""In a worker: all agents of an env that knows its `possible_agents`, as one Gymnasium env.
+"""The worker's side: a PettingZoo env whose agents together look like one Gymnasium env.
 
-Each agent has a place, and everything goes through shared memory. Mostly all agents are there and all go on: then
-nothing is done agent by agent that can be done at once.
+`JointFactory` makes one. `JointEnv` is for envs with `possible_agents`: the values of each agent lie at fixed places
+of arrays in shared memory. `OpenJointEnv` is for envs without: their results are sent by pipe. `joint_factories` reads
+the arguments of `MultiAgentEnvManager`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium.spaces import Space
 
-from parallel_envs.multiagent.adapter import Adapter, Info, Named
-from parallel_envs.multiagent.roster import (
+from parallel_envs.env_files import FileFactory, is_env_file
+from parallel_envs.multiagent.aec import TURNS, TurnEnv, as_parallel
+from parallel_envs.multiagent.agent_layout import (
     AGENTS,
     ALIVE,
     COMMON,
@@ -23,134 +28,286 @@ from parallel_envs.multiagent.roster import (
     TERMINATED,
     TRUNCATED,
     Agent,
+    AgentLayout,
+    Anything,
     JointObservations,
-    Roster,
+    group_key,
     joint_actions,
-    name,
+    shortened,
 )
-from parallel_envs.multiagent.stack import Stack
-from parallel_envs.vector.shared_arrays import as_float
-from parallel_envs.vector.spaces import assembler, leaves, only_leaf
+from parallel_envs.multiagent.by_name import ZooFactory
+from parallel_envs.spelling import hint, is_one_of
+from parallel_envs.vector.arguments import check_count
+from parallel_envs.vector.exchange import as_float
+from parallel_envs.vector.layout import Leaf, assembler, leaves, only_leaf
+
+Info = dict[str, Any]
+ByAgent = Mapping[Agent, Any]
+Results = tuple[dict[Agent, Any], dict[Agent, Any], dict[Agent, Any], dict[Agent, Any], dict[Agent, Any]]
+
+_RESULTS = ("observations", "rewards", "terminations", "truncations", "infos")
+_WRAPPED = ("env", "aec_env", "_conversion")
+"""Attributes in which wrappers and conversions hold the env they wrap."""
 
 _NUMBERS = frozenset((float, int, bool, np.float64, np.float32))
-"""Rewards of these types are written as they are. NumPy would take None for a number, too."""
+"""Rewards of these types are written without conversion. NumPy would accept None as a number, too."""
 
 
-class JointEnv(Adapter):
-    """The agents of an env that knows its `possible_agents`, each in its place."""
+class BaseJointEnv(gymnasium.Env[Any, Any]):
+    """Base of both joint envs: passes attributes on to the PettingZoo env and checks the results of that env."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.metadata = dict(getattr(env, "metadata", None) or {})
+        self.render_mode = getattr(env, "render_mode", None)
+        self._takes_turns = bool(getattr(env, "takes_turns", False))
+        self._num_steps = 0
+        self._seen_agents: set[Agent] = set()
+        """Agents that have been alive in this episode."""
+        self._waits = False
+        """True after a lost episode without autoreset: the env is not stepped until its next reset."""
+
+    @property
+    def unwrapped(self) -> Any:
+        return self.env.unwrapped
+
+    def wait_after_loss(self) -> None:
+        """Show no agents until the next reset, as after the end of an episode. Called when an episode was lost.
+
+        The new env has been reset already, so that it has an observation to show. It is not stepped.
+        """
+        self._waits = True
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        if self._waits and name == "agents":
+            return []
+        return getattr(_holder(self.env, name), name)
+
+    def has_wrapper_attr(self, name: str) -> bool:
+        return hasattr(_holder(self.env, name), name)
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        if not force and not self.has_wrapper_attr(name):
+            return False
+        setattr(_holder(self.env, name), name, value)
+        return True
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _reset_env(self, seed: int | None, options: Info | None) -> tuple[dict[Agent, Any], dict[Agent, Any]]:
+        """Reset the env, check its results and return observations and infos."""
+        self._num_steps, self._waits = 0, False
+        given = {"seed": seed, "options": options}
+        results = self.env.reset(**{key: value for key, value in given.items() if value is not None})
+        self._check_types(results, ("observations", "infos"))
+        observations, infos = results
+        if not self._takes_turns:
+            self._check_observed(self.env.agents, observations)
+        self._seen_agents = set(self.env.agents)
+        return observations, infos
+
+    def _step_env(self, actions: ByAgent) -> tuple[Results, bool]:
+        """Step the env and check its results. The flag is True if all agents acted, were observed, and go on."""
+        self._num_steps += 1
+        results: Results = self.env.step(actions)
+        self._check_types(results, _RESULTS)
+        observations, _, terminations, truncations, _ = results
+        same = observations.keys() == actions.keys() == terminations.keys() == truncations.keys()
+        usual = same and not any(terminations.values()) and not any(truncations.values())
+        if not usual or len(self.env.agents) != len(actions):
+            after = set(self.env.agents)
+            if not self._takes_turns:
+                self._check_observed(after, observations)
+                dead = self._seen_agents.difference(after, actions)
+                for what, values in (("an observation", observations), ("a termination", terminations)):
+                    for agent in values:
+                        if agent in dead:
+                            raise self._error(
+                                f"returned {what} for {agent!r}, which was not alive before it and is not after it. "
+                                "Return values for living agents only."
+                            )
+            for agent in after:
+                if terminations.get(agent) or truncations.get(agent):
+                    raise self._error(
+                        f"ended {agent!r} and kept it in its agents. Take an agent that is terminated or truncated out "
+                        "of `agents`."
+                    )
+            self._seen_agents |= after
+        return results, usual
+
+    def _check_types(self, results: Any, names: tuple[str, ...]) -> None:
+        """Raise TypeError unless the env returned one dict for each of these names."""
+        if not isinstance(results, tuple | list) or len(results) != len(names):
+            is_one = not isinstance(results, tuple | list)
+            given = f"one {type(results).__name__}: {shortened(results)}" if is_one else f"{len(results)} values"
+            expected = f"A parallel environment returns {len(names)} dicts by agent here: {', '.join(names)}."
+            raise self._error(f"returned {given}. {expected}", TypeError)
+        for name, value in zip(names, results, strict=True):
+            if not isinstance(value, dict | Mapping):
+                raise self._error(f"returned {shortened(value)} as its {name}. Return a dict by agent.", TypeError)
+
+    def _checked_info(self, info: Any, agent: Agent) -> Info:
+        """Return the info of an agent as a dict. Raise TypeError if it is none."""
+        if not isinstance(info, dict | Mapping):
+            raise self._error(f"returned {shortened(info)} as the info of {agent!r}. Return a dict.", TypeError)
+        return info if isinstance(info, dict) else dict(info)
+
+    def _check_observed(self, agents: Iterable[Agent], observations: ByAgent) -> None:
+        for agent in agents:
+            if agent not in observations:
+                raise self._no_observation(agent)
+
+    def _no_observation(self, agent: Agent) -> Exception:
+        return self._error(
+            f"returned no observation for {agent!r}, which is among its agents. Return one for every living agent."
+        )
+
+    def _error(self, fact: str, kind: type[Exception] = ValueError) -> Exception:
+        moment = f"step {self._num_steps}" if self._num_steps else "reset"
+        return kind(f"In {moment} the environment {fact}")
+
+    def _joint_end(self, truncations: ByAgent) -> tuple[bool, bool]:
+        """Return terminated and truncated of the env, which ends when no agent is left.
+
+        It is truncated if some agent was truncated in the last step, else terminated.
+        """
+        if self.env.agents:
+            return False, False
+        truncated = any(truncations.values())
+        return not truncated, truncated
+
+
+def _holder(env: Any, name: str) -> Any:
+    """Return the outermost of an env and the envs it wraps that has this attribute itself; `env` if none has it.
+
+    PettingZoo's conversions hide the attributes of the env that they convert.
+    """
+    inner = env
+    while inner is not None:
+        if name in getattr(inner, "__dict__", ()) or hasattr(type(inner), name):
+            return inner
+        inner = next((vars(inner)[key] for key in _WRAPPED if key in getattr(inner, "__dict__", ())), None)
+    return env
+
+
+# ---- envs with possible_agents --------------------------------------------------------------------------------------
+
+
+class JointEnv(BaseJointEnv):
+    """All agents of an env with `possible_agents`, each at its place in the arrays.
+
+    In most steps all agents are present and go on. Then no work is done agent by agent that can be done at once.
+    """
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        self.roster = roster = Roster.of(env)
-        self.observation_space = JointObservations(roster)
-        self.action_space = joint_actions(roster)
-        self._everyone = list(roster.agents)
-        groups = [[roster.agents[place] for place in group.places] for group in roster.observation_groups]
-        stacks = [Stack(group.space, agents) for group, agents in zip(roster.observation_groups, groups, strict=True)]
-        self._stacks = [(name(number), stack) for number, stack in enumerate(stacks)]
+        self.layout = layout = AgentLayout.of(env)
+        self.observation_space = JointObservations(layout)
+        self.action_space = joint_actions(layout)
+        self._all_agents = list(layout.agents)
+        groups = [[layout.agents[index] for index in group.indices] for group in layout.observation_groups]
+        stacks = [_Stack(group.space, agents) for group, agents in zip(layout.observation_groups, groups, strict=True)]
+        self._stacks = [(group_key(number), stack) for number, stack in enumerate(stacks)]
         self._stack_of = {agent: stack for stack, agents in zip(stacks, groups, strict=True) for agent in agents}
-        self._action_of = {} if roster.acts_as_one else _action_places(roster)
-        self._flags = np.zeros(len(roster), np.uint8)
-        self._rewards = np.zeros(len(roster), np.float64)
-        self._shown: set[Agent] = set()
-        self._is_full = False
-        """Whether the flags say that all agents are there and go on."""
+        self._action_place: dict[Agent, tuple[Any, ...]] = {}
+        """By agent the key of its group, its row there, and leaves and assembler of its space.
+
+        Both are None where the action is one array or number. The dict is empty if all actions lie in one array.
+        """
+        for number, group in enumerate(() if layout.has_one_action_array else layout.action_groups):
+            parts = leaves(group.space)
+            made_of = (None, None) if only_leaf(parts) is not None else (parts, assembler(group.space))
+            for row, index in enumerate(group.indices):
+                self._action_place[layout.agents[index]] = (group_key(number), row, *made_of)
+        self._flags = np.zeros(len(layout), np.uint8)
+        self._rewards = np.zeros(len(layout), np.float64)
+        self._observed: set[Agent] = set()
+        """Agents whose observations are in the arrays now."""
+        self._flags_are_full = False
+        """True while the flags say that all agents are present and go on."""
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         observations, infos = self._reset_env(seed, options)
         self._check_spaces()
-        self._put_some(observations, {}, {})
+        self._write_some(observations, {}, {})
         self._rewards[:] = 0.0
         return self._joint(), self._joint_info(infos)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
         if self._waits:
-            self._show({})
-            self._is_full, self._flags[:], self._rewards[:] = False, 0, 0.0
+            self._set_observed({})
+            self._flags_are_full, self._flags[:], self._rewards[:] = False, 0, 0.0
             return self._joint(), 0.0, True, False, {}
-        (observations, rewards, terminations, truncations, infos), usual = self._step_env(self._own_actions(action))
-        if usual and self.env.agents == self._everyone:
-            self._put_everyone(observations)
+        agents, layout = self.env.agents, self.layout
+        if not layout.has_one_action_array:
+            actions = {agent: self._action(action[GROUPS], agent) for agent in agents}
+        elif agents == self._all_agents:
+            actions = dict(zip(agents, action, strict=False))
         else:
-            self._put_some(observations, terminations, truncations)
-        self._put_rewards(rewards)
-        terminated, truncated = self._joint_end(terminations, truncations)
+            actions = {agent: action[layout.index[agent]] for agent in agents}
+        (observations, rewards, terminations, truncations, infos), usual = self._step_env(actions)
+        if usual and self.env.agents == self._all_agents:
+            self._write_all(observations)
+            if not self._flags_are_full:
+                self._flags[:] = PRESENT | ALIVE
+                self._observed, self._flags_are_full = set(self._all_agents), True
+        else:
+            self._write_some(observations, terminations, truncations)
+        values = list(map(rewards.get, self._all_agents))
+        if not _NUMBERS.issuperset(map(type, values)):
+            values = [as_float(rewards.get(agent, 0.0)) for agent in self._all_agents]
+        self._rewards[:] = values
+        terminated, truncated = self._joint_end(truncations)
         return self._joint(), 0.0, terminated, truncated, self._joint_info(infos)
 
-    # ---- actions ----------------------------------------------------------------------------------------------------
-
-    def _own_actions(self, action: Any) -> dict[Agent, Any]:
-        """The actions of those who are alive, in the env's own order."""
-        agents = self.env.agents
-        if not self.roster.acts_as_one:
-            return {agent: self._own_of_group(action[GROUPS], agent) for agent in agents}
-        if agents == self._everyone:
-            return dict(zip(agents, action, strict=False))
-        return {agent: action[self.roster.place[agent]] for agent in agents}
-
-    def _own_of_group(self, groups: Mapping[str, Any], agent: Agent) -> Any:
-        key, row, parts, assemble = self._action_of[agent]
+    def _action(self, groups: Mapping[str, Any], agent: Agent) -> Any:
+        key, row, parts, assemble = self._action_place[agent]
         group = groups[key]
         return group[row] if parts is None else assemble([leaf.of(group)[row] for leaf in parts])
 
-    # ---- observations and flags -------------------------------------------------------------------------------------
-
-    def _put_everyone(self, observations: Named) -> None:
-        """All agents have observations, and all go on."""
-        self._put_all(observations)
-        if not self._is_full:
-            self._flags[:] = PRESENT | ALIVE
-            self._shown, self._is_full = set(self._everyone), True
-
-    def _put_some(self, observations: Named, terminations: Named, truncations: Named) -> None:
-        self._is_full = False
-        if self._shown != observations.keys():
-            self._show(observations)
-        if len(self._shown) == len(self._everyone):
-            self._put_all(observations)
+    def _write_some(self, observations: ByAgent, terminations: ByAgent, truncations: ByAgent) -> None:
+        """Write observations and flags where some agents may be missing or have ended."""
+        self._flags_are_full = False
+        if self._observed != observations.keys():
+            self._set_observed(observations)
+        if len(self._observed) == len(self._all_agents):
+            self._write_all(observations)
         else:
             for agent, observation in observations.items():
-                self._stack_of[agent].put(agent, observation)
-        self._flags[:] = self._flags_of(observations, terminations, truncations)
+                self._stack_of[agent].write(agent, observation)
+        index = self.layout.index
+        flags = [0] * len(index)
+        for agent in observations:
+            flags[index[agent]] = PRESENT
+        for agent in self.env.agents:
+            if agent not in index or not (flags[index[agent]] or self._takes_turns):
+                raise self._no_observation(agent)  # one agent has left unannounced while this one has come
+            flags[index[agent]] |= ALIVE
+        for bit, ends in ((TERMINATED, terminations), (TRUNCATED, truncations)):
+            for agent, ended in ends.items():
+                if ended and agent in index:
+                    flags[index[agent]] |= bit
+        self._flags[:] = flags
 
-    def _put_all(self, observations: Named) -> None:
+    def _write_all(self, observations: ByAgent) -> None:
         for _, stack in self._stacks:
-            stack.put_all(observations)
+            stack.write_all(observations)
 
-    def _show(self, observations: Named) -> None:
-        """From now on these agents have observations, and no others."""
+    def _set_observed(self, observations: ByAgent) -> None:
+        """Record that exactly these agents have observations, and clear the rows of all others."""
         for agent in observations:
             if agent not in self._stack_of:
                 raise ValueError(
-                    f"The environment returned an observation for {agent!r}, who is not among its possible_agents "
-                    f"{self._everyone}. Name all agents there, or leave possible_agents out."
+                    f"The environment returned an observation for {agent!r}, which is not among its possible_agents "
+                    f"{self._all_agents}. Name all agents there, or leave possible_agents out."
                 )
-        for agent in self._shown.difference(observations):
+        for agent in self._observed.difference(observations):
             self._stack_of[agent].clear(agent)
-        self._shown = set(observations)
-
-    def _flags_of(self, observations: Named, terminations: Named, truncations: Named) -> list[int]:
-        place = self.roster.place
-        flags = [0] * len(place)
-        for agent in observations:
-            flags[place[agent]] = PRESENT
-        for agent in self.env.agents:
-            if agent not in place or not (flags[place[agent]] or self._takes_turns):
-                raise self._unseen(agent)  # one agent has left without a word, and this one has come
-            flags[place[agent]] |= ALIVE
-        for bit, ends in ((TERMINATED, terminations), (TRUNCATED, truncations)):
-            for agent, ended in ends.items():
-                if ended and agent in place:
-                    flags[place[agent]] |= bit
-        return flags
-
-    # ---- what is sent -----------------------------------------------------------------------------------------------
-
-    def _put_rewards(self, rewards: Named) -> None:
-        values = list(map(rewards.get, self._everyone))
-        if not _NUMBERS.issuperset(map(type, values)):
-            values = [as_float(rewards.get(agent, 0.0)) for agent in self._everyone]
-        self._rewards[:] = values
+        self._observed = set(observations)
 
     def _joint(self) -> Info:
         return {
@@ -159,26 +316,26 @@ class JointEnv(Adapter):
             GROUPS: {key: stack.value for key, stack in self._stacks},
         }
 
-    def _joint_info(self, infos: Named) -> Info:
-        """The infos that say something: by place for agents, beside them what is about none."""
-        place = self.roster.place
-        told = {str(place[agent]): self._own(info, agent) for agent, info in infos.items() if info and agent in place}
-        common = {str(key): value for key, value in infos.items() if key not in place}
-        joint: Info = {AGENTS: told} if told else {}
+    def _joint_info(self, infos: ByAgent) -> Info:
+        """Return the non-empty infos: those of agents by index, and beside them those of no agent."""
+        index, own = self.layout.index, self._checked_info
+        by_index = {str(index[agent]): own(info, agent) for agent, info in infos.items() if info and agent in index}
+        common = {str(key): value for key, value in infos.items() if key not in index}
+        joint: Info = {AGENTS: by_index} if by_index else {}
         if common:
             joint[COMMON] = common
         return joint
 
     def _check_spaces(self) -> None:
-        """Nobody's spaces may change from one episode to the next: arrays have been laid out for them."""
-        roster = self.roster
+        """Raise ValueError if the space of an agent has changed: arrays have been laid out for the first one."""
+        layout = self.layout
         asked = (
-            ("observation space", self.env.observation_space, roster.observation_spaces),
-            ("action space", self.env.action_space, roster.action_spaces),
+            ("observation space", self.env.observation_space, layout.observation_spaces),
+            ("action space", self.env.action_space, layout.action_spaces),
         )
-        for what, ask, known in asked:
-            for agent, space in zip(roster.agents, known, strict=True):
-                now = ask(agent)
+        for what, space_of, known in asked:
+            for agent, space in zip(layout.agents, known, strict=True):
+                now = space_of(agent)
                 if now is not space and now != space:
                     raise ValueError(
                         f"The {what} of {agent!r} has changed from {space} to {now}. Spaces must stay as they are; "
@@ -186,11 +343,212 @@ class JointEnv(Adapter):
                     )
 
 
-def _action_places(roster: Roster) -> dict[Agent, tuple[Any, ...]]:
-    """For each agent its group, its row there, and what its actions are made of (None: of one array or number)."""
-    places: dict[Agent, tuple[Any, ...]] = {}
-    for number, group in enumerate(roster.action_groups):
-        parts = leaves(group.space)
-        of_parts = (None, None) if only_leaf(parts) is not None else (parts, assembler(group.space))
-        places |= {roster.agents[place]: (name(number), row, *of_parts) for row, place in enumerate(group.places)}
-    return places
+class _Stack:
+    """Observations of agents with equal spaces: one row for each agent; zeros (or None) without an observation."""
+
+    def __init__(self, space: Space[Any], agents: Sequence[Agent]) -> None:
+        self._agents = tuple(agents)
+        self._row = {agent: row for row, agent in enumerate(agents)}
+        self._leaves, self._assemble = leaves(space), assembler(space)
+        self._columns: list[Any] = [
+            np.zeros((len(agents), *leaf.shape), leaf.dtype) if leaf.fixed else [None] * len(agents)
+            for leaf in self._leaves
+        ]
+        only = only_leaf(self._leaves)
+        self._shape = None if only is None else only.shape
+        self._end_to_end = self._columns[0].reshape(-1, *self._shape[1:]) if self._shape else None
+        self._constant = self._assemble(self._columns) if all(leaf.fixed for leaf in self._leaves) else None
+        """The value, if its arrays are always the same objects."""
+
+    def write_all(self, observations: ByAgent) -> None:
+        """Write the rows of all agents: in one call if they are arrays of the right shape, else one by one."""
+        if self._end_to_end is not None:
+            assert self._shape
+            values = [observations[agent] for agent in self._agents]
+            try:
+                if set(map(len, values)) == {self._shape[0]}:  # concatenate checks the other dimensions itself
+                    np.concatenate(values, out=self._end_to_end, casting="unsafe")
+                    return
+            except (TypeError, ValueError):
+                pass
+        for agent in self._agents:
+            self.write(agent, observations[agent])
+
+    def write(self, agent: Agent, observation: Any) -> None:
+        """Write the row of an agent."""
+        row = self._row[agent]
+        if type(observation) is np.ndarray and observation.shape == self._shape and observation.dtype.kind in "biuf":
+            self._columns[0][row] = observation  # the usual case
+            return
+        for leaf, column in zip(self._leaves, self._columns, strict=True):
+            value = _checked_part(observation, leaf, agent)
+            try:
+                column[row] = value
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"The environment returned an observation{leaf.name} for {agent!r} that is no {leaf.dtype}: "
+                    f"{shortened(value)} ({error}). Correct the environment or its observation_space."
+                ) from error
+
+    def clear(self, agent: Agent) -> None:
+        """Set the row of an agent to zeros (or None)."""
+        for leaf, column in zip(self._leaves, self._columns, strict=True):
+            column[self._row[agent]] = 0 if leaf.fixed else None
+
+    @property
+    def value(self) -> Any:
+        """All rows as one value. Its arrays are overwritten by later writes."""
+        if self._constant is not None:
+            return self._constant
+        return self._assemble([tuple(column) if isinstance(column, list) else column for column in self._columns])
+
+
+def _checked_part(observation: Any, leaf: Leaf, agent: Agent) -> Any:
+    """Return a part of an observation. Raise ValueError if it is missing or has the wrong shape."""
+    try:
+        value = leaf.of(observation)
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError(
+            f"The environment returned an observation without {leaf.name} for {agent!r}, whose observation space says "
+            f"that there is one: {observation!r}. Correct the environment or its observation_space."
+        ) from error
+    if leaf.fixed and np.shape(value) != leaf.shape:
+        raise ValueError(
+            f"The environment returned an observation{leaf.name} of shape {np.shape(value)} for {agent!r}, but its "
+            f"observation space says {leaf.shape}. Correct the environment or its observation_space."
+        )
+    return value
+
+
+# ---- envs without possible_agents -----------------------------------------------------------------------------------
+
+
+class OpenJointEnv(BaseJointEnv):
+    """All agents of an env without `possible_agents`. Its results are sent unchanged, with the spaces of new agents."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.observation_space: Space[Any] = Anything()
+        self.action_space: Space[Any] = Anything()
+        self._known: dict[Agent, tuple[Space[Any], Space[Any]]] = {}
+        self._parts: dict[Agent, tuple[Leaf, ...]] = {}
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        observations, infos = self._reset_env(seed, options)
+        self._known.clear()  # an earlier announcement may have been lost with the answer to a step that failed
+        return self._joint((observations, {}, {}, {}, infos)), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+        if self._waits:
+            return ({}, {}, {}, {}, {}, (), {}), 0.0, True, False, {}
+        results, _ = self._step_env({agent: action[agent] for agent in self.env.agents if agent in action})
+        terminated, truncated = self._joint_end(results[3])
+        return self._joint(results), 0.0, terminated, truncated, {}
+
+    def _joint(self, results: Results) -> tuple[Any, ...]:
+        """Return the env's results, the living agents, and the spaces that are new or have changed, by agent."""
+        observations, rewards, terminations, truncations, infos = results
+        known, news = self._known, {}
+        for agent in dict.fromkeys((*observations, *self.env.agents)):
+            spaces = self.env.observation_space(agent), self.env.action_space(agent)
+            if known.get(agent) != spaces:
+                news[agent] = known[agent] = spaces
+                self._parts[agent] = leaves(spaces[0])
+        for agent, observation in observations.items():
+            for leaf in self._parts[agent]:
+                _checked_part(observation, leaf, agent)
+        return (
+            dict(observations),
+            {agent: as_float(reward) for agent, reward in rewards.items()},
+            dict(terminations),
+            dict(truncations),
+            {agent: self._checked_info(info or {}, agent) if agent in known else info for agent, info in infos.items()},
+            tuple(self.env.agents),
+            news,
+        )
+
+
+# ---- factories ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JointFactory:
+    """Makes an env with `make` and wraps it as a joint env. `turns` says how an AEC env is played."""
+
+    make: Callable[[], Any]
+    turns: str
+
+    def __call__(self) -> JointEnv | OpenJointEnv:
+        env = self.make()
+        try:
+            parallel = as_parallel(env, self.turns)
+            return JointEnv(parallel) if hasattr(parallel, "possible_agents") else OpenJointEnv(parallel)
+        except BaseException:
+            close = getattr(env, "close", None)
+            if close is not None:
+                close()
+            raise
+
+
+@dataclass(frozen=True)
+class TaskOfJoint:
+    """Task setter that is called with the PettingZoo env inside a joint env."""
+
+    setter: Callable[[Any, Any], None]
+
+    def __call__(self, env: JointEnv | OpenJointEnv, task: Any) -> None:
+        self.setter(_env_within(env), task)
+
+
+@dataclass(frozen=True, slots=True)
+class OnJoint:
+    """Function that is called with the PettingZoo env inside a joint env."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, env: JointEnv | OpenJointEnv, *args: Any) -> Any:
+        return self.function(_env_within(env), *args)
+
+    @property
+    def __name__(self) -> str:
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
+
+
+def _env_within(env: JointEnv | OpenJointEnv) -> Any:
+    return env.env.env if isinstance(env.env, TurnEnv) else env.env
+
+
+def joint_factories(
+    env_fns: Any, num_envs: Any, turns: str, env_kwargs: Mapping[str, Any] | None
+) -> list[JointFactory]:
+    """Return one factory for each env. Raise TypeError or ValueError for arguments that are wrong."""
+    if not is_one_of(turns, TURNS):
+        raise ValueError(f"turns={turns!r} is unknown. Choose 'simultaneous' or 'sequential'.{hint(turns, TURNS)}")
+    if isinstance(env_fns, str):
+        if num_envs is None:
+            raise ValueError(f"The name {env_fns!r} was given without num_envs. Say how many environments to make.")
+        check_count("num_envs", num_envs)
+        if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
+            raise TypeError(f"env_kwargs={env_kwargs!r} is not a dict of keyword arguments.")
+        if is_env_file(env_fns):
+            return [JointFactory(FileFactory.of(env_fns, env_kwargs), turns)] * int(num_envs)
+        if not env_fns.strip(".") or env_fns.startswith("."):
+            raise ValueError(
+                f"{env_fns!r} is not the path of a module. Give one such as 'mpe2.simple_spread_v3', or an id such as "
+                "'sisl/pursuit-v5'."
+            )
+        return [JointFactory(ZooFactory(env_fns, turns, dict(env_kwargs or {})), turns)] * int(num_envs)
+    if not isinstance(env_fns, Sequence):
+        raise TypeError(
+            f"env_fns={env_fns!r} is neither a sequence of callables nor the path of a PettingZoo module nor an id."
+        )
+    if num_envs is not None or env_kwargs is not None:
+        raise ValueError(
+            "num_envs and env_kwargs go with a module path or an id. With callables, give one for each environment."
+        )
+    for env, make in enumerate(env_fns):
+        if not callable(make):
+            raise TypeError(
+                f"env_fns[{env}]={make!r} is not callable. Give functions that make environments, not environments."
+            )
+    return [JointFactory(make, turns) for make in env_fns]

@@ -15,29 +15,49 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from parallel_envs.choices import Autoreset, Turns
+from parallel_envs.closing import ClosedAtExit
 from parallel_envs.errors import EnvError, WorkerDied
-from parallel_envs.multiagent.attendance import Attendance
-from parallel_envs.multiagent.beneath import ManagerBeneath
-from parallel_envs.multiagent.fixed_rows import FixedRows
-from parallel_envs.multiagent.joint import Flags, Joint
-from parallel_envs.multiagent.loading import TaskOfJoint, joint_factories
-from parallel_envs.multiagent.open_rows import OpenRows
-from parallel_envs.multiagent.outcomes import Infos, Outcomes
-from parallel_envs.multiagent.passed_on import PassedOn
-from parallel_envs.multiagent.roster import Agent, JointObservations, Kind
+from parallel_envs.multiagent.agent_layout import Agent, AgentResults, Flags, JointObservations, Kind
+from parallel_envs.multiagent.final_infos import AgentMasks, Infos, SplitByAgent
+from parallel_envs.multiagent.fixed_agents import FixedAgents
+from parallel_envs.multiagent.joint_env import JointFactory, OnJoint, TaskOfJoint, joint_factories
+from parallel_envs.multiagent.open_agents import OpenAgents
 from parallel_envs.spelling import unknown_keyword
 from parallel_envs.threads import one_thread
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.arguments import Options, reset_arguments, some_envs
-from parallel_envs.vector.checks import env_names, optional_wait
+from parallel_envs.vector.arguments import Options, optional_wait, reset_wish, some_envs
+from parallel_envs.vector.failures import env_names
 from parallel_envs.vector.infos import add_info
 from parallel_envs.vector.manager import CommonOptions
 
-Named = dict[Agent, Any]
-Step = tuple[Named, Named, Named, Named, Infos]
+ByAgent = dict[Agent, Any]
+Step = tuple[ByAgent, ByAgent, ByAgent, ByAgent, Infos]
 
 
-class MultiAgentEnvManager(PassedOn):
+class _JointEnvManager(ParallelEnvManager):
+    """Manager of joint envs, inside a `MultiAgentEnvManager`, whose name stands in its errors."""
+
+    _known_as = "MultiAgentEnvManager"
+
+    def __init__(self, factories: Sequence[JointFactory], **options: Any) -> None:
+        try:
+            super().__init__(factories, **options)
+        except RuntimeError as error:
+            if type(error) is not RuntimeError:  # an error of an environment or a worker
+                raise
+            fact = str(error)  # the environments differ: replace the advice, which is for environments without agents
+            for advice in (" With observation_mode=", " To batch actions,"):
+                fact = fact.partition(advice)[0]
+            raise RuntimeError(
+                f"{fact} The environments of one manager must have the same agents with equal spaces: open one manager "
+                "for each kind. (Only environments without possible_agents may differ in their agents and spaces.)"
+            ) from None
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace(type(self).__name__, ParallelEnvManager.__name__, 1)
+
+
+class MultiAgentEnvManager(ClosedAtExit):
     """Many PettingZoo environments at once, in worker processes.
 
         envs = MultiAgentEnvManager("mpe2/simple_spread-v3", num_envs=8, num_workers=2)
@@ -46,36 +66,37 @@ class MultiAgentEnvManager(PassedOn):
             actions = {agent: envs.action_space(agent).sample() for agent in envs.agents_now}
             observations, rewards, terminations, truncations, infos = envs.step(actions)
 
-    Every dict is keyed by agent, every array has one row for each environment. `alive[agent]` says in which rows the
-    agent is still in play, `present[agent]` in which its observation is one: other rows hold zeros. Where it is both,
-    it acts in the next step; actions in all other rows are ignored. In the step that ends an agent its last observation
-    is present and it is not alive. Flags, `terminations` and `truncations` among them, cannot be written to: copy what
-    is to be altered. `agents_now` names those who are alive in some environment: as environments are reset when their
-    episodes end, somebody always is where episodes differ in length. So count steps, as above.
+    Every dict is keyed by agent, and every array has one row for each environment. `alive[agent]` marks the rows in
+    which the agent is still in play, `present[agent]` the rows in which it has an observation: other rows hold zeros.
+    An agent acts next in the rows in which it is both; actions in all other rows are ignored. In the step that ends an
+    agent, its last observation is present and the agent is not alive. Flags, `terminations` and `truncations` included,
+    are read-only: copy them to change them. `agents_now` names the agents that are alive in some environment. It is
+    seldom empty, because environments are reset at different times. So count steps, as above.
 
-    An environment's episode ends when no agent is left; it is then reset as `autoreset_mode` says. There the infos of
-    each agent hold `final_obs`, `final_reward` and `final_info`, what it was last told at its own end, with masks.
+    An environment's episode ends when no agent is left; the environment is then reset as `autoreset_mode` says. In that
+    step the infos of each agent hold `final_obs`, `final_reward` and `final_info`, the last results of that agent, with
+    masks.
 
-    Agents of environments without `possible_agents` come and go: the dicts then hold those that are there in some
-    environment, `infos.common["new_agents"]` names those not met before, and an agent whose spaces differ between
-    environments has a list with one item a row in the place of an array: its `observation_space` and `action_space`
-    are then `Tuple`s with one space a row, and `single_action_space(agent, env_id)` is that of one environment.
+    Agents of environments without `possible_agents` come and go: the dicts then hold the agents that are in some
+    environment, and `infos.common["new_agents"]` names the agents that are new. An agent whose spaces differ between
+    environments has a list with one item a row in place of an array: its `observation_space` and `action_space` are
+    then `Tuple`s with one space a row, and `single_action_space(agent, env_id)` is the space in one environment.
 
     Threads: one thread at a time, its views (`as_vector_env`, `single_env`) included. A call from a second thread while
     a first one is inside a method raises `ConcurrentCall` and does nothing. `close` may be called by any thread at any
     time: a call that waits for environments then raises `ClosedError`.
 
     Args:
-        env_fns: Callables that make PettingZoo environments (parallel or AEC), one of its own each; or an id, such as
-            `"sisl/pursuit-v5"` or, with the module that registers it, `"my_package:my_env-v0"`; or the path of a
-            module, such as `"mpe2.simple_spread_v3"`. Ids of packages that register nothing mean modules of theirs:
-            `"mpe2/simple_spread-v3"`. What the caller has registered with PettingZoo is known in the workers.
+        env_fns: Callables that make PettingZoo environments (parallel or AEC), one for each environment; or an id, such
+            as `"sisl/pursuit-v5"` or, with the module that registers it, `"my_package:my_env-v0"`; or the path of a
+            module, such as `"mpe2.simple_spread_v3"`. An id of a package that registers nothing means a module of that
+            package: `"mpe2/simple_spread-v3"`. The workers know the ids that the caller has registered.
         num_envs: With an id or a path: how many environments to make.
-        env_kwargs: With an id or a path: keyword arguments for what makes the environment.
-        turns: How AEC environments are played. `"simultaneous"`: all observe, then all act (PettingZoo's own
-            conversion, for those that are parallelizable). `"sequential"`: agents act one after another on the world as
-            it changes; a step is one turn in each environment. All who are in play are alive; only the agent to move is
-            present, and only its action is used.
+        env_kwargs: With an id or a path: keyword arguments for the function that makes the environment.
+        turns: How AEC environments are played. `"simultaneous"`: all agents observe, then all act (PettingZoo's own
+            conversion, for parallelizable environments). `"sequential"`: agents act one after another, and a step is
+            one turn in each environment. All agents in play are alive; only the agent to move is present, and only its
+            action is used.
         **options: As for `ParallelEnvManager`: `num_workers`, `backend`, `context`, `copy`, `shared_memory`,
             `autoreset_mode`, `on_failure`, `step_timeout`, `task_source` and so on.
     """
@@ -89,107 +110,126 @@ class MultiAgentEnvManager(PassedOn):
         turns: Turns = "simultaneous",
         **options: Unpack[CommonOptions],
     ) -> None:
-        _check_options(options)
+        known = {*inspect.signature(ParallelEnvManager).parameters, "turns"} - {"observation_mode", "infos_list"}
+        for name, value in options.items():
+            if name not in known:
+                raise unknown_keyword("MultiAgentEnvManager", name, value, sorted(known), what="option")
         factories = joint_factories(env_fns, num_envs, turns, env_kwargs)
         self.turns = turns
         if callable(setter := options.get("task_setter")):
             options["task_setter"] = TaskOfJoint(setter)
-        self.envs = ManagerBeneath(factories, **options)
+        self.envs: ParallelEnvManager = _JointEnvManager(factories, **options)
         """The manager underneath: each environment with all its agents is one of its environments."""
         self._guard = self.envs._guard
         space = self.envs.single_observation_space
-        self._rows = FixedRows(space.roster) if isinstance(space, JointObservations) else OpenRows()
+        self._rows = FixedAgents(space.layout) if isinstance(space, JointObservations) else OpenAgents()
         self.num_envs, self.num_workers = self.envs.num_envs, self.envs.num_workers
         self.metadata, self.render_mode = self.envs.metadata, self.envs.render_mode
-        self._attendance = Attendance(self.num_envs)
-        self._outcomes = Outcomes(self._rows, self._attendance)
+        self._masks = AgentMasks(self.num_envs)
+        self._split = SplitByAgent(self._rows, self._masks)
         self._resetting: list[int] = []
-        self._begun = False
-        self._is_behind = False
-        """Whether an error was raised while environments were at work whose answers have not been noted since."""
+        self._was_reset = False
+        self._masks_are_late = False
+        """True after an error that was raised while envs were stepping: their answers are not in the masks yet."""
         self._batched: dict[tuple[str, Agent], tuple[tuple[Space[Any], ...], Space[Any]]] = {}
 
     # ---- agents and spaces ------------------------------------------------------------------------------------------
 
     @property
     def possible_agents(self) -> tuple[Agent, ...]:
-        """All agents that may come; of environments that do not say, all that have come so far."""
+        """All possible agents; of environments without `possible_agents`, all agents seen so far."""
         return self._rows.agents
 
     @property
     def is_open(self) -> bool:
-        """Whether the environments do not say beforehand which agents may come."""
-        return isinstance(self._rows, OpenRows)
+        """True if the environments have no `possible_agents`."""
+        return isinstance(self._rows, OpenAgents)
 
     @property
     def alive(self) -> dict[Agent, Flags]:
-        """By agent, in which environments it is still in play. Not to be written to.
+        """Flags by agent, read-only: the environments in which the agent is still in play.
 
-        With `turns="simultaneous"` it acts there next. With `turns="sequential"` players who wait for their turn are
-        alive too: `alive[agent] & present[agent]` says where it is to move.
+        With `turns="simultaneous"` the agent acts there next. With `turns="sequential"` players that wait for their
+        turn are alive too: `alive[agent] & present[agent]` marks the environments in which the agent is to move.
         """
-        return self._attendance.alive
+        return self._masks.alive
 
     @property
     def present(self) -> dict[Agent, Flags]:
-        """By agent, in which environments its observation is one: it is to act next, or has just ended (and is not
-        alive). With `turns="sequential"`, only the agent to move and those who have just ended. Not to be written to.
+        """Flags by agent, read-only: the environments in which the agent has an observation.
+
+        It acts there next, or has just ended (and is not alive). With `turns="sequential"`, only the agent to move and
+        agents that have just ended are present.
         """
-        return self._attendance.present
+        return self._masks.present
 
     @property
     def agents_now(self) -> tuple[Agent, ...]:
-        """The agents that are alive in some environment: actions are to be given for all of them.
+        """The agents that are alive in some environment: give actions for all of them.
 
-        Where episodes differ in length, and are reset as they end, somebody always is: a loop `while envs.agents_now`
-        need not end. With `turns="sequential"` all players are among them, and only the moves of those who are
-        `present` are used (and must be given).
+        Where episodes differ in length and environments are reset as they end, some agent is always alive: a loop
+        `while envs.agents_now` need not end. With `turns="sequential"` all players are included, and only the moves of
+        players that are `present` are used (and must be given).
         """
-        return tuple(agent for agent, there in self.alive.items() if there.any())
+        return tuple(agent for agent, alive in self.alive.items() if alive.any())
 
     def agents(self, env_id: int) -> list[Agent]:
-        """The agents that are alive in an environment, in its own order."""
+        """Return the agents that are alive in an environment, in its own order."""
         (agents,) = self.envs.get_attr("agents", env_ids=env_id)
         return list(agents)
 
     def single_observation_space(self, agent: Agent, env_id: int | None = None) -> Space[Any]:
-        """What an agent observes in one environment: in `env_id`, which only matters where environments differ."""
-        return self._single("observation", agent, env_id)
+        """Return an agent's observation space in one environment. Give `env_id` where environments differ."""
+        return self._single_space("observation", agent, env_id)
 
     def single_action_space(self, agent: Agent, env_id: int | None = None) -> Space[Any]:
-        """What an agent does in one environment: in `env_id`, which only matters where environments differ."""
-        return self._single("action", agent, env_id)
+        """Return an agent's action space in one environment. Give `env_id` where environments differ."""
+        return self._single_space("action", agent, env_id)
 
     def observation_space(self, agent: Agent) -> Space[Any]:
-        """What an agent observes in all environments: a `Tuple` with one space a row where they differ."""
-        return self._batch_of("observation", agent)
+        """Return an agent's batched observation space: a `Tuple` with one space a row where environments differ."""
+        return self._batched_space("observation", agent)
 
     def action_space(self, agent: Agent) -> Space[Any]:
-        """What an agent does in all environments: a `Tuple` with one space a row where they differ. What is sampled
-        from it may be given to `step`.
-        """
-        return self._batch_of("action", agent)
+        """Return an agent's batched action space: a `Tuple` with one space a row where environments differ.
 
-    def _single(self, what: Kind, agent: Agent, env_id: int | None) -> Space[Any]:
+        A sample of this space may be given to `step`.
+        """
+        return self._batched_space("action", agent)
+
+    def _single_space(self, kind: Kind, agent: Agent, env_id: int | None) -> Space[Any]:
         if env_id is not None:
             (env,) = some_envs(env_id, self.num_envs)
-            return self._rows.space_in(what, agent, env)
-        spaces = self._rows.spaces_by_row(what, agent, self.num_envs)
-        if spaces is not None and any(space != spaces[0] for space in spaces):
+            return self._rows.space(kind, agent, env)
+        spaces = self._rows.spaces_by_row(kind, agent, self.num_envs) or ()
+        different: list[tuple[Space[Any], list[int]]] = []
+        for env, space in enumerate(spaces):
+            for known, envs in different:
+                if known == space:
+                    envs.append(env)
+                    break
+            else:
+                different.append((space, [env]))
+        if len(different) > 1:
             raise ValueError(
-                f"{agent!r} has no one {what} space: {_told_apart(spaces)}. Say in which environment: "
-                f"single_{what}_space({agent!r}, env_id=...); {what}_space({agent!r}) has one space a row."
+                f"{agent!r} has no one {kind} space: "
+                f"{', '.join(f'{space} in {env_names(envs)}' for space, envs in different)}. Say in which environment: "
+                f"single_{kind}_space({agent!r}, env_id=...); {kind}_space({agent!r}) has one space a row."
             )
-        return self._rows.observation_space(agent) if what == "observation" else self._rows.action_space(agent)
+        return self._rows.space(kind, agent)
 
-    def _batch_of(self, what: Kind, agent: Agent) -> Space[Any]:
-        """The same object each time, so that it may be seeded."""
-        spaces = self._rows.spaces_by_row(what, agent, self.num_envs)
-        made_of = (self._single(what, agent, None),) if spaces is None else spaces
-        known = self._batched.get((what, agent))
+    def _batched_space(self, kind: Kind, agent: Agent) -> Space[Any]:
+        """Return the same object each time, so that it may be seeded."""
+        spaces = self._rows.spaces_by_row(kind, agent, self.num_envs)
+        made_of = (self._single_space(kind, agent, None),) if spaces is None else spaces
+        known = self._batched.get((kind, agent))
         if known is None or known[0] != made_of:
-            batched = batch_space(made_of[0], self.num_envs) if spaces is None else _one_a_row(spaces)
-            known = self._batched[what, agent] = made_of, batched
+            if spaces is None:
+                batched = batch_space(made_of[0], self.num_envs)
+            else:
+                batched = Tuple(copy.deepcopy(list(spaces)))
+                batched.seed()  # each space samples from a stream of its own
+            known = self._batched[kind, agent] = made_of, batched
         return known[1]
 
     # ---- reset and step ---------------------------------------------------------------------------------------------
@@ -203,7 +243,7 @@ class MultiAgentEnvManager(PassedOn):
         tasks: Sequence[Any] | None = None,
         env_ids: int | Iterable[int] | None = None,
         timeout: float | None = None,
-    ) -> tuple[Named, Infos]:
+    ) -> tuple[ByAgent, Infos]:
         """Reset all environments, or those of `env_ids`. Arguments as in `ParallelEnvManager.reset`."""
         optional_wait(timeout)
         self.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
@@ -218,29 +258,29 @@ class MultiAgentEnvManager(PassedOn):
         env_ids: int | Iterable[int] | None = None,
     ) -> None:
         """Begin a reset. `reset_wait` ends it."""
-        env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is looked at twice
-        self._catch_up()
+        env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is iterated over twice
+        self._update_late_masks()
         self.envs.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
-        self._resetting = reset_arguments(options, tasks, env_ids, self.num_envs).envs
-        self._outcomes.forget(self._resetting)
-        self._begun = True
+        self._resetting = reset_wish(options, tasks, env_ids, self.num_envs).envs
+        self._split.forget(self._resetting)
+        self._was_reset = True
 
     @one_thread
-    def reset_wait(self, timeout: float | None = None) -> tuple[Named, Infos]:
-        """The observations and infos of the reset that was begun."""
+    def reset_wait(self, timeout: float | None = None) -> tuple[ByAgent, Infos]:
+        """Return the observations and infos of the reset that was begun."""
         try:
             observations, infos = self.envs.reset_wait(timeout)
         except (EnvError, WorkerDied):
-            self._note_error()
+            self._update_masks_after_error()
             raise
-        self._is_behind = False
+        self._masks_are_late = False
         others = set(range(self.num_envs)).difference(self._resetting)
-        joint = self._outcomes.of_reset(observations, infos, others, self.num_envs)
-        return joint.observations, Infos(joint.infos, joint.common)
+        results = self._split.of_reset(observations, infos, others, self.num_envs)
+        return results.observations, Infos(results.infos, results.common)
 
     @one_thread
     def step(self, actions: Mapping[Agent, Any], timeout: float | None = None) -> Step:
-        """Step all environments. `actions[agent]` has a row for each; those where it is not alive are ignored."""
+        """Step all environments. `actions[agent]` has a row for each; rows where it is not alive are ignored."""
         if timeout is not None:
             optional_wait(timeout)
         self.step_async(actions)
@@ -249,30 +289,63 @@ class MultiAgentEnvManager(PassedOn):
     @one_thread
     def step_async(self, actions: Mapping[Agent, Any]) -> None:
         """Begin a step. `step_wait` ends it."""
-        self._catch_up()
+        self._update_late_masks()
         self._check_actions(actions, None)
         self.envs.step_async(self._rows.join_actions(actions, self.num_envs, self.alive))
 
     @one_thread
     def step_wait(self, timeout: float | None = None) -> Step:
-        """The results of the step that was begun."""
+        """Return the results of the step that was begun."""
         try:
             observations, _, terminated, truncated, infos = self.envs.step_wait(timeout)
         except (EnvError, WorkerDied):
-            self._note_error()
+            self._update_masks_after_error()
             raise
-        self._is_behind = False
-        return self._results(None, observations, terminated | truncated, infos)
+        self._masks_are_late = False
+        return self._step_results(None, observations, terminated | truncated, infos)
+
+    def _check_actions(self, actions: Mapping[Agent, Any], envs: Sequence[int] | None) -> None:
+        """Raise for actions that miss an agent or are given for an unknown one. `envs`: the rows (None: all)."""
+        if not isinstance(actions, Mapping):
+            raise TypeError(f"actions={actions!r} is not a dict. Give a batch of actions for each agent, by its id.")
+        if self._was_reset and (tuple(actions) == self._rows.agents or actions.keys() == self.alive.keys()):
+            for batch in actions.values():
+                if batch is None:
+                    break
+            else:
+                return
+        if not self._was_reset and not self.closed:
+            raise ResetNeeded("Actions were given before the first reset: no agent is there to act. Call reset first.")
+        self._masks.check_actions(actions, self._rows.agents, range(self.num_envs) if envs is None else envs)
+
+    def _step_results(self, envs: npt.NDArray[np.intp] | None, observations: Any, ended: Flags, infos: Any) -> Step:
+        """Return the five dicts: rewards and flags of the step, observations and infos after any autoreset."""
+        last, shown = self._split.of_step(envs, observations, ended, infos)
+        return shown.observations, last.rewards, last.terminations, last.truncations, Infos(shown.infos, shown.common)
+
+    def _update_masks_after_error(self) -> None:
+        """After a failed step or reset: update the masks of the environments that went on, once all have answered."""
+        self._masks_are_late = self.envs._has_answers_to_come
+        if not self._masks_are_late:
+            self._split.of_error(self.envs._observations(), self.num_envs)
+
+    def _update_late_masks(self) -> None:
+        """Before a request: give up a failed one, and update the masks of environments that answered it late."""
+        if self._masks_are_late and not self.closed:
+            self.envs._become_idle("send")
+            self._masks_are_late = False
+            self._split.of_error(self.envs._observations(), self.num_envs)
 
     # ---- each environment at its own pace ---------------------------------------------------------------------------
 
     @one_thread
     def send(self, actions: Mapping[Agent, Any], env_ids: int | Iterable[int] | None = None) -> None:
         """Step some environments, each at its own pace. `actions[agent]` has a row for each. `recv` has the results."""
-        self._catch_up()
+        self._update_late_masks()
         envs = some_envs(env_ids, self.num_envs)
         self._check_actions(actions, envs)
-        self.envs.send(self._rows.join_actions(actions, len(envs), self._attendance.alive_in(envs)), envs)
+        alive = {agent: flags[envs] for agent, flags in self.alive.items()}
+        self.envs.send(self._rows.join_actions(actions, len(envs), alive), envs)
 
     @one_thread
     def send_reset(
@@ -283,61 +356,59 @@ class MultiAgentEnvManager(PassedOn):
         options: Options = None,
         tasks: Sequence[Any] | None = None,
     ) -> None:
-        """Reset some environments, each at its own pace; arguments as in `reset`. `recv` brings the results."""
-        env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is looked at twice
-        self._catch_up()
+        """Reset some environments, each at its own pace; arguments as in `reset`. `recv` has the results."""
+        env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is iterated over twice
+        self._update_late_masks()
         self.envs.send_reset(env_ids, seed=seed, options=options, tasks=tasks)
-        self._outcomes.forget(reset_arguments(options, tasks, env_ids, self.num_envs).envs)
-        self._begun = True
+        self._split.forget(reset_wish(options, tasks, env_ids, self.num_envs).envs)
+        self._was_reset = True
 
     @one_thread
     def recv(
         self, min_envs: int = 1, timeout: float | None = None
-    ) -> tuple[npt.NDArray[np.intp], Named, Named, Named, Named, Infos]:
-        """What has come back from `send` and `send_reset`: the environments' numbers, and rows for these."""
+    ) -> tuple[npt.NDArray[np.intp], ByAgent, ByAgent, ByAgent, ByAgent, Infos]:
+        """Return the results of `send` and `send_reset` that have arrived: environment numbers, and a row for each."""
         envs, observations, _, terminated, truncated, infos = self.envs.recv(min_envs, timeout)
-        return envs, *self._results(envs, observations, terminated | truncated, infos)
+        return envs, *self._step_results(envs, observations, terminated | truncated, infos)
 
     @one_thread
-    def recv_env(self, env_id: int, timeout: float | None = None) -> Joint:
-        """What one environment has answered to `send` or `send_reset`, as a batch of one row, before any autoreset."""
+    def recv_env(self, env_id: int, timeout: float | None = None) -> AgentResults:
+        """Return one environment's answer to `send` or `send_reset`, as a batch of one row, before any autoreset."""
         observation, _, terminated, truncated, info = self.envs.recv_env(env_id, timeout)
         infos = add_info({}, info, 0, 1)
-        observations, ended = self._rows.lifted(observation), np.array([terminated or truncated])
-        return self._outcomes.of_step(np.array([env_id]), observations, ended, infos)[0]
+        observations, ended = self._rows.batch_of_one(observation), np.array([terminated or truncated])
+        return self._split.of_step(np.array([env_id]), observations, ended, infos)[0]
+
+    @property
+    def ready_ids(self) -> list[int]:
+        """The environments that have answered to `send` and `send_reset` and are yet to be received."""
+        return self.envs.ready_ids
 
     # ---- views ------------------------------------------------------------------------------------------------------
 
     def as_vector_env(
         self, agents: Sequence[Agent] | None = None, *, autoreset_mode: AutoresetMode | Autoreset | None = None
     ) -> Any:
-        """Agents of equal spaces as rows of one `gymnasium.vector.VectorEnv`: see `AgentRows`.
+        """Return agents of equal spaces as rows of one `gymnasium.vector.VectorEnv`: see `AgentRows`.
 
-        `agents` may say in which order they come in each environment; all must be named. `autoreset_mode` is by default
-        the manager's; another one, given before the first reset, is from then on the manager's as well.
+        `agents` may set their order in each environment; all must be named. `autoreset_mode` is by default the
+        manager's; another one, given before the first reset, is from then on the manager's as well.
         """
-        from parallel_envs.multiagent.agent_rows import AgentRows
+        from parallel_envs.multiagent.views import AgentRows
 
         return AgentRows(self, agents, autoreset_mode)
 
     def single_env(self, env_id: int) -> Any:
-        """One environment as a PettingZoo `ParallelEnv`: see `SingleEnv`."""
-        from parallel_envs.multiagent.single import SingleEnv
+        """Return one environment as a PettingZoo `ParallelEnv`: see `SingleEnv`."""
+        from parallel_envs.multiagent.views import SingleEnv
 
         return SingleEnv(self, env_id)
 
-    def __repr__(self) -> str:
-        agents = len(self.possible_agents)
-        known = f"{agents} agents so far" if self.is_open else f"{agents} agents"
-        return f"MultiAgentEnvManager({known}, {self.envs!r})"
-
-    # ---- inside -----------------------------------------------------------------------------------------------------
-
     def _use_autoreset_mode(self, mode: AutoresetMode) -> None:
-        """For a view. What has been reset keeps its mode: an environment may be waiting for the reset it prescribes."""
+        """Set the mode for a view. After a reset it cannot change: an environment may wait for the reset it implies."""
         if mode is self.envs.autoreset_mode:
             return
-        if self._begun:
+        if self._was_reset:
             raise ValueError(
                 f"autoreset_mode={mode.value!r} was given after the first reset, and the environments have "
                 f"{self.envs.autoreset_mode.value!r}. Make the view before the first reset, or give the mode to "
@@ -345,61 +416,85 @@ class MultiAgentEnvManager(PassedOn):
             )
         self.envs._use_autoreset_mode(mode)
 
-    def _check_actions(self, actions: Mapping[Agent, Any], envs: Sequence[int] | None) -> None:
-        """`envs` are the numbers of the rows (None: all)."""
-        if not isinstance(actions, Mapping):
-            raise TypeError(f"actions={actions!r} is not a dict. Give a batch of actions for each agent, by its id.")
-        if self._begun and (tuple(actions) == self._rows.agents or actions.keys() == self.alive.keys()):
-            for batch in actions.values():
-                if batch is None:
-                    break
-            else:
-                return
-        if not self._begun and not self.closed:
-            raise ResetNeeded("Actions were given before the first reset: nobody is there to act. Call reset first.")
-        self._attendance.check_actors(actions, self._rows.agents, range(self.num_envs) if envs is None else envs)
+    # ---- delegation -------------------------------------------------------------------------------------------------
 
-    def _note_error(self) -> None:
-        """A step or reset has failed: note who is there in the environments that went on, once all have answered."""
-        self._is_behind = self.envs._has_answers_to_come
-        if not self._is_behind:
-            self._outcomes.of_error(self.envs._observations(), self.num_envs)
+    def set_tasks(self, tasks: Sequence[Any], env_ids: int | Iterable[int] | None = None) -> None:
+        """Give environments tasks, one for each, from their next episodes on."""
+        self.envs.set_tasks(tasks, env_ids)
 
-    def _catch_up(self) -> None:
-        """Before a request: give up a failed one, and note who is there in environments that answered it late."""
-        if self._is_behind and not self.closed:
-            self.envs._become_idle("send")
-            self._is_behind = False
-            self._outcomes.of_error(self.envs._observations(), self.num_envs)
+    def get_tasks(self, env_ids: int | Iterable[int] | None = None) -> list[Any]:
+        """Return the tasks of environments."""
+        return self.envs.get_tasks(env_ids)
 
-    def _results(self, envs: npt.NDArray[np.intp] | None, observations: Any, ended: Flags, infos: Any) -> Step:
-        """The five dicts, with what belongs to an episode that has just ended in its place."""
-        last, joint = self._outcomes.of_step(envs, observations, ended, infos)
-        return joint.observations, last.rewards, last.terminations, last.truncations, Infos(joint.infos, joint.common)
+    def call(self, name: str, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of the environments (or read an attribute): all, or those of `env_ids`."""
+        return self.envs.call(name, *args, env_ids=env_ids, **kwargs)
 
+    def call_async(self, name: str, /, *args: Any, env_ids: int | Iterable[int] | None = None, **kwargs: Any) -> None:
+        """Begin a call. `call_wait` ends it."""
+        self.envs.call_async(name, *args, env_ids=env_ids, **kwargs)
 
-def _one_a_row(spaces: Sequence[Space[Any]]) -> Space[Any]:
-    """A space with one item a row, each drawn from a stream of its own."""
-    together = Tuple(copy.deepcopy(list(spaces)))
-    together.seed()
-    return together
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """Return the results of the call that was begun."""
+        return self.envs.call_wait(timeout)
 
+    def apply(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        env_ids: int | Iterable[int] | None = None,
+        timeout: float | None = None,
+    ) -> list[Any]:
+        """Return `fn(env, *args)` for each PettingZoo environment, or those of `env_ids`, as `ParallelEnvManager` does.
 
-def _told_apart(spaces: Sequence[Space[Any]]) -> str:
-    """Which environments have which of these spaces."""
-    kinds: list[tuple[Space[Any], list[int]]] = []
-    for env, space in enumerate(spaces):
-        for kind, envs in kinds:
-            if kind == space:
-                envs.append(env)
-                break
-        else:
-            kinds.append((space, [env]))
-    return ", ".join(f"{space} in {env_names(envs)}" for space, envs in kinds)
+        An AEC environment that is played in turns is passed as it is, the others with PettingZoo's conversion.
+        """
+        given: Any = fn
+        return self.envs.apply(OnJoint(fn) if callable(given) else fn, *args, env_ids=env_ids, timeout=timeout)
 
+    def get_attr(self, name: str, env_ids: int | Iterable[int] | None = None) -> tuple[Any, ...]:
+        """Return an attribute of each environment."""
+        return self.envs.get_attr(name, env_ids)
 
-def _check_options(options: Mapping[str, Any]) -> None:
-    known = {*inspect.signature(ParallelEnvManager).parameters, "turns"} - {"observation_mode", "infos_list"}
-    for name, value in options.items():
-        if name not in known:
-            raise unknown_keyword("MultiAgentEnvManager", name, value, sorted(known), what="option")
+    def set_attr(self, name: str, values: Any, env_ids: int | Iterable[int] | None = None) -> None:
+        """Set an attribute of each environment."""
+        self.envs.set_attr(name, values, env_ids)
+
+    def state(self) -> npt.NDArray[Any]:
+        """Return the global state of each environment. The environments must have one."""
+        return np.stack(self.envs.call("state"))
+
+    def render(self) -> tuple[Any, ...] | None:
+        """Return each environment's picture."""
+        return self.envs.render()
+
+    def restart(self, env_ids: int | Iterable[int] | None = None) -> None:
+        """Replace the workers of these environments by fresh ones."""
+        self.envs.restart(env_ids)
+
+    def stats(self) -> list[dict[str, Any]]:
+        """Return counters of each worker's work so far."""
+        return self.envs.stats()
+
+    @property
+    def num_restarts(self) -> int:
+        """Number of times that a worker or an environment has been replaced so far."""
+        return self.envs.num_restarts
+
+    @property
+    def last_restart(self) -> tuple[tuple[int, ...], str] | None:
+        """The environments that were replaced last, and the reason in one line. None if none was replaced."""
+        return self.envs.last_restart
+
+    @property
+    def closed(self) -> bool:
+        return self.envs.closed
+
+    def close(self, timeout: float = 5.0) -> None:
+        """End all workers."""
+        self.envs.close(timeout=timeout)
+
+    def __repr__(self) -> str:
+        agents = len(self.possible_agents)
+        known = f"{agents} agents so far" if self.is_open else f"{agents} agents"
+        return f"MultiAgentEnvManager({known}, {self.envs!r})"

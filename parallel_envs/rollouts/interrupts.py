@@ -1,4 +1,4 @@
-"""Ctrl-C while rollouts are collected."""
+"""Delay of Ctrl-C while a loop is between two consistent states."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 
 class Interrupts:
-    """Keeps Ctrl-C back for as long as the context lasts, except where `let_through` says that it does no harm.
+    """Holds Ctrl-C back while the context lasts, except inside `let_through`.
 
-    Anywhere else it may strike between an answer's arrival and the moment it is noted: the answer would be lost, and
-    its environment waited for in vain. A second Ctrl-C is raised wherever it strikes.
+    Elsewhere Ctrl-C could strike between the arrival of an answer and its recording: the answer would be lost, and its
+    environment would be waited for in vain. A second Ctrl-C is raised at once, anywhere.
     """
 
     def __init__(self) -> None:
-        self._struck = self._harmless = False
+        self._struck = self._lets_through = False
         self._before: Any = None
 
     def __enter__(self) -> Interrupts:
         in_main = threading.current_thread() is threading.main_thread()
-        if in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is someone else's
+        if in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # leave other handlers alone
             self._before = signal.signal(signal.SIGINT, self._strike)
         return self
 
@@ -35,25 +35,25 @@ class Interrupts:
 
     @property
     def struck(self) -> bool:
-        """Whether one has been kept back."""
+        """True if a Ctrl-C has been held back."""
         return self._struck
 
     def check(self) -> None:
-        """Raise what has been kept back."""
+        """Raise KeyboardInterrupt if a Ctrl-C has been held back."""
         if self._struck:
             raise KeyboardInterrupt
 
     @contextlib.contextmanager
     def let_through(self) -> Iterator[None]:
-        """Within this, it is raised at once."""
-        self._harmless = True
+        """Raise Ctrl-C at once while this context lasts."""
+        self._lets_through = True
         try:
             self.check()
             yield
         finally:
-            self._harmless = False
+            self._lets_through = False
 
     def _strike(self, number: int, frame: FrameType | None) -> None:
-        if self._struck or self._harmless:
+        if self._struck or self._lets_through:
             raise KeyboardInterrupt
         self._struck = True

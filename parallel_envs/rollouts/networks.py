@@ -1,11 +1,11 @@
 """Torch networks that act in collections: Markov, Memory and Memory-Markov.
 
-    markov_policy(...)           actor and critic see one observation at a time
-    memory_policy(...)           actor and critic remember: recurrent, fed with the previous action and reward too
-    memory_markov_policy(...)    the actor sees one observation, the critic remembers
+    markov_policy(...)           feed-forward actor and critic: they see one observation at a time
+    memory_policy(...)           recurrent actor and critic, which also see the previous action and reward
+    memory_markov_policy(...)    feed-forward actor, recurrent critic
 
-Each is a `NetworkPolicy` over two networks; give it networks of your own where these are too small. Draws come from the
-rows' own generators, so what is sampled does not depend on who shares a batch.
+Each is a `NetworkPolicy` over two networks; give it networks of your own where these are too small. Random numbers come
+from the rows' own generators, so samples do not depend on the other rows of a batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Mlp", "NetworkPolicy", "Recurrent", "markov_policy", "memory_markov_
 
 
 class Mlp(nn.Module):
-    """A feed-forward network. `forward(features)`."""
+    """Feed-forward network. `forward(features)`."""
 
     def __init__(self, num_in: int, num_out: int, hidden: Sequence[int] = (64, 64)) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Mlp(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A recurrent network. `forward(features, state)` gives the output and the next state: arrays with rows first."""
+    """Recurrent network. `forward(features, state)` returns the output and the next state: arrays with rows first."""
 
     def __init__(self, num_in: int, num_out: int, hidden: int = 64, cell: RecurrentCell = "gru") -> None:
         super().__init__()
@@ -62,13 +62,13 @@ class Recurrent(nn.Module):
 
 
 class NetworkPolicy(BatchPolicy):
-    """Samples from what the actor says, and records `log_prob` and, if there is a critic, `value`.
+    """Samples actions from the actor's output, and records `log_prob` and, if there is a critic, `value`.
 
-    For Discrete actions the actor's outputs are logits; for Box they are the mean of a normal distribution, whose
-    `log_std` is a parameter of this policy. Box actions are clipped to their bounds; `raw_action` is what was drawn.
-    A network with `initial_state` is taken for recurrent and sees observation, previous action and previous reward.
+    For Discrete actions the actor's outputs are logits; for Box they are the mean of a normal distribution with the
+    parameter `log_std` of this policy. Box actions are clipped to their bounds; `raw_action` is the action before that.
+    A network with `initial_state` counts as recurrent and sees observation, previous action and previous reward.
 
-    Threads: any number may call `act` at once, with rows of their own. Training the networks meanwhile is not noticed.
+    Threads: any number may call `act` at once, with rows of their own. Training the networks meanwhile is not detected.
     """
 
     def __init__(
@@ -80,31 +80,33 @@ class NetworkPolicy(BatchPolicy):
         self.log_std = nn.Parameter(torch.zeros(num_actions(action_space)))
 
     def initial_state(self, num_rows: int) -> Any:
-        return _memory(self.actor, num_rows), _memory(self.critic, num_rows)
+        networks: tuple[Any, Any] = self.actor, self.critic
+        return tuple(one.initial_state(num_rows) if _is_recurrent(one) else () for one in networks)
 
     def act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
         with torch.inference_mode(), one_torch_thread():
-            return self._act(observations, state, resets, rows)
-
-    def _act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
-        seen = torch.as_tensor(observations, dtype=torch.float32).reshape(len(rows), -1)
-        remembered = None
-        if _remembers(self.actor) or _remembers(self.critic):
-            remembered = torch.cat([seen, self._previous(rows, resets)], 1)
-        out, actor_state = _forward(self.actor, seen, remembered, state[0])
-        if out.shape != (len(rows), num_actions(self.action_space)):
-            raise ValueError(
-                f"The actor, {type(self.actor).__name__}, gave an output of shape {tuple(out.shape)} for {len(rows)} "
-                f"rows, and {self.action_space} needs {num_actions(self.action_space)} numbers a row."
-            )
-        critic_state = state[1]
-        if self.critic is not None:
-            value, critic_state = _forward(self.critic, seen, remembered, state[1])
-            rows.record(value=value[:, 0].numpy())
-        return self._choose(out, rows), (actor_state, critic_state)
+            seen = torch.as_tensor(observations, dtype=torch.float32).reshape(len(rows), -1)
+            with_previous = None
+            if _is_recurrent(self.actor) or _is_recurrent(self.critic):
+                with_previous = torch.cat([seen, self._previous(rows, resets)], 1)
+            out, actor_state = _forward(self.actor, seen, with_previous, state[0])
+            if out.shape != (len(rows), num_actions(self.action_space)):
+                raise ValueError(
+                    f"The actor, {type(self.actor).__name__}, gave an output of shape {tuple(out.shape)} for "
+                    f"{len(rows)} rows, and {self.action_space} needs {num_actions(self.action_space)} numbers a row."
+                )
+            critic_state = state[1]
+            if self.critic is not None:
+                value, critic_state = _forward(self.critic, seen, with_previous, state[1])
+                rows.record(value=value[:, 0].numpy())
+            if isinstance(self.action_space, Discrete):
+                actions = self._sample_discrete(out, rows, self.action_space)
+            else:
+                actions = self._sample_box(out, rows, self.action_space)
+            return actions, (actor_state, critic_state)
 
     def _previous(self, rows: Rows, resets: npt.NDArray[np.bool_]) -> Tensor:
-        """The previous actions and rewards as numbers; all zeros where an episode begins."""
+        """Return the previous actions and rewards as numbers; all zeros where an episode begins."""
         if rows.previous_actions is None:
             raise ValueError(f"{self!r} remembers previous actions and rewards, and was called without them.")
         rewards = torch.as_tensor(rows.previous_rewards, dtype=torch.float32)[:, None]
@@ -116,11 +118,7 @@ class NetworkPolicy(BatchPolicy):
             actions = np.asarray(rows.previous_actions, np.float32).reshape(len(rows), -1)
         return torch.cat([torch.as_tensor(actions), rewards], 1)
 
-    def _choose(self, out: Tensor, rows: Rows) -> npt.NDArray[Any]:
-        space = self.action_space
-        return self._choose_one(out, rows, space) if isinstance(space, Discrete) else self._choose_box(out, rows, space)
-
-    def _choose_box(self, out: Tensor, rows: Rows, space: Box) -> npt.NDArray[Any]:
+    def _sample_box(self, out: Tensor, rows: Rows, space: Box) -> npt.NDArray[Any]:
         mean, log_std = out.numpy(), self.log_std.numpy()
         noise = np.zeros_like(mean) if self.deterministic else rows.normal(mean.shape[1]).astype(np.float32)
         raw = mean + np.exp(log_std) * noise
@@ -128,7 +126,7 @@ class NetworkPolicy(BatchPolicy):
         rows.record(raw_action=raw, log_prob=log_prob)
         return np.asarray(np.clip(raw.reshape(len(rows), *space.shape), space.low, space.high))
 
-    def _choose_one(self, logits: Tensor, rows: Rows, space: Discrete[Any]) -> npt.NDArray[Any]:
+    def _sample_discrete(self, logits: Tensor, rows: Rows, space: Discrete[Any]) -> npt.NDArray[Any]:
         log_probs = torch.log_softmax(logits, 1).numpy()
         if self.deterministic:
             chosen = log_probs.argmax(1)
@@ -142,8 +140,8 @@ class NetworkPolicy(BatchPolicy):
 def markov_policy(
     observation_space: Space[Any], action_space: Space[Any], hidden: Sequence[int] = (64, 64), seed: int = 0
 ) -> NetworkPolicy:
-    """A feed-forward actor and critic."""
-    num_in = _num_seen(observation_space)
+    """Return a policy with a feed-forward actor and critic."""
+    num_in = _num_inputs(observation_space)
     with _seeded(seed):
         return NetworkPolicy(action_space, Mlp(num_in, num_actions(action_space), hidden), Mlp(num_in, 1, hidden))
 
@@ -155,8 +153,8 @@ def memory_policy(
     cell: RecurrentCell = "gru",
     seed: int = 0,
 ) -> NetworkPolicy:
-    """A recurrent actor and a recurrent critic."""
-    num_in = _num_remembered(observation_space, action_space)
+    """Return a policy with a recurrent actor and a recurrent critic."""
+    num_in = _num_recurrent_inputs(observation_space, action_space)
     with _seeded(seed):
         actor = Recurrent(num_in, num_actions(action_space), hidden, cell)
         return NetworkPolicy(action_space, actor, Recurrent(num_in, 1, hidden, cell))
@@ -170,19 +168,19 @@ def memory_markov_policy(
     cell: RecurrentCell = "gru",
     seed: int = 0,
 ) -> NetworkPolicy:
-    """A feed-forward actor and a recurrent critic."""
+    """Return a policy with a feed-forward actor and a recurrent critic."""
     with _seeded(seed):
-        actor = Mlp(_num_seen(observation_space), num_actions(action_space), hidden)
-        critic = Recurrent(_num_remembered(observation_space, action_space), 1, memory, cell)
+        actor = Mlp(_num_inputs(observation_space), num_actions(action_space), hidden)
+        critic = Recurrent(_num_recurrent_inputs(observation_space, action_space), 1, memory, cell)
         return NetworkPolicy(action_space, actor, critic)
 
 
 def num_actions(space: Space[Any]) -> int:
-    """How many numbers stand for an action."""
+    """Return how many numbers the actor outputs for one action."""
     return int(space.n) if isinstance(space, Discrete) else int(np.prod(space.shape or ()))
 
 
-def _num_seen(space: Space[Any]) -> int:
+def _num_inputs(space: Space[Any]) -> int:
     if not isinstance(space, Box):
         raise TypeError(
             f"These networks see Box observations only, and {space} was given. Flatten it with "
@@ -191,28 +189,24 @@ def _num_seen(space: Space[Any]) -> int:
     return int(np.prod(space.shape))
 
 
-def _num_remembered(observation_space: Space[Any], action_space: Space[Any]) -> int:
-    return _num_seen(observation_space) + num_actions(action_space) + 1
+def _num_recurrent_inputs(observation_space: Space[Any], action_space: Space[Any]) -> int:
+    return _num_inputs(observation_space) + num_actions(action_space) + 1
 
 
-def _memory(network: Any, num_rows: int) -> Any:
-    return network.initial_state(num_rows) if _remembers(network) else ()
-
-
-def _remembers(network: nn.Module | None) -> bool:
+def _is_recurrent(network: nn.Module | None) -> bool:
     return hasattr(network, "initial_state")
 
 
-def _forward(network: nn.Module, seen: Tensor, remembered: Tensor | None, state: Any) -> tuple[Tensor, Any]:
-    if _remembers(network):
-        out, state = network(remembered, state)
+def _forward(network: nn.Module, seen: Tensor, with_previous: Tensor | None, state: Any) -> tuple[Tensor, Any]:
+    if _is_recurrent(network):
+        out, state = network(with_previous, state)
         return out, state
     return network(seen), state
 
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Torch's random numbers from this seed within the context, and as they were afterwards."""
+    """Seed torch's random numbers while the context lasts, and restore their state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

@@ -1,7 +1,7 @@
-"""Replay in which steps that taught more are drawn more often (Schaul et al., 2016, proportional variant).
+"""Prioritized replay (Schaul et al., 2016, proportional variant): steps with larger errors are sampled more often.
 
-SumTree            in NumPy; draws come from the generator that `sample` is given, so a run can be repeated
-CpprbPriorities    through the library cpprb; draws come from a generator of its own, which cannot be seeded
+SumTree            in NumPy; samples come from the generator that is given to `sample`, so a run can be repeated
+CpprbPriorities    with the library cpprb; samples come from cpprb's own generator, which cannot be seeded
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from gymnasium.spaces import Space
 
 from parallel_envs.choices import Sampler
 from parallel_envs.extras import require
-from parallel_envs.rollouts.replay import ReplayBuffer, check_generator
-from parallel_envs.rollouts.ring import Indices
-from parallel_envs.vector.checks import check_share, is_number
+from parallel_envs.rollouts.replay import Array, Indices, ReplayBuffer, check_generator
+from parallel_envs.vector.numbers import check_share, is_number
 
-Array = npt.NDArray[Any]
 Weights = npt.NDArray[np.float32]
 
 _BRANCHES = 64
-_LEAST_PRIORITY = 1e-4  # added to each, so that a step that taught nothing may be drawn again
+_LEAST_PRIORITY = 1e-4  # added to each priority, so that a step with error 0 may be sampled again
 
 
 class Priorities(ABC):
-    """How important each place of a ring is. A place is drawn in proportion to its `(priority + 1e-4) ** alpha`.
+    """Priorities of the places of a ring. A place is sampled in proportion to its `(priority + 1e-4) ** alpha`.
 
     Threads: one thread at a time; a buffer calls it while it holds its own lock.
     """
 
     @abstractmethod
     def extend(self, places: Indices, priorities: Array) -> None:
-        """The next places of the ring are filled."""
+        """Add the next places of the ring."""
 
     @abstractmethod
     def update(self, places: Indices, priorities: Array) -> None:
-        """These places, filled before, are as important as that from now on."""
+        """Set the priorities of places that were added before."""
 
     @abstractmethod
-    def draw(self, generator: np.random.Generator, batch_size: int, beta: float) -> tuple[Indices, Weights]:
-        """Places, and for each how often a uniform draw would have met it, to the power of beta; the most is 1."""
+    def sample(self, generator: np.random.Generator, batch_size: int, beta: float) -> tuple[Indices, Weights]:
+        """Sample places. Return them with their importance weights, to the power of beta, scaled to at most 1."""
 
 
 class SumTree(Priorities):
-    """A tree over the places, of sums to draw from and of least values to scale weights by.
+    """Tree over the places that holds sums, to sample from, and minima, to scale weights by.
 
-    Each node has 64 branches, in a row of an array: few levels, and on each a few operations for a whole batch.
+    Each node has 64 branches in a row of an array, so there are few levels, with a few operations for a whole batch.
     """
 
     def __init__(self, capacity: int, alpha: float) -> None:
         self._alpha = alpha
-        shapes = _levels(capacity)
+        shapes = [(-(-capacity // _BRANCHES), _BRANCHES)]  # nodes and their branches on each level, leaves first
+        while shapes[-1][0] > 1:
+            shapes.append((-(-shapes[-1][0] // _BRANCHES), _BRANCHES))
         self._sums = [np.zeros(shape) for shape in shapes]
         self._least = [np.full(shape, np.inf) for shape in shapes]
 
@@ -68,8 +68,8 @@ class SumTree(Priorities):
             sums[places, branches], lows[places, branches] = total, least
             total, least = sums[places].sum(1), lows[places].min(1)
 
-    def draw(self, generator: np.random.Generator, batch_size: int, beta: float) -> tuple[Indices, Weights]:
-        # One draw in each of equal parts of the whole: as likely as before, and less scattered.
+    def sample(self, generator: np.random.Generator, batch_size: int, beta: float) -> tuple[Indices, Weights]:
+        # One sample in each of equal parts of the total sum: the same probabilities with less variance.
         rest = (np.arange(batch_size) + generator.random(batch_size)) * (self._sums[-1].sum() / batch_size)
         places, shares = np.zeros(batch_size, np.int64), rest
         for sums in reversed(self._sums):
@@ -78,16 +78,8 @@ class SumTree(Priorities):
         return places, ((shares / self._least[-1].min()) ** -beta).astype(np.float32)
 
 
-def _levels(capacity: int) -> list[tuple[int, int]]:
-    """How many nodes there are on each level, leaves first, and their branches."""
-    shapes = [(-(-capacity // _BRANCHES), _BRANCHES)]
-    while shapes[-1][0] > 1:
-        shapes.append((-(-shapes[-1][0] // _BRANCHES), _BRANCHES))
-    return shapes
-
-
 def _branch(sums: Array, rest: Array) -> tuple[Indices, Array, Array]:
-    """For each row of sums the branch that `rest` leads to, what is left of it there, and that branch's sum."""
+    """Find in each row of sums the branch at `rest`. Return the branches, the rests within them, and their sums."""
     ends, rows = sums.cumsum(1), np.arange(len(sums))
     rest = np.minimum(rest, np.nextafter(ends[:, -1], 0.0))  # rounding may leave more than there is
     branches = (ends <= rest[:, None]).sum(1)
@@ -96,7 +88,7 @@ def _branch(sums: Array, rest: Array) -> tuple[Indices, Array, Array]:
 
 
 class CpprbPriorities(Priorities):
-    """The same in cpprb's segment trees, quicker with large rings. What it draws does not depend on the generator."""
+    """Priorities in cpprb's segment trees, faster with large rings. Samples do not depend on the given generator."""
 
     def __init__(self, capacity: int, alpha: float) -> None:
         require('sampler="cpprb" (the other choice is "tree")', "cpprb")
@@ -112,27 +104,27 @@ class CpprbPriorities(Priorities):
         if len(places):
             self._ring.update_priorities(places, priorities)
 
-    def draw(self, generator: np.random.Generator, batch_size: int, beta: float) -> tuple[Indices, Weights]:
+    def sample(self, generator: np.random.Generator, batch_size: int, beta: float) -> tuple[Indices, Weights]:
         drawn = self._ring.sample(batch_size, beta)
         return drawn["indexes"].astype(np.int64), drawn["weights"].astype(np.float32)
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """A `ReplayBuffer` from which steps are drawn in proportion to how much they taught.
+    """A `ReplayBuffer` from which steps are sampled in proportion to their priorities.
 
-    A new step is as important as the most important one so far. After each batch, tell what it taught:
+    A new step has the highest priority so far. Update the priorities after each batch:
 
         batch = buffer.sample(generator, 256)
-        ...                                                        # count each loss `batch["weights"]` times
+        ...                                                        # multiply each loss by `batch["weights"]`
         buffer.update_priorities(batch["indices"], abs(errors))
 
     Threads: as `ReplayBuffer`: any thread may call any method.
 
     Args:
         observation_space, action_space, capacity, num_rows, **options: As for `ReplayBuffer`.
-        alpha: How much priorities count: 0 not at all, 1 in full.
-        beta: How much of the bias that they bring the weights take back: 0 nothing, 1 all. May be changed later.
-        sampler: `"tree"`, whose draws can be repeated, or `"cpprb"` (to be installed apart), whose draws cannot.
+        alpha: Exponent of the priorities, from 0 (uniform sampling) to 1.
+        beta: Exponent of the importance weights, from 0 (no correction of the bias) to 1. May be changed later.
+        sampler: `"tree"`, which can be repeated, or `"cpprb"` (installed separately), which cannot.
     """
 
     def __init__(
@@ -155,33 +147,30 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.alpha, self.beta, self._sampler = alpha, beta, sampler
         self._stored = self._array("priorities", np.float64)
         self._highest = 1.0
-        self._priorities = self._fresh()
+        self._priorities = self._empty_priorities()
 
-    def _fresh(self) -> Priorities:
+    def _empty_priorities(self) -> Priorities:
         kind = SumTree if self._sampler == "tree" else CpprbPriorities
         return kind(self.capacity, self.alpha)
 
     def update_priorities(self, indices: Indices, priorities: Array, *, drawn_at: int | None = None) -> None:
-        """Steps that were drawn are as important as that: numbers from 0 up, such as the size of their errors.
+        """Set the priorities of sampled steps: numbers from 0 up, such as the sizes of their errors.
 
-        `drawn_at`: what `num_added` was when they were drawn, if steps may have been stored since. What lies in their
-        places by now is other steps, of which nothing has been learnt yet: they stay as important as new ones are.
+        `drawn_at`: the value of `num_added` when they were sampled, if steps may have been stored since. Overwritten
+        steps are skipped: the new steps in their places keep the priority of new steps.
         """
         given = np.asarray(priorities, np.float64)
         if given.shape != np.shape(indices) or not np.all(np.isfinite(given)) or np.any(given < 0):
             raise ValueError("Priorities must be one finite number from 0 up for each index.")
         with self._lock:
             if drawn_at is not None:
-                indices, still_there = np.asarray(indices), self._lie_there_since(np.asarray(indices), drawn_at)
+                indices = np.asarray(indices)
+                age = (self._position - 1 - indices) % self.capacity  # number of steps stored after each
+                still_there = age >= self.num_added - drawn_at
                 indices, given = indices[still_there], given[still_there]
             self._stored[indices] = given
             self._priorities.update(indices, self._stored[indices])
             self._highest = max(self._highest, float(given.max(initial=0.0)))
-
-    def _lie_there_since(self, places: Indices, num_added: int) -> npt.NDArray[np.bool_]:
-        """In which places nothing has been stored since so many steps had been."""
-        age: Indices = (self._position - 1 - places) % self.capacity  # steps that have been stored after it
-        return np.asarray(age >= self.num_added - num_added)
 
     def _link(self, before: Indices, places: Indices, rows: Indices) -> None:
         super()._link(before, places, rows)
@@ -191,7 +180,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _draw(self, generator: np.random.Generator, batch_size: int) -> tuple[Indices, Weights]:
         check_generator(generator)
         self._check_not_empty(batch_size)
-        return self._priorities.draw(generator, batch_size, self.beta)
+        return self._priorities.sample(generator, batch_size, self.beta)
 
     def _counters(self) -> dict[str, Any]:
         return {**super()._counters(), "highest": self._highest, "beta": self.beta}
@@ -207,9 +196,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _take_over(self, counters: dict[str, Any], arrays: dict[str, Array]) -> None:
         super()._take_over(counters, arrays)
         self._highest, self.beta = float(counters["highest"]), float(counters["beta"])
-        self._priorities = self._fresh()
+        self._priorities = self._empty_priorities()
         places = np.arange(len(self))
         self._priorities.extend(places, self._stored[places])
-        if len(self) == self.capacity:  # go round the ring until the next place is the one to be written next
+        if len(self) == self.capacity:  # add once more, until cpprb's next place is the ring's next place
             again = places[: self._position]
             self._priorities.extend(again, self._stored[again])

@@ -1,40 +1,59 @@
-"""What one agent lived through, from which past steps are drawn again."""
+"""Replay of one agent's steps: `ReplayBuffer`, and the files it is saved in (`write_archive`, `read_archive`).
+
+The buffer is a ring. Each stored step has a link to the step that followed it in the same episode and environment row,
+if any. The ring overwrites the oldest steps first, so links never lead to overwritten steps. A chain of links never
+crosses the end of an episode, a gap in the agent's life, or the border between two environments.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import reprlib
+import threading
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Space
 
-from parallel_envs.rollouts import trees
-from parallel_envs.rollouts.ring import NONE, Array, Flags, Indices, StepRing, Tree
-from parallel_envs.rollouts.trajectories import Trajectory
-from parallel_envs.vector.checks import check_count, check_share
+from parallel_envs.files import write_whole
+from parallel_envs.rollouts.rollout import map_tree, put_rows, take_rows, tree_leaves
+from parallel_envs.rollouts.trajectories import Trajectory, ValueArrays
+from parallel_envs.vector.arguments import check_count
+from parallel_envs.vector.numbers import check_share, check_whole
 
-__all__ = ["ReplayBuffer"]
+Array = npt.NDArray[Any]
+Flags = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
+Tree = Any
+
+NONE = -1
+"""Index that means no step."""
 
 
-class ReplayBuffer(StepRing):
-    """A ring of steps, from which batches are drawn uniformly.
+class ReplayBuffer:
+    """The newest steps of one agent, from which batches are sampled uniformly.
 
         buffer = ReplayBuffer(observation_space, action_space, capacity=100_000, num_rows=8, num_steps=3, discount=0.99)
         buffer.add(observations, actions, rewards, terminated, truncated, next_observations, valid)
         batch = buffer.sample(generator, 256)                      # a dict, see `sample`
 
-    Threads: any thread may call any method; calls wait for one another, so one thread may store while another draws.
-    Copy one by `state()` while others store.
+    Threads: any thread may call any method; calls wait for one another, so one thread may store while another samples.
+    Copy a buffer by `state()` while others store.
 
     Args:
-        observation_space: Of one row. Boxes, discrete and binary spaces, in dicts and tuples at will.
+        observation_space: Of one row. Box, discrete and binary spaces, nested in dicts and tuples.
         action_space: The same for actions.
-        capacity: How many steps are kept, of all rows together; at least one for each row.
-        num_rows: How many environment rows `add` is given.
-        num_steps: Rewards of so many steps are summed up (n-step returns), fewer where the episode ends before.
-        discount: What the reward of the next step counts, in that of the one before.
-        memory: What a recurrent policy remembers of one row, as a tree of arrays without the axis of rows, for form and
-            dtype only. Stored beside each step if given.
+        capacity: Number of steps to keep, of all rows together; at least one for each row.
+        num_rows: Number of environment rows that `add` is given.
+        num_steps: Number of rewards to sum up (n-step returns), fewer where the episode ends earlier.
+        discount: Weight of a reward relative to the reward one step earlier.
+        memory: Memory of a recurrent policy for one row, as a tree of arrays without the axis of rows. Only its form
+            and dtypes are used. Stored beside each step if given.
     """
 
     def __init__(
@@ -50,33 +69,201 @@ class ReplayBuffer(StepRing):
     ) -> None:
         check_count("num_steps", num_steps)
         check_share("discount", discount)
-        super().__init__(observation_space, action_space, capacity, num_rows, memory=memory)
+        check_whole("num_rows", num_rows)
+        check_whole("capacity", capacity)
+        if num_rows < 1:
+            raise ValueError(f"num_rows={num_rows} leaves nothing to store. Give at least 1.")
+        if capacity < num_rows:
+            raise ValueError(f"capacity={capacity} cannot hold a step of {num_rows} rows. Give at least {num_rows}.")
+        self.observation_space, self.action_space = observation_space, action_space
+        self.capacity, self.num_rows = capacity, num_rows
         self.num_steps, self.discount = num_steps, discount
+        self._arrays: dict[str, Array] = {}
+        """All stored arrays, by name: the arrays of `state`."""
+
+        def values(name: str, space: Space[Any]) -> ValueArrays:
+            return ValueArrays(space, lambda number, dtype, shape: self._array(f"{name}{number}", dtype, shape), name)
+
+        self._observations = values("observations", observation_space)
+        self._next_observations = values("next_observations", observation_space)
+        self._actions = values("actions", action_space)
+        self._rewards = self._array("rewards", np.float32)
+        self._terminated, self._truncated = self._array("terminated", np.bool_), self._array("truncated", np.bool_)
+        self._begins = self._array("begins", np.bool_)
+        self._following = self._array("following", np.int64)
+        """Index of the step that came after each step; -1: none, or none yet."""
+        examples = [np.asarray(leaf) for leaf in tree_leaves(memory)]
+        stored = iter([self._array(f"memory{n}", one.dtype, one.shape) for n, one in enumerate(examples)])
+        self._memory = map_tree(lambda _: next(stored), memory)
+        self._last: Indices = np.full(num_rows, NONE)
+        """Index of the last step of each row, if the next step of the row will follow it."""
+        self._position = self._size = 0
+        self.num_added = 0
+        """Number of steps stored so far; `load_state` counts as one step in every place."""
+        self._lock = threading.Lock()
+        """Held while steps are stored or sampled: a learner's thread may sample while collection stores."""
+
+    def _array(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> Array:
+        self._arrays[name] = np.zeros((self.capacity, *shape), dtype)
+        return self._arrays[name]
+
+    def __len__(self) -> int:
+        return self._size
+
+    # ---- storing ----------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        observations: Tree,
+        actions: Tree,
+        rewards: Array,
+        terminated: Flags,
+        truncated: Flags,
+        next_observations: Tree,
+        valid: Flags,
+        begins: Flags | None = None,
+        memory: Tree = None,
+    ) -> Indices:
+        """Store one step of each row that is valid; all arguments are batches of `num_rows`.
+
+        A row's step follows the step that was added for the row just before, unless that step ended the episode or was
+        not valid, or `begins` marks this one as an episode's first. If any step was left out between, call `cut` first.
+
+        Args:
+            observations: Before the step.
+            actions: Of the agent.
+            rewards: Of the agent.
+            terminated: The episode ended: nothing follows.
+            truncated: The episode was cut off: the value of the next observation counts.
+            next_observations: After the step, also where the episode ended.
+            valid: Marks the rows that are real steps of a living agent. Other rows are not stored.
+            begins: Marks the observations that are the first of an episode. None: those that follow no stored step.
+            memory: Memory of a recurrent policy before it saw `observations`.
+
+        Returns:
+            The indices of the steps, in the order of the valid rows.
+        """
+        flags = np.asarray(valid)
+        if flags.shape != (self.num_rows,) or flags.dtype != np.bool_:
+            raise ValueError(f"valid={valid!r} does not say of {self.num_rows} rows whether they are valid.")
+        rows: Indices = np.flatnonzero(flags)
+        columns = {}
+        for name, given in (("rewards", rewards), ("terminated", terminated), ("truncated", truncated)):
+            columns[name] = np.asarray(given)
+            if columns[name].shape != (self.num_rows,):
+                raise ValueError(
+                    f"{name} have the shape {columns[name].shape} where {(self.num_rows,)} is wanted. Give one for "
+                    "each environment."
+                )
+        with self._lock:
+            before = self._last[rows]
+            if begins is not None:
+                before = np.where(np.asarray(begins)[rows], NONE, before)
+            places: Indices = (self._position + np.arange(len(rows))) % self.capacity
+            values = (
+                (self._observations, observations),
+                (self._next_observations, next_observations),
+                (self._actions, actions),
+            )
+            checked = [(arrays, arrays.parts(places, given, rows)) for arrays, given in values]  # before any is put
+            for arrays, parts in checked:
+                arrays.put(places, parts)
+            if memory is None:
+                remembered = map_tree(lambda leaf: np.zeros((len(rows), *leaf.shape[1:]), leaf.dtype), self._memory)
+            else:
+                remembered = take_rows(memory, rows)
+            put_rows(self._memory, places, remembered)
+            self._begins[places] = before == NONE if begins is None else np.asarray(begins)[rows]
+            self._rewards[places] = columns["rewards"][rows]
+            self._terminated[places] = columns["terminated"][rows]
+            self._truncated[places] = columns["truncated"][rows]
+            self._link(before, places, rows)
+        return places
+
+    def _link(self, before: Indices, places: Indices, rows: Indices) -> None:
+        """Link the steps at `before` to these steps, and these steps to the next steps of their rows."""
+        known = before != NONE
+        self._following[before[known]] = places[known]
+        self._following[places] = NONE  # after the line above: a step may overwrite the step that it follows
+        self._last[:] = NONE
+        ended = self._terminated[places] | self._truncated[places]
+        self._last[rows] = np.where(ended, NONE, places)
+        self._position = (self._position + len(rows)) % self.capacity
+        self._size = min(self._size + len(rows), self.capacity)
+        self.num_added += len(rows)
+
+    def cut(self, rows: Indices | None = None) -> None:
+        """Let the next steps of these rows (None: all) follow no stored step: environments were reset from outside."""
+        with self._lock:
+            self._last[slice(None) if rows is None else rows] = NONE
+
+    # ---- sampling ---------------------------------------------------------------------------------------------------
 
     def sample(self, generator: np.random.Generator, batch_size: int) -> dict[str, Any]:
-        """Draw steps, each equally likely, with replacement; all that is drawn comes from `generator`.
+        """Sample steps, each equally likely, with replacement. All random numbers come from `generator`.
 
         Returns:
             A dict of arrays of `batch_size` rows (observations and actions in the form of their spaces), copies:
             `observations`, `actions`, `rewards` (float32, discounted sums of up to `num_steps` rewards), `discounts`
-            (float32, what the value of `next_observations` counts: discount ** k, 0 if the episode terminated there),
+            (float32, weight of the value of `next_observations`: discount ** k, 0 if the episode terminated there),
             `next_observations` (after the last reward of the sum), `weights` (float32, ones), and `indices`.
         """
         with self._lock:
             indices, weights = self._draw(generator, batch_size)
-            last, rewards, discounts = self._summed(indices)
+            last, rewards = indices, self._rewards[indices].astype(np.float64)
+            factors = np.full(len(indices), self.discount)
+            for _ in range(self.num_steps - 1):
+                following = self._following[last]
+                goes_on = following != NONE
+                last = np.where(goes_on, following, last)
+                rewards += np.where(goes_on, factors * self._rewards[last], 0.0)
+                factors = np.where(goes_on, factors * self.discount, factors)
+            discounts = np.where(self._terminated[last], 0.0, factors)
             return {
                 "observations": self._observations.at(indices),
                 "actions": self._actions.at(indices),
-                "rewards": rewards,
-                "discounts": discounts,
+                "rewards": rewards.astype(np.float32),
+                "discounts": discounts.astype(np.float32),
                 "next_observations": self._next_observations.at(last),
                 "weights": weights,
                 "indices": indices,
             }
 
+    def sample_sequences(self, generator: np.random.Generator, batch_size: int, length: int) -> Trajectory:
+        """Sample pieces of up to `length` steps for recurrent agents, as a `Trajectory` of `batch_size` rows.
+
+        A piece begins at any stored step, each equally likely, and ends with its episode (or with the last stored step
+        of it): the rest of its row is zeros with `valid` False. `observations[t + 1]` is the observation after step t;
+        `begins` marks the first observations of episodes, and `memory` was stored with the first step.
+        """
+        check_count("length", length)
+        with self._lock:
+            first, _ = self._draw(generator, batch_size)
+            places, valid = np.tile(first, (length, 1)), np.ones((length, len(first)), np.bool_)
+            for step in range(1, length):
+                following = self._following[places[step - 1]]
+                valid[step] = valid[step - 1] & (following != NONE)
+                places[step] = np.where(valid[step], following, places[step - 1])
+            begins = np.zeros((length + 1, batch_size), np.bool_)
+            begins[0] = self._begins[first]
+            padding = ~valid
+            return Trajectory(
+                observations=map_tree(
+                    lambda start, rest: np.concatenate([start[None], rest]),
+                    self._observations.at(first),
+                    _zeroed(self._next_observations.at(places), padding),
+                ),
+                actions=_zeroed(self._actions.at(places), padding),
+                rewards=_zeroed(self._rewards[places], padding),
+                terminated=self._terminated[places] & valid,
+                truncated=self._truncated[places] & valid,
+                valid=valid,
+                begins=begins,
+                memory=take_rows(self._memory, first),
+            )
+
     def _draw(self, generator: np.random.Generator, batch_size: int) -> tuple[Indices, npt.NDArray[np.float32]]:
-        """Places of stored steps, and what each is to count."""
+        """Return indices of stored steps and the weight of each."""
         check_generator(generator)
         self._check_not_empty(batch_size)
         return generator.integers(self._size, size=batch_size), np.ones(batch_size, np.float32)
@@ -86,71 +273,139 @@ class ReplayBuffer(StepRing):
         if not self._size:
             raise ValueError(f"A batch of {batch_size} was to be drawn from an empty buffer. Add steps first.")
 
-    def _summed(self, indices: Indices) -> tuple[Indices, Array, Array]:
-        """For each step the last of its sum, the sum of rewards, and what the value after it counts."""
-        last, rewards = indices, self._rewards[indices].astype(np.float64)
-        factors = np.full(len(indices), self.discount)
-        for _ in range(self.num_steps - 1):
-            following = self._following[last]
-            goes_on = following != NONE
-            last = np.where(goes_on, following, last)
-            rewards += np.where(goes_on, factors * self._rewards[last], 0.0)
-            factors = np.where(goes_on, factors * self.discount, factors)
-        discounts = np.where(self._terminated[last], 0.0, factors)
-        return last, rewards.astype(np.float32), discounts.astype(np.float32)
+    # ---- saving -----------------------------------------------------------------------------------------------------
 
-    def sample_sequences(self, generator: np.random.Generator, batch_size: int, length: int) -> Trajectory:
-        """Draw pieces of up to `length` steps for recurrent agents, as a `Trajectory` of `batch_size` rows.
-
-        A piece begins at any stored step, each equally likely, and ends with its episode (or what is known of it):
-        what is left of its row is zeros with `valid` False. `observations[t + 1]` is what the agent saw after step t;
-        `begins` marks episodes' first observations, and `memory` is what was stored with the first step.
-        """
-        check_count("length", length)
+    def state(self) -> dict[str, Any]:
+        """Return `{"counters": json-able, "arrays": {name: array}}` for `load_state`: all contents, copied at once."""
         with self._lock:
-            first, _ = self._draw(generator, batch_size)
-            places, valid = self._pursued(first, length)
-            begins = np.zeros((length + 1, batch_size), np.bool_)
-            begins[0] = self._begins[first]
-            return Trajectory(
-                observations=self._seen(places, valid),
-                actions=_blanked(self._actions.at(places), valid),
-                rewards=_blanked(self._rewards[places], valid),
-                terminated=self._terminated[places] & valid,
-                truncated=self._truncated[places] & valid,
-                valid=valid,
-                begins=begins,
-                memory=trees.take(self._memory, first),
+            arrays = {name: array[: self._size].copy() for name, array in self._arrays.items()}
+            return {"counters": self._counters(), "arrays": arrays}
+
+    def _counters(self) -> dict[str, Any]:
+        return {
+            "position": self._position,
+            "size": self._size,
+            "last": self._last.tolist(),
+            "capacity": self.capacity,
+            "num_rows": self.num_rows,
+        }
+
+    def load_state(self, state: Any) -> None:
+        """Take over a state of a buffer of the same form. Raise ValueError for any other form."""
+        self.check_state(state)
+        with self._lock:
+            self._take_over(state["counters"], state["arrays"])
+
+    def _take_over(self, counters: dict[str, Any], arrays: dict[str, Array]) -> None:
+        self._position, self._size = counters["position"], counters["size"]
+        self.num_added += self.capacity
+        self._last[:] = counters["last"]
+        for name, array in self._arrays.items():
+            array[: self._size] = arrays[name]
+
+    def check_state(self, state: Any) -> None:
+        """Raise ValueError for a state that does not fit this buffer."""
+        names = "counters", "arrays"
+        if not isinstance(state, Mapping) or not all(isinstance(state.get(name), Mapping) for name in names):
+            raise ValueError(
+                f"{reprlib.repr(state)} is no state of a buffer. Give what `state()` has returned: a dict with "
+                "'counters' and 'arrays', each a dict."
             )
+        self._check_state(state["counters"], state["arrays"])
 
-    def _pursued(self, first: Indices, length: int) -> tuple[Indices, Flags]:
-        """The places of the steps that follow one another from these on, and which of them are any."""
-        places, valid = np.tile(first, (length, 1)), np.ones((length, len(first)), np.bool_)
-        for step in range(1, length):
-            following = self._following[places[step - 1]]
-            valid[step] = valid[step - 1] & (following != NONE)
-            places[step] = np.where(valid[step], following, places[step - 1])
-        return places, valid
+    def _check_state(self, counters: dict[str, Any], arrays: dict[str, Array]) -> None:
+        for name, own in (("capacity", self.capacity), ("num_rows", self.num_rows)):
+            if counters.get(name) != own:
+                raise ValueError(f"The stored buffer has {name}={counters.get(name)}, this one {name}={own}.")
+        size, position, last = (counters.get(name) for name in ("size", "position", "last"))
+        if not isinstance(size, int) or not 0 <= size <= self.capacity:
+            raise ValueError(f"size={size!r} is not the size of a buffer.")
+        possible = range(self.capacity) if size == self.capacity else (size,)
+        if not isinstance(position, int) or position not in possible:
+            raise ValueError(f"position={position!r} is not a place to write to next.")
+        if not isinstance(last, list) or len(last) != self.num_rows or any(one not in range(-1, size) for one in last):
+            raise ValueError(f"last={last!r} does not name a step of each of {self.num_rows} rows.")
+        if arrays.keys() != self._arrays.keys():
+            raise ValueError(f"The stored buffer holds {sorted(arrays, key=str)}, this one {sorted(self._arrays)}.")
+        for name, array in self._arrays.items():
+            given, wanted = arrays[name], (size, *array.shape[1:])
+            if not isinstance(given, np.ndarray):
+                raise ValueError(f"{name} is stored as {type(given).__name__}, where an array is wanted.")
+            if given.shape != wanted or given.dtype != array.dtype:
+                raise ValueError(
+                    f"{name} is stored as {given.dtype} of the shape {given.shape} where {array.dtype} of {wanted} is "
+                    "wanted."
+                )
+        links = arrays["following"]
+        if len(odd := links[(links < NONE) | (links >= size)]):
+            raise ValueError(f"following leads to the place {odd[0]}, and {size} steps are stored.")
 
-    def _seen(self, places: Indices, valid: Flags) -> Tree:
-        """The first observations, and behind them those after each step."""
-        after = _blanked(self._next_observations.at(places), valid)
-        return trees.mapped(
-            lambda first, rest: np.concatenate([first[None], rest]), self._observations.at(places[0]), after
-        )
+    def save(self, path: str | Path) -> None:
+        """Write the buffer into one file, without pickle. If writing fails, the file is not there or unchanged."""
+        state = self.state()
+        write_archive(path, state["counters"], state["arrays"])
+
+    def load(self, path: str | Path) -> None:
+        """Read a file of `save`. Raise ValueError if the file is damaged, foreign, or of another form."""
+        counters, arrays = read_archive(path)
+        try:
+            self.load_state({"counters": counters, "arrays": arrays})
+        except ValueError as error:
+            raise ValueError(f"{path} does not fit this buffer. {error}") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
 
 
 def check_generator(generator: Any) -> None:
-    """Raise TypeError for what is no generator of NumPy's."""
+    """Raise TypeError for anything but a NumPy generator."""
     if not isinstance(generator, np.random.Generator):
         raise TypeError(f"generator={generator!r} is not one of NumPy's. Give np.random.default_rng(seed).")
 
 
-def _blanked(tree: Tree, valid: Flags) -> Tree:
-    """Copies with zeros where there is nothing."""
+def _zeroed(tree: Tree, where: Flags) -> Tree:
+    """Write zeros into the arrays of a tree, and return the tree."""
 
-    def blank(leaf: Array) -> Array:
-        leaf[~valid] = 0
-        return leaf
+    def zero(array: Array) -> Array:
+        array[where] = 0
+        return array
 
-    return trees.mapped(blank, tree)
+    return map_tree(zero, tree)
+
+
+# ---- archives -------------------------------------------------------------------------------------------------------
+
+_HEADER = "header.json"  # contains a dot, so it is the name of no array
+_DAMAGED = (
+    *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError),
+    *(MemoryError, SyntaxError, zipfile.BadZipFile, zlib.error),
+)
+"""Errors that zipfile, NumPy and JSON raise for foreign bytes."""
+
+
+def write_archive(path: str | Path, header: dict[str, Any], arrays: dict[str, Array]) -> None:
+    """Write an npz file of a JSON header and arrays, without pickle. It replaces an earlier file in one moment."""
+    write_whole(Path(path), archive_writer(header, arrays))
+
+
+def archive_writer(header: dict[str, Any], arrays: dict[str, Array]) -> Callable[[IO[bytes]], None]:
+    """Return a function that writes such an archive into an open file."""
+    text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    entries: dict[str, Any] = {_HEADER: text, **arrays}
+    return lambda file: np.savez(file, **entries)
+
+
+def read_archive(path: str | Path) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return header and arrays. Raise ValueError if the file is damaged or was not written by `write_archive`."""
+    try:
+        with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            entries = {name: file[name] for name in file.files}
+        return dict(json.loads(entries.pop(_HEADER).tobytes())), entries
+    except FileNotFoundError:
+        raise
+    except _DAMAGED as error:
+        raise ValueError(f"{path} is damaged, or is not a file of stored arrays: {error}") from error

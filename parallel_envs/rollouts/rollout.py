@@ -1,18 +1,22 @@
-"""What collecting gives: whole rollouts, as they are, as single transitions, or as padded sequences.
+"""Results of `collect`: whole rollouts, single transitions, or padded sequences; and operations on batches.
 
-A rollout is one episode on one task. Nothing in any of these forms crosses an episode's end.
+A rollout is one episode on one task. Nothing in any of these forms crosses the end of an episode. `Columns` batches
+values of a space. The functions on trees (`take_rows`, `put_rows`, ...) work on dicts, tuples and lists of arrays, such
+as states of policies, in which every array (NumPy or torch) has the rows along its first axis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.spaces import Space
 
-from parallel_envs.rollouts.columns import Columns, padded
+from parallel_envs.vector.layout import assembler, leaves
+from parallel_envs.vector.snapshots import snapshot
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -20,10 +24,10 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rollout:
-    """One episode of `len(rollout)` steps.
+    """An episode of `len(rollout)` steps.
 
-    `seed` is what the environment was reset with; `episode_index` counts the rollouts on the same task before this one.
-    Dict and Tuple spaces give dicts and tuples of arrays; what has no fixed shape is a tuple with one item a step.
+    The environment was reset with `seed`; `episode_index` counts the earlier rollouts on the same task. Dict and Tuple
+    spaces give dicts and tuples of arrays; values without a fixed shape are a tuple with one item a step.
     """
 
     id: int
@@ -38,9 +42,9 @@ class Rollout:
     terminated: Flags
     truncated: Flags
     records: dict[str, npt.NDArray[Any]]
-    """What the policy recorded at each step."""
+    """Arrays that the policy recorded, with a row for each step."""
     infos: dict[str, list[Any]]
-    """The infos that were asked for, of each step; None where a step had none of that name."""
+    """The infos named by `info_keys`, one for each step; None where a step had no info of that name."""
     _columns: Columns = field(repr=False)
     _action_columns: Columns = field(repr=False)
 
@@ -49,12 +53,12 @@ class Rollout:
 
     @property
     def observations(self) -> Any:
-        """What each action was chosen on."""
+        """The observation before each step."""
         return self._columns.cut(self.chain, 0, len(self))
 
     @property
     def next_observations(self) -> Any:
-        """What each action led to: at the end of the episode its very last observation."""
+        """The observation after each step: in the last row the final one of the episode."""
         return self._columns.cut(self.chain, 1, None)
 
     @property
@@ -63,7 +67,7 @@ class Rollout:
 
     @property
     def previous_actions(self) -> Any:
-        """The action before each step; at the first zeros, or None where an action has no fixed shape."""
+        """The action before each step; at the first step zeros, or None where an action has no fixed shape."""
         return self._action_columns.shifted(self.actions)
 
     @property
@@ -77,7 +81,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transitions:
-    """Single steps, one a row: what Markov agents learn from."""
+    """Single steps, one a row, for Markov agents to learn from."""
 
     observations: Any
     actions: Any
@@ -95,9 +99,9 @@ class Transitions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sequences:
-    """Whole episodes, one a row, filled up with zeros (or None) behind their ends: what Memory agents learn from.
+    """Whole episodes, one a row, padded with zeros (or None), for Memory agents to learn from.
 
-    Shapes are (rollouts, longest, ...). `mask` says which entries are steps.
+    Shapes are (rollouts, longest, ...). `mask` marks the entries that are steps.
     """
 
     observations: Any
@@ -148,11 +152,11 @@ class Rollouts(Sequence[Rollout]):
 
     @property
     def total_rewards(self) -> Floats:
-        """The sum of rewards of each."""
+        """The sum of rewards of each rollout."""
         return np.array([rollout.total_reward for rollout in self])
 
     def transitions(self) -> Transitions:
-        """Every step of every rollout."""
+        """Return every step of every rollout."""
         columns, action_columns = self._columns()
         lengths = [len(one) for one in self]
         return Transitions(
@@ -168,26 +172,248 @@ class Rollouts(Sequence[Rollout]):
         )
 
     def sequences(self) -> Sequences:
-        """Every rollout as a row, filled up to the longest."""
+        """Return every rollout as a row, padded to the longest."""
         columns, action_columns = self._columns()
         lengths = np.array([len(one) for one in self], np.int64)
         longest = int(lengths.max())
         return Sequences(
             columns.pad([one.observations for one in self], longest),
             action_columns.pad([one.previous_actions for one in self], longest),
-            padded([one.previous_rewards for one in self], longest),
+            _padded([one.previous_rewards for one in self], longest),
             action_columns.pad([one.actions for one in self], longest),
-            padded([one.rewards for one in self], longest),
-            padded([one.terminated for one in self], longest),
-            padded([one.truncated for one in self], longest),
+            _padded([one.rewards for one in self], longest),
+            _padded([one.terminated for one in self], longest),
+            _padded([one.truncated for one in self], longest),
             columns.pad([one.next_observations for one in self], longest),
             np.arange(longest) < lengths[:, None],
             lengths,
             np.array([one.task_id for one in self], np.int64),
-            {name: padded([one.records[name] for one in self], longest) for name in self[0].records},
+            {name: _padded([one.records[name] for one in self], longest) for name in self[0].records},
         )
 
     def _columns(self) -> tuple[Columns, Columns]:
         if not self._rollouts:
             raise ValueError("There are no rollouts to make arrays of. Collect at least one.")
-        return self[0]._columns, self[0]._action_columns  # a rollout and its list are one module
+        return self[0]._columns, self[0]._action_columns
+
+
+# ---- batches of a space's values ------------------------------------------------------------------------------------
+
+
+class Columns:
+    """Batches values of a space. Parts without a fixed shape are a tuple with one item a row."""
+
+    def __init__(self, space: Space[Any]) -> None:
+        self._space, self._leaves, self._assemble = space, leaves(space), assembler(space)
+        first = self._leaves[0]
+        self.is_array = len(self._leaves) == 1 and first.fixed and not first.path
+        """True if a batch is a single array."""
+        self.dtype, self.shape = first.dtype, first.shape
+
+    def __reduce__(self) -> tuple[type[Columns], tuple[Space[Any]]]:
+        """Pickle the space alone: the assembler is a function that cannot be pickled."""
+        return Columns, (self._space,)
+
+    def row(self, batch: Any, row: int) -> Any:
+        """Copy one value of a batch: a policy may write into the batches that it gets and returns."""
+        if self.is_array:
+            return batch[row].copy()
+        return self._assemble([snapshot(leaf.of(batch)[row]) for leaf in self._leaves])
+
+    def fitted(self, value: Any) -> Any:
+        """Return a value as a row of a batch would be: in the types of the space, whatever the environment returned."""
+        parts = [(leaf, leaf.of(value)) for leaf in self._leaves]
+        return self._assemble(
+            [np.asarray(part).astype(leaf.dtype)[()] if leaf.fixed else snapshot(part) for leaf, part in parts]
+        )
+
+    def checked(self, batch: Any, num_rows: int) -> Any:
+        """Return a batch of so many rows as arrays. Raise ValueError for anything else."""
+        parts: list[Any] = []
+        for leaf in self._leaves:
+            try:
+                values = leaf.of(batch)
+            except (KeyError, IndexError, TypeError) as error:
+                raise ValueError(f"there is no part{leaf.name}") from error
+            if not leaf.fixed:
+                if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
+                    raise ValueError(f"{values!r} is not a sequence of {num_rows} items")
+                if len(values) != num_rows:
+                    raise ValueError(f"there are {len(values)} items{leaf.name} for {num_rows} rows")
+                parts.append(tuple(values))
+                continue
+            array = np.asarray(values)
+            if array.dtype.kind not in "biuf":
+                raise ValueError(f"the values{leaf.name} are of type {array.dtype} where numbers are wanted")
+            if array.shape != (num_rows, *leaf.shape):
+                raise ValueError(f"the shape{leaf.name} is {array.shape} where {(num_rows, *leaf.shape)} is wanted")
+            is_whole = np.dtype(leaf.dtype).kind in "biu"
+            if array.dtype.kind == "f" and is_whole and not np.all(np.mod(array, 1) == 0):  # neither NaN nor inf
+                raise ValueError(f"the values{leaf.name} are not whole numbers: {array.tolist()}")
+            parts.append(array)
+        return self._assemble(parts)
+
+    def typed(self, batch: Any) -> Any:
+        """Return a batch in the types of the space. Raise ValueError for whole numbers that its type cannot hold."""
+        parts: list[Any] = []
+        for leaf in self._leaves:
+            values = leaf.of(batch)
+            if leaf.fixed and values.dtype != leaf.dtype:
+                given = values
+                with np.errstate(over="ignore"):
+                    values = given.astype(leaf.dtype)
+                if values.dtype.kind in "biu" and not np.array_equal(values, given):
+                    raise ValueError(f"the values{leaf.name} do not all fit into {values.dtype}: {given.tolist()}")
+            parts.append(values)
+        return self._assemble(parts)
+
+    def shifted(self, batch: Any) -> Any:
+        """Return for each row the row before it, zeros (or None) for the first."""
+        parts = [leaf.of(batch) for leaf in self._leaves]
+        return self._assemble(
+            [
+                np.concatenate([np.zeros_like(part[:1]), part[:-1]])
+                if isinstance(part, np.ndarray)
+                else (None, *part[:-1])
+                for part in parts
+            ]
+        )
+
+    def count(self, batch: Any) -> int:
+        """Return the number of rows of a batch."""
+        return len(self._leaves[0].of(batch))
+
+    def take(self, batch: Any, rows: Sequence[int]) -> Any:
+        """Return a batch of some rows."""
+        if self.is_array:
+            return batch[rows]
+        parts = [leaf.of(batch) for leaf in self._leaves]
+        return self._assemble(
+            [part[rows] if isinstance(part, np.ndarray) else tuple(part[row] for row in rows) for part in parts]
+        )
+
+    def stack(self, rows: Sequence[Any]) -> Any:
+        """Return a batch of these values, at least one."""
+        if self.is_array:
+            return np.stack(rows)
+        return self._assemble(
+            [
+                np.stack([leaf.of(row) for row in rows]) if leaf.fixed else tuple(leaf.of(row) for row in rows)
+                for leaf in self._leaves
+            ]
+        )
+
+    def pad(self, batches: Sequence[Any], length: int) -> Any:
+        """Return batches of different lengths as rows, each padded to `length` with zeros (or None)."""
+        columns: list[Any] = []
+        for leaf in self._leaves:
+            parts = [leaf.of(batch) for batch in batches]
+            if isinstance(parts[0], np.ndarray):
+                columns.append(_padded(parts, length))
+            else:
+                columns.append(tuple((*part, *[None] * (length - len(part))) for part in parts))
+        return self._assemble(columns)
+
+    def join(self, batches: Sequence[Any]) -> Any:
+        """Return one batch of all the rows of these batches."""
+        columns: list[Any] = []
+        for leaf in self._leaves:
+            parts = [leaf.of(batch) for batch in batches]
+            is_array = isinstance(parts[0], np.ndarray)
+            columns.append(np.concatenate(parts) if is_array else tuple(item for part in parts for item in part))
+        return self._assemble(columns)
+
+    def cut(self, batch: Any, start: int, stop: int | None) -> Any:
+        """Return the rows of a batch from `start` to `stop`."""
+        return self._assemble([leaf.of(batch)[start:stop] for leaf in self._leaves])
+
+
+def _padded(parts: Sequence[npt.NDArray[Any]], length: int) -> npt.NDArray[Any]:
+    """Return arrays of different lengths as rows of one, padded with zeros."""
+    rows = np.zeros((len(parts), length, *parts[0].shape[1:]), parts[0].dtype)
+    for row, part in zip(rows, parts, strict=True):
+        row[: len(part)] = part
+    return rows
+
+
+# ---- trees of arrays ------------------------------------------------------------------------------------------------
+
+
+def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Return a tree of `function(leaf, *leaves)`, where `leaves` are from other trees of the same form.
+
+    Raises ValueError if the trees have different forms.
+    """
+    if tree is None:
+        if any(other is not None for other in others):
+            raise ValueError(f"there is {others[0]!r} where None is wanted")
+        return None
+    if not isinstance(tree, dict | tuple | list):
+        return function(tree, *others)
+    for other in others:
+        if not isinstance(other, dict if isinstance(tree, dict) else tuple | list) or len(other) != len(tree):
+            raise ValueError(f"there is {other!r} where a {type(tree).__name__} of {len(tree)} parts is wanted")
+    if isinstance(tree, dict):
+        if any(other.keys() != tree.keys() for other in others):
+            raise ValueError(f"the keys are {list(others[0])} where {list(tree)} are wanted")
+        return {key: map_tree(function, part, *(other[key] for other in others)) for key, part in tree.items()}
+    parts = [map_tree(function, *group) for group in zip(tree, *others, strict=True)]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+
+
+def tree_leaves(tree: Any) -> list[Any]:
+    """Return the leaves of a tree, in the order in which `map_tree` visits them."""
+    found: list[Any] = []
+    map_tree(found.append, tree)
+    return found
+
+
+def is_empty(tree: Any) -> bool:
+    """Return whether a tree has no leaves."""
+    parts = tree.values() if isinstance(tree, dict) else tree
+    return tree is None or (isinstance(tree, dict | tuple | list) and all(is_empty(part) for part in parts))
+
+
+def take_rows(tree: Any, rows: npt.NDArray[np.intp]) -> Any:
+    """Return a copy of these rows of every leaf."""
+    return map_tree(lambda leaf: leaf[rows], tree)
+
+
+def check_rows(tree: Any, num_rows: int) -> None:
+    """Raise ValueError unless every leaf is an array of so many rows."""
+    map_tree(lambda leaf: _check_leaf(leaf, num_rows), tree)
+
+
+def _check_leaf(leaf: Any, num_rows: int) -> None:
+    shape = getattr(leaf, "shape", None)
+    if not shape or shape[0] != num_rows:
+        raise ValueError(f"there is {_described(leaf)} where an array of {num_rows} rows is wanted")
+
+
+def put_rows(tree: Any, rows: npt.NDArray[np.intp], values: Any) -> Any:
+    """Replace these rows of a tree in place and return the tree.
+
+    Raises ValueError if `values` is no tree of the same form with as many rows. Values are not broadcast, and a number
+    may change only by the precision of floats: anything else is a mistake of the policy.
+    """
+
+    def write(leaf: Any, value: Any) -> Any:
+        _check_leaf(value, len(rows))
+        if tuple(value.shape[1:]) != tuple(leaf.shape[1:]):
+            raise ValueError(f"there is {_described(value)} where rows of the shape {tuple(leaf.shape[1:])} are wanted")
+        dtypes = (leaf.dtype, value.dtype)
+        if all(isinstance(dtype, np.dtype) for dtype in dtypes):
+            if not np.can_cast(value.dtype, leaf.dtype, "same_kind"):
+                raise ValueError(f"there is {_described(value)} where {leaf.dtype} is wanted")
+            is_whole = all(dtype.kind in "iu" for dtype in dtypes)
+            if is_whole and not np.array_equal(value.astype(leaf.dtype), value):
+                raise ValueError(f"there is {value.tolist()}, which does not all fit into {leaf.dtype}")
+        leaf[rows] = value
+        return leaf
+
+    return map_tree(write, tree, values)
+
+
+def _described(leaf: Any) -> str:
+    shape = getattr(leaf, "shape", None)
+    return repr(leaf) if shape is None else f"an array of {leaf.dtype} with the shape {tuple(shape)}"

@@ -1,13 +1,15 @@
-"""What one agent lived through, step by step, in memory that a learner in another process reads without a copy.
+"""Steps of one agent in shared memory, which a learner in another process reads without a copy.
 
-A `TrajectoryStore` is two halves that take turns: while collection writes one, learners read the other. Each finished
-half has a number, its *turn*. What turn 3 left can be read until turn 4 is finished, when its half is written over for
-turn 5, and says so: `trajectory(3)` then raises, and `holds(3)` tells a slow reader whether what it read was whole.
+A `TrajectoryStore` has two halves that take turns: while collection writes one, learners read the other. Each finished
+half has a number, its *turn*. Turn 3 can be read until turn 4 is finished. Then its half is overwritten for turn 5:
+`trajectory(3)` raises, and `holds(3)` tells a slow reader whether the arrays it has read were whole.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +18,9 @@ import numpy.typing as npt
 from gymnasium.spaces import Space
 
 from parallel_envs.engine import SharedBlock
-from parallel_envs.rollouts import trees
-from parallel_envs.rollouts.value_arrays import ValueArrays, fixed_leaves
-from parallel_envs.vector.checks import check_count
-from parallel_envs.vector.shared_arrays import Field, plan
+from parallel_envs.rollouts.rollout import check_rows, map_tree, put_rows, tree_leaves
+from parallel_envs.vector.arguments import check_count
+from parallel_envs.vector.layout import Leaf, assembler, leaves, plan
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -31,11 +32,11 @@ class Trajectory:
     """T steps of one agent in N environment rows. Arrays have time first, then the row.
 
     A row of a step is *valid* if the agent was alive before it and the step was a real one: neither the reset of an
-    environment whose episode had ended nor that of one whose worker was restarted. Everything else there is filler.
+    environment whose episode had ended nor that of one whose worker was restarted. All other values are filler.
     """
 
     observations: Tree
-    """`[T + 1, N, ...]`: what the agent saw before step t, and so, at t + 1, what step t returned."""
+    """`[T + 1, N, ...]`: the observation before step t, and at t + 1 the observation that step t returned."""
     actions: Tree
     """`[T, N, ...]`."""
     rewards: npt.NDArray[np.float32]
@@ -43,13 +44,13 @@ class Trajectory:
     terminated: Flags
     """`[T, N]`: the agent's episode ended there, and nothing follows."""
     truncated: Flags
-    """`[T, N]`: it was cut off there."""
+    """`[T, N]`: the agent's episode was cut off there."""
     valid: Flags
     """`[T, N]`."""
     begins: Flags
-    """`[T + 1, N]`: the observation is the first of an episode, and what a recurrent policy remembers starts anew."""
+    """`[T + 1, N]`: the observation is the first of an episode, and the memory of a recurrent policy is reset."""
     memory: Tree = None
-    """What a recurrent policy remembered before step 0: a tree of arrays `[N, ...]`, or None."""
+    """Memory of a recurrent policy before step 0: a tree of arrays `[N, ...]`, or None."""
 
     @property
     def num_steps(self) -> int:
@@ -60,8 +61,8 @@ class Trajectory:
         return int(self.rewards.shape[1])
 
     def copy(self) -> Trajectory:
-        """The same in memory of its own."""
-        return Trajectory(*(trees.mapped(np.copy, getattr(self, name)) for name in self.__slots__))
+        """Return a copy in memory of its own."""
+        return Trajectory(*(map_tree(np.copy, getattr(self, name)) for name in self.__slots__))
 
 
 _FLAGS = ("terminated", "truncated", "valid")
@@ -69,7 +70,7 @@ _NEVER, _BEING_WRITTEN = -1, -2
 
 
 class TrajectoryStore:
-    """Room for two trajectories of one agent, in anonymous shared memory.
+    """Two trajectories of one agent, in anonymous shared memory.
 
         store = TrajectoryStore(observation_space, action_space, horizon=128, num_rows=8)
         store.begin(observations)                                  # after a reset
@@ -80,14 +81,14 @@ class TrajectoryStore:
         trajectory = store.trajectory(turn)                        # views, here or in any process the store was sent to
 
     One process writes (`begin`, `add`, `finish`), any may read. A store sent to a worker in an engine request is the
-    same store there; once `close` has been called it can be sent to nobody else.
+    same store there. After `close` it cannot be sent to further processes.
 
     Args:
-        observation_space: Of one row. Boxes, discrete and binary spaces, in dicts and tuples at will.
+        observation_space: Of one row. Box, discrete and binary spaces, nested in dicts and tuples.
         action_space: The same for actions.
         horizon: The most steps of a trajectory (T).
-        num_rows: How many environment rows (N).
-        memory: What a recurrent policy remembers of N rows, as a tree of arrays: for form and dtype only.
+        num_rows: Number of environment rows (N).
+        memory: Memory of a recurrent policy for N rows, as a tree of arrays. Only its form and dtypes are used.
     """
 
     def __init__(
@@ -104,31 +105,44 @@ class TrajectoryStore:
         check_count("num_rows", num_rows)
         self._spaces = observation_space, action_space
         self.horizon, self.num_rows = horizon, num_rows
-        self._memory_form = trees.mapped(lambda leaf: np.zeros_like(np.asarray(leaf)), memory)
-        trees.check(self._memory_form, num_rows)
-        fields, num_bytes = plan(_wanted(observation_space, action_space, horizon, num_rows, self._memory_form))
+        self._empty_memory = map_tree(lambda leaf: np.zeros_like(np.asarray(leaf)), memory)
+        check_rows(self._empty_memory, num_rows)
+        seen, done = (horizon + 1, num_rows), (horizon, num_rows)
+        wanted: list[tuple[str, Any, tuple[int, ...]]] = [("header", "i8", (2, 2))]
+        for half in (0, 1):
+            for number, leaf in enumerate(_fixed_leaves(observation_space, "observations")):
+                wanted.append((f"observations{number}.{half}", leaf.dtype, (*seen, *leaf.shape)))
+            for number, leaf in enumerate(_fixed_leaves(action_space, "actions")):
+                wanted.append((f"actions{number}.{half}", leaf.dtype, (*done, *leaf.shape)))
+            for number, array in enumerate(tree_leaves(self._empty_memory)):
+                wanted.append((f"memory{number}.{half}", array.dtype, array.shape))
+            wanted += [(f"rewards.{half}", "f4", done), (f"begins.{half}", "?", seen)]
+            wanted += [(f"{name}.{half}", "?", done) for name in _FLAGS]
+        fields, num_bytes = plan(wanted)
         self._block = SharedBlock.create(num_bytes) if _block is None else _block
         weakref.finalize(self, self._block.close)
-        arrays = {field.name: _view(self._block, field) for field in fields}
+        arrays = {field.name: self._block.array(field.dtype, field.shape, field.offset) for field in fields}
         self._header: npt.NDArray[np.int64] = arrays["header"]
-        self._halves = [_Half(arrays, which, self._spaces, self._memory_form) for which in (0, 1)]
+        """Turn and number of steps of each half."""
+        self._halves = [_Half(arrays, half, self._spaces, self._empty_memory) for half in (0, 1)]
         if _block is None:
             self._header[:] = _NEVER
         self._turn, self._step, self._begun = 0, 0, False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attached, (*self._spaces, self.horizon, self.num_rows, self._memory_form, self._block)
+        attach = functools.partial(TrajectoryStore, memory=self._empty_memory, _block=self._block)
+        return attach, (*self._spaces, self.horizon, self.num_rows)
 
     # ---- writing ----------------------------------------------------------------------------------------------------
 
     @property
     def full(self) -> bool:
-        """Whether `horizon` steps have been added since the last `finish`."""
+        """True if `horizon` steps have been added since the last `finish`."""
         return self._step == self.horizon
 
     @property
     def num_steps(self) -> int:
-        """How many steps have been added since the last `finish`."""
+        """Number of steps added since the last `finish`."""
         return self._step
 
     def begin(self, observations: Tree, begins: Flags | None = None, memory: Tree = None) -> None:
@@ -136,14 +150,15 @@ class TrajectoryStore:
 
         Args:
             observations: Of all rows.
-            begins: Which of them are the first of an episode. None: all.
-            memory: What a recurrent policy remembers before it has seen them. None: zeros.
+            begins: Marks the observations that are the first of an episode. None: all.
+            memory: Memory of a recurrent policy before it has seen them. None: zeros.
         """
-        self._open()
-        half = self._half
+        self._header[self._turn % 2] = _BEING_WRITTEN  # before anything changes: readers see that the turn is gone
+        self._step, self._begun = 0, True
+        half = self._halves[self._turn % 2]
         half.observations.write(0, observations)
         half.begins[0] = True if begins is None else begins
-        half.remember(self._memory_form if memory is None else memory)
+        put_rows(half.memory, np.arange(self.num_rows), self._empty_memory if memory is None else memory)
 
     def add(
         self,
@@ -155,12 +170,12 @@ class TrajectoryStore:
         valid: Flags,
         begins: Flags,
     ) -> None:
-        """One step of all rows: what was done, and what came of it. `begins` is about these new observations."""
+        """Add a step of all rows: actions and their results. `begins` belongs to these new observations."""
         if not self._begun:
             raise RuntimeError("A step was added before `begin`. Give the observations after the reset first.")
         if self.full:
             raise RuntimeError(f"{self.horizon} steps have been added: call `finish` before the next.")
-        half, step = self._half, self._step
+        half, step = self._halves[self._turn % 2], self._step
         half.actions.write(step, actions)
         half.observations.write(step + 1, observations)
         half.rewards[step] = rewards
@@ -169,114 +184,125 @@ class TrajectoryStore:
         self._step = step + 1
 
     def finish(self, memory: Tree = None) -> int:
-        """End this trajectory, full or not, and turn to the other half, which goes on with the last observations.
+        """End this trajectory, full or not. The other half goes on with the last observations.
 
         Args:
-            memory: What a recurrent policy remembers by now: the next trajectory's. None: zeros.
+            memory: Memory of a recurrent policy now, at the start of the next trajectory. None: zeros.
 
         Returns:
             The number of this turn, for `trajectory`.
         """
         if not self._step:
             raise RuntimeError("A trajectory of no steps was to be finished. Add a step first.")
-        done, half, step = self._turn, self._half, self._step
+        done, half, step = self._turn, self._halves[self._turn % 2], self._step
         self._header[done % 2] = done, step
         self._turn = done + 1
         self.begin(half.observations.at(step), half.begins[step], memory)
         return done
 
-    def _open(self) -> None:
-        """Say of the half in writing, before anything in it changes, that its old contents are gone."""
-        self._header[self._turn % 2] = _BEING_WRITTEN
-        self._step, self._begun = 0, True
-
-    @property
-    def _half(self) -> _Half:
-        return self._halves[self._turn % 2]
-
     # ---- reading ----------------------------------------------------------------------------------------------------
 
     def holds(self, turn: int) -> bool:
-        """Whether the trajectory of this turn is still there, and whole."""
+        """Return whether the trajectory of this turn is still complete in the store."""
         return turn >= 0 and int(self._header[turn % 2, 0]) == turn
 
     def trajectory(self, turn: int) -> Trajectory:
-        """The trajectory of a finished turn: views of the store, which stay as they are until the next `finish`.
+        """Return the trajectory of a finished turn: views of the store, unchanged until the next `finish`.
 
-        Raises LookupError if it is not there any more, or not yet.
+        Raises LookupError if the turn has been overwritten or is not finished.
         """
         if not self.holds(turn):
             raise LookupError(
                 f"The trajectory of turn {turn} is not in the store: it has been written over, or is not finished. "
                 "Read a turn before the next one is finished."
             )
-        return self._halves[turn % 2].first(int(self._header[turn % 2, 1]))
+        half, num_steps = self._halves[turn % 2], int(self._header[turn % 2, 1])
+        return Trajectory(
+            half.observations.at(np.s_[: num_steps + 1]),
+            half.actions.at(np.s_[:num_steps]),
+            half.rewards[:num_steps],
+            half.terminated[:num_steps],
+            half.truncated[:num_steps],
+            half.valid[:num_steps],
+            half.begins[: num_steps + 1],
+            half.memory,
+        )
 
     def close(self) -> None:
-        """Give up the descriptor: the store can be sent to nobody any more. It can still be written and read here."""
+        """Close the file descriptor: the store can no longer be sent. It can still be written and read here."""
         self._block.close()
 
 
 class _Half:
     """The arrays of one half."""
 
-    def __init__(self, arrays: dict[str, Array], which: int, spaces: tuple[Space[Any], Space[Any]], form: Tree) -> None:
+    def __init__(self, arrays: dict[str, Array], half: int, spaces: tuple[Space[Any], Space[Any]], form: Tree) -> None:
         def named(name: str) -> Array:
-            return arrays[f"{name}.{which}"]
+            return arrays[f"{name}.{half}"]
 
         self.observations = ValueArrays(spaces[0], lambda number, *_: named(f"observations{number}"), "observations")
         self.actions = ValueArrays(spaces[1], lambda number, *_: named(f"actions{number}"), "actions")
         self.rewards, self.begins = named("rewards"), named("begins")
         self.terminated, self.truncated, self.valid = (named(name) for name in _FLAGS)
-        numbers = iter(range(len(trees.leaves(form))))
-        self.memory = trees.mapped(lambda _: named(f"memory{next(numbers)}"), form)
-        self._all_rows = np.arange(self.rewards.shape[1])
-
-    def remember(self, memory: Tree) -> None:
-        trees.put(self.memory, self._all_rows, memory)
-
-    def first(self, num_steps: int) -> Trajectory:
-        """The trajectory of so many steps from the first on."""
-        return Trajectory(
-            self.observations.at(np.s_[: num_steps + 1]),
-            self.actions.at(np.s_[:num_steps]),
-            self.rewards[:num_steps],
-            self.terminated[:num_steps],
-            self.truncated[:num_steps],
-            self.valid[:num_steps],
-            self.begins[: num_steps + 1],
-            self.memory,
-        )
+        numbers = iter(range(len(tree_leaves(form))))
+        self.memory = map_tree(lambda _: named(f"memory{next(numbers)}"), form)
 
 
-def _wanted(
-    observation_space: Space[Any], action_space: Space[Any], horizon: int, num_rows: int, form: Tree
-) -> list[tuple[str, Any, tuple[int, ...]]]:
-    """Name, dtype and shape of every array of a store."""
-    wanted: list[tuple[str, Any, tuple[int, ...]]] = [("header", "i8", (2, 2))]
-    for which in (0, 1):
-        seen, done = (horizon + 1, num_rows), (horizon, num_rows)
-        for number, leaf in enumerate(fixed_leaves(observation_space, "observations")):
-            wanted.append((f"observations{number}.{which}", leaf.dtype, (*seen, *leaf.shape)))
-        for number, leaf in enumerate(fixed_leaves(action_space, "actions")):
-            wanted.append((f"actions{number}.{which}", leaf.dtype, (*done, *leaf.shape)))
-        for number, array in enumerate(trees.leaves(form)):
-            wanted.append((f"memory{number}.{which}", array.dtype, array.shape))
-        wanted += [(f"rewards.{which}", "f4", done), (f"begins.{which}", "?", seen)]
-        wanted += [(f"{name}.{which}", "?", done) for name in _FLAGS]
-    return wanted
+def _fixed_leaves(space: Space[Any], what: str) -> tuple[Leaf, ...]:
+    """Return the leaves of a space. Raise TypeError if values of some leaf have no fixed shape."""
+    found = leaves(space)
+    for leaf in found:
+        if not leaf.fixed:
+            raise TypeError(
+                f"{what}{leaf.name} of {space} has no fixed shape, so it cannot be stored in an array. Store parts "
+                "made of Box, Discrete, MultiDiscrete and MultiBinary only."
+            )
+    return found
 
 
-def _view(block: SharedBlock, field: Field) -> Array:
-    return block.array(field.dtype, field.shape, field.offset)
+class ValueArrays:
+    """Many values of a space in arrays that were made elsewhere: one array for each leaf, with further axes in front.
 
+    Args:
+        space: Made of Box, Discrete, MultiDiscrete and MultiBinary, nested in dicts and tuples.
+        make: Called with each leaf's number, dtype and shape (without the axes in front); returns its array.
+        what: Name of the values, for errors.
+    """
 
-def _attached(
-    observation_space: Space[Any],
-    action_space: Space[Any],
-    horizon: int,
-    num_rows: int,
-    memory: Tree,
-    block: SharedBlock,
-) -> TrajectoryStore:
-    return TrajectoryStore(observation_space, action_space, horizon, num_rows, memory=memory, _block=block)
+    def __init__(self, space: Space[Any], make: Callable[[int, Any, tuple[int, ...]], Array], what: str) -> None:
+        self.leaves, self._assemble, self._what = _fixed_leaves(space, what), assembler(space), what
+        self.arrays = [make(number, leaf.dtype, leaf.shape) for number, leaf in enumerate(self.leaves)]
+        """One array for each leaf, in the order of `leaves`."""
+
+    def write(self, where: int | Array, values: Any, rows: Array | None = None) -> None:
+        """Write a batch of values (or these rows of it) at one index of the first axis, or at many.
+
+        Raises ValueError, before anything has changed, if the values do not fit.
+        """
+        self.put(where, self.parts(where, values, rows))
+
+    def parts(self, where: int | Array, values: Any, rows: Array | None = None) -> list[Array]:
+        """Return the arrays that `put` writes. Raise ValueError if they do not fit."""
+        parts: list[Array] = []
+        for leaf in self.leaves:
+            try:
+                part = np.asarray(leaf.of(values))
+                parts.append(part if rows is None else part[rows])
+            except (KeyError, IndexError, TypeError) as error:
+                raise ValueError(f"{self._what}{leaf.name} are missing. Give values of the whole space.") from error
+        for leaf, array, part in zip(self.leaves, self.arrays, parts, strict=True):
+            wanted = array.shape[1:] if isinstance(where, int) else (len(where), *leaf.shape)
+            if part.shape != wanted:  # NumPy would broadcast
+                raise ValueError(
+                    f"{self._what}{leaf.name} have the shape {part.shape} where {wanted} is wanted. Give one row for "
+                    "each environment."
+                )
+        return parts
+
+    def put(self, where: int | Array, parts: list[Array]) -> None:
+        for array, part in zip(self.arrays, parts, strict=True):
+            array[where] = part
+
+    def at(self, where: Any) -> Any:
+        """Return the values at an index, in the form of the space: views or copies, as NumPy's indexing gives them."""
+        return self._assemble([array[where] for array in self.arrays])

@@ -51,7 +51,7 @@ def test_every_default_in_the_table_is_that_of_the_code(name: str) -> None:
 def test_what_changes_results_is_asked_for_or_in_bold() -> None:
     """A default that changes results without being asked for is an exception, and the text above names it."""
     bold = {name for name, (_, change) in ROWS.items() if "**" in change}
-    assert bold == {"rollouts.collecting.collect(exact)"}
+    assert bold == {"rollouts.collector.collect(exact)"}
     for name, (value, change) in ROWS.items():
         if change.startswith(CHANGES):
             assert ONLY_IF_ASKED.search(change), name
@@ -157,7 +157,7 @@ READERS = {
         "engine.",
     ),
     **dict.fromkeys([f"groups/{name}.py" for name in ("clock", "crew", "deadlines", "shelf", "waiting")], "groups."),
-    **dict.fromkeys(["rollouts/collecting.py", "rollouts/progress.py"], "rollouts."),
+    "rollouts/collector.py": "rollouts.",
     **dict.fromkeys(
         [
             "learners/display.py",

@@ -11,8 +11,8 @@ import pytest
 
 from parallel_envs.evaluation import BadEvaluation, Mission, mission_names, missions, missions_of
 from parallel_envs.evaluation.missions import EnvMaker
+from parallel_envs.multiagent.aec import FastConversion, faster_conversion
 from parallel_envs.multiagent.by_name import AGENT
-from parallel_envs.multiagent.conversion import QuickerConversion, quicker
 from tests.evaluation.stages import Course
 
 FILE = """
@@ -189,13 +189,13 @@ def test_the_quicker_conversion_is_found_out_once(monkeypatch: pytest.MonkeyPatc
 
     def tried_first(env: Any) -> Any:
         tried.append(env)
-        return quicker(env)
+        return faster_conversion(env)
 
-    monkeypatch.setattr(missions, "quicker", tried_first)
+    monkeypatch.setattr(missions, "faster_conversion", tried_first)
     maker = EnvMaker(*missions_of("mpe2.simple_v3"))
     made = [maker.make() for _ in range(3)]
     assert len(tried) == 1
-    assert {type(env) for env in made} == {QuickerConversion}
+    assert {type(env) for env in made} == {FastConversion}
     assert len({id(env.unwrapped) for env in made}) == 3
 
 

@@ -255,7 +255,7 @@ def test_actions_without_a_part(make_serial: Make) -> None:
 @pytest.mark.parametrize(
     ("agents", "error", "text"),
     [
-        (["a", "x"], ValueError, r"asked for \['x'\], who are no agents here: \['a', 'b'\]"),
+        (["a", "x"], ValueError, r"asked for \['x'\], which are no agents here: \['a', 'b'\]"),
         (["a", "b", "b"], ValueError, "name each agent once"),
         ("ab", TypeError, "agents='ab' is not a list of agents"),
         (3, TypeError, "agents=3 is not a list of agents"),
@@ -273,7 +273,7 @@ def test_what_cannot_be_rows(make_serial: Make) -> None:
         unequal.as_vector_env()
     with pytest.raises(ValueError, match="action space of 'b'"):
         make_serial([scripted(together(2), action_spaces={"b": Discrete(9)})]).as_vector_env()
-    with pytest.raises(ValueError, match="nobody would act for \\['b'\\]"):
+    with pytest.raises(ValueError, match="nothing would act for \\['b'\\]"):
         make_serial([scripted([{"a": Stay(1), "b": Stay(1)}])]).as_vector_env(["a"])
     with pytest.raises(ValueError, match="come and go: they cannot be rows"):
         make_serial([scripted(possible_agents=None)]).as_vector_env()

@@ -32,15 +32,19 @@ def begun(make: Make, possible_agents: Any) -> MultiAgentEnvManager:
 @pytest.mark.parametrize(
     ("actions", "error", "text"),
     [
-        ({"a": ZEROS}, ValueError, "No actions were given for 'b', who is alive in envs 0, 1. Give actions for every"),
+        (
+            {"a": ZEROS},
+            ValueError,
+            "No actions were given for 'b', which is alive in envs 0, 1. Give actions",
+        ),
         ({}, ValueError, "No actions were given for 'a'"),
-        ({"a": ZEROS, "b": ZEROS, "x": ZEROS}, ValueError, r"given for 'x', who is no agent here: \['a', 'b'\]"),
+        ({"a": ZEROS, "b": ZEROS, "x": ZEROS}, ValueError, r"given for 'x', which is no agent here: \['a', 'b'\]"),
         ([ZEROS, ZEROS], TypeError, "is not a dict. Give a batch of actions for each agent"),
         (ZEROS, TypeError, "is not a dict"),
         (None, TypeError, "is not a dict"),
         ({"a": np.zeros(3, np.int64), "b": ZEROS}, ValueError, "given for 'a' in 2 environments"),
         ({"a": ZEROS, "b": [1]}, ValueError, "given for 'b' in 2 environments"),
-        ({"a": ZEROS, "b": None}, ValueError, "No actions were given for 'b', who is alive in envs 0, 1"),
+        ({"a": ZEROS, "b": None}, ValueError, "No actions were given for 'b', which is alive in envs 0, 1"),
         ({"a": ZEROS, "b": 1}, ValueError, "given for 'b' in 2 environments"),
         ({"a": ZEROS, "b": (x for x in ZEROS)}, ValueError, "given for 'b' in 2 environments"),
     ],
@@ -111,11 +115,11 @@ def test_after_its_end_the_manager_is_named(make_serial: Make) -> None:
 def test_missing_actions_name_the_environments_where_the_agent_is_alive(make_serial: Make) -> None:
     envs = make_serial([scripted(EARLY_AND_LATE[:1]), scripted(EARLY_AND_LATE[1:2], possible_agents="abc")])
     envs.reset(seed=0)
-    with pytest.raises(ValueError, match="'a', who is alive in env 0"):
+    with pytest.raises(ValueError, match="'a', which is alive in env 0"):
         envs.step({"b": ZEROS, "c": ZEROS})
     envs.send({"b": ZEROS[:1], "c": ZEROS[:1]}, 1)
     envs.recv()
-    with pytest.raises(ValueError, match="'c', who is alive in env 1"):
+    with pytest.raises(ValueError, match="'c', which is alive in env 1"):
         envs.send({"b": ZEROS[:1]}, 1)
 
 
@@ -219,7 +223,7 @@ def test_paths_that_lead_nowhere(make_both: Make, path: str, settings: dict[str,
         ("Foraging-8x8-2p-2f-v3", "the id of a Gymnasium env.* its agents are in tuples, so give"),
         ("lbforaging:Foraging-8x8-2p-2f-v3", "its agents are in tuples"),
         ("Nowhere-v0", "looks like the id of a Gymnasium environment: give that to ParallelEnvManager"),
-        ("package.module:factory", r"Give what makes environments itself: MultiAgentEnvManager\(\[factory\]"),
+        ("package.module:factory", r"Give the factory itself: MultiAgentEnvManager\(\[factory\]"),
     ],
 )
 def test_names_of_other_kinds(path: str, text: str) -> None:

@@ -21,7 +21,7 @@ from tests.multiagent.test_resets import noop
 
 AT_A_STEP = [
     ("keeps_an_ended_agent", "In step 2 the environment ended 'a' and kept it in its agents"),
-    ("shows_nothing", "In step 2 the environment returned no observation for 'b', who is among its agents"),
+    ("shows_nothing", "In step 2 the environment returned no observation for 'b', which is among its agents"),
     ("shows_another_shape", r"observation of shape \(4,\) for 'b', but its observation space says \(3,\)"),
     ("shows_one_number", r"observation of shape \(\) for 'b', but its observation space says \(3,\)"),
     ("rewards_with_a_word", "returned the reward 'much' of type str"),
@@ -29,8 +29,8 @@ AT_A_STEP = [
     ("rewards_with_two_numbers", "A reward is a single number"),
 ]
 OF_THE_KNOWN = [
-    ("shows_a_stranger", r"observation for 'stranger', who is not among its possible_agents \['a', 'b', 'c'\]"),
-    ("swaps_without_a_word", "In step 2 the environment returned no observation for 'c', who is among its agents"),
+    ("shows_a_stranger", r"observation for 'stranger', which is not among its possible_agents \['a', 'b', 'c'\]"),
+    ("swaps_without_a_word", "In step 2 the environment returned no observation for 'c', which is among its agents"),
 ]
 
 
@@ -64,7 +64,7 @@ def test_the_dead_are_silent(make_both: Make, possible_agents: Any) -> None:
     envs.step(noop(envs))
     *_, terminations, _, _ = envs.step(noop(envs))
     assert terminations["b"].tolist() == [True]
-    with pytest.raises(EnvError, match=r"observation for 'b', who was not alive before it and\s+is not after it"):
+    with pytest.raises(EnvError, match=r"observation for 'b', which was not alive before it and\s+is not after it"):
         envs.step(noop(envs))
 
 
@@ -88,7 +88,7 @@ def test_an_agent_that_ends_unseen_has_its_reward_and_info(make_both: Make) -> N
         ("shows_nothing", "In reset the environment returned no observation for 'b'"),
         (
             "shows_a_stranger",
-            "The environment returned an observation for 'stranger', who is not among its possible_agents",
+            "The environment returned an observation for 'stranger', which is not among its possible_agents",
         ),
     ],
 )
@@ -208,7 +208,7 @@ class PlainGymEnv(gymnasium.Env[Any, Any]):
     [
         (lambda: None, "The factory returned None, which is not a PettingZoo environment"),
         (PlainGymEnv, "The factory returned .*PlainGymEnv.*, which is not a PettingZoo environment"),
-        (scripted(possible_agents=[]), "has possible_agents, but nobody is in it"),
+        (scripted(possible_agents=[]), "has an empty list possible_agents"),
         (scripted(possible_agents=["a", "a"]), "name an agent twice"),
         (lambda: 1 // 0, "modulo by zero"),
     ],

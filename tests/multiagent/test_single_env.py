@@ -212,9 +212,9 @@ def test_what_it_does_not_understand(make: Make) -> None:
         envs.single_env(2)
     env = envs.single_env(1)
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="No actions were given for 'b', who is alive in env 1"):
+    with pytest.raises(ValueError, match="No actions were given for 'b', which is alive in env 1"):
         env.step({"a": 0})
-    with pytest.raises(ValueError, match="'stranger', who is no agent here"):
+    with pytest.raises(ValueError, match="'stranger', which is no agent here"):
         env.step({"a": 0, "b": 0, "stranger": 0})
     with pytest.raises(ValueError, match=r"of shape \(1, 2\) were given for 'a'"):
         env.step({"a": np.zeros(2), "b": 0})

@@ -198,7 +198,7 @@ def test_only_the_agent_to_move_is_asked_for_an_action(make: Make) -> None:
     envs.reset(seed=0)
     assert envs.agents_now == ("a", "b", "c")
     assert [agent for agent in envs.present if envs.present[agent].any()] == ["a"]
-    with pytest.raises(ValueError, match="No actions were given for 'a', who is alive in envs 0, 1"):
+    with pytest.raises(ValueError, match="No actions were given for 'a', which is alive in envs 0, 1"):
         envs.step({"b": np.zeros(2, np.int64)})
     envs.step({"a": np.zeros(2, np.int64)})
     assert [agent for agent in envs.present if envs.present[agent].any()] == ["b"]

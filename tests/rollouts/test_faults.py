@@ -147,7 +147,7 @@ def test_a_dead_worker_comes_up(make_process: Make, tmp_path: Path) -> None:
 def test_a_late_env_comes_up_and_can_be_received_afterwards(
     make_parallel: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parallel_envs.rollouts.collecting._DRAIN_SECONDS", 0.05)
+    monkeypatch.setattr("parallel_envs.rollouts.collector._DRAIN_SECONDS", 0.05)
     envs = make_parallel([partial(GatedEnv, gate.path), partial(CountingEnv, 100)], step_timeout=0.5)
     with pytest.raises(StepTimeout):
         collect(envs, Acting(zeros), 2)

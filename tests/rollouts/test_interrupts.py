@@ -155,8 +155,8 @@ def test_a_real_ctrl_c(backend: str) -> None:
 
 
 def test_ctrl_c_reaches_who_waits_for_an_env(make_parallel: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parallel_envs.rollouts.collecting._DRAIN_SECONDS", 0.01)
-    monkeypatch.setattr("parallel_envs.rollouts.collecting._LOOK_UP_SECONDS", 0.01)
+    monkeypatch.setattr("parallel_envs.rollouts.collector._DRAIN_SECONDS", 0.01)
+    monkeypatch.setattr("parallel_envs.rollouts.collector._LOOK_UP_SECONDS", 0.01)
     envs = make_parallel([partial(GatedEnv, gate.path)])
     ready = envs.ready
 

@@ -126,7 +126,7 @@ def test_the_tree_draws_what_a_plain_search_draws(capacity: int) -> None:
     missing = np.setdiff1d(np.arange(size), places)
     tree.update(missing, priorities[missing])
     shares = np.where(np.arange(capacity) < size, priorities + 1e-4, 0.0)
-    drawn, weights = tree.draw(draws(1), 64, beta=1.0)
+    drawn, weights = tree.sample(draws(1), 64, beta=1.0)
     sought = (np.arange(64) + draws(1).random(64)) * (shares.sum() / 64)
     assert np.array_equal(drawn, np.searchsorted(shares.cumsum(), sought, side="right"))
     assert np.allclose(weights, shares[:size].min() / shares[drawn])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from parallel_envs import CollectionInterrupted, collect
-from parallel_envs.rollouts import progress
+from parallel_envs.rollouts import collector
 from parallel_envs.testing import assert_same_batch
 from tests.rollouts.players import Acting, Counting, content, scripted, zeros
 from tests.vector.conftest import Make
@@ -49,8 +49,8 @@ def test_it_stays_when_a_collection_is_interrupted(capsys: pytest.CaptureFixture
 
 def test_it_tells_rollouts_steps_and_envs_at_work(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
     told: list[tuple[int, int, int]] = []
-    monkeypatch.setattr(progress._NoBar, "show", lambda self, *numbers: told.append(numbers))
-    collect(make([partial(CountingEnv, 3)] * 2), Acting(zeros), 4)
+    monkeypatch.setattr(collector._ProgressBar, "show", lambda self, *numbers: told.append(numbers))
+    collect(make([partial(CountingEnv, 3)] * 2), Acting(zeros), 4, progress=True)
     assert told[-1] == (4, 12, 0)
     assert told == sorted(told, key=lambda numbers: numbers[:2])
     assert {busy for *_, busy in told} <= {0, 1, 2}

@@ -15,8 +15,7 @@ from gymnasium import spaces
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from parallel_envs.rollouts.archives import write_archive
-from parallel_envs.rollouts.replay import ReplayBuffer
+from parallel_envs.rollouts.replay import ReplayBuffer, write_archive
 from parallel_envs.testing import assert_same_batch
 from tests.rollouts.lives import ACTIONS, OBSERVATIONS, Life, Step, lives, observed
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from parallel_envs import ParallelEnvManager, collect
-from parallel_envs.rollouts import Rollouts, trees
+from parallel_envs.rollouts import Rollouts
+from parallel_envs.rollouts.rollout import map_tree
 from tests.rollouts.players import Acting, scripted, zeros
 
 torch = pytest.importorskip("torch")
@@ -54,7 +55,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def mapped(tree: Any) -> Any:
-    return trees.mapped(lambda leaf: leaf + 1, tree)
+    return map_tree(lambda leaf: leaf + 1, tree)
 
 
 def counting(observations: Any, state: Any, resets: Any, rows: Any) -> Any:

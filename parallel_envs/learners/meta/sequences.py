@@ -20,8 +20,7 @@ from parallel_envs.learners.meta.memories import GRU, MemoryForm, Remembering, r
 from parallel_envs.learners.meta.present import First, num_present
 from parallel_envs.learners.networks import mlp
 from parallel_envs.learners.sac import SAC, Critic, SoftActorCritic
-from parallel_envs.rollouts.replay import ReplayBuffer
-from parallel_envs.rollouts.ring import Array, Indices
+from parallel_envs.rollouts.replay import Array, Indices, ReplayBuffer
 
 
 class RolloutBuffer(ReplayBuffer):

@@ -1,4 +1,4 @@
-"""AEC environments all at once: as PettingZoo converts them, and quicker only where that shows nowhere."""
+"""AEC environments with all agents at once: the results of PettingZoo's conversion, faster where results are equal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pettingzoo import AECEnv
 from pettingzoo.utils import wrappers
 from pettingzoo.utils.conversions import aec_to_parallel
 
-from parallel_envs.multiagent.conversion import QuickerConversion, quicker
+from parallel_envs.multiagent.aec import FastConversion, faster_conversion
 
 AGENTS = ["red", "blue"]
 
@@ -194,28 +194,28 @@ def played(env: Any, num_steps: int = 30) -> list[Any]:
 
 
 def test_a_look_that_changes_nothing_is_left_out() -> None:
-    assert isinstance(quicker(aec_to_parallel(CountingGame())), QuickerConversion)
+    assert isinstance(faster_conversion(aec_to_parallel(CountingGame())), FastConversion)
 
 
 @pytest.mark.parametrize("game", [GuessingGame, LeakyGame, NotingGame, LetterGame, UncopyableGame])
 def test_where_it_might_change_something_the_conversion_stays(game: type[CountingGame]) -> None:
     converted = aec_to_parallel(game())
-    assert quicker(converted) is converted
+    assert faster_conversion(converted) is converted
 
 
 @pytest.mark.parametrize("game", [CountingGame, GuessingGame, LeakyGame, NotingGame, LetterGame, UncopyableGame])
 def test_nothing_differs(game: type[CountingGame]) -> None:
-    assert played(quicker(aec_to_parallel(game()))) == played(aec_to_parallel(game()))
+    assert played(faster_conversion(aec_to_parallel(game()))) == played(aec_to_parallel(game()))
 
 
 @pytest.mark.parametrize("wrapped", WRAPPINGS)
 def test_nothing_differs_behind_wrappers(wrapped: Wrapping) -> None:
-    env = quicker(aec_to_parallel(wrapped(CountingGame())))
-    assert isinstance(env, QuickerConversion)
+    env = faster_conversion(aec_to_parallel(wrapped(CountingGame())))
+    assert isinstance(env, FastConversion)
     assert played(env) == played(aec_to_parallel(wrapped(CountingGame())))
 
 
-@pytest.mark.parametrize("convert", [quicker, lambda env: env], ids=["quicker", "pettingzoos"])
+@pytest.mark.parametrize("convert", [faster_conversion, lambda env: env], ids=["faster_conversion", "pettingzoos"])
 def test_an_action_out_of_bounds_is_an_error(convert: Wrapping) -> None:
     env = convert(aec_to_parallel(bounded(CountingGame())))
     env.reset(seed=0)
@@ -227,8 +227,10 @@ def test_an_action_out_of_bounds_is_an_error(convert: Wrapping) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*clipping to space")
 def test_actions_are_clipped() -> None:
-    ours, theirs = (convert(aec_to_parallel(clipped(PushingGame()))) for convert in (quicker, lambda env: env))
-    assert isinstance(ours, QuickerConversion)
+    ours, theirs = (
+        convert(aec_to_parallel(clipped(PushingGame()))) for convert in (faster_conversion, lambda env: env)
+    )
+    assert isinstance(ours, FastConversion)
     for env in (ours, theirs):
         env.reset(seed=0)
     actions = {"red": np.array([0.5]), "blue": np.array([7.0])}
@@ -239,12 +241,12 @@ def test_actions_are_clipped() -> None:
 
 def test_each_environment_is_tried() -> None:
     dry, wet = (aec_to_parallel(PaintedGame(wet=wet)) for wet in (False, True))
-    assert isinstance(quicker(dry), QuickerConversion)
-    assert quicker(wet) is wet
+    assert isinstance(faster_conversion(dry), FastConversion)
+    assert faster_conversion(wet) is wet
 
 
 def test_what_an_environment_is_made_of_may_change_between_episodes() -> None:
-    env = quicker(aec_to_parallel(bounded(CountingGame())))
+    env = faster_conversion(aec_to_parallel(bounded(CountingGame())))
     env.reset(seed=0)
     env.aec_env.env = other = CountingGame()
     env.reset(seed=0)
@@ -257,17 +259,17 @@ def test_trying_it_draws_no_random_number_of_ours() -> None:
         pass
 
     before = random.getstate()
-    quicker(aec_to_parallel(OtherGame()))
+    faster_conversion(aec_to_parallel(OtherGame()))
     assert random.getstate() == before
 
 
 def test_other_environments_are_left_as_they_are() -> None:
     thing = object()
-    assert quicker(thing) is thing
+    assert faster_conversion(thing) is thing
 
 
 def test_the_rest_is_the_conversions() -> None:
-    env = quicker(aec_to_parallel(CountingGame()))
+    env = faster_conversion(aec_to_parallel(CountingGame()))
     assert env.possible_agents == AGENTS
     assert env.action_space("red") == gymnasium.spaces.Discrete(3)
     assert isinstance(env.unwrapped, CountingGame)
@@ -280,7 +282,7 @@ def test_agents_out_of_order_are_an_error() -> None:
             super().step(action)
             self.agent_selection = self.agents[0]
 
-    env = quicker(aec_to_parallel(Hopping()))
+    env = faster_conversion(aec_to_parallel(Hopping()))
     env.reset(seed=0)
     with pytest.raises(AssertionError, match="turn of 'blue', and it is that of 'red'"):
         env.step(dict.fromkeys(AGENTS, 1))

@@ -1,4 +1,4 @@
-"""Which rollouts are played: ids, seeds, episode numbers, and tasks from wherever they come."""
+"""Planned rollouts: ids, seeds, episode numbers, and tasks from every kind of source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from parallel_envs import collect
 from parallel_envs.rollouts import Rollouts
-from parallel_envs.rollouts.orders import orders
+from parallel_envs.rollouts.collector import plan_rollouts
 from parallel_envs.seeding import SeedTree
 from parallel_envs.tasks import CurriculumTasks, CycleTasks, FixedTasks, ScoredTasks, Task, TaskSource, UniformTasks
 from parallel_envs.testing import assert_same_batch
@@ -32,7 +32,7 @@ def played(envs: Any, num_rollouts: int, **settings: Any) -> Rollouts:
 
 
 def numbers(tasks: Any) -> list[int]:
-    return [order.task.id for order in orders(len(tasks), tasks, 0, 0) if order.task is not None]
+    return [order.task.id for order in plan_rollouts(len(tasks), tasks, 0, 0) if order.task is not None]
 
 
 def told(rollouts: Rollouts) -> list[Any]:
@@ -47,16 +47,16 @@ def told(rollouts: Rollouts) -> list[Any]:
 
 def test_seeds_and_draws_come_from_the_tree() -> None:
     node = SeedTree(7).child("rollout", 3)
-    (order,) = orders(1, None, 7, 3)
+    (order,) = plan_rollouts(1, None, 7, 3)
     assert (order.id, order.seed) == (3, node.seed())
     assert order.generator().random() == node.child("policy").generator().random()
     assert order.generator().random() == order.generator().random()
 
 
 def test_draws_of_rollouts_differ_and_are_their_own() -> None:
-    assert len({order.generator().random() for order in orders(50, None, 7, 0)}) == 50
-    later = orders(10, None, 7, 40)
-    assert [one.seed for one in later] == [one.seed for one in orders(50, None, 7, 0)[40:]]
+    assert len({order.generator().random() for order in plan_rollouts(50, None, 7, 0)}) == 50
+    later = plan_rollouts(10, None, 7, 40)
+    assert [one.seed for one in later] == [one.seed for one in plan_rollouts(50, None, 7, 0)[40:]]
 
 
 def test_envs_are_reset_with_the_seed_that_is_told(make: Make) -> None:
@@ -77,9 +77,9 @@ def test_equal_tasks_share_a_number() -> None:
 
 def test_the_rows_of_an_array_are_tasks() -> None:
     tasks: Any = np.array([[1, 2], [3, 4], [1, 2]])
-    assert [order.task.id for order in orders(3, tasks, 0, 0) if order.task is not None] == [0, 1, 0]
+    assert [order.task.id for order in plan_rollouts(3, tasks, 0, 0) if order.task is not None] == [0, 1, 0]
     with pytest.raises(TypeError, match="neither a list of tasks"):
-        orders(1, np.array(3), 0, 0)  # type: ignore[arg-type]  # that it is none is the fact
+        plan_rollouts(1, np.array(3), 0, 0)  # type: ignore[arg-type]  # that it is none is the fact
 
 
 def test_equal_arrays_share_a_number() -> None:
@@ -93,7 +93,7 @@ def test_arrays_within_tasks_are_compared_too() -> None:
 
 def test_each_rollout_plays_the_very_task_that_was_given() -> None:
     tasks: list[Any] = [{"wind": 0.0}, {"wind": -0.0}, ("x", 1), ("x", True), Noisy(1, 0.0), Noisy(1, 0.9)]
-    given = [order.task.value for order in orders(len(tasks), tasks, 0, 0) if order.task is not None]
+    given = [order.task.value for order in plan_rollouts(len(tasks), tasks, 0, 0) if order.task is not None]
     assert all(one is task for one, task in zip(given, tasks, strict=True))
     assert numbers(tasks) == [0, 0, 2, 3, 4, 4]
 
@@ -109,7 +109,7 @@ def test_whole_numbers_are_the_same_whether_pythons_or_numpys() -> None:
 
 
 def test_ids_do_not_come_to_the_end_of_numpys_numbers() -> None:
-    ids = [order.id for order in orders(10, None, 0, np.uint8(250))]  # type: ignore[arg-type]  # that is the point
+    ids = [order.id for order in plan_rollouts(10, None, 0, np.uint8(250))]  # type: ignore[arg-type]  # that is the point
     assert ids == list(range(250, 260))
 
 

@@ -10,20 +10,19 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_envs.multiagent.fixed_rows import FixedRows
-from parallel_envs.multiagent.joint import only_rows
-from parallel_envs.multiagent.roster import GROUPS, Roster, joint_actions
+from parallel_envs.multiagent.agent_layout import GROUPS, AgentLayout, joint_actions, masked_copy
+from parallel_envs.multiagent.fixed_agents import FixedAgents
 
 NUM_ROWS = 3
 AGENTS = ("a", "b")
 SPACES: list[Space[Any]] = [Discrete(4), MultiDiscrete([3, 4]), Box(-1.0, 1.0, (2, 2), np.float32)]
 
 
-def rows_of(*action_spaces: Space[Any]) -> FixedRows:
-    return FixedRows(Roster(AGENTS, (Discrete(2),) * 2, action_spaces))
+def rows_of(*action_spaces: Space[Any]) -> FixedAgents:
+    return FixedAgents(AgentLayout(AGENTS, (Discrete(2),) * 2, action_spaces))
 
 
-def joined(rows: FixedRows, **actions: Any) -> Any:
+def joined(rows: FixedAgents, **actions: Any) -> Any:
     by_agent: dict[Any, Any] = actions
     return rows.join_actions(by_agent, NUM_ROWS, {})
 
@@ -77,7 +76,7 @@ def test_rows_too_many_for_one_and_too_few_for_another_are_not_shared_out() -> N
 
 def test_what_is_joined_is_in_the_action_space() -> None:
     for spaces in ((Discrete(4), Discrete(4)), (Discrete(4), Discrete(5)), (SPACES[2], SPACES[2])):
-        space = joint_actions(Roster(AGENTS, (Discrete(2),) * 2, spaces))
+        space = joint_actions(AgentLayout(AGENTS, (Discrete(2),) * 2, spaces))
         batches = {agent: np.array([one.sample()] * NUM_ROWS) for agent, one in zip(AGENTS, spaces, strict=True)}
         together = joined(rows_of(*spaces), **batches)
         first = (
@@ -91,9 +90,9 @@ def test_what_is_joined_is_in_the_action_space() -> None:
 @given(st.lists(st.booleans(), min_size=1, max_size=5))
 def test_rows_that_are_not_wanted_are_empty(wanted: list[bool]) -> None:
     mask, column = np.array(wanted), np.arange(1.0, len(wanted) + 1)
-    kept = only_rows(column, mask)
+    kept = masked_copy(column, mask)
     np.testing.assert_array_equal(kept, np.where(mask, column, 0.0))
     assert not np.shares_memory(kept, column)
-    assert only_rows(tuple("abcde"[: len(wanted)]), mask) == tuple(
+    assert masked_copy(tuple("abcde"[: len(wanted)]), mask) == tuple(
         letter if there else None for letter, there in zip("abcde", wanted, strict=False)
     )

@@ -1,0 +1,247 @@
+"""The layout of agents in arrays: `AgentLayout`, the joint spaces, `AgentResults` and operations on batches.
+
+Agents with equal spaces form a group, and a group lies in one array. This module knows no env and no process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Box, Dict, Space
+from gymnasium.vector.utils import batch_space
+
+from parallel_envs.vector.layout import assembler, leaves, only_leaf
+from parallel_envs.vector.snapshots import snapshot
+
+Agent = Hashable
+Kind = Literal["observation", "action"]
+Flags = npt.NDArray[np.bool_]
+
+PRESENT, ALIVE, TERMINATED, TRUNCATED = 1, 2, 4, 8
+"""Bits that describe an agent after a step: it has an observation, it goes on, it was terminated, it was truncated."""
+
+FLAGS, REWARDS, GROUPS = "flags", "rewards", "groups"
+"""Keys of a joint observation."""
+
+AGENTS, COMMON = "agents", "common"
+"""Keys of a joint info: the infos of agents, by index; and the infos that belong to no agent."""
+
+
+# ---- the agents of an env and their spaces ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Group:
+    """Agents with equal spaces. `indices` are their indices in the layout."""
+
+    space: Space[Any]
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AgentLayout:
+    """All possible agents of an env, in PettingZoo's order, with their spaces."""
+
+    agents: tuple[Agent, ...]
+    observation_spaces: tuple[Space[Any], ...]
+    action_spaces: tuple[Space[Any], ...]
+
+    @classmethod
+    def of(cls, env: Any) -> AgentLayout:
+        """Return the layout of an env that has `possible_agents`."""
+        agents = tuple(env.possible_agents)
+        if not agents:
+            raise ValueError(f"{env} has an empty list possible_agents. Leave it out if agents are not known.")
+        if len(set(agents)) != len(agents):
+            raise ValueError(f"The possible_agents of {env} name an agent twice: {list(agents)}. Name each agent once.")
+        return cls(
+            agents,
+            tuple(env.observation_space(agent) for agent in agents),
+            tuple(env.action_space(agent) for agent in agents),
+        )
+
+    @cached_property
+    def index(self) -> dict[Agent, int]:
+        return {agent: index for index, agent in enumerate(self.agents)}
+
+    @cached_property
+    def observation_groups(self) -> tuple[Group, ...]:
+        return _groups(self.observation_spaces)
+
+    @cached_property
+    def action_groups(self) -> tuple[Group, ...]:
+        return _groups(self.action_spaces)
+
+    @cached_property
+    def has_one_action_array(self) -> bool:
+        """True if the actions of all agents are the rows of one array."""
+        return len(self.action_groups) == 1 and only_leaf(leaves(self.action_spaces[0])) is not None
+
+    def __len__(self) -> int:
+        return len(self.agents)
+
+
+def _groups(spaces: Sequence[Space[Any]]) -> tuple[Group, ...]:
+    found: list[tuple[Space[Any], list[int]]] = []
+    for index, space in enumerate(spaces):
+        for known, indices in found:
+            if known is space or (type(known) is type(space) and known == space):
+                indices.append(index)
+                break
+        else:
+            found.append((space, [index]))
+    return tuple(Group(space, tuple(indices)) for space, indices in found)
+
+
+def group_key(number: int) -> str:
+    """Return the key of a group in joint observations and actions."""
+    return f"{number:04}"
+
+
+# ---- joint spaces ---------------------------------------------------------------------------------------------------
+
+
+class _JointSpace(Dict):
+    """A Dict space made from a layout. Two are equal if their layouts are equal."""
+
+    def __init__(self, layout: AgentLayout, parts: dict[str, Space[Any]], groups: Iterable[Group]) -> None:
+        self.layout = layout
+        batched = {group_key(n): batch_space(group.space, len(group.indices)) for n, group in enumerate(groups)}
+        super().__init__({**parts, GROUPS: Dict(batched)})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and other.layout == self.layout
+
+    __hash__ = None  # type: ignore[assignment]  # as Gymnasium's spaces
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.layout,)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return type(self)(self.layout)  # type: ignore[call-arg]  # the classes below take a layout alone
+
+    def _shown(self, spaces: Iterable[object]) -> str:
+        pairs = zip(self.layout.agents, spaces, strict=True)
+        return "{" + ", ".join(f"{agent!r}: {space}" for agent, space in pairs) + "}"
+
+
+class JointObservations(_JointSpace):
+    """The space of the observations, rewards and flags of all agents of an env."""
+
+    def __init__(self, layout: AgentLayout) -> None:
+        flags = Box(0, 15, (len(layout),), np.uint8)
+        rewards = Box(-np.inf, np.inf, (len(layout),), np.float64)
+        super().__init__(layout, {FLAGS: flags, REWARDS: rewards}, layout.observation_groups)
+
+    def __repr__(self) -> str:
+        pairs = zip(self.layout.observation_spaces, self.layout.action_spaces, strict=True)
+        return self._shown(f"{observed} to {done}" for observed, done in pairs)  # two may differ in actions alone
+
+
+class JointActions(_JointSpace):
+    """The space of the actions of all agents of an env, by group."""
+
+    def __init__(self, layout: AgentLayout) -> None:
+        super().__init__(layout, {}, layout.action_groups)
+
+    def __repr__(self) -> str:
+        return self._shown(self.layout.action_spaces)
+
+
+def joint_actions(layout: AgentLayout) -> Space[Any]:
+    """Return the space of all agents' actions: a batch if they fit in one array, else a dict of groups."""
+    return batch_space(layout.action_spaces[0], len(layout)) if layout.has_one_action_array else JointActions(layout)
+
+
+class Anything(Space[Any]):
+    """The space of an env whose agents are not known in advance: its values are sent without a fixed layout."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None)
+
+    def contains(self, x: Any) -> bool:
+        return True
+
+    def sample(self, mask: Any = None, probability: Any = None) -> Any:
+        raise NotImplementedError("Actions are sampled for each agent: action_space(agent).sample().")
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Anything)
+
+    __hash__ = None  # type: ignore[assignment]  # as Gymnasium's spaces
+
+    def __repr__(self) -> str:
+        return "(agents are not known beforehand)"
+
+
+# ---- results and batches by agent -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class AgentResults:
+    """Results of some envs by agent. Every array has one row for each env.
+
+    Flags of any kind are `read_only`. The dicts `present` and `alive` are shared with other results; the other dicts
+    belong to this object alone.
+    """
+
+    observations: dict[Agent, Any]
+    rewards: dict[Agent, npt.NDArray[np.float64]]
+    terminations: dict[Agent, Flags]
+    truncations: dict[Agent, Flags]
+    infos: dict[Agent, dict[str, Any]]
+    present: dict[Agent, Flags]
+    alive: dict[Agent, Flags]
+    common: dict[str, Any]
+    some_agent_ended: bool
+    num_rows: int
+
+
+def read_only(flags: Flags) -> Flags:
+    """Forbid writing to an array, so that it may be returned several times, and return it."""
+    flags.flags.writeable = False
+    return flags
+
+
+def batch_of_rows(space: Space[Any], values: Mapping[int, Any], num_rows: int) -> Any:
+    """Return a batch with these values at their rows; zeros (or None) in all other rows."""
+    columns: list[Any] = []
+    for leaf in leaves(space):
+        column: Any = np.zeros((num_rows, *leaf.shape), leaf.dtype) if leaf.fixed else [None] * num_rows
+        for row, value in values.items():
+            column[row] = leaf.of(value)
+        columns.append(column if leaf.fixed else tuple(column))
+    return assembler(space)(columns)
+
+
+def row_of(space: Space[Any], batch: Any, row: int) -> Any:
+    """Return one row of a batch of values of a space."""
+    if isinstance(batch, list):
+        return batch[row]
+    return assembler(space)([leaf.of(batch)[row] for leaf in leaves(space)])
+
+
+def masked_copy(column: Any, mask: Flags) -> Any:
+    """Copy an array, or a tuple with one item a row; zeros (or None) where the mask is not set."""
+    if not isinstance(column, np.ndarray):
+        return tuple(snapshot(value) if kept else None for value, kept in zip(column, mask.tolist(), strict=True))
+    if np.count_nonzero(mask) == len(mask):  # the usual case
+        return column.copy()
+    copied = np.zeros(column.shape, column.dtype)
+    copied[mask] = column[mask]
+    return copied
+
+
+def shortened(value: Any) -> str:
+    """Return the repr of a value for an error text: one line of at most 80 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
