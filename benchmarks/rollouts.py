@@ -24,8 +24,7 @@ from parallel_envs.bench.measure import Series, Slice, Spread, Tell, paired_rati
 from parallel_envs.bench.runners import Runner, Workload
 from parallel_envs.bench.turns import Pace, rates_of, run_in_turns
 from parallel_envs.policies import BatchPolicy, Rows
-from parallel_envs.rollouts.collecting import collect
-from parallel_envs.rollouts.orders import Order, orders
+from parallel_envs.rollouts.collector import PlannedRollout, collect, plan_rollouts
 from parallel_envs.testing.ant_direction import AntDirection
 
 PolicyMaker = Callable[[Space[Any], Space[Any]], BatchPolicy]
@@ -53,9 +52,9 @@ class Work(Workload):
     """Whether a lock-step collector is measured beside: it can do without what a policy remembers."""
 
     @property
-    def orders(self) -> list[Order]:
+    def plan_rollouts(self) -> list[PlannedRollout]:
         """Tasks, seeds and random generators: what makes the rollouts of all collectors the same."""
-        return orders(len(self.tasks), self.tasks, seed=_SEED, first_id=0)
+        return plan_rollouts(len(self.tasks), self.tasks, seed=_SEED, first_id=0)
 
 
 class LastingEnv(SpinEnv):
@@ -160,7 +159,7 @@ class Collector(Runner):
 
     workload: Work
     _policy: BatchPolicy = field(init=False)
-    _orders: list[Order] = field(default_factory=list, init=False)
+    _orders: list[PlannedRollout] = field(default_factory=list, init=False)
 
     @abstractmethod
     def collect(self) -> int:
@@ -208,7 +207,7 @@ class Sequential(Collector):
             self._env.close()
             self._env = None
 
-    def _play(self, order: Order) -> list[Transition]:
+    def _play(self, order: PlannedRollout) -> list[Transition]:
         env, policy, generators = self._env, self._policy, [order.generator()]
         assert env is not None, "open() comes first"
         assert order.task is not None, "a work has tasks"
@@ -301,7 +300,7 @@ class LockStep(OnWorkers):
             seats = {env: seat for env, seat in seats.items() if not seat.over}
         return done
 
-    def _begin(self, envs: Sequence[int], shares: Sequence[deque[Order]]) -> dict[int, _Seat]:
+    def _begin(self, envs: Sequence[int], shares: Sequence[deque[PlannedRollout]]) -> dict[int, _Seat]:
         """Have these environments begin the next rollout of their share."""
         assert self._envs is not None, "open() comes first"
         seats = {env: _Seat(shares[env].popleft()) for env in envs}
@@ -335,7 +334,7 @@ class LockStep(OnWorkers):
 class _Seat:
     """A rollout while it is being played in lock-step."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: PlannedRollout) -> None:
         self.order, self.generator = order, order.generator()
         self.observation: Any = None
         self.action: Any = None

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Space
 from gymnasium.vector.utils import batch_space
 
-from parallel_envs.vector.layout import assembler, leaves, only_leaf
-from parallel_envs.vector.snapshots import snapshot
+from parallel_envs.vector.shared_arrays import snapshot
+from parallel_envs.vector.spaces import assembler, leaves, only_leaf
 
 Agent = Hashable
 Kind = Literal["observation", "action"]

@@ -36,8 +36,8 @@ from parallel_envs.extras import advice_for, explained, require
 from parallel_envs.spelling import hint
 from parallel_envs.tasks import TaskWay, part_of
 from parallel_envs.vector.arguments import find_spec, with_package
-from parallel_envs.vector.exchange import as_float
-from parallel_envs.vector.watched_options import WatchedOptions
+from parallel_envs.vector.shared_arrays import as_float
+from parallel_envs.vector.worker_tasks import WatchedOptions
 
 AGENT = "agent_0"
 """The agent of a Gymnasium environment."""

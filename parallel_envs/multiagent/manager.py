@@ -25,8 +25,8 @@ from parallel_envs.multiagent.open_agents import OpenAgents
 from parallel_envs.spelling import unknown_keyword
 from parallel_envs.threads import one_thread
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.arguments import Options, optional_wait, reset_wish, some_envs
-from parallel_envs.vector.failures import env_names
+from parallel_envs.vector.arguments import Options, reset_arguments, some_envs
+from parallel_envs.vector.checks import env_names, optional_wait
 from parallel_envs.vector.infos import add_info
 from parallel_envs.vector.manager import CommonOptions
 
@@ -261,7 +261,7 @@ class MultiAgentEnvManager(ClosedAtExit):
         env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is iterated over twice
         self._update_late_masks()
         self.envs.reset_async(seed=seed, options=options, tasks=tasks, env_ids=env_ids)
-        self._resetting = reset_wish(options, tasks, env_ids, self.num_envs).envs
+        self._resetting = reset_arguments(options, tasks, env_ids, self.num_envs).envs
         self._split.forget(self._resetting)
         self._was_reset = True
 
@@ -360,7 +360,7 @@ class MultiAgentEnvManager(ClosedAtExit):
         env_ids = list(env_ids) if isinstance(env_ids, Iterable) else env_ids  # it is iterated over twice
         self._update_late_masks()
         self.envs.send_reset(env_ids, seed=seed, options=options, tasks=tasks)
-        self._split.forget(reset_wish(options, tasks, env_ids, self.num_envs).envs)
+        self._split.forget(reset_arguments(options, tasks, env_ids, self.num_envs).envs)
         self._was_reset = True
 
     @one_thread

@@ -32,11 +32,10 @@ from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.rollouts.rollout import Columns, Rollout, Rollouts, check_rows, is_empty, put_rows, take_rows
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords
-from parallel_envs.task_keys import task_key
-from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource
+from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskSource, task_key
 from parallel_envs.threads import one_thread
 from parallel_envs.vector import ParallelEnvManager
-from parallel_envs.vector.arguments import check_count, yes_or_no
+from parallel_envs.vector.checks import check_count, yes_or_no
 
 _DRAIN_SECONDS = 5.0
 _LOOK_UP_SECONDS = 0.2

@@ -17,7 +17,7 @@ from gymnasium.spaces import Space
 from parallel_envs.choices import Sampler
 from parallel_envs.extras import require
 from parallel_envs.rollouts.replay import Array, Indices, ReplayBuffer, check_generator
-from parallel_envs.vector.numbers import check_share, is_number
+from parallel_envs.vector.checks import check_share, is_number
 
 Weights = npt.NDArray[np.float32]
 

@@ -23,8 +23,7 @@ from gymnasium.spaces import Space
 from parallel_envs.files import write_whole
 from parallel_envs.rollouts.rollout import map_tree, put_rows, take_rows, tree_leaves
 from parallel_envs.rollouts.trajectories import Trajectory, ValueArrays
-from parallel_envs.vector.arguments import check_count
-from parallel_envs.vector.numbers import check_share, check_whole
+from parallel_envs.vector.checks import check_count, check_share, check_whole
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]

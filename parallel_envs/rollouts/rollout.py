@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Space
 
-from parallel_envs.vector.layout import assembler, leaves
-from parallel_envs.vector.snapshots import snapshot
+from parallel_envs.vector.shared_arrays import snapshot
+from parallel_envs.vector.spaces import assembler, leaves
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

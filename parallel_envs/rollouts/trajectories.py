@@ -19,8 +19,9 @@ from gymnasium.spaces import Space
 
 from parallel_envs.engine import SharedBlock
 from parallel_envs.rollouts.rollout import check_rows, map_tree, put_rows, tree_leaves
-from parallel_envs.vector.arguments import check_count
-from parallel_envs.vector.layout import Leaf, assembler, leaves, plan
+from parallel_envs.vector.checks import check_count
+from parallel_envs.vector.shared_arrays import plan
+from parallel_envs.vector.spaces import Leaf, assembler, leaves
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
