@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from parallel_envs.learners.updates.operations import written_down
+from parallel_envs.learners.updates.fused import traced
 
 
 def names(written: Any) -> list[str]:
@@ -37,7 +37,7 @@ def makes_room(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("function", [loss, writes, makes_room])
 def test_they_give_the_same_for_other_data_again_and_again(function: Callable[[Tensor], Any]) -> None:
     source = torch.Generator().manual_seed(0)
-    written = written_down(function, torch.randn(3, 4, generator=source))
+    written = traced(function, torch.randn(3, 4, generator=source))
     for _ in range(3):
         x = torch.randn(3, 4, generator=source)
         given = x.clone()
@@ -46,7 +46,7 @@ def test_they_give_the_same_for_other_data_again_and_again(function: Callable[[T
 
 
 def test_what_does_nothing_or_was_done_before_is_left_out() -> None:
-    found = names(written_down(loss, torch.randn(3, 4)))
+    found = names(traced(loss, torch.randn(3, 4)))
     assert sorted(found) == [
         "aten.add.Tensor",
         "aten.add.Tensor",
@@ -58,7 +58,7 @@ def test_what_does_nothing_or_was_done_before_is_left_out() -> None:
 
 
 def test_what_is_drawn_is_drawn_each_time() -> None:
-    written = written_down(lambda x: (torch.rand_like(x), torch.rand_like(x)), torch.zeros(5))
+    written = traced(lambda x: (torch.rand_like(x), torch.rand_like(x)), torch.zeros(5))
     (one, other), (later, _) = written(torch.zeros(5)), written(torch.zeros(5))
     assert not torch.equal(one, other)
     assert not torch.equal(one, later)
@@ -69,6 +69,6 @@ def test_what_only_looks_like_nothing_is_kept() -> None:
         return x.expand(2, 3) * 1.0, (x * 2).t().contiguous().view(1, 3)
 
     x = torch.arange(3.0)[None]
-    for mine, theirs in zip(written_down(widened, x)(x), widened(x), strict=True):
+    for mine, theirs in zip(traced(widened, x)(x), widened(x), strict=True):
         assert torch.equal(mine, theirs)
         assert mine.shape == theirs.shape

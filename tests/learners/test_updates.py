@@ -19,7 +19,7 @@ from gymnasium.spaces import Box, Discrete
 from parallel_envs.engine import Death, WorkerPool
 from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.ppo import PPOConfig
-from parallel_envs.learners.updates import MODES, AutoUpdates, ProcessUpdates, thread
+from parallel_envs.learners.updates import MODES, AutoUpdates, ProcessUpdates, sequential
 from parallel_envs.learners.updates.failures import AN_UPDATE, GIVEN_UP, worker_died
 from parallel_envs.testing import assert_same_batch
 from tests.learners.lives import CASES, learners, live, mode_of, plans, time_is_up_when, updated
@@ -146,8 +146,8 @@ def test_no_thread_goes_on_behind_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Non
         began.wait()
         raise strikes.pop()
 
-    monkeypatch.setattr(thread, "attempted", slow)
-    monkeypatch.setattr(thread, "wait", struck)
+    monkeypatch.setattr(sequential, "try_update", slow)
+    monkeypatch.setattr(sequential, "wait", struck)
     agents = learners("ppo-small", 3)
     live(agents, 0)
     with mode_of("thread", agents, 1) as mode:

@@ -22,8 +22,7 @@ from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent
 from parallel_envs.learners.brain import Brain, Report
 from parallel_envs.learners.updates import MODES
-from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, ProcessUpdates
-from parallel_envs.learners.updates.process_host import LearnerHost, read_plan
+from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, LearnerHost, ProcessUpdates, read_plan
 from parallel_envs.vector.layout import Field
 
 
@@ -73,7 +72,7 @@ class HostedUpdates(ProcessUpdates):
         dead = [worker for worker in self._pool.all_workers if self._pool.death(worker) is not None]
         for worker in dead:
             self._pool.restart(worker)
-        self._settle_in(dead)
+        self._build_hosts(dead)
 
     def _restart(self, workers: Collection[int], fault: WorkerDied | WorkerTimeout | None) -> None:
         if self._abandoned:
@@ -96,9 +95,9 @@ class ModeHost(LearnerHost):
         super().__init__(*given)
         self._mode = MODES[inner](self._brains)
 
-    def update(self, asks: Mapping[Agent, tuple[Sequence[Field], int]]) -> dict[Agent, Report]:
+    def update(self, requests: Mapping[Agent, tuple[Sequence[Field], int]]) -> dict[Agent, Report]:
         assert self._plans is not None
-        reports = self._mode.update({agent: read_plan(self._plans, fields) for agent, (fields, _) in asks.items()})
-        for agent, (_, version) in asks.items():
+        reports = self._mode.update({agent: read_plan(self._plans, fields) for agent, (fields, _) in requests.items()})
+        for agent, (_, version) in requests.items():
             self._outboxes[agent].put(version, self._brains[agent].arrays())
         return reports
