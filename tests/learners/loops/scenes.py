@@ -1,4 +1,4 @@
-"""Learners in small environments, and sides that take their time."""
+"""Learners in small environments, and loops whose collecting and learning take random times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SA
 from parallel_envs.learners.algorithm import Agent, Plan
 from parallel_envs.learners.brain import Brain, Report
 from parallel_envs.learners.loops import Loop, LoopOptions, open_loop
-from parallel_envs.learners.loops.jobs import Job
+from parallel_envs.learners.loops.learner_thread import Job
 from parallel_envs.learners.updates import SequentialUpdates
 from tests.learners.test_independent import Pressing, pressing
 
@@ -69,7 +69,7 @@ def dawdle(source: np.random.Generator) -> None:
 
 @contextlib.contextmanager
 def unhurried(made: IndependentLearners, seed: int, **how: Any) -> Iterator[Loop]:
-    """A loop in threads, both of whose sides take as long as they like."""
+    """Yield a loop with a learner thread, in which steps and updates take random times."""
     source = np.random.default_rng(seed)
     step = made.step
 
@@ -79,8 +79,8 @@ def unhurried(made: IndependentLearners, seed: int, **how: Any) -> Iterator[Loop
 
     made.step = slow_step  # type: ignore[method-assign]  # the loop is to find it
     with open_loop(made, LoopOptions(learn_in="thread", **how)) as loop:
-        side: Any = loop
-        side.side.learner.mode = Slow({agent: one.brain for agent, one in made.agents.items()}, seed)
+        updates: Any = loop.updates  # type: ignore[attr-defined]  # of an asynchronous loop
+        updates.runner.mode = Slow({agent: one.brain for agent, one in made.agents.items()}, seed)
         yield loop
     del made.step  # the method is there again
 
@@ -88,7 +88,7 @@ def unhurried(made: IndependentLearners, seed: int, **how: Any) -> Iterator[Loop
 def jobs_of(loop: Any, watch: Callable[[Job], None] = lambda job: None) -> list[Job]:
     """A list to which every job is added that the loop submits, with copies of its arrays."""
     seen: list[Job] = []
-    submit = loop.side.submit
+    submit = loop.updates.submit
 
     def noted(jobs: list[Job]) -> None:
         for job in jobs:
@@ -97,7 +97,7 @@ def jobs_of(loop: Any, watch: Callable[[Job], None] = lambda job: None) -> list[
             seen.append(dataclasses.replace(job, plan=dataclasses.replace(job.plan, arrays=arrays)))
         submit(jobs)
 
-    loop.side.submit = noted
+    loop.updates.submit = noted
     return seen
 
 

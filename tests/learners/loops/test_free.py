@@ -1,4 +1,4 @@
-"""Each side as fast as it can: within bounds that hold whatever the timing."""
+"""The free loop: its bounds hold whatever the timing."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.learners.loops.scenes import CASES, DQN, GRU, PPO, PRIORITIZED, SAC, 
 def test_the_bounds_hold_whatever_the_timing(case: str, queue: int, max_lag: int) -> None:
     waiting = []
     with learners(CASES[case]) as made, unhurried(made, queue, mode="free", queue=queue, max_lag=max_lag) as loop:
-        side: Any = loop
-        jobs = jobs_of(loop, lambda job: waiting.append(side.side.num_waiting))
+        opened: Any = loop
+        jobs = jobs_of(loop, lambda job: waiting.append(opened.updates.num_waiting))
         advance(loop, 60)
         report = loop.report()
         versions = {agent: one.version for agent, one in made.agents.items()}
@@ -51,14 +51,14 @@ def test_a_lag_that_is_allowed_is_made_use_of() -> None:
 
 @contextlib.contextmanager
 def held(loop: Any) -> Iterator[threading.Event]:
-    """Keeps the side that learns from learning, until the event."""
-    gate, mode = threading.Event(), loop.side.learner.mode
+    """Keep the learner thread from learning until the event is set."""
+    gate, mode = threading.Event(), loop.updates.runner.mode
 
     def update(plans: Any) -> Any:
         gate.wait()
         return mode.update(plans)
 
-    loop.side.learner.mode = SimpleNamespace(update=update, brains=mode.brains)
+    loop.updates.runner.mode = SimpleNamespace(update=update, brains=mode.brains)
     try:
         yield gate
     finally:
@@ -114,14 +114,14 @@ def test_what_waits_is_not_written_over() -> None:
         unhurried(made, 1, mode="free", queue=8, max_lag=4) as loop,
         held(loop),
     ):
-        side: Any = loop
-        submit = side.side.submit
+        opened: Any = loop
+        submit = opened.updates.submit
 
         def noted(jobs: list[Any]) -> None:
             own.extend(jobs)
             submit(jobs)
 
-        side.side.submit = noted
+        opened.updates.submit = noted
         copies = jobs_of(loop)
         for _ in range(40):
             loop.advance()

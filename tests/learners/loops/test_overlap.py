@@ -13,8 +13,7 @@ import torch
 
 from parallel_envs.learners import Diverged, IndependentLearners
 from parallel_envs.learners.acting import LearnerPolicy
-from parallel_envs.learners.loops import LoopOptions, open_loop
-from parallel_envs.learners.loops import side as side_module
+from parallel_envs.learners.loops import LoopOptions, learner_thread, open_loop
 from parallel_envs.learners.updates.sequential import update_one
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.testing import assert_same_batch
@@ -215,8 +214,8 @@ def test_an_error_of_learning_is_raised_in_the_caller(how: Any) -> None:
 
 def fail(made: IndependentLearners, how: Any) -> None:
     with unhurried(made, 1, **how) as loop:
-        side: Any = loop
-        side.side.learner.mode = Failing(side.side.learner.mode, after=3)
+        opened: Any = loop
+        opened.updates.runner.mode = Failing(opened.updates.runner.mode, after=3)
         advance(loop, 1000)
 
 
@@ -288,7 +287,7 @@ def gives_way(made: IndependentLearners) -> bool:
 
 
 def test_a_learner_that_hangs_is_ended_when_the_caller_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_module, "_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(learner_thread, "_GRACE_SECONDS", 0.05)
 
     with learners(PPO) as made:
         with pytest.raises(Enough):
@@ -305,14 +304,14 @@ class Enough(Exception):
 def leave_hanging(made: IndependentLearners) -> None:
     """The second update is never finished."""
     with open_loop(made, LoopOptions(mode="overlap")) as loop:
-        side: Any = loop
+        opened: Any = loop
         for _ in range(19):
             loop.advance()
-        side.side.wait_until(lambda side: not side.num_unlearnt())
+        opened.updates.wait_until(lambda updates: not updates.num_unfinished())
         mode: Any = made.mode
         os.kill(mode._pool.pid(0), signal.SIGSTOP)
         loop.advance()
-        side.side.wait_until(lambda side: not side.num_waiting)  # it has been begun
+        opened.updates.wait_until(lambda updates: not updates.num_waiting)  # it has been begun
         raise Enough
 
 
