@@ -101,7 +101,7 @@ def test_learning_sees_what_acting_saw(arch: str, space: Any) -> None:
     """The outputs that PPO computes from whole sequences are those by which the actions were chosen."""
     with rollouts_of(arch, space, AutoresetMode.NEXT_STEP) as learner:
         algorithm, module = learner.agent.algorithm, learner.agent.brain.module
-        plan = algorithm.draw(learner.agent.lesson.trajectory(learner.last_rollouts), np.random.default_rng(0))
+        plan = algorithm.draw(learner.agent.to_batch.trajectory(learner.last_rollouts), np.random.default_rng(0))
         with torch.no_grad():
             outputs, *_ = algorithm.see(module, {name: torch.tensor(array) for name, array in plan.arrays.items()})
         for row, rollout in enumerate(learner.last_rollouts):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from parallel_envs.learners.meta.fast_weights import FastWeights
+from parallel_envs.learners.meta.memory import FastWeights
 
 ROWS, STEPS, SEEN, PLACES, VALUES = 3, 7, 4, 5, 6
 NAMES = ("keys.weight", "keys.bias", "values.weight", "values.bias")

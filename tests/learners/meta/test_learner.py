@@ -210,7 +210,7 @@ def test_evaluation_changes_nothing_and_is_repeated_to_the_bit() -> None:
         first = learner.evaluate(2)
         np.testing.assert_array_equal(learner.evaluate(2).returns, first.returns)
         assert first.returns.shape == (8, 3)
-        assert sorted(first.task_ids.tolist()) == sorted([task.id for task in learner._stage.tasks.eval_tasks] * 2)
+        assert sorted(first.task_ids.tolist()) == sorted([task.id for task in learner._envs.tasks.eval_tasks] * 2)
         for one in (learner, other):
             one.collect_rollouts_parallel(6, parallel_env=one.train_env_parallel)
             one.update()
