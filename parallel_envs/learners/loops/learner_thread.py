@@ -13,7 +13,6 @@ With `learn_in="process"` the updates run in workers (`HostedUpdates`) and the t
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import threading
@@ -30,10 +29,14 @@ from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent, Plan
 from parallel_envs.learners.brain import Brain, Report
 from parallel_envs.learners.loops.options import Candidate, LoopOptions, Schedule, by_turn, ordered
-from parallel_envs.learners.updates import MODES
-from parallel_envs.learners.updates.mode import UpdateMode
-from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, LearnerHost, ProcessUpdates, read_plan
-from parallel_envs.vector.layout import Field
+from parallel_envs.learners.updates import (
+    MODES,
+    UPDATE_TIMEOUT,
+    FusedUpdates,
+    ProcessUpdates,
+    SequentialUpdates,
+    UpdateMode,
+)
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners
@@ -356,7 +359,7 @@ class HostedUpdates(ProcessUpdates):
         timeout: float | None = UPDATE_TIMEOUT,
     ) -> None:
         self.inner, self._abandoned = inner, False
-        self.host = functools.partial(ModeHost, inner)
+        self.worker_mode = FusedUpdates if inner == "fused" else SequentialUpdates
         super().__init__(brains, workers, timeout)
 
     @property
@@ -395,18 +398,3 @@ class HostedUpdates(ProcessUpdates):
                 exitcode=None if death is None else death.exitcode,
             )
         super()._restart(workers, fault)
-
-
-class ModeHost(LearnerHost):
-    """Object in a worker that holds the brains of some agents and updates them by a mode."""
-
-    def __init__(self, inner: str, *given: Any) -> None:
-        super().__init__(*given)
-        self._mode = MODES[inner](self._brains)
-
-    def update(self, requests: Mapping[Agent, tuple[Sequence[Field], int]]) -> dict[Agent, Report]:
-        assert self._plans is not None
-        reports = self._mode.update({agent: read_plan(self._plans, fields) for agent, (fields, _) in requests.items()})
-        for agent, (_, version) in requests.items():
-            self._outboxes[agent].put(version, self._brains[agent].arrays())
-        return reports

@@ -95,7 +95,7 @@ class LoopWords(TypedDict, total=False):
 class LoopOptions:
     """Options for how collecting and learning are combined.
 
-    Threads: any number of threads may use one at once; it never changes.
+    Threads: any number of threads may use an instance at once; an instance never changes.
     """
 
     mode: LoopMode = "sync"
@@ -112,16 +112,16 @@ class LoopOptions:
     max_lag: int = 1
     """"free": number of updates that an agent's acting weights may be behind where a rollout begins."""
     updates_per_step: float | None = None
-    """"free": updates that an agent with a replay buffer makes for each step beyond `learning_starts`: no more, and no
-    fewer except for the steps of the last `train_interval`, which says when updates are due. None: one update each
-    time."""
+    """"free": updates for each step beyond `learning_starts`, for agents with a replay buffer. `train_interval` says
+    when updates are due. Their number is never above this ratio, and below it only by the updates of one interval. None:
+    one update each time."""
     vtrace: bool = False
     """Correct PPO's advantages for actions that older weights have chosen."""
     schedule: ScheduleName | Schedule = "round_robin"
     """Order in which waiting agents learn: "round_robin", "most_data", "slowest", or a function (see `Schedule`)."""
     minibatch: tuple[int, int] | None = None
     """"free", and not with fused updates: bounds between which minibatches grow while learning is behind, and shrink
-    while it waits. With learn_in="serial" nothing waits, and they stay as they are."""
+    while learning waits. With learn_in="serial" nothing waits, and minibatches keep their size."""
     worker_budget: int | None = None
     """Number of workers for environments and learning together."""
 

@@ -70,22 +70,20 @@ class AutoUpdates(UpdateMode):
         reports = self._current.update(plans)
         measured = self.seconds.setdefault(self._current.name, [])
         measured.append(time.perf_counter() - began)
-        if len(measured) >= _WARM + _TRIES:
-            self._try_next_or_choose(plans)
-        return reports
-
-    def _try_next_or_choose(self, plans: Mapping[Agent, Plan]) -> None:
+        if len(measured) < _WARM + _TRIES:
+            return reports
         if self._current.name == "sequential":
             self._untried = ["fused"] if len(alike_agents(self.brains, plans)) < len(plans) else []
             if len(plans) > 1 and self._cores > 1 and self._typical("sequential") > _WORTH_WORKERS:
                 self._untried += ["thread", "process"]
         if self._untried:
             self._turn_to(self._untried.pop(0))
-            return
-        self.choice = min(self.seconds, key=self._typical)
-        if self.choice != self._current.name:
-            self._turn_to(self.choice)
-        _log.info("%s", self.why)
+        else:
+            self.choice = min(self.seconds, key=self._typical)
+            if self.choice != self._current.name:
+                self._turn_to(self.choice)
+            _log.info("%s", self.why)
+        return reports
 
     def _typical(self, name: str) -> float:
         """Return the median time of a mode's measured updates."""

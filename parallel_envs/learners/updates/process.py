@@ -36,7 +36,7 @@ from parallel_envs.learners.updates.failures import (
     worker_late,
 )
 from parallel_envs.learners.updates.mode import UpdateMode
-from parallel_envs.learners.updates.sequential import try_update
+from parallel_envs.learners.updates.sequential import SequentialUpdates
 from parallel_envs.vector.layout import Field
 from parallel_envs.vector.layout import plan as lay_out
 
@@ -121,12 +121,20 @@ def read_plan(block: SharedBlock, fields: Sequence[Field]) -> Plan:
 
 
 class LearnerHost:
-    """Object in a worker that holds the brains of some agents and reads plans from shared memory."""
+    """Object in a worker that holds the brains of some agents and updates them by a mode.
+
+    Plans are read from shared memory, and new numbers are written to the outboxes in `block`.
+    """
 
     def __init__(
-        self, algorithms: Mapping[Agent, Algorithm], block: SharedBlock, fields: Mapping[Agent, Fields]
+        self,
+        mode: type[UpdateMode],
+        algorithms: Mapping[Agent, Algorithm],
+        block: SharedBlock,
+        fields: Mapping[Agent, Fields],
     ) -> None:
         self._brains = {agent: Brain(algorithm, 0) for agent, algorithm in algorithms.items()}
+        self._mode = mode(self._brains)
         self._outboxes = {agent: Outbox(block, fields[agent]) for agent in algorithms}
         self._plans: SharedBlock | None = None
 
@@ -145,9 +153,8 @@ class LearnerHost:
         If an agent's update raises, its version holds unchanged numbers.
         """
         assert self._plans is not None
-        reports = {}
-        for agent, (fields, version) in requests.items():
-            reports[agent] = try_update(self._brains[agent], read_plan(self._plans, fields))
+        reports = self._mode.update({agent: read_plan(self._plans, fields) for agent, (fields, _) in requests.items()})
+        for agent, (_, version) in requests.items():
             self._outboxes[agent].put(version, self._brains[agent].arrays())
         return reports
 
@@ -170,6 +177,8 @@ class ProcessUpdates(UpdateMode):
     is_elsewhere = True
     host: Callable[..., LearnerHost] = LearnerHost
     """Makes the object that lives in a worker."""
+    worker_mode: type[UpdateMode] = SequentialUpdates
+    """Mode that runs the updates in a worker."""
     niceness = 0
     """Niceness of the workers: a higher value leaves the cores to other processes."""
 
@@ -214,7 +223,8 @@ class ProcessUpdates(UpdateMode):
                 agents = self._agents_of(worker)
                 algorithms = {agent: self.brains[agent].algorithm for agent in agents}
                 fields = {agent: self._fields[agent] for agent in agents}
-                calls[worker] = Call(HOST, "build", (self._key, self.host, algorithms, self._out[worker], fields))
+                build = self._key, self.host, self.worker_mode, algorithms, self._out[worker], fields
+                calls[worker] = Call(HOST, "build", build)
                 self._stale.update(agents)
                 self._in.pop(worker, None)
             replies = self._replies(self._pool.send(calls), _START_SECONDS)

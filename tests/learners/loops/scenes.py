@@ -51,7 +51,7 @@ def learners(
 
 
 class Slow(SequentialUpdates):
-    """Takes a while, a different one each time."""
+    """Sequential updates that take a random time."""
 
     def __init__(self, brains: Mapping[Agent, Brain], seed: int) -> None:
         super().__init__(brains)
@@ -63,7 +63,7 @@ class Slow(SequentialUpdates):
 
 
 def dawdle(source: np.random.Generator) -> None:
-    """Mostly no time, now and then more than an update takes."""
+    """Sleep: mostly not at all, now and then longer than an update takes."""
     time.sleep(float(source.choice([0.0, 0.0, 0.001, 0.005])))
 
 
@@ -86,7 +86,7 @@ def unhurried(made: IndependentLearners, seed: int, **how: Any) -> Iterator[Loop
 
 
 def jobs_of(loop: Any, watch: Callable[[Job], None] = lambda job: None) -> list[Job]:
-    """A list to which every job is added that the loop submits, with copies of its arrays."""
+    """Return a list to which every submitted job is added, with copies of its arrays."""
     seen: list[Job] = []
     submit = loop.updates.submit
 
@@ -102,7 +102,7 @@ def jobs_of(loop: Any, watch: Callable[[Job], None] = lambda job: None) -> list[
 
 
 def advance(loop: Loop, num_steps: int) -> None:
-    """Go on for so many steps, and come to rest."""
+    """Advance so many steps, and settle."""
     for _ in range(num_steps):
         loop.advance()
     loop.settle()

@@ -105,7 +105,7 @@ def test_lags_and_waits_are_logged_and_shown(train: Train, tmp_path: Path) -> No
     assert 0 < last["bound"] <= 0.5
 
 
-def test_what_could_be_saved_is_told_once_when_it_is_over(train: Train, tmp_path: Path) -> None:
+def test_possible_savings_are_told_once_at_the_end(train: Train, tmp_path: Path) -> None:
     done = train(f"folder={tmp_path / 'run'}", "mode=sync")
     assert done.exit_code == 0, done.output
     assert "nothing learnt yet" not in done.output
@@ -141,7 +141,7 @@ def test_ctrl_c_leaves_a_checkpoint_from_which_it_goes_on(
 
 
 def test_ctrl_c_is_heard_while_a_learner_hangs(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller waits for the worker that learns when it strikes."""
+    """Ctrl-C strikes while the caller waits for the learning worker."""
     monkeypatch.setattr(learner_thread, "_GRACE_SECONDS", 0.05)
     submitted: list[Any] = []
     submit, wait = learner_thread.LearnerThread.submit, learner_thread.LearnerThread.wait_until
@@ -186,7 +186,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(train: Train, config: P
         (["mod=free"], "`mod` is unknown. Did you mean `mode`?"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_starts(
+def test_impossible_options_are_refused_before_anything_starts(
     words: list[str], message: str, train: Train, tmp_path: Path
 ) -> None:
     done = train(*words, f"folder={tmp_path / 'run'}")

@@ -1,4 +1,4 @@
-"""What cannot be is refused before anything starts, with what to do."""
+"""Options of a loop: impossible ones are refused before anything starts, with advice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.learners.test_independent import Pressing
         ({"worker_budget": 0}, "worker_budget=0 is too small. Give at least 1"),
     ],
 )
-def test_options_that_contradict_are_told(how: Any, words: str) -> None:
+def test_contradicting_options_are_refused(how: Any, words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         LoopOptions(**how)
 
@@ -61,7 +61,7 @@ def test_options_that_contradict_are_told(how: Any, words: str) -> None:
         ),
     ],
 )
-def test_what_the_agents_cannot_do_is_told_before_a_step_is_made(config: Any, how: Any, words: str) -> None:
+def test_options_that_agents_cannot_have_are_refused_before_the_first_step(config: Any, how: Any, words: str) -> None:
     with learners(config) as made:
         with pytest.raises((ValueError, TypeError), match=words):
             made.train(100, **how)
@@ -110,7 +110,7 @@ def test_environments_that_hold_more_than_is_left_are_told_with_the_numbers() ->
         (("overlap", "serial", "sequential"), 0, 0),
     ],
 )
-def test_what_learning_needs_and_wants(asked: tuple[str, str, str], fewest: int, most: int) -> None:
+def test_fewest_and_wanted_workers(asked: tuple[str, str, str], fewest: int, most: int) -> None:
     assert fewest_workers(*asked) == fewest
     assert wanted_workers(*asked, num_agents=3, workers=4) == most
 

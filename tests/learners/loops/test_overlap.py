@@ -64,7 +64,7 @@ def test_overlap_is_the_same_to_the_bit_whatever_the_timing(case: str) -> None:
 
 
 def test_overlap_is_not_sync() -> None:
-    """Or the tests above would say nothing."""
+    """Otherwise the tests above would mean nothing."""
     with learners(PPO) as made:
         in_turn(made, STEPS)
         other = made.states()
@@ -108,7 +108,7 @@ def test_every_transition_is_stamped() -> None:
 def test_plans_say_how_likely_actions_were_for_the_weights_that_took_them(
     config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a memory: for what was remembered then, across episodes and rollouts."""
+    """For recurrent agents this includes the memory at that time, across episodes and rollouts."""
     outputs: dict[int, list[Any]] = {}
     forward = LearnerPolicy._forward
 
@@ -232,7 +232,7 @@ class Failing:
         return self.mode.update(plans)
 
 
-def test_who_diverges_is_named_and_the_others_have_learnt() -> None:
+def test_a_diverged_agent_is_named_and_the_others_have_learnt() -> None:
     with learners(PPO, kind=Poisoned, on_divergence="raise") as made:
         before = made.states()["blue"]["arrays"]["weights"]
         with pytest.raises(Diverged, match="'red'"):
@@ -280,7 +280,7 @@ def test_in_workers_it_is_the_same_and_one_that_dies_or_hangs_loses_nothing() ->
 
 
 def gives_way(made: IndependentLearners) -> bool:
-    """Whether what learns leaves the cores to the environments while both could use them."""
+    """Return whether the learning worker has a higher niceness than this process."""
     mode: Any = made.mode
     mine, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, mode._pool.pid(0)))
     return its == min(mine + 5, 19)

@@ -1,4 +1,4 @@
-"""The parts without processes or clocks: schedules, accounts, sizes of minibatches."""
+"""Parts of loops without processes or clocks: schedules, accounts, sizes of minibatches."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def test_schedules_say_who_learns_first(name: str, order: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [["a"], ["a", "b", "b"], ["a", "b", "d"], ["a", "b", "c", "a"]])
-def test_a_schedule_names_each_of_those_who_wait(wrong: list[str]) -> None:
+def test_a_schedule_names_each_waiting_agent_once(wrong: list[str]) -> None:
     with pytest.raises(ValueError, match=r"put \['a', 'b', 'c'\] into the order"):
         ordered(lambda waiting: wrong, WAITING)
 
 
 class Gated:
-    """Updates that are let through one by one; who came is written down."""
+    """Updates that are let through one by one, with a record of the agents."""
 
     def __init__(self, brains: Any) -> None:
         self.brains = brains
@@ -53,7 +53,7 @@ def job(agent: str, num_fresh: int, version: int = 0) -> Job:
 
 
 @pytest.mark.parametrize(("schedule", "order"), [("most_data", "abdcb"), ("round_robin", "acdbb")])
-def test_who_waits_learns_in_the_order_of_the_schedule(schedule: str, order: str) -> None:
+def test_waiting_agents_learn_in_the_order_of_the_schedule(schedule: str, order: str) -> None:
     """`a` learns while the others come; an agent's own updates stay in their order."""
     with learners(PPO) as made:
         brain = made.agents["red"].brain

@@ -1,4 +1,4 @@
-"""What an agent sees, remembers and does across the ends of inner and outer episodes, against a loop written by hand.
+"""Observations, memory and actions across the ends of inner and outer episodes, against a loop written by hand.
 
 The loop knows the bare environment and the bare network, nothing of wrappers, collection or batches.
 """
@@ -29,7 +29,7 @@ archs = pytest.mark.parametrize("arch", ["memory", "memory_markov", "markov", "f
 
 @dataclass(frozen=True)
 class Told:
-    """What came of one rollout."""
+    """The records of one rollout."""
 
     features: Any
     actions: Any
