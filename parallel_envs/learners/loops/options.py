@@ -113,8 +113,8 @@ class LoopOptions:
     """"free": number of updates that an agent's acting weights may be behind where a rollout begins."""
     updates_per_step: float | None = None
     """"free": updates for each step beyond `learning_starts`, for agents with a replay buffer. `train_interval` says
-    when updates are due. Their number is never above this ratio, and below it only by the updates of one interval. None:
-    one update each time."""
+    when updates are due. They are never more than this ratio, and fewer only by the updates of one interval. None: one
+    update each time."""
     vtrace: bool = False
     """Correct PPO's advantages for actions that older weights have chosen."""
     schedule: ScheduleName | Schedule = "round_robin"
