@@ -182,7 +182,7 @@ def test_settings_of_train(tmp_path: Path) -> None:
 
 def test_settings_of_meta_learners(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from parallel_envs.learners.meta.settings import load_settings
+    from parallel_envs.learners.meta.config import load_settings
     from parallel_envs.learners.settings import BadSettings
 
     def read(path: Path) -> None:

@@ -15,7 +15,7 @@ from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SA
 from parallel_envs.learners.algorithm_settings import read_config
 from parallel_envs.learners.learner import configs_by_name
 from parallel_envs.learners.loops.options import LoopOptions
-from parallel_envs.learners.meta.settings import TrainBlock, load_settings
+from parallel_envs.learners.meta.config import TrainBlock, load_settings
 from parallel_envs.learners.settings import BadSettings, TrainSettings, read_settings
 from parallel_envs.standard_names import ABSENT, CALLED
 from parallel_envs.vector.manager import ParallelEnvManager as VectorManager

@@ -13,8 +13,7 @@ from parallel_envs.learners.algorithm_settings import algorithm_configs
 from parallel_envs.learners.independent import IndependentLearners
 from parallel_envs.learners.learner import configs_by_name
 from parallel_envs.learners.loops import LoopOptions
-from parallel_envs.learners.loops.budget import Shares, needed, shared_out
-from parallel_envs.learners.loops.options import check_agents
+from parallel_envs.learners.loops.options import Shares, check_agents, fewest_workers, share_workers
 from parallel_envs.learners.settings import WHY_SIMULTANEOUS, BadSettings, TrainSettings
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.multiagent.by_name import env_factory
@@ -49,9 +48,9 @@ def _shares(settings: TrainSettings) -> Shares | None:
         return None
     num_envs = 0 if settings.backend == "serial" else settings.num_envs
     asked = min(settings.num_workers, num_envs) if settings.num_workers else None
-    least = needed(settings.mode, settings.learn_in, settings.update_mode)
+    least = fewest_workers(settings.mode, settings.learn_in, settings.update_mode)
     try:
-        return shared_out(settings.worker_budget, num_envs, least, env_workers=asked)
+        return share_workers(settings.worker_budget, num_envs, least, env_workers=asked)
     except ValueError as error:
         raise ValueError(f"`worker_budget` (in the block `parallel`: `num_workers`): {error}") from error
 

@@ -31,9 +31,9 @@ from parallel_envs.learners.independent import IndependentLearners
 from parallel_envs.learners.learner import ALGORITHMS, configs_by_name
 from parallel_envs.learners.loops import Loop, open_loop
 from parallel_envs.learners.loops.loop import Metrics
-from parallel_envs.learners.meta.architectures import AGENT
+from parallel_envs.learners.meta.agent import AGENT
+from parallel_envs.learners.meta.config import is_meta
 from parallel_envs.learners.meta.learner import DEFAULT_ITERS, Learner
-from parallel_envs.learners.meta.settings import is_meta
 from parallel_envs.learners.outcomes import Ended, RunOutcome, commands_after, commands_after_meta, outcome_of
 from parallel_envs.learners.outfit import learners_of, loop_options
 from parallel_envs.learners.repetitions import Counted, Repetitions

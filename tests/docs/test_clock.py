@@ -163,7 +163,7 @@ READERS = {
             "learners/display.py",
             "learners/independent.py",
             "learners/loops/accounts.py",
-            "learners/loops/side.py",
+            "learners/loops/learner_thread.py",
             "learners/loops/sync.py",
             "learners/meta/learner.py",  # tells what took how long
             "learners/meta/player.py",  # the same

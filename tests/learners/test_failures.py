@@ -131,7 +131,9 @@ def test_agents_that_are_computed_together_fail_together(tmp_path: Path) -> None
     failures = {agent: report.failure for agent, report in reports.items() if report.failure is not None}
     error = UpdateFailed.of(failures)
     assert error.agents == ("one", "two")
-    assert "Agents 'one', 'two', who learn together, have not learnt: the update raised OSError: not now." in str(error)
+    assert "Agents 'one', 'two', which learn together, have not learnt: the update raised OSError: not now." in str(
+        error
+    )
     for agent in failures:
         assert_same_batch(agents[agent].state()["arrays"], before[agent]["arrays"])
     assert [one.counters["skipped"] for one in agents.values()] == [1, 0, 1]

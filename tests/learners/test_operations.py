@@ -1,4 +1,4 @@
-"""Operations written down once: fewer than were called, and the same numbers to the bit."""
+"""Traced functions: fewer operations, and the same numbers to the bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from parallel_envs.learners.updates.operations import written_down
+from parallel_envs.learners.updates.fused import traced
 
 
 def names(written: Any) -> list[str]:
@@ -22,7 +22,7 @@ def loss(x: Tensor) -> Tensor:
 
 
 def writes(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Two of the same that are not the same in the end: one is written into, the other through a view."""
+    """Two equal values that differ in the end: one is written into, the other through a view."""
     one, other = x + 1, x + 1
     one.masked_fill_(x > 0, 7.0)
     before = other.sum()
@@ -35,9 +35,9 @@ def makes_room(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("function", [loss, writes, makes_room])
-def test_they_give_the_same_for_other_data_again_and_again(function: Callable[[Tensor], Any]) -> None:
+def test_a_traced_function_gives_the_same_for_other_data(function: Callable[[Tensor], Any]) -> None:
     source = torch.Generator().manual_seed(0)
-    written = written_down(function, torch.randn(3, 4, generator=source))
+    written = traced(function, torch.randn(3, 4, generator=source))
     for _ in range(3):
         x = torch.randn(3, 4, generator=source)
         given = x.clone()
@@ -45,8 +45,8 @@ def test_they_give_the_same_for_other_data_again_and_again(function: Callable[[T
         assert torch.equal(x, given)
 
 
-def test_what_does_nothing_or_was_done_before_is_left_out() -> None:
-    found = names(written_down(loss, torch.randn(3, 4)))
+def test_needless_and_repeated_operations_are_removed() -> None:
+    found = names(traced(loss, torch.randn(3, 4)))
     assert sorted(found) == [
         "aten.add.Tensor",
         "aten.add.Tensor",
@@ -57,18 +57,18 @@ def test_what_does_nothing_or_was_done_before_is_left_out() -> None:
     ]
 
 
-def test_what_is_drawn_is_drawn_each_time() -> None:
-    written = written_down(lambda x: (torch.rand_like(x), torch.rand_like(x)), torch.zeros(5))
+def test_random_operations_are_kept() -> None:
+    written = traced(lambda x: (torch.rand_like(x), torch.rand_like(x)), torch.zeros(5))
     (one, other), (later, _) = written(torch.zeros(5)), written(torch.zeros(5))
     assert not torch.equal(one, other)
     assert not torch.equal(one, later)
 
 
-def test_what_only_looks_like_nothing_is_kept() -> None:
+def test_operations_that_only_look_needless_are_kept() -> None:
     def widened(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.expand(2, 3) * 1.0, (x * 2).t().contiguous().view(1, 3)
 
     x = torch.arange(3.0)[None]
-    for mine, theirs in zip(written_down(widened, x)(x), widened(x), strict=True):
+    for mine, theirs in zip(traced(widened, x)(x), widened(x), strict=True):
         assert torch.equal(mine, theirs)
         assert mine.shape == theirs.shape

@@ -1,4 +1,4 @@
-"""All ways to run updates come to the same numbers, for every algorithm, and draw the same."""
+"""All update modes compute the same numbers, for every algorithm, and draw the same random numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gymnasium.spaces import Box, Discrete
 from parallel_envs.engine import Death, WorkerPool
 from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.ppo import PPOConfig
-from parallel_envs.learners.updates import MODES, AutoUpdates, ProcessUpdates, thread
+from parallel_envs.learners.updates import MODES, AutoUpdates, ProcessUpdates, sequential
 from parallel_envs.learners.updates.failures import AN_UPDATE, GIVEN_UP, worker_died
 from parallel_envs.testing import assert_same_batch
 from tests.learners.lives import CASES, learners, live, mode_of, plans, time_is_up_when, updated
@@ -28,7 +28,7 @@ MANY = 200
 
 
 def trained(name: str, case: Any, num_updates: int, *, num_agents: int = 3, everybody: bool = True) -> dict[str, Any]:
-    """All there is of each agent after so many updates; not `everybody`: each sits out now and then."""
+    """Return each agent's state after so many updates; not `everybody`: each agent sits out now and then."""
     agents = learners(case, num_agents)
     with mode_of(name, agents) as mode:
         for number in range(num_updates):
@@ -60,7 +60,7 @@ def test_fused_updates_are_the_sequential_ones(case: str) -> None:
 
 
 STEADY = [case for case in CASES if not case.endswith(("-small", "-cnn"))]
-"""What does not jump where rounding decides, but for pictures: see below."""
+"""Cases without jumps where rounding decides, except for pictures: see below."""
 
 
 def small(case: str) -> Any:
@@ -146,8 +146,8 @@ def test_no_thread_goes_on_behind_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Non
         began.wait()
         raise strikes.pop()
 
-    monkeypatch.setattr(thread, "attempted", slow)
-    monkeypatch.setattr(thread, "wait", struck)
+    monkeypatch.setattr(sequential, "try_update", slow)
+    monkeypatch.setattr(sequential, "wait", struck)
     agents = learners("ppo-small", 3)
     live(agents, 0)
     with mode_of("thread", agents, 1) as mode:
@@ -167,7 +167,7 @@ def test_learning_rates_may_differ_in_a_fused_group() -> None:
     assert_same(trained("sequential", kinds, 3), trained("fused", kinds, 3))
 
 
-def test_who_has_gone_too_far_stops_and_others_go_on() -> None:
+def test_an_agent_above_target_kl_stops_and_others_go_on() -> None:
     small = functools.partial(PPOConfig, rollout_length=8, minibatch_size=12, num_epochs=4, hidden=(8,), target_kl=0.01)
     kinds = {
         agent: (small(learning_rate=rate), *CASES["ppo"][1:])
@@ -202,7 +202,7 @@ def test_learning_changes_the_weights() -> None:
         assert np.abs(one.state()["arrays"]["weights"] - later[agent]["arrays"]["weights"]).max() > 1e-4
 
 
-def test_nobody_updates_nothing() -> None:
+def test_an_update_without_plans_does_nothing() -> None:
     for name in ("sequential", "fused", "auto"):
         with mode_of(name, learners("ppo")) as mode:
             assert mode.update({}) == {}
@@ -294,7 +294,7 @@ def test_workers_that_hang_or_die_twice_in_an_update_are_named_each_with_its_own
 
 
 def hang(inside: Path, *_: Any) -> Any:
-    """Never comes back. Who it is can be seen from outside."""
+    """Never return. The file `inside` names the process."""
     inside.write_text(str(os.getpid()))
     threading.Event().wait()
 
@@ -303,7 +303,7 @@ def _end(*_: Any) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_death_is_told_with_what_the_process_had_to_say() -> None:
+def test_a_death_is_told_with_the_last_output() -> None:
     error = worker_died(Death(2, 77, 3, ("one", "two")), ["a", "b"], AN_UPDATE, GIVEN_UP)
     assert (error.worker, error.pid, error.exitcode) == (2, 77, 3)
     assert str(error).startswith("Worker 2, which learns for ['a', 'b'] (pid 77), ended with exit code 3 during an")
@@ -323,7 +323,7 @@ def test_a_worker_that_dies_before_it_has_begun_is_replaced_once(
 
 
 class Stillborn:
-    """In the place of what lives in a worker."""
+    """Host that ends its process."""
 
     def __init__(self, *_: Any) -> None:
         os._exit(4)

@@ -28,7 +28,7 @@ from parallel_envs.engine import cores_here
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
 from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.loops import LoopOptions
-from parallel_envs.learners.loops.workers import check_budget
+from parallel_envs.learners.loops.options import learning_workers
 from parallel_envs.learners.settings import BadSettings, ParallelBlock, load_settings
 from parallel_envs.learners.training import begin
 from parallel_envs.learners.updates import SequentialUpdates
@@ -164,9 +164,9 @@ def test_its_defaults_are_those_of_the_plan() -> None:
     assert (block.enabled, block.train_interval, block.num_workers, block.use_threads) == (True, 4, None, False)
     with learners(PPO, parallel=changed(async_learning=False)) as made:
         made.update_mode = "process"
-        assert check_budget(LoopOptions(), made) == min(3, len(cores_here()))
+        assert learning_workers(LoopOptions(), made) == min(3, len(cores_here()))
         made.workers = 2
-        assert check_budget(LoopOptions(), made) == 2
+        assert learning_workers(LoopOptions(), made) == 2
 
 
 LARGE = PPOConfig(rollout_length=1024, minibatch_size=2048, hidden=(256, 256))

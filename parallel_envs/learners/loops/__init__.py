@@ -1,11 +1,12 @@
-"""How collecting and learning go together.
+"""Loops: ways to combine collecting and learning.
 
     sync      collect, then learn: the reference
-    overlap   collect the next rollout while all learn from the last: one update behind, and the same in every run
+    overlap   collect the next rollout while all learn from the last one: one update behind, the same in every run
     free      each as fast as it can, within bounds
 
-`loop.py` says what a loop is; `overlap.py` and `free.py` are two ways over the same `beside.py`: a side that learns
-(`side.py`), and what stands in for the brains meanwhile (`understudy.py`). `options.py` says what may be asked for.
+`sync.py`, `overlap.py` and `free.py` are the loops, `loop.py` is what they share, and `options.py` the options of a
+loop. In `overlap` and `free` updates run in a thread (`learner_thread.py`), and a copy of the actor acts meanwhile
+(`behavior_policy.py`).
 """
 
 from parallel_envs.learners.loops.accounts import Lag, LoopReport

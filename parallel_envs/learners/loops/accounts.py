@@ -1,7 +1,7 @@
-"""What a loop has done: lags, waiting times, and how much of the time was saved.
+"""Figures of a loop: lags, waiting times, and how much time was saved.
 
-While one side works, the other can. So of the time that both take one after the other, at best the shorter part is
-saved: `bound` = min(collect, learn) / (collect + learn). `gain` is what was saved.
+While the loop collects, it can learn. Compared with one after the other, at best the shorter of the two times is saved:
+`bound` = min(collect, learn) / (collect + learn). `gain` is what was saved.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.loops.jobs import Versions
-
-Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How many updates the weights that acted were behind those that learnt, over all transitions of an agent."""
+    """Number of updates that the acting weights were behind the learning weights, over an agent's transitions."""
 
     least: int
     mean: float
@@ -32,37 +30,37 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class LoopReport:
-    """What a loop has done so far."""
+    """Lags and times of a loop so far."""
 
     mode: str
     lags: Mapping[Agent, Lag]
-    """By agent; without those who have not learnt."""
+    """By agent, without agents that have not learnt."""
     updates_per_step: Mapping[Agent, float]
-    """Updates that an agent has made in this loop, for each step that it has lived in it. The same agents."""
+    """Updates that each of these agents has made in this loop, for each step that it has lived in it."""
     collect_seconds: float
-    """Acting, stepping the environments and drawing what is learnt from."""
+    """Seconds of acting, stepping the environments and drawing plans."""
     learn_seconds: float
     collect_waited: float
-    """Seconds that the side that collects waited for the side that learns ..."""
+    """Seconds that collecting waited for learning."""
     learn_waited: float
-    """... and the other way round."""
+    """Seconds that learning waited for collecting."""
     seconds: float
-    """All of it, by the clock on the wall."""
+    """Seconds by the wall clock."""
 
     @property
     def bound(self) -> float:
-        """The share of the time that can be saved at best."""
+        """Return the share of the time that can be saved at best."""
         both = self.collect_seconds + self.learn_seconds
         return min(self.collect_seconds, self.learn_seconds) / both if both else 0.0
 
     @property
     def gain(self) -> float:
-        """The share that was saved of the time that both sides took. Negative where waiting cost more."""
+        """Return the share of the time of collecting and learning that was saved. Negative if waiting cost more."""
         both = self.collect_seconds + self.learn_seconds
         return 1 - self.seconds / both if both else 0.0
 
     def described(self) -> dict[str, Any]:
-        """The same as JSON can say it."""
+        """Return the report in plain values for JSON."""
         lags = {str(agent): {"min": lag.least, "mean": lag.mean, "max": lag.most} for agent, lag in self.lags.items()}
         times = ("collect_seconds", "learn_seconds", "collect_waited", "learn_waited", "seconds", "bound", "gain")
         ratios = {str(agent): round(ratio, 6) for agent, ratio in self.updates_per_step.items()}
@@ -72,7 +70,7 @@ class LoopReport:
     def __str__(self) -> str:
         if not self.lags:
             return f"{self.mode}: nothing learnt yet"
-        if self.mode == "sync":  # one waits for the other, by design
+        if self.mode == "sync":  # collecting and learning always wait for each other
             return f"sync: learning while collecting could save {self.bound:.0%} of the time at best"
         least, most = min(lag.least for lag in self.lags.values()), max(lag.most for lag in self.lags.values())
         mean = sum(lag.mean for lag in self.lags.values()) / len(self.lags)
@@ -92,10 +90,10 @@ class _Lags:
 
 @dataclass(slots=True)
 class Accounts:
-    """Written by the side that collects; what the other side took is told to `report`."""
+    """Collects the figures in the collecting thread. Times of learning are passed to `report`."""
 
     mode: str
-    clock: Clock = time.perf_counter
+    clock: Callable[[], float] = time.perf_counter
     collected: float = 0.0
     waited: float = 0.0
     _began: float = field(init=False)
@@ -107,6 +105,7 @@ class Accounts:
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
+        """Count the time of the block as collecting."""
         began = self.clock()
         try:
             yield
@@ -115,14 +114,15 @@ class Accounts:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
+        """Count the time of the block as waiting for learning."""
         began = self.clock()
         try:
             yield
         finally:
             self.waited += self.clock() - began
 
-    def learnt(self, agent: Agent, lags: Versions) -> None:
-        """An agent has learnt from transitions that were so far behind."""
+    def learnt(self, agent: Agent, lags: npt.NDArray[np.int64]) -> None:
+        """Count an agent's update from transitions with these lags."""
         self._updates[agent] += 1
         if not lags.size:
             return
@@ -134,7 +134,7 @@ class Accounts:
     def report(
         self, learnt: float, waited: float, lived: Mapping[Agent, int], collect_waited: float | None = None
     ) -> LoopReport:
-        """All of it. `learnt`, `waited`: seconds of the side that learns. `lived`: steps of each agent."""
+        """Return the report. `learnt`, `waited` are the seconds of learning, `lived` the steps of each agent."""
         own = self.waited if collect_waited is None else collect_waited
         lags = {agent: Lag(one.least, one.total / one.count, one.most) for agent, one in self._lags.items()}
         ratios = {agent: self._updates[agent] / max(lived[agent], 1) for agent in lags}

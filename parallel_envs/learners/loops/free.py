@@ -1,91 +1,163 @@
-"""Each side as fast as it can, within bounds that are always kept.
+"""The free loop: collecting and learning each run as fast as they can, within bounds that always hold.
 
-- `queue`: the side that collects waits while so many plans have not been begun.
-- `max_lag`: it waits before a rollout of an agent whose acting weights are further behind the updates that are planned.
-- `updates_per_step`: an agent that replays makes as many updates, whenever it is its time, as bring it there; the side
-  that collects waits for them as `max_lag` says (`ratios.py`).
+- `queue`: collecting waits while so many plans have not been started.
+- `max_lag`: collecting waits before a rollout of an agent whose acting weights are further behind its planned updates.
+- `updates_per_step`: an agent with a replay buffer makes, whenever its updates are due, as many as keep this ratio.
+  Collecting waits for them as `max_lag` says.
 
-So a rollout that begins is learnt from by weights at most `max_lag` updates ahead of those that acted: no experience
-has to be thrown away for being too old.
+So weights that learn from a rollout are at most `max_lag` updates newer than the weights that acted in it, and no
+experience has to be dropped as too old.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from parallel_envs.learners.algorithm import Agent, Plan
-from parallel_envs.learners.loops.beside import BesideLoop, rounds_of
-from parallel_envs.learners.loops.jobs import Result
-from parallel_envs.learners.loops.loop import Metrics
-from parallel_envs.learners.loops.minibatches import Minibatches
+from parallel_envs.learners.algorithm import Agent
+from parallel_envs.learners.learner import AgentLearner
+from parallel_envs.learners.loops.loop import AsyncLoop, Metrics
 from parallel_envs.learners.loops.options import LoopOptions
-from parallel_envs.learners.loops.ratios import Ratios
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners
 
+_REPAID = "repaid"  # an agent's counter, which checkpoints hold
+_ROUNDING = 1e-9  # three times a third is to be a whole update
 
-class FreeLoop(BesideLoop):
-    """As fast as it goes: what comes of it depends on time."""
+
+class FreeLoop(AsyncLoop):
+    """Collects and learns as fast as possible. The result depends on timing."""
+
+    merges_rounds = True
+    copies_plans = True  # the memory may be overwritten before the plan is learnt from
 
     def __init__(self, learners: IndependentLearners, options: LoopOptions, workers: int) -> None:
-        super().__init__(learners, options, workers, merge=True)
+        super().__init__(learners, options, workers)
         self._replaying = [agent for agent, one in learners.agents.items() if not one.algorithm.on_policy]
-        self._ratios = Ratios(learners.agents, options.updates_per_step)
-        self._minibatches = Minibatches(learners.agents, options.minibatch) if options.minibatch else None
+        self._ratios = UpdateRatios(learners.agents, options.updates_per_step)
+        self._minibatches = MinibatchSizes(learners.agents, options.minibatch) if options.minibatch else None
 
     def advance(self) -> Metrics:
         with self._accounts.collecting():
             self.learners.step()
-        metrics = self._take_over(self._replaying)
+        metrics = self._take_results(self._replaying)
         for agent, learner in self.learners.agents.items():
-            for _ in range(self._ratios.num_owed(agent) if learner.ready else 0):
-                metrics |= self._hand_over(agent)
+            for _ in range(self._ratios.num_due(agent) if learner.ready else 0):
+                metrics |= self._plan_update(agent)
         return metrics
 
-    def _take_over(self, agents: list[Agent]) -> Metrics:
-        """Note what these agents have learnt, and act with it."""
-        results = self.side.take(agents)
-        metrics = self._note(results)
-        self._adopt_all(results)
+    def _take_results(self, agents: list[Agent]) -> Metrics:
+        """Record what these agents have learnt, and act with it."""
+        results = self.updates.take(agents)
+        metrics = self._record(results)
+        self._adopt(results)
         return metrics
 
-    def _adopt_all(self, results: list[Result]) -> None:
-        for round_ in rounds_of(results):
-            self._adopt(round_)
-
-    def _hand_over(self, agent: Agent) -> Metrics:
-        """Plan an agent's update, and wait until there is room for it and its next rollout may begin."""
-        if self._minibatches is not None and self.options.learn_in != "serial":  # where nobody waits for the other
-            self._minibatches.adapt(agent, self._accounts.waited, self.side.waited)
-        metrics = self._note(done := self.side.take([agent]))
+    def _plan_update(self, agent: Agent) -> Metrics:
+        """Submit an agent's next update, and wait until there is room for it and the agent's next rollout may begin."""
+        if self._minibatches is not None and self.options.learn_in != "serial":  # in series, nothing ever waits
+            self._minibatches.adapt(agent, self._accounts.waited, self.updates.waited)
+        metrics = self._record(results := self.updates.take([agent]))
         with self._accounts.collecting():
             self._ratios.repay(agent)
-            job = self._plan(agent)
-        self._adopt_all(done)
+            job = self._next_job(agent)
+        self._adopt(results)
+        queue, max_lag = self.options.queue, self.options.max_lag
+        assert queue is not None
         if job is not None:
-            self._wait_for_room()
-            self.side.submit([job])
-        self._wait_for_lag(agent)
-        return metrics | self._take_over([agent])
-
-    def _wait_for_room(self) -> None:
-        limit = self.options.queue
-        assert limit is not None
-        self._wait(lambda side: side.num_waiting < limit)
-
-    def _wait_for_lag(self, agent: Agent) -> None:
-        most = self.options.max_lag
-        self._wait(lambda side: side.num_unlearnt([agent]) <= most)
-
-    def _kept(self, plan: Plan) -> Plan:
-        """A copy: the memory that it was drawn from may be written over before it is learnt from."""
-        return dataclasses.replace(plan, arrays={name: np.array(array) for name, array in plan.arrays.items()})
+            self._wait(lambda updates: updates.num_waiting < queue)
+            self.updates.submit([job])
+        self._wait(lambda updates: updates.num_unfinished([agent]) <= max_lag)
+        return metrics | self._take_results([agent])
 
     def stop(self) -> None:
         super().stop()
         if self._minibatches is not None:
             self._minibatches.restore()
+
+
+class UpdateRatios:
+    """Keeps `updates_per_step` from `learning_starts` on: steps make updates due, and each update repays some steps.
+
+    The repaid steps are one of the agent's counters, so a resumed run continues where it was.
+
+    Args:
+        agents: All agents.
+        ratio: Updates per step for agents with a replay buffer; None: one update whenever updates are due. Other agents
+            make one update for each rollout.
+    """
+
+    def __init__(self, agents: Mapping[Agent, AgentLearner], ratio: float | None) -> None:
+        self._agents, self._ratio = agents, ratio
+
+    def num_due(self, agent: Agent) -> int:
+        """Return how many updates the agent has to make now, given that updates are due."""
+        learner = self._agents[agent]
+        if self._ratio is None or learner.algorithm.on_policy:
+            return 1
+        due: int = math.floor((learner.counters["steps"] - self._repaid(learner)) * self._ratio + _ROUNDING)
+        return due
+
+    def repay(self, agent: Agent) -> None:
+        """Count one update as made."""
+        learner = self._agents[agent]
+        if self._ratio is not None and not learner.algorithm.on_policy:
+            learner.counters[_REPAID] = self._repaid(learner) + 1 / self._ratio
+
+    def _repaid(self, learner: AgentLearner) -> float:
+        """Return the steps for which updates have been made. Steps while the agent was frozen or learnt otherwise count
+        as repaid.
+        """
+        config: Any = learner.config
+        assert self._ratio is not None
+        most_since = config.train_interval * learner.memory.num_rows + 1 / self._ratio
+        return float(max(learner.counters.get(_REPAID, config.learning_starts), learner.counters["steps"] - most_since))
+
+
+class MinibatchSizes:
+    """Minibatch sizes that grow while learning is behind and shrink while learning waits.
+
+    With larger minibatches an update takes fewer steps of Adam for the same data and is faster. Smaller minibatches
+    make more of the data. The best size depends on timing, so only the free loop adapts it.
+
+    Args:
+        agents: All agents.
+        bounds: The smallest and the largest size.
+    """
+
+    def __init__(self, agents: Mapping[Agent, AgentLearner], bounds: tuple[int, int]) -> None:
+        self._agents, self._bounds = agents, bounds
+        self._configs = {agent: one.algorithm.config for agent, one in agents.items()}
+        self._fields = {
+            agent: "minibatch_size" if hasattr(own, "minibatch_size") else "batch_size"
+            for agent, own in self._configs.items()
+        }
+        low, high = bounds
+        self.sizes = {
+            agent: min(max(getattr(own, self._fields[agent]), low), high) for agent, own in self._configs.items()
+        }
+        self._waits = 0.0, 0.0
+        for agent in agents:
+            self._set_size(agent)
+
+    def adapt(self, agent: Agent, collect_waited: float, learn_waited: float) -> None:
+        """Choose the size of an agent's next minibatches, from the seconds that each part of the loop has waited."""
+        behind = collect_waited - self._waits[0] - (learn_waited - self._waits[1])
+        self._waits = collect_waited, learn_waited
+        if behind:
+            size = self.sizes[agent]
+            self.sizes[agent] = min(size * 2, self._bounds[1]) if behind > 0 else max(size // 2, self._bounds[0])
+            self._set_size(agent)
+
+    def _set_size(self, agent: Agent) -> None:
+        config: Any = self._configs[agent]
+        adapted = dataclasses.replace(config, **{self._fields[agent]: self.sizes[agent]})
+        self._agents[agent].algorithm.config = adapted
+
+    def restore(self) -> None:
+        """Restore the configs as they were."""
+        for agent, config in self._configs.items():
+            self._agents[agent].algorithm.config = config

@@ -1,4 +1,4 @@
-"""Collect, then learn: the reference."""
+"""The synchronous loop: collect, then learn. The reference for the other loops."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class SyncLoop(Loop):
-    """All in the caller's time: what learns waits while the environments step, and the other way round."""
+    """Steps the environments and updates the learners in turn, in the caller."""
 
     def __init__(self, learners: IndependentLearners) -> None:
         super().__init__(learners)
         learners.run_by()
         self._accounts = Accounts("sync")
-        self._learnt = 0.0
+        self._learn_seconds = 0.0
 
     def advance(self) -> Metrics:
         with self._accounts.collecting():
@@ -29,11 +29,11 @@ class SyncLoop(Loop):
         began = time.perf_counter()
         metrics = self.learners.update()
         if metrics:
-            self._learnt += time.perf_counter() - began
+            self._learn_seconds += time.perf_counter() - began
         for agent in metrics:
             self._accounts.learnt(agent, np.zeros(1, np.int64))
         return metrics
 
     def report(self) -> LoopReport:
-        accounts = self._accounts
-        return accounts.report(self._learnt, accounts.collected, self.lived(), collect_waited=self._learnt)
+        accounts, seconds = self._accounts, self._learn_seconds
+        return accounts.report(seconds, accounts.collected, self.lived(), collect_waited=seconds)

@@ -1,16 +1,16 @@
-"""Updates that raised, and workers that have died, or hang: as errors that name agents, worker and process."""
+"""Errors of updates: an update raised, or a worker died, hung or could not start. Each names agents, worker and pid."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from parallel_envs.engine import Death, Failure
 from parallel_envs.errors import RemoteError, RemoteTraceback, WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent
 from parallel_envs.vector.recovery import crash_lines, exit_text, without_engine_frames
 
+# Activities of a worker, for error texts.
 AN_UPDATE, ITS_START = "an update", "its start"
-"""What a worker was doing."""
 
 AGAIN = " Another worker takes its place, and the update is made again from the same plan."
 GIVEN_UP = (
@@ -22,7 +22,7 @@ NOT_STARTED = " It was the second time. What was learnt before is kept; the next
 
 
 def worker_died(death: Death, agents: Sequence[Agent], doing: str, advice: str = "") -> WorkerDied:
-    """A worker has ended without having been asked to."""
+    """Return the error for a worker that ended unasked."""
     hint = " The system may be out of memory: use fewer workers, or smaller batches." if death.exitcode == -9 else ""
     text = f"{_named(death.worker, death.pid, agents)} {exit_text(death.exitcode)} during {doing}.{hint}{advice}"
     if lines := crash_lines(death.last_output):
@@ -33,7 +33,7 @@ def worker_died(death: Death, agents: Sequence[Agent], doing: str, advice: str =
 def worker_late(
     death: Death, agents: Sequence[Agent], doing: str, seconds: float | None, stack: str, advice: str = ""
 ) -> WorkerTimeout:
-    """A worker did not come to the end of something in time, and was ended for it. `stack`: where it was."""
+    """Return the error for a worker that missed a deadline and was ended. `stack` shows where the worker hung."""
     text = f"{_named(death.worker, death.pid, agents)} was not done with {doing} within {seconds} seconds"
     text += f" (update_timeout) and was ended.{advice}" if doing == AN_UPDATE else f" and was ended.{advice}"
     if doing == AN_UPDATE:
@@ -46,19 +46,28 @@ def _named(worker: int, pid: int, agents: Sequence[Agent]) -> str:
 
 
 class UpdateFailed(RemoteError):
-    """Updates of agents raised. `agents` are they: their numbers are as they were before. The others have learnt.
+    """Updates of some agents raised. `agents` names them; their numbers are unchanged, and other agents have learnt.
 
-    It is chained to what the first of them raised, and an instance of the same type if that is one of Python's own.
+    The error is chained to the first agent's exception, and is an instance of the same type if the type is one of
+    Python's own.
     """
 
     agents: tuple[Agent, ...] = ()
 
     @classmethod
     def of(cls, failures: Mapping[Agent, Failure]) -> UpdateFailed:
-        """What the updates of these agents raised. Those that are computed together fail together, once."""
-        first = next(iter(failures.values()))
-        told = [_told(failure, _whose(failure, failures)) for failure in _different(failures.values())]
+        """Return the error for these agents. Agents that are computed together share one failure."""
+        sharing: dict[int, list[Agent]] = {}
+        for agent, failure in failures.items():
+            sharing.setdefault(id(failure), []).append(agent)
+        told = []
+        for agents in sharing.values():
+            failure, names = failures[agents[0]], ", ".join(map(repr, agents))
+            subject = f"Agent {names} has" if len(agents) == 1 else f"Agents {names}, which learn together, have"
+            message = failure.message.rstrip(".")
+            told.append(f"{subject} not learnt: the update raised {failure.type_name}: {message}.")
         text = f"{' '.join(told)} Their numbers are as they were before; all others have learnt."
+        first = next(iter(failures.values()))
         error = cls.named(first.type_name)(text, type_name=first.type_name, remote_message=first.message)
         assert isinstance(error, UpdateFailed)
         error.agents = tuple(failures)
@@ -66,27 +75,10 @@ class UpdateFailed(RemoteError):
         return error
 
 
-def _different(failures: Iterable[Failure]) -> list[Failure]:
-    return list({id(failure): failure for failure in failures}.values())
-
-
-def _whose(failure: Failure, failures: Mapping[Agent, Failure]) -> list[Agent]:
-    return [agent for agent, own in failures.items() if own is failure]
-
-
-def _told(failure: Failure, agents: Sequence[Agent]) -> str:
-    who = f"Agent {agents[0]!r} has" if len(agents) == 1 else f"Agents {_listed(agents)}, who learn together, have"
-    return f"{who} not learnt: the update raised {failure.type_name}: {failure.message.rstrip('.')}."
-
-
-def _listed(agents: Sequence[Agent]) -> str:
-    return ", ".join(map(repr, agents))
-
-
 def host_error(failure: Failure, agents: Sequence[Agent]) -> RemoteError:
-    """A worker could not be made ready to learn for these agents."""
+    """Return the error for a worker whose host raised outside of an update."""
     error = RemoteError.named(failure.type_name)(
-        f"A worker that learns for {_listed(agents)} raised {failure.type_name}: {failure.message}",
+        f"A worker that learns for {', '.join(map(repr, agents))} raised {failure.type_name}: {failure.message}",
         type_name=failure.type_name,
         remote_message=failure.message,
     )

@@ -1,4 +1,4 @@
-"""Each side as fast as it can: within bounds that hold whatever the timing."""
+"""The free loop: its bounds hold whatever the timing."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.learners.loops.scenes import CASES, DQN, GRU, PPO, PRIORITIZED, SAC, 
 def test_the_bounds_hold_whatever_the_timing(case: str, queue: int, max_lag: int) -> None:
     waiting = []
     with learners(CASES[case]) as made, unhurried(made, queue, mode="free", queue=queue, max_lag=max_lag) as loop:
-        side: Any = loop
-        jobs = jobs_of(loop, lambda job: waiting.append(side.side.num_waiting))
+        opened: Any = loop
+        jobs = jobs_of(loop, lambda job: waiting.append(opened.updates.num_waiting))
         advance(loop, 60)
         report = loop.report()
         versions = {agent: one.version for agent, one in made.agents.items()}
@@ -37,7 +37,7 @@ def test_the_bounds_hold_whatever_the_timing(case: str, queue: int, max_lag: int
 
 
 def test_a_lag_that_is_allowed_is_made_use_of() -> None:
-    """A learner that never comes to its end until it must."""
+    """The learner does not finish an update until the loop waits for it."""
     with (
         learners(PPO) as made,
         unhurried(made, 1, mode="free", queue=8, max_lag=3) as loop,
@@ -51,14 +51,14 @@ def test_a_lag_that_is_allowed_is_made_use_of() -> None:
 
 @contextlib.contextmanager
 def held(loop: Any) -> Iterator[threading.Event]:
-    """Keeps the side that learns from learning, until the event."""
-    gate, mode = threading.Event(), loop.side.learner.mode
+    """Keep the learner thread from learning until the event is set."""
+    gate, mode = threading.Event(), loop.updates.runner.mode
 
     def update(plans: Any) -> Any:
         gate.wait()
         return mode.update(plans)
 
-    loop.side.learner.mode = SimpleNamespace(update=update, brains=mode.brains)
+    loop.updates.runner.mode = SimpleNamespace(update=update, brains=mode.brains)
     try:
         yield gate
     finally:
@@ -66,8 +66,8 @@ def held(loop: Any) -> Iterator[threading.Event]:
 
 
 @pytest.mark.parametrize("ratio", [0.02, 1 / 3, 0.8])
-def test_updates_per_step_is_kept_whatever_the_timing_and_by_those_who_go_on(ratio: float) -> None:
-    """Also above one update each time. Those who go on are others, made of what was kept of the first."""
+def test_updates_per_step_is_kept_whatever_the_timing_and_after_loading(ratio: float) -> None:
+    """Also above one update each time. The second round runs with new learners that load the states of the first."""
     kept: Any = None
     for seed in (4, 5):
         with (
@@ -92,13 +92,13 @@ def test_updates_per_step_is_kept_whatever_the_timing_and_by_those_who_go_on(rat
 
 
 def below_and_above(learner: Any, ratio: float) -> tuple[float, float]:
-    """How far the updates that an agent has made are from the fewest, and from the most, that keep a ratio."""
+    """Return how far an agent's updates are from the fewest, and from the most, that keep a ratio."""
     due = ratio * max(learner.counters["steps"] - learner.config.learning_starts, 0) + 1e-9
     since = ratio * learner.config.train_interval * learner.memory.num_rows
     return learner.version - (due - since - 1), due - learner.version
 
 
-def test_steps_in_which_nobody_asked_for_updates_are_not_made_up_for() -> None:
+def test_steps_without_due_updates_are_not_made_up_for() -> None:
     with learners({"red": DQN, "blue": PPO}) as made:
         made.train(400)
         before, steps = made.agents["red"].version, made.agents["red"].counters["steps"]
@@ -106,22 +106,22 @@ def test_steps_in_which_nobody_asked_for_updates_are_not_made_up_for() -> None:
         assert made.agents["red"].version - before <= 0.5 * (made.agents["red"].counters["steps"] - steps) + 3
 
 
-def test_what_waits_is_not_written_over() -> None:
-    """Two rollouts later a plan still holds what was lived, though their half of the memory holds something else."""
+def test_waiting_plans_are_not_overwritten() -> None:
+    """Two rollouts later a plan still holds its steps, although their half of the memory holds other steps."""
     own: list[Any] = []
     with (
         learners(PPO) as made,
         unhurried(made, 1, mode="free", queue=8, max_lag=4) as loop,
         held(loop),
     ):
-        side: Any = loop
-        submit = side.side.submit
+        opened: Any = loop
+        submit = opened.updates.submit
 
         def noted(jobs: list[Any]) -> None:
             own.extend(jobs)
             submit(jobs)
 
-        side.side.submit = noted
+        opened.updates.submit = noted
         copies = jobs_of(loop)
         for _ in range(40):
             loop.advance()
@@ -131,8 +131,8 @@ def test_what_waits_is_not_written_over() -> None:
 
 
 @pytest.mark.parametrize("how", [{"mode": "overlap"}, {"mode": "free", "queue": 2}])
-def test_what_replayed_steps_taught_is_not_written_to_newer_ones(how: Any) -> None:
-    """A ring so small that all of it is new before an update from its steps comes back."""
+def test_priorities_of_overwritten_steps_are_dropped(how: Any) -> None:
+    """The ring is so small that all of it is overwritten before an update from its steps comes back."""
     config = dataclasses.replace(PRIORITIZED, buffer_size=12, train_interval=8)
     with (
         learners({"red": config, "blue": PPO}) as made,
@@ -160,7 +160,7 @@ def go_on_until(loop: Any, is_so: Callable[[], bool]) -> None:
 
 
 def noted_priorities(memory: Any) -> list[Any]:
-    """A list to which is added what the memory is told."""
+    """Return a list to which the memory's new priorities are added."""
     told, update = [], memory.update_priorities
 
     def noted(*given: Any, **named: Any) -> None:
@@ -199,7 +199,7 @@ def test_minibatches_stay_within_their_bounds_and_configs_come_back() -> None:
     assert len(set(sizes)) > 1
 
 
-def test_minibatches_stay_as_they_are_where_nobody_waits() -> None:
+def test_minibatches_keep_their_size_in_serial() -> None:
     sizes = []
     for bounds in ((5, 40), (24, 40)):
         how = LoopOptions(mode="free", queue=2, learn_in="serial", minibatch=bounds)

@@ -16,7 +16,7 @@ import yaml
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from parallel_envs.learners.loops import side as side_module
+from parallel_envs.learners.loops import learner_thread
 from parallel_envs.learners.outcomes import outcome_in
 from parallel_envs.learners.runs import read_metrics
 from parallel_envs.testing import assert_same_batch
@@ -105,7 +105,7 @@ def test_lags_and_waits_are_logged_and_shown(train: Train, tmp_path: Path) -> No
     assert 0 < last["bound"] <= 0.5
 
 
-def test_what_could_be_saved_is_told_once_when_it_is_over(train: Train, tmp_path: Path) -> None:
+def test_possible_savings_are_told_once_at_the_end(train: Train, tmp_path: Path) -> None:
     done = train(f"folder={tmp_path / 'run'}", "mode=sync")
     assert done.exit_code == 0, done.output
     assert "nothing learnt yet" not in done.output
@@ -141,25 +141,25 @@ def test_ctrl_c_leaves_a_checkpoint_from_which_it_goes_on(
 
 
 def test_ctrl_c_is_heard_while_a_learner_hangs(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller waits for the worker that learns when it strikes."""
-    monkeypatch.setattr(side_module, "_GRACE_SECONDS", 0.05)
+    """Ctrl-C strikes while the caller waits for the learning worker."""
+    monkeypatch.setattr(learner_thread, "_GRACE_SECONDS", 0.05)
     submitted: list[Any] = []
-    submit, wait = side_module.ThreadSide.submit, side_module.ThreadSide.wait_until
+    submit, wait = learner_thread.LearnerThread.submit, learner_thread.LearnerThread.wait_until
 
-    def hanging(side: Any, jobs: Any) -> None:
+    def hanging(updates: Any, jobs: Any) -> None:
         submitted.append(jobs)
         if len(submitted) == 2:
-            os.kill(side.learner.mode._pool.pid(0), signal.SIGSTOP)
-        submit(side, jobs)
+            os.kill(updates.runner.mode._pool.pid(0), signal.SIGSTOP)
+        submit(updates, jobs)
 
-    def struck(side: Any, is_so: Any) -> None:
+    def struck(updates: Any, is_so: Any) -> None:
         if len(submitted) == 2:
-            wait(side, lambda side: not side.num_waiting)  # it has been begun
+            wait(updates, lambda updates: not updates.num_waiting)  # it has been begun
             signal.raise_signal(signal.SIGINT)
-        wait(side, is_so)
+        wait(updates, is_so)
 
-    monkeypatch.setattr(side_module.ThreadSide, "submit", hanging)
-    monkeypatch.setattr(side_module.ThreadSide, "wait_until", struck)
+    monkeypatch.setattr(learner_thread.LearnerThread, "submit", hanging)
+    monkeypatch.setattr(learner_thread.LearnerThread, "wait_until", struck)
     done = train("learn_in=process", f"folder={tmp_path / 'run'}", "total_steps=400", "checkpoint_every=400")
     assert done.exit_code != 0
     states, about = learnt(tmp_path / "run")
@@ -186,7 +186,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(train: Train, config: P
         (["mod=free"], "`mod` is unknown. Did you mean `mode`?"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_starts(
+def test_impossible_options_are_refused_before_anything_starts(
     words: list[str], message: str, train: Train, tmp_path: Path
 ) -> None:
     done = train(*words, f"folder={tmp_path / 'run'}")

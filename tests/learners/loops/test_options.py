@@ -1,4 +1,4 @@
-"""What cannot be is refused before anything starts, with what to do."""
+"""Options of a loop: impossible ones are refused before anything starts, with advice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from parallel_envs.choices import UpdateModeName
 from parallel_envs.learners import IndependentLearners, PPOConfig
 from parallel_envs.learners.loops import LoopOptions
-from parallel_envs.learners.loops.budget import Shares, needed, shared_out, wanted
+from parallel_envs.learners.loops.options import Shares, fewest_workers, share_workers, wanted_workers
 from parallel_envs.multiagent import MultiAgentEnvManager
 from tests.learners.loops.scenes import DQN, PPO, SAC, learners
 from tests.learners.test_independent import Pressing
@@ -43,7 +43,7 @@ from tests.learners.test_independent import Pressing
         ({"worker_budget": 0}, "worker_budget=0 is too small. Give at least 1"),
     ],
 )
-def test_options_that_contradict_are_told(how: Any, words: str) -> None:
+def test_contradicting_options_are_refused(how: Any, words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         LoopOptions(**how)
 
@@ -61,7 +61,7 @@ def test_options_that_contradict_are_told(how: Any, words: str) -> None:
         ),
     ],
 )
-def test_what_the_agents_cannot_do_is_told_before_a_step_is_made(config: Any, how: Any, words: str) -> None:
+def test_options_that_agents_cannot_have_are_refused_before_the_first_step(config: Any, how: Any, words: str) -> None:
     with learners(config) as made:
         with pytest.raises((ValueError, TypeError), match=words):
             made.train(100, **how)
@@ -71,7 +71,7 @@ def test_what_the_agents_cannot_do_is_told_before_a_step_is_made(config: Any, ho
 @pytest.mark.parametrize("update_mode", ["fused", "auto"])
 def test_minibatches_of_other_sizes_are_not_for_updates_that_may_be_fused(update_mode: UpdateModeName) -> None:
     with learners(PPO, update_mode=update_mode) as made:
-        with pytest.raises(ValueError, match="written down for one size of all"):
+        with pytest.raises(ValueError, match="need one size for all"):
             made.train(100, mode="free", queue=2, minibatch=(5, 10))
         assert made.steps == 0
 
@@ -85,18 +85,18 @@ def test_a_budget_is_shared_out_and_never_exceeded() -> None:
             for least in (0, 1):
                 if budget < least + (num_envs > 0):
                     with pytest.raises(ValueError, match=f"A budget of {budget} workers was given; environments hold"):
-                        shared_out(budget, num_envs, least)
+                        share_workers(budget, num_envs, least)
                     continue
-                shares = shared_out(budget, num_envs, least)
+                shares = share_workers(budget, num_envs, least)
                 assert shares.envs + shares.learning <= budget
                 assert shares.learning >= least
                 assert shares.envs == min(num_envs, budget - least)
 
 
 def test_environments_that_hold_more_than_is_left_are_told_with_the_numbers() -> None:
-    assert shared_out(4, 8, 1, env_workers=3) == Shares(3, 1)
+    assert share_workers(4, 8, 1, env_workers=3) == Shares(3, 1)
     with pytest.raises(ValueError, match=r"budget of 4 .*hold 4 and learning needs at least 1, which makes 5"):
-        shared_out(4, 8, 1, env_workers=4)
+        share_workers(4, 8, 1, env_workers=4)
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_environments_that_hold_more_than_is_left_are_told_with_the_numbers() ->
         (("overlap", "serial", "sequential"), 0, 0),
     ],
 )
-def test_what_learning_needs_and_wants(asked: tuple[str, str, str], fewest: int, most: int) -> None:
-    assert needed(*asked) == fewest
-    assert wanted(*asked, num_agents=3, workers=4) == most
+def test_fewest_and_wanted_workers(asked: tuple[str, str, str], fewest: int, most: int) -> None:
+    assert fewest_workers(*asked) == fewest
+    assert wanted_workers(*asked, num_agents=3, workers=4) == most
 
 
 def test_a_budget_that_environments_use_up_is_refused_before_anything_starts() -> None:

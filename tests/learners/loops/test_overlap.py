@@ -13,8 +13,7 @@ import torch
 
 from parallel_envs.learners import Diverged, IndependentLearners
 from parallel_envs.learners.acting import LearnerPolicy
-from parallel_envs.learners.loops import LoopOptions, open_loop
-from parallel_envs.learners.loops import side as side_module
+from parallel_envs.learners.loops import LoopOptions, learner_thread, open_loop
 from parallel_envs.learners.updates.sequential import update_one
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.testing import assert_same_batch
@@ -65,7 +64,7 @@ def test_overlap_is_the_same_to_the_bit_whatever_the_timing(case: str) -> None:
 
 
 def test_overlap_is_not_sync() -> None:
-    """Or the tests above would say nothing."""
+    """Otherwise the tests above would mean nothing."""
     with learners(PPO) as made:
         in_turn(made, STEPS)
         other = made.states()
@@ -109,7 +108,7 @@ def test_every_transition_is_stamped() -> None:
 def test_plans_say_how_likely_actions_were_for_the_weights_that_took_them(
     config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a memory: for what was remembered then, across episodes and rollouts."""
+    """For recurrent agents this includes the memory at that time, across episodes and rollouts."""
     outputs: dict[int, list[Any]] = {}
     forward = LearnerPolicy._forward
 
@@ -215,8 +214,8 @@ def test_an_error_of_learning_is_raised_in_the_caller(how: Any) -> None:
 
 def fail(made: IndependentLearners, how: Any) -> None:
     with unhurried(made, 1, **how) as loop:
-        side: Any = loop
-        side.side.learner.mode = Failing(side.side.learner.mode, after=3)
+        opened: Any = loop
+        opened.updates.runner.mode = Failing(opened.updates.runner.mode, after=3)
         advance(loop, 1000)
 
 
@@ -233,7 +232,7 @@ class Failing:
         return self.mode.update(plans)
 
 
-def test_who_diverges_is_named_and_the_others_have_learnt() -> None:
+def test_a_diverged_agent_is_named_and_the_others_have_learnt() -> None:
     with learners(PPO, kind=Poisoned, on_divergence="raise") as made:
         before = made.states()["blue"]["arrays"]["weights"]
         with pytest.raises(Diverged, match="'red'"):
@@ -281,14 +280,14 @@ def test_in_workers_it_is_the_same_and_one_that_dies_or_hangs_loses_nothing() ->
 
 
 def gives_way(made: IndependentLearners) -> bool:
-    """Whether what learns leaves the cores to the environments while both could use them."""
+    """Return whether the learning worker has a higher niceness than this process."""
     mode: Any = made.mode
     mine, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, mode._pool.pid(0)))
     return its == min(mine + 5, 19)
 
 
 def test_a_learner_that_hangs_is_ended_when_the_caller_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_module, "_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(learner_thread, "_GRACE_SECONDS", 0.05)
 
     with learners(PPO) as made:
         with pytest.raises(Enough):
@@ -305,14 +304,14 @@ class Enough(Exception):
 def leave_hanging(made: IndependentLearners) -> None:
     """The second update is never finished."""
     with open_loop(made, LoopOptions(mode="overlap")) as loop:
-        side: Any = loop
+        opened: Any = loop
         for _ in range(19):
             loop.advance()
-        side.side.wait_until(lambda side: not side.num_unlearnt())
+        opened.updates.wait_until(lambda updates: not updates.num_unfinished())
         mode: Any = made.mode
         os.kill(mode._pool.pid(0), signal.SIGSTOP)
         loop.advance()
-        side.side.wait_until(lambda side: not side.num_waiting)  # it has been begun
+        opened.updates.wait_until(lambda updates: not updates.num_waiting)  # it has been begun
         raise Enough
 
 

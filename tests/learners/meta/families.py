@@ -13,7 +13,7 @@ from parallel_envs.testing import ScriptedEnv
 from parallel_envs.testing.scripted import Fault, FaultyEnv, Moment
 
 LENGTHS = (3, 5, 2)
-"""Of the inner episodes of a scripted family, in turn from where the seed says."""
+"""Lengths of the inner episodes of a scripted family. The seed says with which it starts."""
 
 
 class Scripted(ScriptedEnv):

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from parallel_envs.learners.meta import load_settings
-from parallel_envs.learners.meta.architectures import AGENT_ARCHS, read_algorithm, read_memory
+from parallel_envs.learners.meta.agent import AGENT_ARCHS, read_algorithm, read_memory
 from parallel_envs.meta.families import find_family
 
 ROOT = Path(__file__).parents[3]

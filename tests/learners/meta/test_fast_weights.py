@@ -1,4 +1,4 @@
-"""Fast weights: sums of what came of being where, the same step by step and all at once."""
+"""Fast weights: sums of outcomes by place, the same step by step and all at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from parallel_envs.learners.meta.fast_weights import FastWeights
+from parallel_envs.learners.meta.memory import FastWeights
 
 ROWS, STEPS, SEEN, PLACES, VALUES = 3, 7, 4, 5, 6
 NAMES = ("keys.weight", "keys.bias", "values.weight", "values.bias")
@@ -19,7 +19,7 @@ def generator(seed: int = 1) -> Any:
 
 
 def network(seed: int = 1) -> FastWeights:
-    """Without encoder and head: what it says is what was seen, and what was read."""
+    """Return fast weights without encoder and head, whose outputs are the observation and the reading."""
     return FastWeights(nn.Identity(), SEEN, PLACES, VALUES, nn.Identity(), generator(seed))
 
 
@@ -28,7 +28,7 @@ def rollouts(seed: int = 2) -> Tensor:
 
 
 def by_hand(one: FastWeights, rollout: Any, begins: Any = ()) -> Any:
-    """What is read at each step of one rollout, from sums over all steps before: no matrix, no batch."""
+    """Return the readings of one rollout as sums over all previous steps, without matrix or batch."""
     keys, values = one.keys.weight.detach().numpy(), one.values.weight.detach().numpy()
     logits = np.exp(rollout @ keys.T)
     addresses, told, read = logits / logits.sum(1, keepdims=True), rollout @ values.T, []
@@ -49,7 +49,7 @@ def stepped(one: FastWeights, features: Tensor, begins: Tensor | None = None) ->
     return torch.stack(steps, 1)
 
 
-def test_what_is_read_are_the_sums_worked_out_by_hand() -> None:
+def test_readings_are_sums_worked_out_by_hand() -> None:
     one, features = network(), rollouts()
     wanted = np.stack([by_hand(one, rollout) for rollout in features.numpy()])
     np.testing.assert_allclose(stepped(one, features).detach().numpy(), wanted, atol=1e-5)
@@ -67,7 +67,7 @@ def test_nothing_is_remembered_across_the_beginning_of_a_rollout() -> None:
     np.testing.assert_allclose(stepped(one, features, begins).detach().numpy(), np.stack(wanted), atol=1e-5)
 
 
-def test_what_fills_up_a_row_behind_a_rollout_s_end_changes_nothing_before_it() -> None:
+def test_padding_after_a_rollouts_end_changes_nothing_before_it() -> None:
     one, features = network(), rollouts()
     filled = features.clone()
     filled[1, 4:] = 0.0
@@ -78,7 +78,7 @@ def test_what_fills_up_a_row_behind_a_rollout_s_end_changes_nothing_before_it() 
 
 
 def test_places_count_and_sum_up_what_came_of_being_there() -> None:
-    """With addresses that are each one place, it is a table: how often it was there, and what that brought."""
+    """With one place per address the matrix is a table of visits and outcomes."""
     one, scale = network(), 0.01  # rewards too small to say where to look
     with torch.no_grad():
         one.keys.weight.copy_(100.0 * torch.eye(PLACES, SEEN))

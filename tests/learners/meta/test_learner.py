@@ -30,7 +30,7 @@ from tests.learners.meta.families import DQN, FAST, PPO, SAC, settings
 
 
 def told(learner: Learner) -> list[Any]:
-    """Everything that a rollout is, of the last that were collected."""
+    """Return all data of the last collected rollouts."""
     return [
         (one.id, one.task_id, one.seed, one.chain.tolist(), np.asarray(one.actions).tolist(), one.rewards.tolist())
         for one in learner.last_rollouts
@@ -107,7 +107,7 @@ def test_a_worker_killed_in_the_middle_of_a_collection_loses_no_rollout(tmp_path
 def test_training_goes_on_after_a_failure_and_counts_it(
     fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is learnt is what is learnt without the failure: the rollout is played again from its beginning."""
+    """The results equal those without the failure: the rollout is played again from its beginning."""
     kwargs = {"once": str(tmp_path / "broken"), "fault": fault}
     given = settings(
         "Broken", workers=2, backend="process", train__exact=True, env__env_kwargs=kwargs, env__step_timeout=5.0
@@ -210,7 +210,7 @@ def test_evaluation_changes_nothing_and_is_repeated_to_the_bit() -> None:
         first = learner.evaluate(2)
         np.testing.assert_array_equal(learner.evaluate(2).returns, first.returns)
         assert first.returns.shape == (8, 3)
-        assert sorted(first.task_ids.tolist()) == sorted([task.id for task in learner._stage.tasks.eval_tasks] * 2)
+        assert sorted(first.task_ids.tolist()) == sorted([task.id for task in learner._envs.tasks.eval_tasks] * 2)
         for one in (learner, other):
             one.collect_rollouts_parallel(6, parallel_env=one.train_env_parallel)
             one.update()
@@ -495,7 +495,7 @@ def test_training_ends_at_so_many_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arch", "least", "most"), [("memory", 3.3, 4.0), ("markov", 1.0, 2.6)])
-def test_who_remembers_learns_to_learn(arch: str, least: float, most: float) -> None:
+def test_an_agent_that_remembers_learns_to_learn(arch: str, least: float, most: float) -> None:
     """Which of two actions is right must be found out anew on each task: 3.5 of 4 at best, 2 of 4 without a memory."""
     given = settings("Switch", env__num_envs=16, policy__arch=arch, eval__num_rollouts_per_task=50)
     given["env"] |= {"max_rollouts_per_task": 4, "num_train_tasks": 2, "num_eval_tasks": 2, "share_tasks": True}

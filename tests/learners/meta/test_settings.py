@@ -1,4 +1,4 @@
-"""What a meta-RL run is told, and what is refused before anything starts."""
+"""Settings of a meta-RL run, and mistakes that are refused before anything starts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_described_settings_are_the_same_settings() -> None:
     assert load_settings(yaml.safe_load(yaml.safe_dump(read.described()))) == read
 
 
-def test_what_fast_weights_hold_is_32_by_32_unless_it_is_said() -> None:
+def test_fast_weights_are_32_by_32_by_default() -> None:
     for said, shape in (({}, (1, 32, 32)), (FAST, (1, 5, 6))):
         with Learner(settings(policy__memory={"name": "fast_weights", **said})) as learner:
             assert learner.agent.brain.module.actor.initial_state(1)[1].shape == shape
@@ -94,7 +94,7 @@ def test_what_fast_weights_hold_is_32_by_32_unless_it_is_said() -> None:
         ("seed", -1, "`seed: -1`"),
     ],
 )
-def test_what_is_wrong_is_named(word: str, value: Any, text: str) -> None:
+def test_wrong_settings_are_named(word: str, value: Any, text: str) -> None:
     given = settings(**{word: value})
     with pytest.raises(BadSettings) as caught:
         Learner(given)
@@ -146,7 +146,7 @@ def test_more_workers_than_environments_are_refused() -> None:
         load_settings(settings(workers=4, backend="process", env__num_envs=2))
 
 
-def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="cannot be read"):
         load_settings(tmp_path / "nothing.yaml")
     (tmp_path / "list.yaml").write_text("- 1", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Tasks for training and tasks for evaluation: never the same, whoever asks."""
+"""Tasks for training and tasks for evaluation: never the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is played and where: the tasks, environments for training, and others for evaluation."""
+"""The tasks and environments of a learner: made as settings say, or given by a subclass of `Learner`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gymnasium.spaces import Space
 
 from parallel_envs.learners.settings import BadSettings
 from parallel_envs.meta import make_env, make_parallel_env
-from parallel_envs.meta.families import Family, family_of, find_family
+from parallel_envs.meta.families import family_of, find_family
 from parallel_envs.meta.splits import TaskSplit, split, split_of
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import advice
@@ -20,7 +20,7 @@ from parallel_envs.tasks import offers, part_of
 from parallel_envs.vector import ParallelEnvManager
 from parallel_envs.vector.checks import env_names
 
-_SAID_ELSEWHERE = {
+_OTHER_SETTINGS = {
     "add_previous_action",
     "add_previous_reward",
     "env_id",
@@ -30,11 +30,13 @@ _SAID_ELSEWHERE = {
     "num_workers",
     "seed",
 }
+"""Keywords that other settings decide, so that `env_kwargs` may not hold them."""
 
 
-class Stage(ABC):
-    """Tasks and environments of one learner, which closes them. `OwnStage` makes them as settings say, `GivenStage` has
-    those that a subclass of `Learner` has made.
+class EnvFactory(ABC):
+    """Holds the tasks and environments of one learner, and closes the environments.
+
+    `purpose` is "train" or "eval". Training and evaluation have separate environments.
     """
 
     def __init__(self, seed: SeedTree) -> None:
@@ -45,37 +47,37 @@ class Stage(ABC):
     @property
     @abstractmethod
     def tasks(self) -> TaskSplit:
-        """Which tasks are trained on, and which are kept for evaluation."""
+        """Return the tasks for training and the tasks that are kept for evaluation."""
 
     @abstractmethod
     def single(self, purpose: str) -> Env[Any, Any]:
-        """Return the one environment of its own for "train" or "eval"."""
+        """Return the single environment for this purpose."""
 
     @abstractmethod
     def many(self, purpose: str) -> ParallelEnvManager | None:
-        """Return the environments of its own for "train" or "eval", if there are to be several."""
+        """Return the parallel environments for this purpose, or None if there is only the single one."""
 
     def use_single(self, purpose: str, env: Env[Any, Any]) -> None:
-        """Use this environment from now on, and close the one before."""
+        """Use this environment from now on, and close the previous one."""
         _replace(self._singles, purpose, env)
 
     def use_many(self, purpose: str, envs: ParallelEnvManager | None) -> None:
-        """Use these environments from now on, and close those before. None: only the single one."""
+        """Use these environments from now on, and close the previous ones. None: use the single one only."""
         _replace(self._many, purpose, envs)
 
     @property
     def restarts(self) -> tuple[int, str]:
-        """How often environments were replaced so far, and the last reason, with its environments."""
-        number, told = 0, ""
+        """Return the number of environment restarts, and the last restart's environments and reason."""
+        number, last = 0, ""
         for envs in self._many.values():
             if envs is not None and envs.last_restart is not None:
                 number += envs.num_restarts
-                told = f"{env_names(envs.last_restart[0])}: {envs.last_restart[1]}"
-        return number, told
+                last = f"{env_names(envs.last_restart[0])}: {envs.last_restart[1]}"
+        return number, last
 
     @property
     def spaces(self) -> tuple[Space[Any], Space[Any]]:
-        """What is seen, and what can be done."""
+        """Return the observation space and the action space."""
         many = self.many("train")
         if many is not None:
             return many.single_observation_space, many.single_action_space
@@ -83,7 +85,7 @@ class Stage(ABC):
 
     @property
     def most_steps(self) -> int:
-        """How many steps a rollout has at most."""
+        """Return the largest number of steps in a rollout."""
         many, name = self.many("train"), "horizon_bamdp"
         return int(self.single("train").get_wrapper_attr(name) if many is None else many.get_attr(name)[0])
 
@@ -105,22 +107,22 @@ def _replace(held: dict[str, Any], purpose: str, envs: Any) -> None:
         old.close()
 
 
-class OwnStage(Stage):
-    """Tasks and environments as settings say. Environments are made when they are first asked for.
+class SettingsEnvFactory(EnvFactory):
+    """Makes tasks and environments as settings say. Environments are made on first use.
 
     Args:
-        env: The words of the block `env`, as `EnvBlock` names them.
-        shown: Keywords for `MultiEpisodeWrapper`, by what the agent is to see.
-        seed: All that is drawn here comes from it.
+        env: The settings of the block `env`, named as in `EnvBlock`.
+        extras: Keywords for `MultiEpisodeWrapper` that say what to add to observations.
+        seed: Source of everything random here.
 
     Raises:
-        BadSettings: For a family that is not there or too small, or words that say what others say.
+        BadSettings: A family is unknown or has too few tasks, or settings contradict each other.
     """
 
-    def __init__(self, env: Mapping[str, Any], shown: Mapping[str, bool], seed: SeedTree) -> None:
+    def __init__(self, env: Mapping[str, Any], extras: Mapping[str, bool], seed: SeedTree) -> None:
         super().__init__(seed)
-        given = env["env_kwargs"]
-        if twice := sorted(_SAID_ELSEWHERE & given.keys()):
+        given, options = env["env_kwargs"], env["manager_options"]
+        if twice := sorted(_OTHER_SETTINGS & given.keys()):
             raise BadSettings(
                 f"`env.env_kwargs.{twice[0]}` is decided by other settings (the architecture, the seed, the numbers of "
                 "rollouts, environments and workers). Leave it out."
@@ -128,11 +130,14 @@ class OwnStage(Stage):
         family = find_family(env["env_name"], given)
         sizes = env["num_train_tasks"], env["num_eval_tasks"]
         self._tasks = split(family, *sizes, seed.child("tasks"), share=env["share_tasks"])
-        self._making = {"env_id": family.env_id, "episodes_per_task": env["max_rollouts_per_task"], **shown, **given}
+        self._making = {"env_id": family.env_id, "episodes_per_task": env["max_rollouts_per_task"], **extras, **given}
         self.num_envs: int = env["num_envs"] or env["num_parallel_workers"]
         self._num_workers = min(env["num_parallel_workers"], self.num_envs)
-        _check_options(env["manager_options"])
-        self._options = {"backend": env["backend"], **env["manager_options"]}
+        # Options are checked here, because a single environment has no manager that would check them.
+        known = [name for name in inspect.signature(ParallelEnvManager).parameters if name not in ("env_fns", "self")]
+        if unknown := sorted(options.keys() - set(known)):
+            raise BadSettings(f"`env.manager_options.{unknown[0]}` is unknown. {advice(unknown[0], known)}")
+        self._options = {"backend": env["backend"], **options}
 
     @property
     def tasks(self) -> TaskSplit:
@@ -156,9 +161,11 @@ class OwnStage(Stage):
         return self._many.get(purpose)
 
 
-class GivenStage(Stage):
-    """Environments that the `init_env` of a subclass has made. They tell the tasks, as those of `make_env` do if it is
-    given `num_train_tasks` and `num_eval_tasks`.
+class GivenEnvs(EnvFactory):
+    """Holds environments that the `init_env` of a subclass has made.
+
+    The environments name the tasks. Environments of `make_env` do so if they are made with `num_train_tasks` and
+    `num_eval_tasks`.
     """
 
     _tasks: TaskSplit | None = None
@@ -166,22 +173,19 @@ class GivenStage(Stage):
     @property
     def tasks(self) -> TaskSplit:
         if self._tasks is None:
-            train, kept = self._told("train"), self._told("eval")
+            train, kept = self._named_tasks("train"), self._named_tasks("eval")
             if not kept:
                 raise BadSettings(
                     "The environments do not tell their tasks. Make them by `make_env(..., num_train_tasks=, "
                     "num_eval_tasks=)`, or give them attributes `train_tasks` and `eval_tasks`, which are lists."
                 )
-            self._tasks = split_of(self._family, train, kept, self._seed.child("tasks"))
+            env = self.single("train")
+            self._tasks = split_of(lambda: family_of(str(env), None, env, {}), train, kept, self._seed.child("tasks"))
         return self._tasks
 
-    def _told(self, purpose: str) -> list[Any] | None:
+    def _named_tasks(self, purpose: str) -> list[Any] | None:
         env, name = self.single(purpose), f"{purpose}_tasks"
         return list(part_of(env, name)) if offers(env, name) else None
-
-    def _family(self) -> Family:
-        env = self.single("train")
-        return family_of(str(env), None, env, {})
 
     def single(self, purpose: str) -> Env[Any, Any]:
         if purpose not in self._singles:
@@ -190,10 +194,3 @@ class GivenStage(Stage):
 
     def many(self, purpose: str) -> ParallelEnvManager | None:
         return self._many.get(purpose)
-
-
-def _check_options(given: Mapping[str, Any]) -> None:
-    """Also where there is a single environment, and nobody would look at them."""
-    known = [name for name in inspect.signature(ParallelEnvManager).parameters if name not in ("env_fns", "self")]
-    if unknown := sorted(given.keys() - set(known)):
-        raise BadSettings(f"`env.manager_options.{unknown[0]}` is unknown. {advice(unknown[0], known)}")

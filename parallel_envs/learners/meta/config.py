@@ -1,0 +1,286 @@
+"""Settings of a meta-RL run: a dict or a YAML file, checked before anything starts.
+
+env:
+  env_type: meta
+  env_name: AntDir-v0                  # a family of families.py; package.module:Class; a Gymnasium id
+  max_rollouts_per_task: 2             # inner episodes on one task: together they are one rollout
+  num_train_tasks: 50                  # null: a new task for each rollout
+  num_eval_tasks: 20
+  num_parallel_workers: 6
+train: {num_rollouts_per_iter: 12, num_iters: 100}
+policy: {arch: memory, algorithm: {name: ppo, learning_rate: 0.001}}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+)
+from pydantic_core import PydanticSerializationError
+
+from parallel_envs import standard_names
+from parallel_envs.choices import Backend, OnDivergence, OnFailure
+from parallel_envs.env_files import absolute
+from parallel_envs.learners.settings import RESET_TIMEOUT, START_TIMEOUT, STEP_TIMEOUT, BadSettings
+from parallel_envs.spelling import advice, nearest
+from parallel_envs.yaml_files import settings_in
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EnvBlock(_Strict):
+    """Settings of tasks and environments: the arguments of `Learner.init_env`."""
+
+    env_type: str = "meta"
+    """"meta": tasks of one family, several episodes on each."""
+    env_name: Annotated[str, AfterValidator(absolute)]
+    """A known family (`AntDir-v0`), `package.module:Class`, `./file.py:Class`, or a Gymnasium id."""
+    max_rollouts_per_task: PositiveInt
+    """Inner episodes on one task. Together they are one rollout."""
+    num_train_tasks: PositiveInt | None
+    """None: each rollout has a new task, which is never an evaluation task."""
+    num_eval_tasks: PositiveInt
+    num_parallel_workers: PositiveInt = 4
+    num_envs: PositiveInt | None = None
+    """Parallel environments for training. None: one for each worker."""
+    backend: Backend = "process"
+    share_tasks: bool = False
+    """Let evaluation tasks be training tasks too, as in the published figures of some small families."""
+    env_kwargs: dict[str, Any] = {}
+    """Keywords for the environments and for `MultiEpisodeWrapper` (`horizon`, `rescale_actions`, `oracle` ...)."""
+    on_failure: OnFailure = "restart"
+    """Reaction to an environment that raises or hangs, or to the death of its worker. "restart": replace the broken
+    part and play the rollout again from its beginning. "raise": end the training with the error. A single environment
+    (`num_envs: 1`) runs in this process: errors are raised, and there are no deadlines."""
+    step_timeout: PositiveFloat | None = STEP_TIMEOUT
+    """Seconds that a step of an environment may take. None: no limit."""
+    reset_timeout: PositiveFloat | None = RESET_TIMEOUT
+    """Seconds that a reset may take. None: no limit."""
+    start_timeout: PositiveFloat | None = START_TIMEOUT
+    """Seconds that constructing the environments may take. None: no limit."""
+    max_restarts: PositiveInt = 10
+    """Restarts of each worker that are allowed within `restart_window` seconds. The next failure is raised."""
+    restart_window: PositiveFloat = 600.0
+    """Seconds; time in which a deadline ran out is not counted."""
+    manager_options: dict[str, Any] = {}
+    """Other keywords for `ParallelEnvManager`. They override the settings above."""
+
+
+class TrainBlock(_Strict):
+    """Settings of collecting and learning."""
+
+    num_iters: PositiveInt | None = None
+    """Iterations of collecting and learning. None: 100, unless `n_env_steps_total` says when to end."""
+    n_env_steps_total: PositiveInt | None = None
+    """Environment steps after which training ends."""
+    num_init_rollouts_pool: NonNegativeInt = 0
+    """Rollouts with random actions at the beginning, for agents that learn from a replay buffer."""
+    num_rollouts_per_iter: PositiveInt = 12
+    num_updates_per_iter: PositiveInt | None = None
+    """Updates per iteration from a replay buffer. None: 1. PPO makes one update from each iteration's rollouts."""
+    reward_scale: PositiveFloat = 1.0
+    """Factor for the rewards that are learnt from. Reported returns are not scaled."""
+    last_learning_rate: float = Field(default=1.0, ge=0.0, le=1.0)
+    """Share of the learning rate at the end. The learning rate changes linearly over the training."""
+    end_is_final: bool = True
+    """Treat the end of a rollout as terminal: nothing after it counts."""
+    on_divergence: OnDivergence = "skip"
+    """Reaction to an update that is not finite, after it was undone. "skip": training goes on, without more updates in
+    that iteration. "raise": training ends."""
+    exact: bool = False
+    """Compute each row's actions separately: slower, but equal to the bit for any number of workers."""
+
+
+class EvalBlock(_Strict):
+    """Settings of evaluation."""
+
+    interval: PositiveInt | None = None
+    """Iterations between evaluations. None: a tenth of all. There is always one at the end."""
+    num_rollouts_per_task: PositiveInt = 1
+    deterministic: bool = False
+    """Take the likeliest action instead of a random one."""
+
+
+class MemoryBlock(_Strict):
+    """Settings of the memory, for architectures with one."""
+
+    name: Literal["gru", "fast_weights"] = "gru"
+    """A gated recurrent unit, or a matrix to which each step adds (`FastWeights`). The GRU may learn to remember
+    anything. Fast weights remember actions and outcomes from the beginning, and learning to read them is quick."""
+    num_places: PositiveInt | None = None
+    """Rows of the fast weights' matrix. None: 32."""
+    num_values: PositiveInt | None = None
+    """Columns of the fast weights' matrix. None: 32."""
+
+
+class PolicyBlock(_Strict):
+    """Settings of the agent."""
+
+    arch: Literal["markov", "memory", "memory_markov"] = "memory"
+    memory: MemoryBlock = MemoryBlock()
+    algorithm: dict[str, Any] = {"name": "ppo"}
+    """`name` (ppo, dqn, sac) and fields of that algorithm's config."""
+    memory_span: PositiveInt | None = None
+    """Steps that the memory of an untrained GRU lasts: each number of it lasts between 1 and so many steps (Tallec and
+    Ollivier 2018, arXiv 1804.11188). None: the most steps of a rollout."""
+    begin_with: Path | None = None
+    """Run or checkpoint of an agent with the same network, from which to take the initial weights."""
+
+
+class MetaSettings(_Strict):
+    """All settings of a run."""
+
+    env: EnvBlock
+    train: TrainBlock = TrainBlock()
+    eval: EvalBlock = EvalBlock()
+    policy: PolicyBlock = PolicyBlock()
+    seed: int = Field(default=0, ge=0)
+    folder: Path | None = None
+    """The run's folder. None: a new one in `runs`."""
+    checkpoint_every: PositiveInt | None = None
+    """Iterations between checkpoints; None: a tenth of all."""
+    keep_checkpoints: PositiveInt = 3
+    tensorboard: bool = False
+
+    def described(self) -> dict[str, Any]:
+        """Return all settings with defaults, as plain values for JSON. Raises BadSettings for other values."""
+        try:
+            return self.model_dump(mode="json")
+        except PydanticSerializationError as error:
+            raise BadSettings(
+                f"Some of the settings cannot be written down, and a run's folder holds all of them: {error}. Give "
+                "`env_kwargs` and `manager_options` plain values, or an `env_name` whose class needs none."
+            ) from error
+
+
+_BLOCKS: dict[str, type[BaseModel]] = {
+    "env": EnvBlock,
+    "train": TrainBlock,
+    "eval": EvalBlock,
+    "policy": PolicyBlock,
+    "policy.memory": MemoryBlock,
+}
+
+
+def is_meta(content: Mapping[str, Any]) -> bool:
+    """Return whether these are settings of a meta-RL run. There `env` is a block, in other runs it is a name."""
+    return isinstance(content.get("env"), Mapping)
+
+
+def load_settings(given: Any, overrides: Mapping[str, Any] | None = None) -> MetaSettings:
+    """Read and check settings.
+
+    Args:
+        given: A dict, the path of a YAML file, or settings.
+        overrides: Settings that replace others: `{"seed": 3, "train.num_iters": 10}`.
+
+    Raises:
+        BadSettings: Some settings are wrong. The text has a line for each, with the nearest right name.
+    """
+    if isinstance(given, MetaSettings):
+        given = given.described()
+    where = "the settings" if isinstance(given, Mapping) else str(given)
+    if overrides:
+        where = f"{where} with {' '.join(f'{key}={value}' for key, value in overrides.items())}"
+    content = dict(given) if isinstance(given, Mapping) else settings_in(given, BadSettings)
+    for key, value in (overrides or {}).items():
+        content = _replaced(content, key.split("."), value)
+    try:
+        settings = MetaSettings.model_validate(content)
+    except ValidationError as error:
+        lines = []
+        for mistake in error.errors():
+            name = ".".join(map(str, mistake["loc"]))
+            if mistake["type"] == "extra_forbidden":
+                block, _, word = name.rpartition(".")
+                lines.append(f"`{name}` is unknown. {_right_name(word, _BLOCKS.get(block, MetaSettings).model_fields)}")
+            elif mistake["type"] == "missing":
+                lines.append(f"`{name}` is missing.")
+            else:
+                lines.append(f"`{name}: {mistake['input']!r}`: {mistake['msg']}.")
+        raise BadSettings("\n  ".join([f"In {where}:", *lines])) from None
+    _check_contradictions(settings)
+    return settings
+
+
+def _check_contradictions(settings: MetaSettings) -> None:
+    env, train, policy = settings.env, settings.train, settings.policy
+    if env.env_type != "meta":
+        raise BadSettings(f"`env.env_type: {env.env_type}` is unknown. {advice(env.env_type, ['meta'])}")
+    if train.num_iters is not None and train.n_env_steps_total is not None:
+        raise BadSettings(
+            "`train.num_iters` and `train.n_env_steps_total` both say when training ends. Say it in one place."
+        )
+    if env.num_envs is not None and env.backend != "serial" and env.num_envs < env.num_parallel_workers:
+        raise BadSettings(
+            f"`env.num_parallel_workers: {env.num_parallel_workers}` is more than `env.num_envs: {env.num_envs}`, so "
+            "some workers would hold no environment. Ask for fewer workers or more environments."
+        )
+    last, end = train.last_learning_rate, policy.algorithm.get("learning_rate_end")
+    if last != 1.0 and end is not None:
+        raise BadSettings(
+            f"`train.last_learning_rate: {last}` and `policy.algorithm.learning_rate_end: {end}` both say how the "
+            "learning rate falls, and one would multiply the other. Say it in one place."
+        )
+    if policy.memory_span is not None and policy.memory.name != "gru":
+        raise BadSettings(
+            f"`policy.memory_span: {policy.memory_span}` is for GRUs, and `policy.memory.name: {policy.memory.name}` "
+            "forgets nothing. Leave it out."
+        )
+    for field in ("num_init_rollouts_pool", "num_updates_per_iter"):
+        if policy.algorithm.get("name") == "ppo" and getattr(train, field):
+            raise BadSettings(
+                f"`train.{field}: {getattr(train, field)}` was given, and PPO learns once from each iteration's own "
+                "rollouts. Leave it out, or choose dqn or sac."
+            )
+
+
+def _replaced(content: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+    """Return a copy of the settings with another value at a path."""
+    first, *rest = path
+    if not rest:
+        return {**content, first: value}
+    inner = content.get(first, {})
+    if not isinstance(inner, Mapping):
+        raise BadSettings(f"The override `{'.'.join(path)}` leads into `{first}`, which holds no settings.")
+    return {**content, first: _replaced(inner, rest, value)}
+
+
+def _right_name(word: str, known: Collection[str]) -> str:
+    """Return advice for an unknown setting in a block with the `known` settings.
+
+    The advice names the full path of a setting in another block, and our name for another package's name.
+    """
+    from parallel_envs.learners.learner import configs_by_name  # late: it imports torch
+
+    paths: dict[str, list[str]] = {name: [f"`{name}`"] for name in MetaSettings.model_fields}
+    for block, kind in _BLOCKS.items():
+        for name in kind.model_fields:
+            paths.setdefault(name, []).append(f"`{block}.{name}`")
+    for field in dict.fromkeys(one.name for kind in configs_by_name().values() for one in dataclasses.fields(kind)):
+        paths.setdefault(field, []).append(f"`policy.algorithm.{field}`")
+
+    if standard := standard_names.told(word, known):
+        return standard
+    if word in paths:
+        return f"Did you mean {' or '.join(paths[word])}?"
+    for meaning in standard_names.meanings_elsewhere(word, known):
+        if meaning.ours in paths:
+            return f"It is called {' or '.join(paths[meaning.ours])} here.{meaning.note and f' {meaning.note}'}"
+    if nearest(word, known) is None and (close := nearest(word, paths)) is not None:
+        return f"Did you mean {' or '.join(paths[close])}?"
+    return advice(word, known)
