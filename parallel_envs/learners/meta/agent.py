@@ -46,7 +46,7 @@ from parallel_envs.rollouts import Rollouts
 from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
 from parallel_envs.rollouts.replay import ReplayBuffer
 from parallel_envs.seeding import SeedTree
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.threads import one_torch_thread
 
 AGENT = "meta"
 """Name of the only agent, in errors and files."""

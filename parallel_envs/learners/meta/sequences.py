@@ -25,8 +25,7 @@ from parallel_envs.learners.networks import GruCell, Normaliser, Recurrent, Scal
 from parallel_envs.learners.ppo import PPO, RecurrentActorCritic
 from parallel_envs.learners.sac import SAC, Critic, SoftActorCritic
 from parallel_envs.rollouts import Rollouts, Sequences
-from parallel_envs.rollouts.replay import ReplayBuffer
-from parallel_envs.rollouts.ring import Array, Indices
+from parallel_envs.rollouts.replay import Array, Indices, ReplayBuffer
 from parallel_envs.rollouts.trajectories import Trajectory
 
 # ---- rollouts as batches ---------------------------------------------------------------------------------------------

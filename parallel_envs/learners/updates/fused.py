@@ -24,7 +24,7 @@ from parallel_envs.learners.forms import CARRY
 from parallel_envs.learners.parameters import Strip, views
 from parallel_envs.learners.updates.mode import Evaluate, UpdateMode, take_steps
 from parallel_envs.learners.updates.sequential import finish_update, tensors_of, try_update, undo_on_error
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.threads import one_torch_thread
 
 _MOST_GROUPS = 32  # groups that are kept: each holds matrices with all numbers of its agents
 _MOST_WORK = 6_000_000  # multiplications in one agent's step, up to which one pass for all agents is quicker

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parallel_envs.engine import HOST, Call, PoolSettings, Reply, SharedBlock, Ticket, cores_here, open_pool
+from parallel_envs.engine import HOST, Call, PendingRequest, PoolSettings, Reply, SharedBlock, cores_here, open_pool
 from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent, Algorithm, Plan
 from parallel_envs.learners.brain import Brain, Report
@@ -37,8 +37,8 @@ from parallel_envs.learners.updates.failures import (
 )
 from parallel_envs.learners.updates.mode import UpdateMode
 from parallel_envs.learners.updates.sequential import SequentialUpdates
-from parallel_envs.vector.layout import Field
-from parallel_envs.vector.layout import plan as lay_out
+from parallel_envs.vector.shared_arrays import Field
+from parallel_envs.vector.shared_arrays import plan as lay_out
 
 _log = logging.getLogger(__name__)
 
@@ -305,7 +305,7 @@ class ProcessUpdates(UpdateMode):
 
     # ---- replies ----------------------------------------------------------------------------------------------------
 
-    def _replies(self, ticket: Ticket, seconds: float | None) -> dict[int, Reply]:
+    def _replies(self, ticket: PendingRequest, seconds: float | None) -> dict[int, Reply]:
         """Return the workers' replies. Workers that miss the deadline are ended; their death is the reply."""
         if not self._is_answered(ticket, seconds):
             for worker in sorted(ticket.waiting):
@@ -315,7 +315,7 @@ class ProcessUpdates(UpdateMode):
                     self._late[worker] = seconds, stack
         return ticket.replies
 
-    def _is_answered(self, ticket: Ticket, seconds: float | None) -> bool:
+    def _is_answered(self, ticket: PendingRequest, seconds: float | None) -> bool:
         return self._pool.wait(ticket, seconds)
 
     def _tell(self, worker: int, method: str, *arguments: Any) -> None:

@@ -22,7 +22,7 @@ from parallel_envs.learners.brain import Brain, Report
 from parallel_envs.learners.forms import CARRY
 from parallel_envs.learners.parameters import Strip
 from parallel_envs.learners.updates.mode import UpdateMode, take_steps
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.threads import one_torch_thread
 
 
 class SequentialUpdates(UpdateMode):
