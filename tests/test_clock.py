@@ -160,7 +160,7 @@ READERS = {
     **dict.fromkeys(["rollouts/collecting.py", "rollouts/progress.py"], "rollouts."),
     **dict.fromkeys(
         [
-            "learners/display.py",
+            "learners/progress.py",
             "learners/independent.py",
             "learners/loops/accounts.py",
             "learners/loops/side.py",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_envs.learners.agent_folders import as_json, folder_names, folders_in
+from parallel_envs.learners.checkpoint import as_json, folder_names, folders_in
 
 WORDS = st.text("aA-0123. %/ü", max_size=4)
 

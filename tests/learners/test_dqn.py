@@ -10,8 +10,8 @@ import pytest
 import torch
 from gymnasium.spaces import Discrete
 
-from parallel_envs.learners.brain import Brain
 from parallel_envs.learners.dqn import DQN, DQNConfig
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.sequential import update_one
 from parallel_envs.rollouts.priorities import CpprbPriorities, PrioritizedReplayBuffer
 from parallel_envs.rollouts.replay import ReplayBuffer
@@ -25,8 +25,8 @@ def source() -> np.random.Generator:
     return np.random.default_rng(5)
 
 
-def brain(config: DQNConfig = CONFIG, seen: Any = SEEN) -> Brain:
-    return Brain(DQN(config, seen, Discrete(3), agent="blue"), 1)
+def brain(config: DQNConfig = CONFIG, seen: Any = SEEN) -> AgentParameters:
+    return AgentParameters(DQN(config, seen, Discrete(3), agent="blue"), 1)
 
 
 def batch(error: float, **others: Any) -> Any:
@@ -49,7 +49,7 @@ def loss_of(config: DQNConfig, **parts: Any) -> float:
     return float(one.algorithm.loss(one.module, batch(**parts))[0].detach())
 
 
-def with_values(one: Brain, online: list[float], slow: list[float]) -> None:
+def with_values(one: AgentParameters, online: list[float], slow: list[float]) -> None:
     """Make the values of all states these."""
     with torch.no_grad():
         for network, values in ((one.module.actor, online), (one.module.target, slow)):
@@ -57,9 +57,10 @@ def with_values(one: Brain, online: list[float], slow: list[float]) -> None:
             network.advantages[-1].bias.copy_(torch.tensor(values))
 
 
-def value_after(one: Brain, rows: Any) -> float:
+def value_after(one: AgentParameters, rows: Any) -> float:
     algorithm: Any = one.algorithm
-    return float(algorithm._value_after(one.module, rows))
+    value, error = algorithm._values_and_errors(one.module, {**rows, "discounts": torch.ones(1)})
+    return float((value + error).detach())
 
 
 @pytest.mark.parametrize(("double", "expected"), [(True, 1.0), (False, 7.0)])

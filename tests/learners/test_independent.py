@@ -18,7 +18,7 @@ from pettingzoo import ParallelEnv
 from parallel_envs.choices import UpdateModeName
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners import Diverged, DQNConfig, IndependentLearners, PPOConfig, SACConfig
-from parallel_envs.learners.life import Life
+from parallel_envs.learners.agent import EpisodeTracker
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.rollouts.replay import ReplayBuffer
 from parallel_envs.rollouts.trajectories import Trajectory, TrajectoryStore
@@ -146,16 +146,16 @@ def test_replay_buffers_hold_lived_steps_only() -> None:
 
 
 def test_a_lost_episode_is_of_no_account() -> None:
-    life, there, gone = Life(["a"], 2), np.ones(2, np.bool_), np.array([False, True])
-    life.begin({"a": there})
+    tracker, there, gone = EpisodeTracker(["a"], 2), np.ones(2, np.bool_), np.array([False, True])
+    tracker.begin({"a": there})
     none = {"a": ~there}
-    passage = life.go_on({"a": there}, {"a": ~gone}, {"a": there}, {"a": np.array([1.0, 9.0])}, none, none, gone)
-    assert passage.num_steps == 1
-    assert list(life.returns["a"]) == []
-    passage = life.go_on({"a": ~gone}, {"a": there}, {"a": there}, {"a": np.array([1.0, 0.0])}, none, none, ~there)
-    assert passage.anew.tolist() == life.begins["a"].tolist() == [False, True]
-    life.go_on({"a": there}, none, {"a": there}, {"a": np.array([1.0, 5.0])}, none, none, ~there)
-    assert list(life.returns["a"]) == [3.0, 5.0]
+    facts = tracker.step({"a": there}, {"a": ~gone}, {"a": there}, {"a": np.array([1.0, 9.0])}, none, none, gone)
+    assert facts.num_steps == 1
+    assert list(tracker.returns["a"]) == []
+    facts = tracker.step({"a": ~gone}, {"a": there}, {"a": there}, {"a": np.array([1.0, 0.0])}, none, none, ~there)
+    assert facts.anew.tolist() == tracker.begins["a"].tolist() == [False, True]
+    tracker.step({"a": there}, none, {"a": there}, {"a": np.array([1.0, 5.0])}, none, none, ~there)
+    assert list(tracker.returns["a"]) == [3.0, 5.0]
 
 
 # ---- learning -------------------------------------------------------------------------------------------------------

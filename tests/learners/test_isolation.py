@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Plan
-from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.updates import MODES
 from parallel_envs.rollouts.replay import ReplayBuffer
 from tests.learners.lives import CASES, learners, live, mode_of, plans, updated

@@ -98,7 +98,7 @@ def test_flags_may_be_of_any_type(dtype: Any) -> None:
 def test_the_wrapper_that_is_recommended_has_masks_of_infos_seen() -> None:
     """As Gymnasium's Taxi tells them, where an action that does nothing is masked."""
     assert masks.__doc__ is not None
-    code = textwrap.dedent(masks.__doc__.partition("seen:\n\n")[2])
+    code = textwrap.dedent(masks.__doc__.partition("observation:\n\n")[2])
     names: dict[str, Any] = {"gymnasium": gymnasium, "Dict": Dict, "MultiBinary": MultiBinary}
     exec(code, names)  # it is what readers are told to write
     masked: Any = names["Masked"]

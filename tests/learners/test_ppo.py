@@ -14,7 +14,7 @@ from torch import nn
 
 from parallel_envs.choices import Activation
 from parallel_envs.learners.algorithm import minibatch, plan_tensors
-from parallel_envs.learners.brain import Brain
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.ppo import PPO, PPOConfig
 from parallel_envs.learners.updates.sequential import tensors_of, update_one
 from parallel_envs.rollouts.trajectories import Trajectory
@@ -29,11 +29,11 @@ def source() -> np.random.Generator:
     return np.random.default_rng(5)
 
 
-def brain(config: PPOConfig = CONFIG, seen: Any = SEEN, acts: Any = THREE) -> Brain:
-    return Brain(PPO(config, seen, acts, agent="red"), 1)
+def brain(config: PPOConfig = CONFIG, seen: Any = SEEN, acts: Any = THREE) -> AgentParameters:
+    return AgentParameters(PPO(config, seen, acts, agent="red"), 1)
 
 
-def prepared(one: Brain, lived: Trajectory) -> Any:
+def prepared(one: AgentParameters, lived: Trajectory) -> Any:
     arrays = tensors_of(one.algorithm.draw(lived, source()))
     with torch.no_grad():
         return one.algorithm.prepare(one.algorithm.see(one.module, arrays), arrays)

@@ -14,8 +14,8 @@ import yaml
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from parallel_envs.learners.checkpoints import export_agent, frozen, load_agent, replace_agent
-from parallel_envs.learners.runs import read_metrics
+from parallel_envs.learners.checkpoint import export_agent, frozen, load_agent, replace_agent
+from parallel_envs.learners.run_folder import read_metrics
 from parallel_envs.learners.updates import AutoUpdates
 from parallel_envs.testing import assert_same_batch
 from tests.learners.command_lines import CHECKPOINT_STEPS, KINDS, PLAIN, Train, command, killed_run, learnt, newest

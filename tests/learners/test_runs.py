@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import yaml
 
-from parallel_envs.learners.checkpoints import load_checkpoint, save_checkpoint
-from parallel_envs.learners.runs import BadRun, CheckpointNotSaved, Run, newest_checkpoint, read_metrics
+from parallel_envs.learners.checkpoint import load_checkpoint, save_checkpoint
+from parallel_envs.learners.run_folder import BadRun, CheckpointNotSaved, Run, newest_checkpoint, read_metrics
 from parallel_envs.testing import assert_same_batch
 from tests.learners.full_disk import full_disk
 

@@ -18,8 +18,8 @@ from gymnasium.spaces import Box
 
 import parallel_envs.learners
 from parallel_envs import EnvError, ParallelEnvManager
-from parallel_envs.learners.runs import newest_checkpoint, read_metrics
-from parallel_envs.learners.settings import BadSettings
+from parallel_envs.learners.config import BadSettings
+from parallel_envs.learners.run_folder import newest_checkpoint, read_metrics
 from parallel_envs.meta import make_env, make_parallel_env
 from parallel_envs.testing import assert_same_batch
 from parallel_envs.testing.families import GridNaviEnv

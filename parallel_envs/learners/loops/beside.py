@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent, Plan
-from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.loops.accounts import Accounts, LoopReport
 from parallel_envs.learners.loops.jobs import Job, Result
 from parallel_envs.learners.loops.loop import Loop, Metrics

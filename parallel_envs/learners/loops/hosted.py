@@ -19,8 +19,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from parallel_envs.errors import WorkerDied, WorkerTimeout
-from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.algorithm import Agent, UpdateReport
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates import MODES
 from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, ProcessUpdates
 from parallel_envs.learners.updates.process_host import LearnerHost, read_plan
@@ -42,7 +42,7 @@ class HostedUpdates(ProcessUpdates):
 
     def __init__(
         self,
-        brains: Mapping[Agent, Brain],
+        brains: Mapping[Agent, AgentParameters],
         workers: int = 1,
         inner: str = "sequential",
         timeout: float | None = UPDATE_TIMEOUT,
@@ -96,7 +96,7 @@ class ModeHost(LearnerHost):
         super().__init__(*given)
         self._mode = MODES[inner](self._brains)
 
-    def update(self, asks: Mapping[Agent, tuple[Sequence[Field], int]]) -> dict[Agent, Report]:
+    def update(self, asks: Mapping[Agent, tuple[Sequence[Field], int]]) -> dict[Agent, UpdateReport]:
         assert self._plans is not None
         reports = self._mode.update({agent: read_plan(self._plans, fields) for agent, (fields, _) in asks.items()})
         for agent, (_, version) in asks.items():

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parallel_envs.learners.algorithm import Agent, Plan
-from parallel_envs.learners.brain import Report
+from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
 
 Versions = npt.NDArray[np.int64]
 
@@ -40,7 +39,7 @@ class Result:
     """What became of a job."""
 
     job: Job
-    report: Report
+    report: UpdateReport
     weights: dict[str, Any] = field(repr=False)
     """What acts, as the update has left it: a copy."""
     seconds: float

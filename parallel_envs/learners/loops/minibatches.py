@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.learner import AgentLearner
 
 
 class Minibatches:

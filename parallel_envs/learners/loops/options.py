@@ -8,8 +8,8 @@ from typing import Any, TypedDict
 
 from parallel_envs.choices import LearnIn, LoopMode, ScheduleName, words
 from parallel_envs.field_texts import documents_fields
+from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.loops.schedules import SCHEDULES, Schedule
 from parallel_envs.vector.arguments import check_count, choice, yes_or_no
 from parallel_envs.vector.numbers import check_whole, is_number

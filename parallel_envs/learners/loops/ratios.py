@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.learner import AgentLearner
 
 _REPAID = "repaid"
 _ROUNDING = 1e-9  # a third, three times, is to be a whole one

@@ -17,8 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import Self
 
-from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.brain import Report
+from parallel_envs.learners.algorithm import Agent, UpdateReport
 from parallel_envs.learners.loops.jobs import Job, Result
 from parallel_envs.learners.loops.schedules import Candidate, Schedule, by_turn, ordered
 from parallel_envs.learners.updates.mode import UpdateMode
@@ -67,7 +66,7 @@ class Learner:
         self.seconds += spent
         return [self._result(job, reports[job.agent], spent / len(jobs)) for job in jobs]
 
-    def _result(self, job: Job, report: Report, seconds: float) -> Result:
+    def _result(self, job: Job, report: UpdateReport, seconds: float) -> Result:
         count, before = self._each.get(job.agent, (0, 0.0))
         self._each[job.agent] = count + 1, before + seconds
         self._turns[job.agent] = max(self._turns.values(), default=-1) + 1

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Plan
-from parallel_envs.learners.learner import AgentLearner
 
 BEHAVIOUR, CORRECTED = "behaviour", "corrected"
 """Names of what is added to a plan: see `PPO.prepare`."""

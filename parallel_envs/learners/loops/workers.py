@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.brain import Brain
 from parallel_envs.learners.loops.budget import needed, shared_out, wanted
 from parallel_envs.learners.loops.hosted import HostedUpdates
 from parallel_envs.learners.loops.options import LoopOptions
 from parallel_envs.learners.loops.side import Learner
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates import MODES
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def learner_of(learners: IndependentLearners, options: LoopOptions, workers: int
     return Learner(mode, options.order, at_once=here != "sequential")
 
 
-def inner_mode(brains: Mapping[Agent, Brain], update_mode: str, options: LoopOptions) -> str:
+def inner_mode(brains: Mapping[Agent, AgentParameters], update_mode: str, options: LoopOptions) -> str:
     """How updates are run where they are run: "fused" if that was asked for, or can pay and nothing was asked for."""
     if update_mode == "fused":
         return "fused"

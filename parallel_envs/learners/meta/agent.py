@@ -11,15 +11,15 @@ import torch
 from gymnasium.spaces import Space
 from torch import nn
 
-from parallel_envs.learners.algorithm import AlgorithmConfig
-from parallel_envs.learners.brain import Brain, Diverged, Report
+from parallel_envs.learners.algorithm import AlgorithmConfig, Diverged, UpdateReport
+from parallel_envs.learners.config import BadSettings
 from parallel_envs.learners.meta.acting import NetworkRows
 from parallel_envs.learners.meta.architectures import AGENT_ARCHS, make_algorithm
 from parallel_envs.learners.meta.experience import Lesson
 from parallel_envs.learners.meta.memories import MemoryForm
 from parallel_envs.learners.meta.sequences import RolloutBuffer
 from parallel_envs.learners.networks import GruCell
-from parallel_envs.learners.settings import BadSettings
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.sequential import update_one
 from parallel_envs.rollouts import Rollouts
 from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
@@ -57,7 +57,7 @@ class MetaAgent:
     ) -> None:
         self.config, self.arch, self.form, self.lesson = config, arch, form, lesson
         self.algorithm = make_algorithm(config, arch, observation_space, action_space, form)
-        self.brain = Brain(self.algorithm, seed.child("network").seed())
+        self.brain = AgentParameters(self.algorithm, seed.child("network").seed())
         outlast(self.brain.module, memory_span)
         self.generator = seed.child("draws").generator()
         self.counters: dict[str, Any] = {"steps": 0, "updates": 0, "skipped": 0, "frozen": False}
@@ -97,7 +97,7 @@ class MetaAgent:
         reports = [self._update_once(rate) for _ in range(num_updates if self.memory is not None else 1)]
         return {name: float(np.mean([report.metrics[name] for report in reports])) for name in reports[0].metrics}
 
-    def _update_once(self, rate: float) -> Report:
+    def _update_once(self, rate: float) -> UpdateReport:
         experience: Any = self.memory
         if self.memory is None:
             experience, self._pending = self.lesson.trajectory(Rollouts(self._pending)), []

@@ -17,14 +17,13 @@ from typing import Any
 from gymnasium.spaces import Space
 
 from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig
-from parallel_envs.learners.algorithm_settings import described_config, read_config
+from parallel_envs.learners.config import BadSettings, described_config, read_config
 from parallel_envs.learners.dqn import DQN, DQNConfig
 from parallel_envs.learners.meta.memories import GRU, MemoryForm
 from parallel_envs.learners.meta.on_policy import MemoryMarkovPPO, MemoryPPO
 from parallel_envs.learners.meta.sequences import MemoryDQN, MemoryMarkovSAC, MemorySAC
 from parallel_envs.learners.ppo import PPO, PPOConfig
 from parallel_envs.learners.sac import SAC, SACConfig
-from parallel_envs.learners.settings import BadSettings
 
 
 class AGENT_ARCHS(enum.StrEnum):  # noqa: N801  # its first name, in the original guide

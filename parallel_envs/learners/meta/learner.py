@@ -19,15 +19,14 @@ from pathlib import Path
 from types import EllipsisType
 from typing import Any, Self, overload
 
-from parallel_envs.learners.brain import Diverged, NothingLearnt
-from parallel_envs.learners.checkpoints import load_checkpoint, save_checkpoint
+from parallel_envs.learners.algorithm import Diverged, NothingLearnt
+from parallel_envs.learners.checkpoint import load_checkpoint, save_checkpoint
+from parallel_envs.learners.config import BadSettings
 from parallel_envs.learners.meta.architectures import AGENT, described_policy
 from parallel_envs.learners.meta.player import Player
 from parallel_envs.learners.meta.settings import MetaSettings, load_settings
 from parallel_envs.learners.outcomes import Ended, RunOutcome, outcome_of_meta
-from parallel_envs.learners.run_folder import new_folder_in_runs
-from parallel_envs.learners.runs import CheckpointNotSaved, Run, settings_of
-from parallel_envs.learners.settings import BadSettings
+from parallel_envs.learners.run_folder import CheckpointNotSaved, Run, new_folder_in_runs, settings_of
 from parallel_envs.meta.families import KNOWN
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.threads import one_thread

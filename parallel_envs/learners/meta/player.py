@@ -17,7 +17,8 @@ from gymnasium import Env
 from parallel_envs.choices import Backend, OnFailure
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.errors import ClosedError
-from parallel_envs.learners.checkpoints import BadCheckpoint, check_fits, load_agent
+from parallel_envs.learners.checkpoint import BadCheckpoint, check_fits, load_agent
+from parallel_envs.learners.config import RESET_TIMEOUT, START_TIMEOUT, STEP_TIMEOUT, BadSettings
 from parallel_envs.learners.meta.agent import MetaAgent
 from parallel_envs.learners.meta.architectures import AGENT, AGENT_ARCHS, read_algorithm, read_memory, shown_to
 from parallel_envs.learners.meta.curves import INNER, Adaptation
@@ -25,8 +26,7 @@ from parallel_envs.learners.meta.experience import Lesson
 from parallel_envs.learners.meta.settings import MetaSettings, load_settings
 from parallel_envs.learners.meta.stage import GivenStage, OwnStage, Stage
 from parallel_envs.learners.ppo import PPOConfig
-from parallel_envs.learners.runs import newest_checkpoint
-from parallel_envs.learners.settings import RESET_TIMEOUT, START_TIMEOUT, STEP_TIMEOUT, BadSettings
+from parallel_envs.learners.run_folder import newest_checkpoint
 from parallel_envs.rollouts import Rollouts, collect
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.seeding import SeedTree

@@ -33,12 +33,7 @@ from pydantic_core import PydanticSerializationError
 from parallel_envs import standard_names
 from parallel_envs.choices import Backend, OnDivergence, OnFailure
 from parallel_envs.env_files import absolute
-from parallel_envs.learners.settings import (
-    RESET_TIMEOUT,
-    START_TIMEOUT,
-    STEP_TIMEOUT,
-    BadSettings,
-)
+from parallel_envs.learners.config import RESET_TIMEOUT, START_TIMEOUT, STEP_TIMEOUT, BadSettings
 from parallel_envs.spelling import advice, nearest
 from parallel_envs.yaml_files import settings_in
 
@@ -287,7 +282,7 @@ def _right_word(word: str, known: Collection[str]) -> str:
 
 def _paths() -> dict[str, list[str]]:
     """Where each setting is, by the last part of its path; those of algorithms, too."""
-    from parallel_envs.learners.learner import configs_by_name  # brings torch, so only where something is wrong
+    from parallel_envs.learners.agent import configs_by_name  # brings torch, so only where something is wrong
 
     found: dict[str, list[str]] = {name: [name] for name in MetaSettings.model_fields}
     for block, kind in _BLOCKS.items():

@@ -14,7 +14,7 @@ To add one, subclass `UpdateMode` (`mode.py`) and add a line to `MODES`.
 from collections.abc import Callable, Mapping
 
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.brain import Brain
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.auto import AutoUpdates
 from parallel_envs.learners.updates.fused import FusedUpdates, pays
 from parallel_envs.learners.updates.mode import UpdateMode
@@ -35,7 +35,7 @@ EITHER = {f"fused_or_{mode}": mode for mode in ("sequential", "process", "thread
 """Words for "fused" where that pays, and for this mode elsewhere."""
 
 
-def mode_for(word: str, brains: Mapping[Agent, Brain]) -> str:
+def mode_for(word: str, brains: Mapping[Agent, AgentParameters]) -> str:
     """Return the mode that an `update_mode` stands for with these brains: the same in every run."""
     if word not in EITHER:
         return word

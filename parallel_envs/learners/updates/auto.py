@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from parallel_envs.engine import cores_here
-from parallel_envs.learners.algorithm import Agent, Plan
-from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.fused import FusedUpdates, groups
 from parallel_envs.learners.updates.mode import UpdateMode
 from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, ProcessUpdates
@@ -37,7 +37,7 @@ class AutoUpdates(UpdateMode):
 
     def __init__(
         self,
-        brains: Mapping[Agent, Brain],
+        brains: Mapping[Agent, AgentParameters],
         workers: int | None = None,
         timeout: float | None = UPDATE_TIMEOUT,
         choice: str | None = None,
@@ -58,7 +58,7 @@ class AutoUpdates(UpdateMode):
         self.choice = choice
         """The one that was kept, once all have been tried."""
 
-    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
+    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         if self.choice is not None:
             return self._current.update(plans)
         if len(plans) < self._largest or not plans:
@@ -71,7 +71,7 @@ class AutoUpdates(UpdateMode):
             self._go_on(plans)
         return reports
 
-    def _unmeasured(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
+    def _unmeasured(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         """One after another, whatever is being measured, which is told: it may keep copies."""
         reports = SequentialUpdates(self.brains).update(plans)
         for agent in plans:

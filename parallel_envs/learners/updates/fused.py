@@ -18,10 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from parallel_envs.engine import Failure
-from parallel_envs.learners.algorithm import Agent, Algorithm, Batch, Metrics, Plan, plan_tensors
-from parallel_envs.learners.brain import Brain, Report
-from parallel_envs.learners.forms import CARRY
-from parallel_envs.learners.parameters import Strip, views
+from parallel_envs.learners.algorithm import Agent, Algorithm, Batch, Metrics, Plan, UpdateReport, plan_tensors
+from parallel_envs.learners.checkpoint import CARRY
+from parallel_envs.learners.parameters import AgentParameters, ParameterMatrix, views
 from parallel_envs.learners.updates.mode import UpdateMode
 from parallel_envs.learners.updates.operations import written_down
 from parallel_envs.learners.updates.sequential import attempted, finished, tensors_of, undoing
@@ -41,25 +40,25 @@ class FusedUpdates(UpdateMode):
 
     name = "fused"
 
-    def __init__(self, brains: Mapping[Agent, Brain]) -> None:
+    def __init__(self, brains: Mapping[Agent, AgentParameters]) -> None:
         super().__init__(brains)
         self._crews: dict[tuple[Agent, ...], Crew] = {}
 
-    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
-        reports: dict[Agent, Report] = {}
+    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
+        reports: dict[Agent, UpdateReport] = {}
         with one_torch_thread():
             for agents in groups(self.brains, plans):
                 reports |= zip(agents, self._attempted(agents, [plans[agent] for agent in agents]), strict=True)
         return {agent: reports[agent] for agent in plans}
 
-    def _attempted(self, agents: tuple[Agent, ...], plans: Sequence[Plan]) -> list[Report]:
+    def _attempted(self, agents: tuple[Agent, ...], plans: Sequence[Plan]) -> list[UpdateReport]:
         """What is raised while agents are computed together concerns all of them, and nobody else."""
         if not self.brains[agents[0]].algorithm.stackable:
             return [attempted(self.brains[agent], plan) for agent, plan in zip(agents, plans, strict=True)]
         try:
             return self._crew(agents).update(plans)
         except Exception as error:  # noqa: BLE001  # whatever it is: it is raised when the others have learnt
-            return [Report.of_nothing(failure=Failure.of(error))] * len(agents)
+            return [UpdateReport.of_nothing(failure=Failure.of(error))] * len(agents)
 
     def _crew(self, agents: tuple[Agent, ...]) -> Crew:
         if agents not in self._crews:
@@ -69,7 +68,7 @@ class FusedUpdates(UpdateMode):
         return self._crews[agents]
 
 
-def pays(brains: Mapping[Agent, Brain]) -> bool:
+def pays(brains: Mapping[Agent, AgentParameters]) -> bool:
     """Return whether one pass for all is likely to be quicker than workers that learn side by side.
 
     It is for agents of one kind whose steps are so small that most of their time is what a call into torch costs. This
@@ -80,14 +79,14 @@ def pays(brains: Mapping[Agent, Brain]) -> bool:
     return alike and max(_work_of(brain) for brain in brains.values()) <= _MOST_WORK
 
 
-def _work_of(brain: Brain) -> int:
+def _work_of(brain: AgentParameters) -> int:
     """Multiplications of a step, about: parameters times rows."""
     config: Any = brain.algorithm.config
     rows: int = getattr(config, "minibatch_size", 0) or getattr(config, "batch_size", _USUAL_ROWS)
     return int(brain.strip.weights.numel() * rows)
 
 
-def groups(brains: Mapping[Agent, Brain], plans: Mapping[Agent, Plan]) -> list[tuple[Agent, ...]]:
+def groups(brains: Mapping[Agent, AgentParameters], plans: Mapping[Agent, Plan]) -> list[tuple[Agent, ...]]:
     """Agents whose losses are one function, of arguments of one form. Who is not to be stacked is alone."""
     together: dict[Any, list[Agent]] = {}
     for agent, plan in plans.items():
@@ -102,10 +101,10 @@ def groups(brains: Mapping[Agent, Brain], plans: Mapping[Agent, Plan]) -> list[t
 class Crew:
     """Brains of one kind, whose numbers are rows of one strip while they are together."""
 
-    def __init__(self, brains: Sequence[Brain]) -> None:
+    def __init__(self, brains: Sequence[AgentParameters]) -> None:
         self.brains = list(brains)
         self.leader = self.brains[0]
-        self.strip = Strip.stacked([brain.strip for brain in self.brains])
+        self.strip = ParameterMatrix.stacked([brain.strip for brain in self.brains])
         self._buffers = [dict(brain.module.named_buffers(remove_duplicate=False)) for brain in self.brains]
         self._num_updates = 0
         self._see = stacked(self.leader, "see")
@@ -114,7 +113,7 @@ class Crew:
         self._gradient = torch.zeros_like(self.strip.weights)
         self._spare = self._gradient[:, : self.leader.layout.num_spare].clone()
 
-    def update(self, plans: Sequence[Plan]) -> list[Report]:
+    def update(self, plans: Sequence[Plan]) -> list[UpdateReport]:
         """All of it for all brains; if it raises, for none."""
         self._gather()
         self._num_updates += 1
@@ -123,7 +122,9 @@ class Crew:
             reports, carries = self._stepped(plans, arrays, before)
             return [finished(*each) for each in zip(self.brains, reports, arrays, carries, strict=True)]
 
-    def _stepped(self, plans: Sequence[Plan], arrays: Sequence[Batch], before: Strip) -> tuple[list[Report], Any]:
+    def _stepped(
+        self, plans: Sequence[Plan], arrays: Sequence[Batch], before: ParameterMatrix
+    ) -> tuple[list[UpdateReport], Any]:
         """Reports, and what each remembers at the end."""
         fixed = self._fixed()
         data = self._prepared({name: torch.stack([own[name] for own in arrays]) for name in arrays[0]}, fixed)
@@ -181,12 +182,12 @@ class Crew:
         return self._gradients(weights, fixed, batch)
 
 
-def stacked(brain: Brain, method: str) -> Callable[[Batch, Batch], Any]:
+def stacked(brain: AgentParameters, method: str) -> Callable[[Batch, Batch], Any]:
     """A method of an algorithm that takes a module, for stacked parameters and arguments."""
     return torch.vmap(_called(brain, method))
 
 
-def _called(brain: Brain, method: str) -> Callable[[Batch, Batch], Any]:
+def _called(brain: AgentParameters, method: str) -> Callable[[Batch, Batch], Any]:
     whole = _Method(brain.algorithm, method, copy.deepcopy(brain.module))  # its tensors are swapped in and out
 
     def call(tensors: Batch, arguments: Batch) -> Any:
@@ -196,7 +197,7 @@ def _called(brain: Brain, method: str) -> Callable[[Batch, Batch], Any]:
     return call
 
 
-def stacked_gradients(brain: Brain) -> Gradients:
+def stacked_gradients(brain: AgentParameters) -> Gradients:
     """From stacked parameters and minibatches to losses, gradients and metrics, a row for each agent."""
     call = _called(brain, "loss")
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from parallel_envs.closing import ClosedAtExit
-from parallel_envs.learners.algorithm import Agent, Plan
-from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
+from parallel_envs.learners.parameters import AgentParameters
 
 
 class UpdateMode(ClosedAtExit, ABC):
@@ -22,7 +22,7 @@ class UpdateMode(ClosedAtExit, ABC):
     is_elsewhere: bool = False
     """Whether updates are made in other processes, and the brains change only when they have been."""
 
-    def __init__(self, brains: Mapping[Agent, Brain]) -> None:
+    def __init__(self, brains: Mapping[Agent, AgentParameters]) -> None:
         self.brains = dict(brains)
 
     @property
@@ -31,7 +31,7 @@ class UpdateMode(ClosedAtExit, ABC):
         return self.name
 
     @abstractmethod
-    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
+    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         """Have these agents learn from their plans.
 
         What the update of an agent raises concerns nobody else: it is undone, and in the agent's report (in the reports

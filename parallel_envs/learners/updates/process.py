@@ -19,8 +19,8 @@ from typing import Any
 
 from parallel_envs.engine import HOST, Call, PoolSettings, Reply, SharedBlock, Ticket, cores_here, open_pool
 from parallel_envs.errors import WorkerDied, WorkerTimeout
-from parallel_envs.learners.algorithm import Agent, Plan
-from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.failures import (
     AGAIN,
     AN_UPDATE,
@@ -65,7 +65,10 @@ class ProcessUpdates(UpdateMode):
     """How readily workers leave the cores to others."""
 
     def __init__(
-        self, brains: Mapping[Agent, Brain], workers: int | None = None, timeout: float | None = UPDATE_TIMEOUT
+        self,
+        brains: Mapping[Agent, AgentParameters],
+        workers: int | None = None,
+        timeout: float | None = UPDATE_TIMEOUT,
     ) -> None:
         super().__init__(brains)
         self.timeout = timeout
@@ -132,9 +135,9 @@ class ProcessUpdates(UpdateMode):
 
     # ---- an update --------------------------------------------------------------------------------------------------
 
-    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
+    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         self._pool.check_open("Updates were to be made")  # before plans are written into shared memory
-        reports: dict[Agent, Report] = {}
+        reports: dict[Agent, UpdateReport] = {}
         for attempt in range(1, _TRIES + 1):
             waiting = {agent: plan for agent, plan in plans.items() if agent not in reports}
             calls = self._calls(waiting)
@@ -150,13 +153,13 @@ class ProcessUpdates(UpdateMode):
         self._take_in(reports)  # all at once: whom a worker has failed is not left behind the others
         return {agent: reports[agent] for agent in plans}
 
-    def _reports_in(self, worker: int, reply: Reply, asked: Collection[Agent]) -> Mapping[Agent, Report]:
+    def _reports_in(self, worker: int, reply: Reply, asked: Collection[Agent]) -> Mapping[Agent, UpdateReport]:
         """Of the agents of a worker. What it raised itself, it raised for all of them."""
         if reply.failure is None:
-            reports: Mapping[Agent, Report] = reply.value
+            reports: Mapping[Agent, UpdateReport] = reply.value
             return reports
         mine = [agent for agent in self._agents_of(worker) if agent in asked]
-        return dict.fromkeys(mine, Report.of_nothing(failure=reply.failure))
+        return dict.fromkeys(mine, UpdateReport.of_nothing(failure=reply.failure))
 
     def _calls(self, plans: Mapping[Agent, Plan]) -> dict[int, Call]:
         """What each worker is to do. Its plans lie in shared memory then."""
@@ -187,7 +190,7 @@ class ProcessUpdates(UpdateMode):
         if stale:
             self._tell(worker, "load", stale)
 
-    def _take_in(self, reports: Mapping[Agent, Report]) -> None:
+    def _take_in(self, reports: Mapping[Agent, UpdateReport]) -> None:
         """Versions have arrived, whole: they are the brains' from here on. Where an update raised, there is none."""
         for agent in [agent for agent, report in reports.items() if report.failure is None]:
             self._versions[agent] += 1
@@ -254,7 +257,7 @@ class ProcessUpdates(UpdateMode):
             block.close()
 
 
-def _shared_out(brains: Mapping[Agent, Brain], num_workers: int) -> dict[Agent, int]:
+def _shared_out(brains: Mapping[Agent, AgentParameters], num_workers: int) -> dict[Agent, int]:
     """The worker of each agent: large networks first, each to the worker that has the least to do."""
     load, homes = [0] * num_workers, {}
     for agent in sorted(brains, key=lambda agent: -brains[agent].strip.weights.numel()):

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from parallel_envs.engine import SharedBlock
-from parallel_envs.learners.algorithm import Agent, Algorithm, Plan
-from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.algorithm import Agent, Algorithm, Plan, UpdateReport
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.sequential import attempted
 from parallel_envs.vector.layout import Field, plan
 
@@ -56,7 +56,7 @@ class LearnerHost:
     """The brains of some agents. Plans are read from one shared block, numbers are written to another."""
 
     def __init__(self, algorithms: Mapping[Agent, Algorithm], block: SharedBlock, forms: Mapping[Agent, Form]) -> None:
-        self._brains = {agent: Brain(algorithm, 0) for agent, algorithm in algorithms.items()}
+        self._brains = {agent: AgentParameters(algorithm, 0) for agent, algorithm in algorithms.items()}
         self._outboxes = {agent: Outbox(block, forms[agent]) for agent in algorithms}
         self._plans: SharedBlock | None = None
 
@@ -69,14 +69,14 @@ class LearnerHost:
         """Read plans there from now on."""
         self._plans = block
 
-    def update(self, asks: Mapping[Agent, tuple[Sequence[Field], int]]) -> dict[Agent, Report]:
+    def update(self, asks: Mapping[Agent, tuple[Sequence[Field], int]]) -> dict[Agent, UpdateReport]:
         """Learn from the plans that lie where `asks` says, and put out the version that it says.
 
         An agent whose update raises is as it was before, and so are its numbers in that version.
         """
         return {agent: self._update(agent, fields, version) for agent, (fields, version) in asks.items()}
 
-    def _update(self, agent: Agent, fields: Sequence[Field], version: int) -> Report:
+    def _update(self, agent: Agent, fields: Sequence[Field], version: int) -> UpdateReport:
         assert self._plans is not None
         brain = self._brains[agent]
         report = attempted(brain, read_plan(self._plans, fields))

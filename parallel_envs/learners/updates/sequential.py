@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from parallel_envs.engine import Failure
-from parallel_envs.learners.algorithm import Agent, Batch, Metrics, Plan, minibatch, plan_tensors
-from parallel_envs.learners.brain import Brain, Report
-from parallel_envs.learners.forms import CARRY
-from parallel_envs.learners.parameters import Strip
+from parallel_envs.learners.algorithm import Agent, Batch, Metrics, Plan, UpdateReport, minibatch, plan_tensors
+from parallel_envs.learners.checkpoint import CARRY
+from parallel_envs.learners.parameters import AgentParameters, ParameterMatrix
 from parallel_envs.learners.updates.mode import UpdateMode
 from parallel_envs.learners.updates.steps import take_steps
 from parallel_envs.torch_threads import one_torch_thread
@@ -26,19 +25,19 @@ class SequentialUpdates(UpdateMode):
 
     name = "sequential"
 
-    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
+    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         return {agent: attempted(self.brains[agent], plan) for agent, plan in plans.items()}
 
 
-def attempted(brain: Brain, plan: Plan) -> Report:
+def attempted(brain: AgentParameters, plan: Plan) -> UpdateReport:
     """One agent's update. What it raises is in the report: it is no other agent's concern."""
     try:
         return update_one(brain, plan)
     except Exception as error:  # noqa: BLE001  # whatever it is: it is raised when the others have learnt
-        return Report.of_nothing(failure=Failure.of(error))
+        return UpdateReport.of_nothing(failure=Failure.of(error))
 
 
-def update_one(brain: Brain, plan: Plan) -> Report:
+def update_one(brain: AgentParameters, plan: Plan) -> UpdateReport:
     """One agent's update. If it raises, the agent's numbers are as they were before."""
     with one_torch_thread(), undoing([brain], brain.strip) as before:
         arrays = tensors_of(plan)
@@ -53,7 +52,7 @@ def update_one(brain: Brain, plan: Plan) -> Report:
 
 
 @contextlib.contextmanager
-def undoing(brains: Sequence[Brain], strip: Strip) -> Iterator[Strip]:
+def undoing(brains: Sequence[AgentParameters], strip: ParameterMatrix) -> Iterator[ParameterMatrix]:
     """What is raised within leaves all numbers of these brains, who live in the rows of `strip`, as they were before.
 
     Gives a copy of the strip as it was.
@@ -73,7 +72,7 @@ def undoing(brains: Sequence[Brain], strip: Strip) -> Iterator[Strip]:
 class Evaluation:
     """Loss and gradient of one agent's minibatches, as rows of one."""
 
-    def __init__(self, brain: Brain, data: Batch, plan: Batch, gradient: Tensor) -> None:
+    def __init__(self, brain: AgentParameters, data: Batch, plan: Batch, gradient: Tensor) -> None:
         self.brain, self.data, self.plan, self.gradient = brain, data, plan, gradient
 
     def __call__(self, step: int) -> tuple[Tensor, Metrics, Tensor]:
@@ -88,7 +87,7 @@ def tensors_of(plan: Plan) -> Batch:
     return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in plan.arrays.items()}
 
 
-def finished(brain: Brain, report: Report, arrays: Batch, carry: Tensor | None) -> Report:
+def finished(brain: AgentParameters, report: UpdateReport, arrays: Batch, carry: Tensor | None) -> UpdateReport:
     """The end of an update: running statistics, if it came to anything, and what is remembered."""
     if report.learnt:
         brain.algorithm.after_update(brain.module, arrays)

@@ -10,10 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from parallel_envs.learners.adam import clip_rows, step_rows
-from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig, Metrics, Plan
-from parallel_envs.learners.brain import Report
-from parallel_envs.learners.parameters import Strip
+from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig, Metrics, Plan, UpdateReport
+from parallel_envs.learners.parameters import ParameterMatrix, clip_rows, step_rows
 
 Flags = npt.NDArray[np.bool_]
 Evaluate = Callable[[int], tuple[Tensor, Metrics, Tensor]]
@@ -21,8 +19,12 @@ Evaluate = Callable[[int], tuple[Tensor, Metrics, Tensor]]
 
 
 def take_steps(
-    algorithms: Sequence[Algorithm], plans: Sequence[Plan], strip: Strip, before: Strip, evaluate: Evaluate
-) -> list[Report]:
+    algorithms: Sequence[Algorithm],
+    plans: Sequence[Plan],
+    strip: ParameterMatrix,
+    before: ParameterMatrix,
+    evaluate: Evaluate,
+) -> list[UpdateReport]:
     """Go through the steps of an update: the plans', one for each agent. `before`: a copy of what `strip` is now.
 
     An agent whose loss or gradient is not finite is left out from there on, and put back to where it was at the
@@ -95,12 +97,12 @@ class Tally:
         self._sums = self._sums + torch.where(taken, torch.stack(list(metrics.values())), 0.0)
         self._counts += taken
 
-    def reports(self, diverged: Sequence[str | None]) -> list[Report]:
+    def reports(self, diverged: Sequence[str | None]) -> list[UpdateReport]:
         means = (self._sums / self._counts.clamp(min=1)).T.tolist() if self.names else [[]] * len(diverged)
         counts = self._counts.tolist()
         return [
-            Report({**dict(zip(self.names, mean, strict=True)), "steps": count})
+            UpdateReport({**dict(zip(self.names, mean, strict=True)), "steps": count})
             if reason is None
-            else Report.of_nothing(diverged=reason)
+            else UpdateReport.of_nothing(diverged=reason)
             for mean, count, reason in zip(means, counts, diverged, strict=True)
         ]

@@ -9,8 +9,8 @@ from functools import partial
 from torch import set_num_threads
 
 from parallel_envs.engine import cores_here
-from parallel_envs.learners.algorithm import Agent, Plan
-from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.mode import UpdateMode
 from parallel_envs.learners.updates.sequential import attempted
 from parallel_envs.torch_threads import one_torch_thread
@@ -21,11 +21,11 @@ class ThreadUpdates(UpdateMode):
 
     name = "thread"
 
-    def __init__(self, brains: Mapping[Agent, Brain], workers: int | None = None) -> None:
+    def __init__(self, brains: Mapping[Agent, AgentParameters], workers: int | None = None) -> None:
         super().__init__(brains)
         self._threads = ThreadPoolExecutor(workers or len(cores_here()) or 1, "learner", partial(set_num_threads, 1))
 
-    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
+    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         with one_torch_thread():  # each thread has its own number, but they share that of the matrix library
             futures = {agent: self._threads.submit(attempted, self.brains[agent], own) for agent, own in plans.items()}
             try:
@@ -36,7 +36,7 @@ class ThreadUpdates(UpdateMode):
         return {agent: future.result() for agent, future in futures.items()}
 
     @staticmethod
-    def _finish(futures: Collection[Future[Report]]) -> None:
+    def _finish(futures: Collection[Future[UpdateReport]]) -> None:
         for future in futures:
             future.cancel()
         wait(futures)

@@ -12,10 +12,10 @@ import numpy as np
 
 from parallel_envs.choices import UpdateModeName
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
-from parallel_envs.learners.algorithm import Agent, Plan
-from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
 from parallel_envs.learners.loops import Loop, LoopOptions, open_loop
 from parallel_envs.learners.loops.jobs import Job
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates import SequentialUpdates
 from tests.learners.test_independent import Pressing, pressing
 
@@ -53,11 +53,11 @@ def learners(
 class Slow(SequentialUpdates):
     """Takes a while, a different one each time."""
 
-    def __init__(self, brains: Mapping[Agent, Brain], seed: int) -> None:
+    def __init__(self, brains: Mapping[Agent, AgentParameters], seed: int) -> None:
         super().__init__(brains)
         self._source = np.random.default_rng(seed)
 
-    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
+    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         dawdle(self._source)
         return super().update(plans)
 

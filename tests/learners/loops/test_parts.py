@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.learners.algorithm import Plan
-from parallel_envs.learners.brain import Report
+from parallel_envs.learners.algorithm import Plan, UpdateReport
 from parallel_envs.learners.loops.accounts import Accounts, Lag
 from parallel_envs.learners.loops.jobs import Job
 from parallel_envs.learners.loops.minibatches import Minibatches
@@ -46,7 +45,7 @@ class Gated:
         self.order += plans
         self.begun.release()
         self.gate.acquire()
-        return {agent: Report({}) for agent in plans}
+        return {agent: UpdateReport({}) for agent in plans}
 
 
 def job(agent: str, num_fresh: int, version: int = 0) -> Job:

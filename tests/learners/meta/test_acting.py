@@ -9,11 +9,11 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from parallel_envs.learners.brain import Brain
 from parallel_envs.learners.meta import AGENT_ARCHS
 from parallel_envs.learners.meta.acting import NetworkRows
 from parallel_envs.learners.meta.architectures import make_algorithm, read_algorithm
 from parallel_envs.learners.meta.memories import GRU, MemoryForm
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.policies import Rows
 from tests.learners.meta.families import PPO
 
@@ -25,7 +25,7 @@ def policy(arch: AGENT_ARCHS, space: Any, deterministic: bool = False, form: Mem
     given = {**PPO, "memory_size": 33, "hidden": [37]} if arch is not AGENT_ARCHS.Markov else {"name": "ppo"}
     seen = Box(-np.inf, np.inf, (SEEN,), np.float32)
     algorithm = make_algorithm(read_algorithm(given, arch), arch, seen, space, form)
-    return NetworkRows(Brain(algorithm, 3).module.actor, algorithm, deterministic=deterministic)
+    return NetworkRows(AgentParameters(algorithm, 3).module.actor, algorithm, deterministic=deterministic)
 
 
 def acted(one: NetworkRows, observations: Any, state: Any, seeds: list[int]) -> tuple[Any, Any]:

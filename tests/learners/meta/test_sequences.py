@@ -9,12 +9,12 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from parallel_envs.learners.brain import Brain
 from parallel_envs.learners.meta import AGENT_ARCHS
 from parallel_envs.learners.meta.agent import outlast
 from parallel_envs.learners.meta.architectures import make_algorithm, read_algorithm
 from parallel_envs.learners.meta.memories import GRU, MemoryForm
 from parallel_envs.learners.meta.sequences import RolloutBuffer
+from parallel_envs.learners.parameters import AgentParameters
 from tests.learners.meta.families import DQN, SAC
 
 SEEN = Box(-np.inf, np.inf, (4,), np.float32)
@@ -36,8 +36,12 @@ def buffer(actions: Any, capacity: int = 100) -> RolloutBuffer:
     return made
 
 
-def brain(given: dict[str, Any], actions: Any, arch: AGENT_ARCHS = AGENT_ARCHS.Memory, form: MemoryForm = GRU) -> Brain:
-    return Brain(make_algorithm(read_algorithm({**given, "batch_size": 8}, arch), arch, SEEN, actions, form), 3)
+def brain(
+    given: dict[str, Any], actions: Any, arch: AGENT_ARCHS = AGENT_ARCHS.Memory, form: MemoryForm = GRU
+) -> AgentParameters:
+    return AgentParameters(
+        make_algorithm(read_algorithm({**given, "batch_size": 8}, arch), arch, SEEN, actions, form), 3
+    )
 
 
 def test_only_whole_rollouts_are_drawn() -> None:
@@ -124,7 +128,7 @@ def test_memories_fade_over_one_step_to_so_many() -> None:
     )
 
 
-def _place(one: Brain, name: str) -> slice:
+def _place(one: AgentParameters, name: str) -> slice:
     return next(slice(part.start, part.stop) for part in one.layout.trained if part.name == name)
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
+from parallel_envs.learners.config import BadSettings
 from parallel_envs.learners.meta import Learner, load_settings
-from parallel_envs.learners.settings import BadSettings
 from tests.learners.meta.families import DQN, FAST, HERE, SAC, settings
 
 GUIDE = """
