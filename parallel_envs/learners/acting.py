@@ -31,16 +31,16 @@ class LearnerPolicy(AgentPolicy):
 
     Args:
         module: The network. The policy changes it, so give a copy.
-        sight: Encoder of the observations.
+        encoder: Encoder of the observations.
         head: Turns outputs into actions.
         seed: Seed of the random generator.
         deterministic: Take the most likely action, without random numbers.
     """
 
     def __init__(
-        self, module: nn.Module, sight: ObservationEncoder, head: Head, *, seed: int = 0, deterministic: bool = False
+        self, module: nn.Module, encoder: ObservationEncoder, head: Head, *, seed: int = 0, deterministic: bool = False
     ) -> None:
-        self.module, self.sight, self.head = module.requires_grad_(False), sight, head
+        self.module, self.encoder, self.head = module.requires_grad_(False), encoder, head
         self.deterministic = deterministic
         self.generator = np.random.default_rng(seed)
         self._memory: tuple[Tensor, ...] | None = None
@@ -51,7 +51,7 @@ class LearnerPolicy(AgentPolicy):
 
     def step_batch(self, observations: Any, rows: Rows | None = None) -> Array:
         """Return actions for the rows of a batch. `rows`: the number of each row's episode."""
-        features, mask = self.sight.numbers(observations)
+        features, mask = self.encoder.numbers(observations)
         rows = np.arange(len(features)) if rows is None else rows
         with torch.inference_mode(), one_torch_thread():
             outputs = self._forward(torch.as_tensor(features), rows).numpy()
@@ -77,7 +77,7 @@ class LearnerPolicy(AgentPolicy):
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether the network has a memory."""
+        """True if the network has a memory."""
         return hasattr(self.module, "initial_state")
 
     def _memory_of(self, num_rows: int) -> tuple[Tensor, ...]:
@@ -119,14 +119,14 @@ class LearnerPolicy(AgentPolicy):
         """Return a key that is equal for policies that can be computed in one pass; None for a recurrent one."""
         if self.is_recurrent:
             return None
-        return type(self), signature(self.module), repr(self.sight.space), repr(self.head.space), type(self.head)
+        return type(self), signature(self.module), repr(self.encoder.space), repr(self.head.space), type(self.head)
 
     def new_gathering(self, num_policies: int) -> Callable[[Collection[Request]], tuple[Array, Array | None]]:
         """Return a function that encodes the observations of several policies as (policies, rows, ...)."""
 
         def gather(requests: Collection[Request]) -> tuple[Array, Array | None]:
             seen = [_as_batch(observation) if wanted is None else observation for observation, wanted in requests]
-            parts = [self.sight.numbers(batch) for batch in seen]
+            parts = [self.encoder.numbers(batch) for batch in seen]
             masks = [mask for _, mask in parts if mask is not None]
             return np.stack([features for features, _ in parts]), np.stack(masks) if masks else None
 
@@ -158,18 +158,17 @@ class LearnerPolicy(AgentPolicy):
             for place, own, numbers in zip(noise, rows, drawn, strict=True):
                 place[own] = numbers
             actions = self.head.choose(outputs, mask, noise)
-        return [_in_wanted_rows(*each) for each in zip(actions, rows, wanted, strict=True)]
-
-
-def _in_wanted_rows(actions: Array, rows: Rows, wanted: Flags | None) -> Any:
-    """Return one policy's actions, in the form of its request."""
-    if wanted is None:
-        return actions[0] if actions.ndim > 1 else actions[0].item()
-    if not len(rows):
-        return None
-    own = np.zeros_like(actions)
-    own[rows] = actions[rows]
-    return own
+        results: list[Any] = []
+        for own, needed, request in zip(actions, rows, wanted, strict=True):
+            if request is None:  # a single observation
+                results.append(own[0] if own.ndim > 1 else own[0].item())
+            elif len(needed):
+                zeros = np.zeros_like(own)
+                zeros[needed] = own[needed]
+                results.append(zeros)
+            else:
+                results.append(None)
+        return results
 
 
 def _as_batch(observation: Any) -> Any:

@@ -1,4 +1,4 @@
-"""One learning agent (`AgentLearner`), and the episodes of all agents (`EpisodeTracker`)."""
+"""Learning agent (`AgentLearner`), and the episodes of all agents (`EpisodeTracker`)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def configs_by_name() -> dict[str, type[AlgorithmConfig]]:
 
 
 class AgentLearner:
-    """One agent's network, optimiser, memory, random generator and counters. No other agent's learning changes them.
+    """Network, optimiser, memory, random generator and counters of one agent. No other agent's learning changes them.
 
     `memory` holds the agent's experience: a `TrajectoryStore` for PPO, a `ReplayBuffer` for DQN and SAC. `counters`:
     `steps` that the agent took, `rounds` (steps of all environments), `updates`, and updates that were `skipped`
@@ -79,10 +79,11 @@ class AgentLearner:
                 f"Agent {agent!r}: {config!r} is no config of an algorithm. Give one of {known}, or "
                 "register your own: parallel_envs.learners.agent.ALGORITHMS[its type] = the algorithm's class."
             )
-        self.agent, self.config = agent, config
+        self.agent = agent
+        self.config: Any = config  # with the fields of its algorithm
         own = copy.deepcopy((observation_space, action_space))  # agents with one shared space may act differently
         self.algorithm = ALGORITHMS[type(config)](config, *own, agent=agent)
-        self.brain = AgentParameters(self.algorithm, seed.child("network").seed())
+        self.parameters = AgentParameters(self.algorithm, seed.child("network").seed())
         self.generator = seed.child("draws").generator()
         self.counters: dict[str, Any] = {"steps": 0, "rounds": 0, "updates": 0, "skipped": 0, "frozen": False}
         self.memory = self._new_memory(num_rows)
@@ -99,7 +100,7 @@ class AgentLearner:
         self._carry: npt.NDArray[Any] | None = None  # a recurrent network's memory at the trajectory's beginning
 
     def _new_memory(self, num_rows: int) -> TrajectoryStore | ReplayBuffer:
-        spaces, config = (self.algorithm.observation_space, self.algorithm.action_space), self._settings
+        spaces, config = (self.algorithm.observation_space, self.algorithm.action_space), self.config
         if self.algorithm.on_policy:
             size = getattr(config, "minibatch_size", 0)
             if size > config.rollout_length * num_rows:
@@ -119,11 +120,6 @@ class AgentLearner:
             "sampler": config.sampler,
         }
         return PrioritizedReplayBuffer(spaces[0], spaces[1], sizes[0], sizes[1], **priorities, **returns)
-
-    @property
-    def _settings(self) -> Any:
-        """The config, typed so that the fields of its algorithm can be read."""
-        return self.config
 
     @property
     def model(self) -> AgentLearner:
@@ -177,7 +173,7 @@ class AgentLearner:
 
     def _check_mask(self, observations: Any) -> None:
         """Raise ValueError, naming the agent, for a mask with values other than 0 and 1."""
-        if not self.algorithm.sight.masked:
+        if not self.algorithm.encoder.masked:
             return
         try:
             check_flags(observations["action_mask"])
@@ -188,12 +184,12 @@ class AgentLearner:
 
     @property
     def ready(self) -> bool:
-        """Whether an update is due."""
+        """True if an update is due."""
         if self.counters["frozen"]:
             return False
         if isinstance(self.memory, TrajectoryStore):
             return self.memory.full
-        config = self._settings
+        config = self.config
         enough = self.counters["steps"] >= config.learning_starts and len(self.memory) > 0
         return enough and self.counters["rounds"] % config.train_interval == 0
 
@@ -238,14 +234,14 @@ class AgentLearner:
 
     def policy(self) -> LearnerPolicy:
         """Return a policy with a copy of the network, and with its own generator."""
-        self.algorithm.explore(self.brain.module, self.counters["steps"])
-        actor = copy.deepcopy(self.brain.module.actor)
-        return LearnerPolicy(actor, self.algorithm.sight, self.algorithm.head, seed=self._acting_seed)
+        self.algorithm.explore(self.parameters.module, self.counters["steps"])
+        actor = copy.deepcopy(self.parameters.module.actor)
+        return LearnerPolicy(actor, self.algorithm.encoder, self.algorithm.head, seed=self._acting_seed)
 
     def acting_weights(self) -> dict[str, Any]:
         """Return a copy of the newest weights, for that policy."""
-        self.algorithm.explore(self.brain.module, self.counters["steps"])
-        weights = self.brain.module.actor.state_dict()
+        self.algorithm.explore(self.parameters.module, self.counters["steps"])
+        weights = self.parameters.module.actor.state_dict()
         return {name: tensor.clone() for name, tensor in weights.items()}
 
     # ---- state ------------------------------------------------------------------------------------------------------
@@ -256,12 +252,12 @@ class AgentLearner:
         Its keys are `config`, `form`, `arrays`, `counters`, `generator` and, for a replay buffer, `memory`.
         `with_memory=False` leaves out the buffer, which may be large.
         """
-        arrays = {name: array.copy() for name, array in self.brain.arrays().items()}
+        arrays = {name: array.copy() for name, array in self.parameters.arrays().items()}
         if self._carry is not None:
             arrays[CARRY] = self._carry.copy()
         state: dict[str, Any] = {
             "config": {"name": self.algorithm.name, **dataclasses.asdict(self.config)},
-            "form": form_of(self.brain),
+            "form": form_of(self.parameters),
             "arrays": arrays,
             "counters": dict(self.counters),
             "generator": {"draws": copy.deepcopy(self.generator.bit_generator.state)},
@@ -276,7 +272,7 @@ class AgentLearner:
         self.check_state(state)
         arrays = dict(state["arrays"])
         carry = arrays.pop(CARRY, None)
-        self.brain.load(arrays)
+        self.parameters.load(arrays)
         self._carry = None if carry is None else np.array(carry)
         self.counters |= state["counters"]
         self.acting_version = self.version

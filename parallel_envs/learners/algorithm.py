@@ -210,7 +210,7 @@ class UpdateReport:
 
     @property
     def learnt(self) -> bool:
-        """Whether the update was kept."""
+        """True if the update was kept."""
         return self.diverged is None and self.failure is None
 
     @classmethod
@@ -257,7 +257,7 @@ class NothingLearnt(Diverged):
 
 
 class Algorithm(ABC):
-    """One agent's algorithm: its config, its observation space and its action space.
+    """Algorithm of one agent: its config, its observation space and its action space.
 
     Raises TypeError, naming the agent, for spaces that the algorithm does not support.
     """
@@ -271,7 +271,7 @@ class Algorithm(ABC):
 
     @property
     def stackable(self) -> bool:
-        """Whether many agents may learn in one pass. False for convolutional networks.
+        """True if many agents may learn in one pass. False for convolutional networks.
 
         Stacked convolutions are slower than one after another. They also round differently, and with so many
         activations some then fall on the other side of zero.
@@ -284,10 +284,10 @@ class Algorithm(ABC):
         self.config, self.agent = config, agent
         self.observation_space, self.action_space = observation_space, action_space
         try:
-            self.sight = ObservationEncoder(observation_space)
+            self.encoder = ObservationEncoder(observation_space)
             self.head = self.make_head(action_space)
             check_mask(observation_space, action_space)
-            if getattr(config, "network", "mlp") == "cnn" and not self.sight.is_image:
+            if getattr(config, "network", "mlp") == "cnn" and not self.encoder.is_image:
                 raise TypeError(
                     f"network='cnn' sees pictures, and {observation_space} is none: pictures have three axes. Use "
                     "network='mlp'."

@@ -370,13 +370,7 @@ def check_whole(state: State, own: State, agent: Agent, where: str | Path) -> No
     if missing := [name for name in (*_IN_JSON, "arrays") if name not in state]:
         raise BadCheckpoint(f"{where} is no state of agent {agent!r}: it has no {', '.join(missing)}.")
     check_fits(state, own, agent, where)
-    parts = {
-        "arrays": _odd_numbers(state["arrays"]),
-        "counters": _odd_counters(state["counters"], own["counters"]),
-        "generator": _odd_generators(state["generator"], own["generator"]),
-        "memory": _odd_memories(state.get("memory"), own.get("memory")),
-    }
-    if odd := [f"{name}: {text}" for name, texts in parts.items() for text in texts]:
+    if odd := list(_damages(state, own)):
         advice = " Leave its `memory` out to take the rest over." if odd[-1].startswith("memory") else ""
         raise BadCheckpoint(f"{where} does not fit agent {agent!r} ({'; '.join(odd)}). Nothing was loaded.{advice}")
 
@@ -420,37 +414,50 @@ def described(arrays: Mapping[str, Any], name: str, first_axis: int = 0) -> str:
     return f"{array.dtype}{list(array.shape[first_axis:])}"
 
 
-def _odd_numbers(stored: Mapping[str, Any]) -> Iterator[str]:
-    for name in sorted(stored.keys() - {CARRY}):
-        if not np.isfinite(stored[name]).all():
-            yield f"{name} is not finite everywhere"
-        elif name in _NEVER_NEGATIVE and (stored[name] < 0).any():
-            yield f"{name} is below 0 somewhere"
-
-
-def _odd_counters(stored: Any, own: Mapping[str, Any]) -> Iterator[str]:
-    if not isinstance(stored, Mapping):
-        yield f"{stored!r} stored"
-        return
-    for name, mine in own.items():
-        given = stored.get(name)
+def _damages(state: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the parts that cannot be loaded, from a state with the architecture of the agent's own state."""
+    arrays, counters, memory = state["arrays"], state["counters"], state.get("memory")
+    for name in sorted(arrays.keys() - {CARRY}):
+        if not np.isfinite(arrays[name]).all():
+            yield f"arrays: {name} is not finite everywhere"
+        elif name in _NEVER_NEGATIVE and (arrays[name] < 0).any():
+            yield f"arrays: {name} is below 0 somewhere"
+    if not isinstance(counters, Mapping):
+        yield f"counters: {counters!r} stored"
+        counters = own["counters"]
+    for name, mine in own["counters"].items():
+        given = counters.get(name)
         if type(given) is not type(mine) or (isinstance(given, int) and not 0 <= given <= _MOST):
-            yield f"{name} is {given!r}"
+            yield f"counters: {name} is {given!r}"
+    yield from _generator_damages(state["generator"], own["generator"])
+    if memory is None or own.get("memory") is None:  # a state without one is fine, and an agent without one ignores it
+        return
+    mine, kinds = own["memory"], ("counters", "arrays")
+    if not isinstance(memory, Mapping) or not all(isinstance(memory.get(kind), Mapping) for kind in kinds):
+        yield f"memory: {type(memory).__name__} without counters and arrays stored"
+        return
+    for name in ("capacity", "num_rows"):
+        if memory["counters"].get(name) != mine["counters"].get(name):
+            yield f"memory: {name}={memory['counters'].get(name)} stored, {mine['counters'].get(name)} here"
+    for name in sorted({*memory["arrays"], *mine["arrays"]}, key=str):
+        given, here = (described(part["arrays"], name, first_axis=1) for part in (memory, mine))
+        if given != here and not (name in _OPTIONAL and given == "nothing"):
+            yield f"memory: {name}: {given} stored, {here} here"
 
 
-def _odd_generators(stored: Any, own: Mapping[str, Any]) -> Iterator[str]:
+def _generator_damages(stored: Any, own: Mapping[str, Any]) -> Iterator[str]:
     """Check the state of a generator, or those of several by name."""
     if "bit_generator" in own:
         if not _can_be_set(stored, own["bit_generator"]):
-            yield f"no state of {own['bit_generator']}"
+            yield f"generator: no state of {own['bit_generator']}"
         return
     if not isinstance(stored, Mapping):
-        yield f"{stored!r} stored"
+        yield f"generator: {stored!r} stored"
         return
     kind = next(iter(own.values()))["bit_generator"]
     for name in sorted({*own, *stored} - {name for name in _OPTIONAL if stored.get(name) is None}, key=str):
         if not _can_be_set(stored.get(name), kind):
-            yield f"{name} is no state of {kind}"
+            yield f"generator: {name} is no state of {kind}"
 
 
 def _can_be_set(state: Any, kind: str) -> bool:
@@ -459,21 +466,3 @@ def _can_be_set(state: Any, kind: str) -> bool:
     except (TypeError, ValueError, KeyError, OverflowError):
         return False
     return True
-
-
-def _odd_memories(stored: Any, own: Any) -> Iterator[str]:
-    """Compare replay buffers. A state without one is fine, and an agent without one ignores it."""
-    if stored is None or own is None:
-        return
-    if not isinstance(stored, Mapping) or not all(
-        isinstance(stored.get(one), Mapping) for one in ("counters", "arrays")
-    ):
-        yield f"{type(stored).__name__} without counters and arrays stored"
-        return
-    for name in ("capacity", "num_rows"):
-        if stored["counters"].get(name) != own["counters"].get(name):
-            yield f"{name}={stored['counters'].get(name)} stored, {own['counters'].get(name)} here"
-    for name in sorted({*stored["arrays"], *own["arrays"]}, key=str):
-        given, mine = (described(part["arrays"], name, first_axis=1) for part in (stored, own))
-        if given != mine and not (name in _OPTIONAL and given == "nothing"):
-            yield f"{name}: {given} stored, {mine} here"

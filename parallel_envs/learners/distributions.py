@@ -26,7 +26,7 @@ LOG_STD_BOUNDS = -5.0, 2.0
 
 
 class Head(ABC):
-    """One way to act in an action space."""
+    """Way to act in an action space."""
 
     space: Space[Any]
     num_outputs: int
@@ -100,7 +100,7 @@ def _sampled(logits: Array, noise: Array) -> Array:
 
 
 class Categorical(Head):
-    """One of n actions. Outputs are logits."""
+    """Chooses one of n actions. Outputs are logits."""
 
     def __init__(self, space: Discrete[Any]) -> None:
         self.space = space

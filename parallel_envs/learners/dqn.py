@@ -127,11 +127,11 @@ class DQN(Algorithm):
         return EpsilonGreedy(action_space)
 
     def make_module(self, generator: torch.Generator) -> nn.Module:
-        config, num_in = self.config, self.sight.num_numbers
-        before: list[nn.Module] = [Bytes()] if self.sight.is_bytes else []
+        config, num_in = self.config, self.encoder.num_numbers
+        before: list[nn.Module] = [Bytes()] if self.encoder.is_bytes else []
         if config.network == "cnn":
             num_in = config.hidden[0]
-            before.append(Image(self.sight.shape, num_in, generator))
+            before.append(Image(self.encoder.shape, num_in, generator))
         body = mlp(num_in, config.hidden[:-1], config.hidden[-1], generator, activation=config.activation)
         last = nn.ReLU() if config.activation == "relu" else nn.Tanh()
         advantages = mlp(config.hidden[-1], (), self.head.num_outputs - 1, generator)

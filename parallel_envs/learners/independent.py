@@ -151,7 +151,7 @@ class IndependentLearners(ClosedAtExit):
         self._episodes = EpisodeTracker(list(self.agents), envs.num_envs)
         self.policy = WrappedMultiAgentPolicy({agent: one.policy() for agent, one in self.agents.items()}, strategy)
         """The policy that acts for all agents."""
-        self._parameters = {agent: one.brain for agent, one in self.agents.items()}
+        self._parameters = {agent: one.parameters for agent, one in self.agents.items()}
         self.update_mode, self.workers = mode_for(update_mode, self._parameters), workers
         self.update_timeout = optional_seconds("update_timeout", update_timeout)
         self.loop: Loop | None = None
@@ -429,10 +429,12 @@ class IndependentLearners(ClosedAtExit):
             if (count := about.get(name)) is None or type(count) is not int or count < 0:
                 raise BadCheckpoint(f"{folder} says {name}={count!r} about all agents. Nothing was loaded.")
         returns: Any = about.get("returns", [[]] * len(agents))  # earlier versions wrote neither of the two
-        if not _is_list_of(len(agents), returns, lambda own: isinstance(own, list) and all(map(_is_real, own))):
+        each = returns if isinstance(returns, list) and len(returns) == len(agents) else [None]
+        if not all(isinstance(own, list) and all(isinstance(one, int | float) for one in own) for own in each):
             raise BadCheckpoint(f"{folder} says returns={returns!r} about all agents. Nothing was loaded.")
         episodes: Any = about.get("episodes", [len(own) for own in returns])
-        if not _is_list_of(len(agents), episodes, lambda own: type(own) is int and own >= 0):
+        each = episodes if isinstance(episodes, list) and len(episodes) == len(agents) else [None]
+        if not all(type(own) is int and own >= 0 for own in each):
             raise BadCheckpoint(f"{folder} says episodes={episodes!r} about all agents. Nothing was loaded.")
         self._check_states(agents, folder)
         self.load_states(agents)
@@ -476,14 +478,6 @@ class IndependentLearners(ClosedAtExit):
     def __repr__(self) -> str:
         why = self._mode.why if self._mode else self.update_mode
         return f"IndependentLearners({len(self.agents)} agents, {why}, {self.updates} updates)"
-
-
-def _is_real(value: object) -> bool:
-    return isinstance(value, int | float)
-
-
-def _is_list_of(length: int, value: object, is_right: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list) and len(value) == length and all(map(is_right, value))
 
 
 # ---- arguments --------------------------------------------------------------------------------------------------

@@ -60,12 +60,12 @@ class ObservationEncoder:
 
     @property
     def is_image(self) -> bool:
-        """Whether observations are pictures: a Box with three axes."""
+        """True for pictures: a Box with three axes."""
         return isinstance(self.inner, Box) and len(self.shape) == 3
 
     @property
     def is_bytes(self) -> bool:
-        """Whether the encoded observations are bytes, of pictures."""
+        """True if encoded observations are bytes of pictures."""
         return self.is_image and self.inner.dtype == np.uint8
 
     def numbers(self, observations: Any) -> tuple[Array, Array | None]:

@@ -190,20 +190,20 @@ class AgentParameters:
         self.algorithm = algorithm
         self.module: Any = algorithm.make_module(torch.Generator().manual_seed(seed))
         self.layout = lay_out(self.module)
-        self.strip = ParameterMatrix.of(self.module, self.layout)
-        self.layout.bind(self.module, self.strip)
+        self.matrix = ParameterMatrix.of(self.module, self.layout)
+        self.layout.bind(self.module, self.matrix)
         self.statistics: dict[str, Tensor] = dict(self.module.named_buffers())
         """The module's buffers, which learning changes in place."""
 
     def move_to(self, matrix: ParameterMatrix) -> None:
         """Copy the numbers into another matrix, and use that one from now on."""
-        matrix.copy_from(self.strip)
-        self.strip = matrix
+        matrix.copy_from(self.matrix)
+        self.matrix = matrix
         self.layout.bind(self.module, matrix)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all numbers by name: the matrix and the statistics. The tensors share memory with the network."""
-        return {**self.strip.arrays(), **{f"{_STATISTICS}{name}": own for name, own in self.statistics.items()}}
+        return {**self.matrix.arrays(), **{f"{_STATISTICS}{name}": own for name, own in self.statistics.items()}}
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the tensors as NumPy arrays, which share their memory."""

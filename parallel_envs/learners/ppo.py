@@ -174,19 +174,19 @@ class PPO(Algorithm):
 
     def make_module(self, generator: torch.Generator) -> nn.Module:
         config = self.config
-        normaliser = Normaliser(self.sight.num_numbers) if config.normalize_observations else None
+        normaliser = Normaliser(self.encoder.num_numbers) if config.normalize_observations else None
         scale = Scale() if config.normalize_returns else None
-        before: list[nn.Module] = [Bytes()] if self.sight.is_bytes else []
+        before: list[nn.Module] = [Bytes()] if self.encoder.is_bytes else []
         if normaliser is not None:
             before = [normaliser]  # statistics of the bytes themselves
         if self.recurrent:
             return self._recurrent(generator, normaliser, scale, before)
         chains = []
         for num_out, last_gain in ((self._num_means, config.policy_gain), (1, 1.0)):
-            num_in, layers = self.sight.num_numbers, [*before]
+            num_in, layers = self.encoder.num_numbers, [*before]
             if config.network == "cnn":
                 num_in = config.hidden[0]
-                layers.append(Image(self.sight.shape, num_in, generator))
+                layers.append(Image(self.encoder.shape, num_in, generator))
             rest = mlp(num_in, config.hidden, num_out, generator, activation=config.activation, last_gain=last_gain)
             chains.append(nn.Sequential(*layers, *rest))
         actor, critic = chains
@@ -205,7 +205,7 @@ class PPO(Algorithm):
     ) -> nn.Module:
         config = self.config
         *hidden, wide = config.hidden
-        encoder = mlp(self.sight.num_numbers, hidden, wide, generator, activation=config.activation)
+        encoder = mlp(self.encoder.num_numbers, hidden, wide, generator, activation=config.activation)
         cell = GruCell(wide, config.memory_size, generator)
         head = self._wide(linear(config.memory_size, self._num_means, generator, config.policy_gain))
         actor = Recurrent(
@@ -222,7 +222,7 @@ class PPO(Algorithm):
                 f"Agent {self.agent!r}: minibatch_size={size} is larger than its batch of {valid.size} rows "
                 "(rollout_length times environments). Give a smaller minibatch or a longer rollout."
             )
-        features, mask = self.sight.numbers(experience.observations)
+        features, mask = self.encoder.numbers(experience.observations)
         features = zero_unused_features(features, experience)
         arrays = {name: getattr(experience, name) for name in ("rewards", "terminated", "truncated", "valid", "begins")}
         arrays |= {"features": features, "actions": self.head.numbers(experience.actions)}

@@ -65,7 +65,7 @@ def sampled(algorithm: Algorithm, memory: Any, generator: np.random.Generator) -
     if getattr(config, "prioritized", 0.0):
         arrays["indices"] = drawn["indices"]  # for the buffer, which gets each row's error after the update
     for name, observations in (("", drawn["observations"]), ("next_", drawn["next_observations"])):
-        features, mask = algorithm.sight.numbers(observations)
+        features, mask = algorithm.encoder.numbers(observations)
         arrays[f"{name}features"] = features
         if mask is not None:
             arrays[f"{name}mask"] = mask

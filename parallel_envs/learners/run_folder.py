@@ -488,10 +488,6 @@ class Run(ClosedAtExit):
             sweep(run.folder / CHECKPOINTS)
         return run, newest
 
-    def way_back(self, bad: Path) -> str:
-        """Return advice for a checkpoint that cannot be read."""
-        return way_back(self.folder, bad)
-
     @property
     def chosen(self) -> str | None:
         """The update mode that "auto" had chosen by the checkpoint that the run continues from; None: none yet."""

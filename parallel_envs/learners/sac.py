@@ -73,7 +73,7 @@ class Critic(nn.Module):
 
 
 class Temperature(nn.Module):
-    """One number above 0."""
+    """Trained number above 0."""
 
     def __init__(self, value: float) -> None:
         super().__init__()
@@ -112,12 +112,12 @@ class SAC(Algorithm):
             raise TypeError(f"{action_space} was given, and SAC acts in Box spaces only.")
         if not np.issubdtype(action_space.dtype, np.floating):
             raise TypeError(f"{action_space} holds whole numbers, and SAC acts in floating Box spaces only.")
-        if self.sight.is_bytes:
+        if self.encoder.is_bytes:
             raise TypeError(f"{self.observation_space} holds pictures, and SAC sees flat observations only.")
         return SquashedGaussian(action_space)
 
     def make_module(self, generator: torch.Generator) -> nn.Module:
-        config, size = self.config, self.sight.num_numbers
+        config, size = self.config, self.encoder.num_numbers
         critics = [Critic(size + self.head.size, config, generator) for _ in range(2)]
         actor = mlp(size, config.hidden, self.head.num_outputs, generator, activation=config.activation, last_gain=0.01)
         return SoftActorCritic(critics, actor, config.temperature)

@@ -53,6 +53,7 @@ from parallel_envs.learners.run_folder import (
     newest_checkpoint,
     newest_whole,
     settings_of,
+    way_back,
 )
 from parallel_envs.learners.updates import MODES, AutoUpdates
 from parallel_envs.multiagent import MultiAgentEnvManager
@@ -165,28 +166,11 @@ def _build_envs(settings: TrainSettings, shares: Shares | None) -> MultiAgentEnv
 
 # ---- resumed runs -----------------------------------------------------------------------------------------------
 
-_MAY_CHANGE = frozenset(
-    (
-        "total_steps",
-        "log_every",
-        "keep_checkpoints",
-        "tensorboard",
-        "num_workers",
-        "backend",
-        "folder",
-        "learn_in",
-        "worker_budget",
-        "schedule",
-        "update_timeout",
-        "on_divergence",
-        "on_failure",
-        "step_timeout",
-        "reset_timeout",
-        "start_timeout",
-        "max_restarts",
-        "restart_window",
-    )
-)
+_MAY_CHANGE = frozenset((
+    "total_steps", "log_every", "keep_checkpoints", "tensorboard", "num_workers", "backend", "folder", "learn_in",
+    "worker_budget", "schedule", "update_timeout", "on_divergence", "on_failure", "step_timeout", "reset_timeout",
+    "start_timeout", "max_restarts", "restart_window",
+))  # fmt: skip
 """Settings that may change when a run is resumed, as the training does not depend on them. (A checkpoint is written
 where a run ends, and episodes begin anew there as at any other checkpoint.)"""
 
@@ -278,7 +262,7 @@ def _load(learners: IndependentLearners, run: Run, checkpoint: Path) -> None:
     except KeyError as error:  # the environments have other agents by now
         raise BadCheckpoint(str(error.args[0])) from error
     except BadCheckpoint as error:
-        raise BadCheckpoint(f"{error} {run.way_back(checkpoint)}") from error
+        raise BadCheckpoint(f"{error} {way_back(run.folder, checkpoint)}") from error
     if run.chosen is None or learners.update_mode != "auto":
         return
     if run.chosen not in MODES.keys() - {"auto"}:
@@ -311,7 +295,7 @@ class _InterruptedSafely(KeyboardInterrupt):
 
 
 class _Training:
-    """One call of `train`: the loop, and its metrics, checkpoints and texts."""
+    """Training of one run: the loop, and its metrics, checkpoints and texts."""
 
     display: Display
     loop: Loop

@@ -54,7 +54,7 @@ class TrainedAgent:
         algorithm.explore(parameters.module, state["counters"]["steps"])
         actor = copy.deepcopy(parameters.module.actor)
         self._policy = LearnerPolicy(
-            actor, algorithm.sight, algorithm.head, seed=self._seed, deterministic=self.deterministic
+            actor, algorithm.encoder, algorithm.head, seed=self._seed, deterministic=self.deterministic
         )
 
     def agent_policy(self, agent: Any = None) -> LearnerPolicy:

@@ -69,7 +69,7 @@ def learners(
 
 def mode_of(name: str, agents: Mapping[Agent, AgentLearner], workers: int = 2) -> UpdateMode:
     """A mode. A worker process takes a second to import torch, so tests have as few as they can."""
-    return MODES[name]({agent: one.brain for agent, one in agents.items()}, workers)
+    return MODES[name]({agent: one.parameters for agent, one in agents.items()}, workers)
 
 
 def time_is_up_when(mode: Any, hangs: Callable[[int], bool], worker: int = 0) -> None:

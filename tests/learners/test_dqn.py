@@ -45,7 +45,7 @@ def batch(error: float, **others: Any) -> Any:
 def loss_of(config: DQNConfig, **parts: Any) -> float:
     one = brain(config)
     with torch.no_grad():
-        one.strip.weights.zero_()
+        one.matrix.weights.zero_()
     return float(one.algorithm.loss(one.module, batch(**parts))[0].detach())
 
 
@@ -116,20 +116,20 @@ def test_large_errors_count_in_proportion() -> None:
 def test_the_slow_copy_follows_at_its_rate_and_interval() -> None:
     memory, algorithm = buffer_of(SEEN, Discrete(3), source()), dataclasses.replace(CONFIG, target_rate=1.0)
     one = brain(dataclasses.replace(algorithm, target_interval=2, gradient_steps=1))
-    start = one.strip.targets.clone()
+    start = one.matrix.targets.clone()
     update_one(one, one.algorithm.draw(memory, source()))
-    assert torch.equal(one.strip.targets, start)
+    assert torch.equal(one.matrix.targets, start)
     update_one(one, one.algorithm.draw(memory, source()))
-    assert torch.equal(one.strip.targets, one.strip.weights[:, : start.shape[1]])  # behind them: room to full lanes
-    assert not torch.equal(one.strip.targets, start)
+    assert torch.equal(one.matrix.targets, one.matrix.weights[:, : start.shape[1]])  # behind them: room to full lanes
+    assert not torch.equal(one.matrix.targets, start)
 
 
 def test_the_slow_copy_goes_part_of_the_way() -> None:
     one = brain(dataclasses.replace(CONFIG, target_rate=0.25, gradient_steps=1))
-    start = one.strip.targets.clone()
+    start = one.matrix.targets.clone()
     update_one(one, one.algorithm.draw(buffer_of(SEEN, Discrete(3), source()), source()))
-    expected = 0.75 * start + 0.25 * one.strip.weights[:, : start.shape[1]]
-    assert torch.allclose(one.strip.targets, expected, atol=1e-7)
+    expected = 0.75 * start + 0.25 * one.matrix.weights[:, : start.shape[1]]
+    assert torch.allclose(one.matrix.targets, expected, atol=1e-7)
 
 
 def test_it_learns_what_actions_are_worth() -> None:

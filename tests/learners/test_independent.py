@@ -270,7 +270,7 @@ def test_the_policy_acts_with_what_was_learnt() -> None:
         learners.train(120)
         for agent, learner in learners.agents.items():
             acting = learners.policy.policy[agent].module.state_dict()  # type: ignore[index]
-            for name, tensor in learner.brain.module.actor.state_dict().items():
+            for name, tensor in learner.parameters.module.actor.state_dict().items():
                 np.testing.assert_array_equal(acting[name], tensor)
 
 
@@ -542,4 +542,4 @@ def test_ctrl_c_waits_until_all_who_learn_have_learnt(monkeypatch: pytest.Monkey
             learners.train(100)
         for one in learners.agents.values():
             assert one.counters["updates"] == one.acting_version == 1
-            assert one.brain.strip.steps[0] > 0
+            assert one.parameters.matrix.steps[0] > 0

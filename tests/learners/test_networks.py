@@ -262,10 +262,10 @@ def test_bytes_that_hold_no_more_than_flags_or_counts_stay_what_they_are() -> No
 
 
 def test_ones_among_zeros_need_no_square_of_zeros() -> None:
-    sight, seen = ObservationEncoder(Discrete(20_000)), np.array([19_999])
+    encoder, seen = ObservationEncoder(Discrete(20_000)), np.array([19_999])
     tracemalloc.start()
     try:
-        numbers, _ = sight.numbers(seen)
+        numbers, _ = encoder.numbers(seen)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

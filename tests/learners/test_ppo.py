@@ -123,7 +123,7 @@ def test_rows_that_were_not_lived_have_no_say() -> None:
         lived.rewards[~valid] = filler
         one = brain()
         update_one(one, one.algorithm.draw(lived, source()))
-        results.append(one.strip.weights.clone())
+        results.append(one.matrix.weights.clone())
     assert torch.equal(*results)
 
 
@@ -261,9 +261,9 @@ def test_adam_s_epsilon_is_the_config_s() -> None:
     moved = []
     for epsilon in (1e-5, 1e3):
         one = brain(dataclasses.replace(CONFIG, adam_epsilon=epsilon))
-        before = one.strip.weights.clone()
+        before = one.matrix.weights.clone()
         update_one(one, one.algorithm.draw(trajectory(SEEN, THREE, source()), source()))
-        moved.append(float((one.strip.weights - before).abs().max()))
+        moved.append(float((one.matrix.weights - before).abs().max()))
     assert moved[0] > 100 * moved[1] > 0
 
 

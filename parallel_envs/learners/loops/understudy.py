@@ -26,7 +26,7 @@ class Understudy:
 
     def __init__(self, learner: AgentLearner) -> None:
         self._learner, self._algorithm = learner, learner.algorithm
-        self.actor: Any = copy.deepcopy(learner.brain.module.actor).requires_grad_(False)
+        self.actor: Any = copy.deepcopy(learner.parameters.module.actor).requires_grad_(False)
 
     def adopt(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Act with these from now on. Returns what the policy is to load: with exploration as it is due."""

@@ -30,7 +30,7 @@ def check_budget(options: LoopOptions, learners: IndependentLearners) -> int:
 
 def learner_of(learners: IndependentLearners, options: LoopOptions, workers: int) -> Learner:
     """What runs the updates while the learners' environments are stepped."""
-    brains = {agent: one.brain for agent, one in learners.agents.items()}
+    brains = {agent: one.parameters for agent, one in learners.agents.items()}
     inner = inner_mode(brains, learners.update_mode, options)
     if options.learn_in == "process":
         limit = learners.update_timeout

@@ -29,7 +29,7 @@ class NetworkRows(BatchPolicy):
 
     def __init__(self, module: nn.Module, algorithm: Algorithm, *, deterministic: bool = False) -> None:
         self.module: Any = module
-        self.sight, self.head, self.deterministic = algorithm.sight, algorithm.head, deterministic
+        self.encoder, self.head, self.deterministic = algorithm.encoder, algorithm.head, deterministic
 
     def initial_state(self, num_rows: int) -> Any:
         if not hasattr(self.module, "initial_state"):
@@ -37,7 +37,7 @@ class NetworkRows(BatchPolicy):
         return tuple(part.numpy() for part in self.module.initial_state(num_rows))
 
     def act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
-        features, mask = self.sight.numbers(observations)
+        features, mask = self.encoder.numbers(observations)
         with torch.inference_mode(), one_torch_thread():
             outputs, state = self._forward(torch.as_tensor(features), state)
         if self.deterministic:

@@ -57,8 +57,8 @@ class MetaAgent:
     ) -> None:
         self.config, self.arch, self.form, self.lesson = config, arch, form, lesson
         self.algorithm = make_algorithm(config, arch, observation_space, action_space, form)
-        self.brain = AgentParameters(self.algorithm, seed.child("network").seed())
-        outlast(self.brain.module, memory_span)
+        self.parameters = AgentParameters(self.algorithm, seed.child("network").seed())
+        outlast(self.parameters.module, memory_span)
         self.generator = seed.child("draws").generator()
         self.counters: dict[str, Any] = {"steps": 0, "updates": 0, "skipped": 0, "frozen": False}
         self.memory = None if self.algorithm.on_policy else _new_memory(config, arch, observation_space, action_space)
@@ -68,8 +68,8 @@ class MetaAgent:
 
     def policy(self, *, deterministic: bool = False) -> NetworkRows:
         """A policy that acts as this agent does, now and after it has learnt more."""
-        self.algorithm.explore(self.brain.module, self.counters["steps"])
-        return NetworkRows(self.brain.module.actor, self.algorithm, deterministic=deterministic)
+        self.algorithm.explore(self.parameters.module, self.counters["steps"])
+        return NetworkRows(self.parameters.module.actor, self.algorithm, deterministic=deterministic)
 
     def lived(self, rollouts: Rollouts) -> None:
         """Take in what was collected, for the next update."""
@@ -104,7 +104,7 @@ class MetaAgent:
             self._fit(experience.valid.size)
         plan = self.algorithm.draw(experience, self.generator, self.counters["updates"])
         learning_rate = self.config.learning_rate_after(self.counters["updates"]) * rate
-        report = update_one(self.brain, dataclasses.replace(plan, learning_rate=learning_rate))
+        report = update_one(self.parameters, dataclasses.replace(plan, learning_rate=learning_rate))
         if report.diverged is not None:
             self.counters["skipped"] += 1
             raise Diverged(f"The agent has learnt nothing: {report.diverged}.", [self.algorithm.agent])
@@ -125,7 +125,7 @@ class MetaAgent:
         form = {"name": self.algorithm.name, "arch": str(self.arch), "memory": dataclasses.asdict(self.form)}
         state = {
             "config": {**form, **dataclasses.asdict(self.config)},
-            "arrays": {name: array.copy() for name, array in self.brain.arrays().items()},
+            "arrays": {name: array.copy() for name, array in self.parameters.arrays().items()},
             "counters": dict(self.counters),
             "generator": {"draws": copy.deepcopy(self.generator.bit_generator.state)},
         }
@@ -135,7 +135,7 @@ class MetaAgent:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Become what `state` told. ValueError if it does not fit; then nothing has changed."""
-        self.brain.load(dict(state["arrays"]))
+        self.parameters.load(dict(state["arrays"]))
         self.counters |= state["counters"]
         self.generator.bit_generator.state = copy.deepcopy(state["generator"]["draws"])
         self._pending = []

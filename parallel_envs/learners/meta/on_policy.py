@@ -41,7 +41,7 @@ class MemoryPPO(PPO):
 
     def _fast_weights(self, generator: torch.Generator, before: list[Any], head: nn.Module) -> FastWeights:
         *hidden, wide = self.config.hidden
-        encoder = mlp(self.sight.num_numbers, hidden, wide, generator)
+        encoder = mlp(self.encoder.num_numbers, hidden, wide, generator)
         size = self.memory.num_places, self.memory.num_values
         return FastWeights(nn.Sequential(*before, *encoder, nn.Tanh()), wide, *size, head, generator)
 
@@ -78,7 +78,7 @@ class MemoryMarkovPPO(MemoryPPO):
     def _recurrent(
         self, generator: torch.Generator, normaliser: Normaliser | None, scale: Scale | None, before: list[Any]
     ) -> nn.Module:
-        config, num_seen = self.config, num_present(self.sight.num_numbers, self.action_space)
+        config, num_seen = self.config, num_present(self.encoder.num_numbers, self.action_space)
         layers = mlp(num_seen, config.hidden, self._num_means, generator, last_gain=config.policy_gain)
         actor = self._wide(nn.Sequential(*before, First(num_seen), *layers))
         critic = self._gru(generator, before) if self.memory == GRU else self._fast_critic(generator, before)
@@ -86,7 +86,7 @@ class MemoryMarkovPPO(MemoryPPO):
 
     def _gru(self, generator: torch.Generator, before: list[Any]) -> Recurrent:
         config = self.config
-        encoder = mlp(self.sight.num_numbers, config.hidden[:-1], config.hidden[-1], generator)
+        encoder = mlp(self.encoder.num_numbers, config.hidden[:-1], config.hidden[-1], generator)
         cell = GruCell(config.hidden[-1], config.memory_size, generator)
         value = linear(config.memory_size, 1, generator, 1.0)
         return Recurrent(nn.Sequential(*before, *encoder, nn.Tanh()), cell, value, config.memory_size)

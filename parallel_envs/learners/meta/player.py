@@ -248,7 +248,7 @@ class Player(ClosedAtExit):
             check_fits(stored, self.agent.state(), AGENT, given)
         except (BadCheckpoint, FileNotFoundError) as error:
             raise BadSettings(f"`policy.begin_with: {given}` cannot be taken. {error}") from error
-        self.agent.brain.load(dict(stored["arrays"]))
+        self.agent.parameters.load(dict(stored["arrays"]))
 
     # ---- collecting -------------------------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ def drawn(algorithm: Algorithm, memory: RolloutBuffer, generator: np.random.Gene
     config: Any = algorithm.config
     shape = config.gradient_steps, config.batch_size
     told = memory.sample_sequences(generator, shape[0] * shape[1], memory.longest)
-    features, _ = algorithm.sight.numbers(told.observations)
+    features, _ = algorithm.encoder.numbers(told.observations)
     discounts = np.where(told.terminated, 0.0, config.discount).astype(np.float32)
     columns = {
         "chain": features,
@@ -96,7 +96,7 @@ class MemoryDQN(DQN):
 
     def make_module(self, generator: torch.Generator) -> nn.Module:
         num_actions = self.head.num_outputs - 1
-        body = remembering(self.memory, self.sight.num_numbers, self.config, generator, num_actions)
+        body = remembering(self.memory, self.encoder.num_numbers, self.config, generator, num_actions)
         both: Any = QNetworks
         return both(RecurrentQ(body, self.config.epsilon_start))  # type: ignore[no-any-return]  # it takes any network that can be copied
 
@@ -159,7 +159,7 @@ class MemorySAC(SAC):
         return SoftActorCritic(critics, self._actor(generator), self.config.temperature)
 
     def _critic(self, generator: torch.Generator) -> RecurrentCritic:
-        memory = remembering(self.memory, self.sight.num_numbers, self.config, generator)
+        memory = remembering(self.memory, self.encoder.num_numbers, self.config, generator)
         return RecurrentCritic(memory, Critic(memory.num_remembered + self.head.size, self.config, generator))
 
     def _actor(self, generator: torch.Generator) -> nn.Module:
@@ -167,7 +167,7 @@ class MemorySAC(SAC):
         if self._num_seen is not None:
             layers = mlp(self._num_seen, config.hidden, self.head.num_outputs, generator, last_gain=0.01)
             return nn.Sequential(First(self._num_seen), *layers)
-        given = self.memory, self.sight.num_numbers, config, generator, self.head.num_outputs
+        given = self.memory, self.encoder.num_numbers, config, generator, self.head.num_outputs
         return remembering(*given, last_gain=0.01)
 
     def draw(self, experience: Any, generator: np.random.Generator, updates: int = 0) -> Plan:
@@ -196,4 +196,4 @@ class MemoryMarkovSAC(MemorySAC):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._num_seen = num_present(self.sight.num_numbers, self.action_space)
+        self._num_seen = num_present(self.encoder.num_numbers, self.action_space)

@@ -83,7 +83,7 @@ def _work_of(brain: AgentParameters) -> int:
     """Multiplications of a step, about: parameters times rows."""
     config: Any = brain.algorithm.config
     rows: int = getattr(config, "minibatch_size", 0) or getattr(config, "batch_size", _USUAL_ROWS)
-    return int(brain.strip.weights.numel() * rows)
+    return int(brain.matrix.weights.numel() * rows)
 
 
 def groups(brains: Mapping[Agent, AgentParameters], plans: Mapping[Agent, Plan]) -> list[tuple[Agent, ...]]:
@@ -104,13 +104,13 @@ class Crew:
     def __init__(self, brains: Sequence[AgentParameters]) -> None:
         self.brains = list(brains)
         self.leader = self.brains[0]
-        self.strip = ParameterMatrix.stacked([brain.strip for brain in self.brains])
+        self.matrix = ParameterMatrix.stacked([brain.matrix for brain in self.brains])
         self._buffers = [dict(brain.module.named_buffers(remove_duplicate=False)) for brain in self.brains]
         self._num_updates = 0
         self._see = stacked(self.leader, "see")
         self._gradients = stacked_gradients(self.leader)
         self._is_written = not self.leader.algorithm.traceable
-        self._gradient = torch.zeros_like(self.strip.weights)
+        self._gradient = torch.zeros_like(self.matrix.weights)
         self._spare = self._gradient[:, : self.leader.layout.num_spare].clone()
 
     def update(self, plans: Sequence[Plan]) -> list[UpdateReport]:
@@ -118,7 +118,7 @@ class Crew:
         self._gather()
         self._num_updates += 1
         arrays = [tensors_of(plan) for plan in plans]
-        with undoing(self.brains, self.strip) as before:
+        with undoing(self.brains, self.matrix) as before:
             reports, carries = self._stepped(plans, arrays, before)
             return [finished(*each) for each in zip(self.brains, reports, arrays, carries, strict=True)]
 
@@ -131,25 +131,25 @@ class Crew:
         carries = data.pop(CARRY, [None] * len(plans))
         evaluate = self._evaluation(data, [plan_tensors(plan) for plan in plans], fixed)
         algorithms = [brain.algorithm for brain in self.brains]
-        return take_steps(algorithms, plans, self.strip, before, evaluate), carries
+        return take_steps(algorithms, plans, self.matrix, before, evaluate), carries
 
     def _fixed(self) -> Batch:
         """What is not trained: targets (views of the strip) and statistics."""
-        targets = views(self.leader.layout.targets, self.strip.targets)
+        targets = views(self.leader.layout.targets, self.matrix.targets)
         return targets | {name: torch.stack([own[name] for own in self._buffers]) for name in self._buffers[0]}
 
     @torch.no_grad()
     def _prepared(self, arrays: Batch, fixed: Batch) -> dict[str, Any]:
         """The data of all agents, behind an axis of agents."""
-        tensors = {**views(self.leader.layout.trained, self.strip.weights), **fixed}
+        tensors = {**views(self.leader.layout.trained, self.matrix.weights), **fixed}
         seen = self._see(tensors, arrays)
         return self.leader.algorithm.prepare(seen, arrays)
 
     def _gather(self) -> None:
         """Have every brain live in its row; it may have lived in another crew's since."""
         for index, brain in enumerate(self.brains):
-            row = self.strip.row(index)
-            if brain.strip.weights.data_ptr() != row.weights.data_ptr():
+            row = self.matrix.row(index)
+            if brain.matrix.weights.data_ptr() != row.weights.data_ptr():
                 brain.move_to(row)
 
     def _evaluation(self, data: Batch, plans: Sequence[Batch], fixed: Batch) -> Callable[[int], Any]:
@@ -159,7 +159,7 @@ class Crew:
         starts = torch.arange(len(plans))[:, None] * num_rows
         picks = torch.stack([plan["picks"] for plan in plans], 1) + starts  # (steps, agents, rows)
         others = {name: torch.stack([plan[name] for plan in plans], 1) for name in plans[0] if name != "picks"}
-        weights = views(self.leader.layout.trained, self.strip.weights)
+        weights = views(self.leader.layout.trained, self.matrix.weights)
 
         def evaluate(step: int) -> tuple[Tensor, Metrics, Tensor]:
             flat = picks[step].flatten()

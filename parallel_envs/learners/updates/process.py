@@ -260,9 +260,9 @@ class ProcessUpdates(UpdateMode):
 def _shared_out(brains: Mapping[Agent, AgentParameters], num_workers: int) -> dict[Agent, int]:
     """The worker of each agent: large networks first, each to the worker that has the least to do."""
     load, homes = [0] * num_workers, {}
-    for agent in sorted(brains, key=lambda agent: -brains[agent].strip.weights.numel()):
+    for agent in sorted(brains, key=lambda agent: -brains[agent].matrix.weights.numel()):
         homes[agent] = load.index(min(load))
-        load[homes[agent]] += brains[agent].strip.weights.numel()
+        load[homes[agent]] += brains[agent].matrix.weights.numel()
     return {agent: homes[agent] for agent in brains}
 
 

@@ -39,15 +39,15 @@ def attempted(brain: AgentParameters, plan: Plan) -> UpdateReport:
 
 def update_one(brain: AgentParameters, plan: Plan) -> UpdateReport:
     """One agent's update. If it raises, the agent's numbers are as they were before."""
-    with one_torch_thread(), undoing([brain], brain.strip) as before:
+    with one_torch_thread(), undoing([brain], brain.matrix) as before:
         arrays = tensors_of(plan)
         with torch.no_grad():
             data = brain.algorithm.prepare(brain.algorithm.see(brain.module, arrays), arrays)
         carry = data.pop(CARRY, None)
-        gradient = torch.zeros_like(brain.strip.weights)
+        gradient = torch.zeros_like(brain.matrix.weights)
         brain.layout.bind_gradients(brain.module, gradient)
         evaluation = Evaluation(brain, data, plan_tensors(plan), gradient)
-        (report,) = take_steps([brain.algorithm], [plan], brain.strip, before, evaluation)
+        (report,) = take_steps([brain.algorithm], [plan], brain.matrix, before, evaluation)
         return finished(brain, report, arrays, carry)
 
 
@@ -73,11 +73,11 @@ class Evaluation:
     """Loss and gradient of one agent's minibatches, as rows of one."""
 
     def __init__(self, brain: AgentParameters, data: Batch, plan: Batch, gradient: Tensor) -> None:
-        self.brain, self.data, self.plan, self.gradient = brain, data, plan, gradient
+        self.parameters, self.data, self.plan, self.gradient = brain, data, plan, gradient
 
     def __call__(self, step: int) -> tuple[Tensor, Metrics, Tensor]:
         self.gradient.zero_()
-        loss, metrics = self.brain.algorithm.loss(self.brain.module, minibatch(self.data, self.plan, step))
+        loss, metrics = self.parameters.algorithm.loss(self.parameters.module, minibatch(self.data, self.plan, step))
         torch.autograd.backward(loss)
         return loss.detach()[None], {name: value[None] for name, value in metrics.items()}, self.gradient
 

@@ -56,7 +56,7 @@ def job(agent: str, num_fresh: int, version: int = 0) -> Job:
 def test_who_waits_learns_in_the_order_of_the_schedule(schedule: str, order: str) -> None:
     """`a` learns while the others come; an agent's own updates stay in their order."""
     with learners(PPO) as made:
-        brain = made.agents["red"].brain
+        brain = made.agents["red"].parameters
         mode: Any = Gated(dict.fromkeys("abcd", brain))
         side = ThreadSide(Learner(mode, SCHEDULES[schedule], at_once=False), merge=True)
         try:
@@ -76,7 +76,7 @@ def test_who_waits_learns_in_the_order_of_the_schedule(schedule: str, order: str
 
 def test_a_side_that_is_stopped_ends_what_it_does_and_drops_what_waits() -> None:
     with learners(PPO) as made:
-        mode: Any = Gated({"a": made.agents["red"].brain, "b": made.agents["red"].brain})
+        mode: Any = Gated({"a": made.agents["red"].parameters, "b": made.agents["red"].parameters})
         side = ThreadSide(Learner(mode))
         side.submit([job("a", 1)])
         mode.begun.acquire()

@@ -38,7 +38,7 @@ def told(learner: Learner) -> list[Any]:
 
 
 def weights(learner: Learner) -> Any:
-    return learner.agent.brain.strip.weights.numpy().copy()
+    return learner.agent.parameters.matrix.weights.numpy().copy()
 
 
 def trained(given: dict[str, Any], parallel: bool = True) -> tuple[list[Any], Any, Any]:

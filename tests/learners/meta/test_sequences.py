@@ -124,7 +124,7 @@ def test_memories_fade_over_one_step_to_so_many() -> None:
         assert not cell.seen.bias[:16].any()
         assert not cell.seen.bias[32:].any()
     assert torch.equal(
-        one.module.actor.body.cell.seen.bias, one.strip.weights[0][_place(one, "actor.body.cell.seen.bias")]
+        one.module.actor.body.cell.seen.bias, one.matrix.weights[0][_place(one, "actor.body.cell.seen.bias")]
     )
 
 
