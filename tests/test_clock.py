@@ -167,7 +167,7 @@ READERS = {
             "learners/loops/sync.py",
             "learners/meta/learner.py",  # tells what took how long
             "learners/meta/player.py",  # the same
-            "learners/training.py",  # the same
+            "learners/train.py",  # the same
             "learners/updates/auto.py",
         ],
         "learners.",

@@ -76,7 +76,7 @@ class AgentLearner:
         if type(config) not in ALGORITHMS:
             known = ", ".join(kind.__name__ for kind in ALGORITHMS)
             raise TypeError(
-                f"Agent {agent!r}: {config!r} is no config of an algorithm. Give one of {known}, or "
+                f"Agent {agent!r}: {config!r} is not a config of an algorithm. Give one of {known}, or "
                 "register your own: parallel_envs.learners.agent.ALGORITHMS[its type] = the algorithm's class."
             )
         self.agent = agent
@@ -163,8 +163,8 @@ class AgentLearner:
         if isinstance(memory, TrajectoryStore):
             if memory.full:
                 raise RuntimeError(
-                    f"Agent {self.agent!r} has lived the {memory.horizon} steps of its rollout and is to learn from "
-                    "them. Call update() before the next step; train() does so."
+                    f"Agent {self.agent!r} has filled its rollout of {memory.horizon} steps. Call update() before the "
+                    "next step; train() does so."
                 )
             self.stamps[memory.num_steps] = self.acting_version
             memory.add(*step, begins)
@@ -400,8 +400,8 @@ class EpisodeTracker:
         self._num_empty = 0 if before.any() else self._num_empty + 1
         if self._num_empty >= _MOST_EMPTY:
             raise RuntimeError(
-                f"In {self._num_empty} rounds nobody took a step: episodes begin without agents. See that `reset` of "
-                "the environments leaves some in `agents`."
+                f"No agent took a step in {self._num_empty} rounds: episodes begin without agents. Make `reset` of "
+                "the environments leave some in `agents`."
             )
         begins, lived, unseen, returned = {}, {}, {}, {}
         for agent, seen in self._seen.items():

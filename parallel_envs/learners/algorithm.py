@@ -66,7 +66,7 @@ def check_fields(config: Any, rule: str, *names: str) -> None:
         value = getattr(config, name)
         numbers = value if name == "hidden" else (value,)
         if not all(map(is_number, numbers)):
-            raise _field_error(config, name, value, "is no number. Give a finite one.")
+            raise _field_error(config, name, value, "is not a number. Give a finite one.")
         if not all(map(is_right, numbers)):
             raise _field_error(config, name, value, text)
 
@@ -117,10 +117,10 @@ class AlgorithmConfig:
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
             if each.type in ("bool", bool) and not isinstance(value := getattr(self, each.name), bool | np.bool_):
-                raise _field_error(self, each.name, value, "is no flag. Give True or False.")
+                raise _field_error(self, each.name, value, "is not a flag. Give True or False.")
         hidden: Any = self.hidden
         if isinstance(hidden, str) or not isinstance(hidden, Iterable):
-            raise _field_error(self, "hidden", hidden, "is no list. Give one of sizes, as (64, 64).")
+            raise _field_error(self, "hidden", hidden, "is not a list. Give a list of sizes, as (64, 64).")
         object.__setattr__(self, "hidden", tuple(hidden))
         check_fields(self, "whole", "hidden")
         check_fields(self, "positive", "hidden", "learning_rate", "adam_epsilon", "max_grad_norm")
@@ -289,7 +289,7 @@ class Algorithm(ABC):
             check_mask(observation_space, action_space)
             if getattr(config, "network", "mlp") == "cnn" and not self.encoder.is_image:
                 raise TypeError(
-                    f"network='cnn' sees pictures, and {observation_space} is none: pictures have three axes. Use "
+                    f"network='cnn' needs pictures, and {observation_space} does not have three axes. Use "
                     "network='mlp'."
                 )
         except TypeError as error:

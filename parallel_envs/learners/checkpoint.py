@@ -160,7 +160,7 @@ def replace_agent(checkpoint: str | Path, agent: Agent, state: State) -> None:
 def frozen(state: State, *, is_frozen: bool = True) -> State:
     """Return the state of an agent that acts but does not learn."""
     if not isinstance(state.get("counters"), Mapping):
-        raise BadCheckpoint("The given state is no state of an agent: it has no counters.")
+        raise BadCheckpoint("The given state is not the state of an agent: it has no counters.")
     return {**state, "counters": {**state["counters"], "frozen": is_frozen}}
 
 
@@ -194,7 +194,7 @@ def folders_in(entries: Any) -> dict[Agent, str]:
     for entry in entries:
         name = entry["folder"]
         if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name:  # only beside the table
-            raise ValueError(f"{name!r} is no folder's name")
+            raise ValueError(f"{name!r} is not a folder's name")
         folders[entry["agent"]] = name
     if len(folders) < len(entries):
         raise ValueError("an agent is named twice")
@@ -273,7 +273,7 @@ def _read_agent(folder: Path, agent: Agent | None, *, with_memory: bool = True) 
         try:
             state["arrays"] = dict(load(data))
         except SafetensorError as error:
-            raise BadCheckpoint(f"{path} is no safetensors file: {error}") from error
+            raise BadCheckpoint(f"{path} is not a safetensors file: {error}") from error
         if content["has_memory"] and with_memory:
             counters, arrays = read_archive(folder / _MEMORY)
             state["memory"] = {"counters": counters, "arrays": arrays}
@@ -368,7 +368,7 @@ def check_whole(state: State, own: State, agent: Agent, where: str | Path) -> No
     if not isinstance(state, Mapping):
         raise BadCheckpoint(f"{where} holds {state!r} for agent {agent!r}, where a state is wanted.")
     if missing := [name for name in (*_IN_JSON, "arrays") if name not in state]:
-        raise BadCheckpoint(f"{where} is no state of agent {agent!r}: it has no {', '.join(missing)}.")
+        raise BadCheckpoint(f"{where} is not a state of agent {agent!r}: it has no {', '.join(missing)}.")
     check_fits(state, own, agent, where)
     if odd := list(_damages(state, own)):
         advice = " Leave its `memory` out to take the rest over." if odd[-1].startswith("memory") else ""

@@ -309,7 +309,7 @@ def _read_all(overrides: Sequence[str]) -> Iterator[tuple[str, list[str], Any]]:
                     f"The override {override!r} would undo {other!r}, which stands before it. Give one of them."
                 )
         if not equals or not key:
-            raise BadSettings(f"The override {override!r} has not the form key=value, as in seed=3.")
+            raise BadSettings(f"The override {override!r} does not have the form key=value, as in seed=3.")
         path = key.split(".")
         if len(path) > DEEPEST + 1:
             raise BadSettings(

@@ -69,7 +69,9 @@ def stochastic_head(space: Space[Any]) -> Head:
             return MultiCategorical(space)
         case Box() if np.issubdtype(space.dtype, np.floating):
             return ClippedGaussian(space)
-    raise TypeError(f"{space} cannot be acted in. Give a Discrete, MultiDiscrete or (floating) Box action space.")
+    raise TypeError(
+        f"{space} is not supported as an action space. Give a Discrete, MultiDiscrete or (floating) Box action space."
+    )
 
 
 # ---- discrete actions -------------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ class DQN(Algorithm):
 
     def make_head(self, action_space: Space[Any]) -> Head:
         if not isinstance(action_space, Discrete):
-            raise TypeError(f"{action_space} was given, and values are learnt of Discrete actions only.")
+            raise TypeError(f"{action_space} was given, and DQN acts in Discrete spaces only.")
         return EpsilonGreedy(action_space)
 
     def make_module(self, generator: torch.Generator) -> nn.Module:

@@ -208,8 +208,8 @@ class IndependentLearners(ClosedAtExit):
         before, envs = self._observations, self.envs
         if before is None:
             raise RuntimeError(
-                "A step was to be taken in before anybody had acted. Call act(), step the environments with that, and "
-                "observe what they return; step() does all of it."
+                "observe() was called before act(). Call act(), step the environments with its actions, and give the "
+                "results to observe(); step() does all of this."
             )
         begins_before = self._episodes.begins
         lost = np.asarray(infos.common.get("worker_restarted", np.zeros(envs.num_envs)), np.bool_)
@@ -488,7 +488,7 @@ def check_options(envs: Any, update_mode: str, on_divergence: str, workers: int 
     if not isinstance(envs, MultiAgentEnvManager):
         name = envs if isinstance(envs, str) else "CartPole-v1"
         raise TypeError(
-            f"{envs!r} was given as environments. Learners live in a MultiAgentEnvManager, also those that are alone: "
+            f"{envs!r} was given as environments. Learners need a MultiAgentEnvManager, also for a single agent: "
             f"MultiAgentEnvManager([env_factory({name!r})] * 8), with env_factory from "
             "parallel_envs.multiagent.by_name."
         )
@@ -528,7 +528,7 @@ def configs_of(
     if not isinstance(config, Mapping):
         return dict.fromkeys(agents, config)
     if odd := [agent for agent in config if agent not in agents]:
-        raise ValueError(f"There is a config for {odd[0]!r}, who is no agent here: {list(agents)}.")
+        raise ValueError(f"There is a config for {odd[0]!r}, which is not an agent here: {list(agents)}.")
     if missing := [agent for agent in agents if agent not in config]:
         raise ValueError(f"There is no config for {missing[0]!r}. Give one for each of {list(agents)}.")
     return {agent: config[agent] for agent in agents}

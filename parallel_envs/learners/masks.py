@@ -50,7 +50,7 @@ def check_mask(observation_space: Space[Any], action_space: Space[Any]) -> None:
             holds_flags = False
     if mask.shape != (size,) or not holds_flags:
         raise TypeError(
-            f"{mask} is no mask for {action_space}. Give MultiBinary({size}), or a Box of its shape from 0 to 1: 1 "
+            f"{mask} is not a mask for {action_space}. Give MultiBinary({size}), or a Box of its shape from 0 to 1: 1 "
             "for what is allowed."
         )
 

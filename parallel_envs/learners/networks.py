@@ -38,14 +38,15 @@ class ObservationEncoder:
         self.masked = isinstance(space, Dict) and "action_mask" in space.spaces
         if isinstance(space, Dict) and (unseen := sorted(space.spaces.keys() - {"observation", "action_mask"})):
             raise TypeError(
-                f"{space} has parts that would not be seen: {', '.join(map(repr, unseen))}. Give a Dict with "
+                f"{space} has parts that would be ignored: {', '.join(map(repr, unseen))}. Give a Dict with "
                 "'observation' (and 'action_mask') only; gymnasium.wrappers.FlattenObservation makes a Box of all."
             )
         inner = space.spaces.get("observation") if isinstance(space, Dict) else space
         if not isinstance(inner, Box | Discrete | MultiBinary | MultiDiscrete):
             raise TypeError(
-                f"{space} cannot be seen. Give a Box, Discrete, MultiBinary or MultiDiscrete space, or a Dict with "
-                "'observation' (and 'action_mask'); gymnasium.wrappers.FlattenObservation makes a Box of most others."
+                f"{space} is not supported as an observation space. Give a Box, Discrete, MultiBinary or MultiDiscrete "
+                "space, or a Dict with 'observation' (and 'action_mask'); gymnasium.wrappers.FlattenObservation makes "
+                "a Box of most others."
             )
         self.inner = inner
         if isinstance(inner, Discrete):

@@ -123,7 +123,7 @@ def newest_whole(folder: Path) -> Path:
     newest = newest_checkpoint(folder)
     for path in _numbered_in(folder):
         if not is_checkpoint(path) and (newest is None or int(path.name) > int(newest.name)):
-            raise BadRun(f"{path} is no whole checkpoint, its table is lost. {way_back(folder, path)}")
+            raise BadRun(f"{path} is not a complete checkpoint: its table is missing. {way_back(folder, path)}")
     if newest is None:
         raise FileNotFoundError(f"{folder} holds no checkpoint yet: begin the run anew in another folder.")
     return newest
@@ -222,7 +222,7 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
                 lines.append(line)
                 continue
         shown = text.decode(errors="backslashreplace").strip()[:80]
-        raise BadRun(f"Line {number} of {path} is no line of metrics: {shown!r}. Remove it, and resume again.")
+        raise BadRun(f"Line {number} of {path} is not a line of metrics: {shown!r}. Remove it, and resume again.")
     return lines
 
 
@@ -332,9 +332,7 @@ class RunLock:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.release()
-            raise BadRun(
-                f"A process is at the run in {folder} already. End it first, or begin a run of its own."
-            ) from None
+            raise BadRun(f"Another process is using the run in {folder}. End it first, or begin another run.") from None
         except OSError:  # the file system has no such locks
             self.release()
 

@@ -243,8 +243,8 @@ def settings_to_go_on(
     changed = sorted(name for name in own if own[name] != other[name] and name not in _MAY_CHANGE)
     if changed:
         raise BadSettings(
-            f"The run in {folder} has other settings: {', '.join(f'`{name}`' for name in changed)}. Begin a run of its "
-            f"own with them; a run that goes on may change {', '.join(f'`{name}`' for name in sorted(_MAY_CHANGE))}."
+            f"The run in {folder} has other settings: {', '.join(f'`{name}`' for name in changed)}. Begin another "
+            f"run with them; a run that goes on may change {', '.join(f'`{name}`' for name in sorted(_MAY_CHANGE))}."
         )
     by_user = "env_kwargs" if settings.env in TUPLE_AGENTS else "env="  # these envs are named by their arguments
     if config is None and not any(override.startswith(by_user) for override in overrides):
@@ -266,7 +266,7 @@ def _load(learners: IndependentLearners, run: Run, checkpoint: Path) -> None:
     if run.chosen is None or learners.update_mode != "auto":
         return
     if run.chosen not in MODES.keys() - {"auto"}:
-        raise BadRun(f'{run.folder} says that "auto" has chosen {run.chosen!r}, which is no update mode.')
+        raise BadRun(f'{run.folder} says that "auto" has chosen {run.chosen!r}, which is not an update mode.')
     limits = learners.workers, learners.update_timeout
     learners.run_by(make=lambda parameters: AutoUpdates(parameters, *limits, choice=run.chosen))
 

@@ -283,7 +283,7 @@ def test_what_an_environment_raises_is_told_with_its_own_traceback(train: Train,
     assert "in step\n    raise LookupError" in done.output
     assert "during step 9: no way" in done.output
     assert "Begin the run anew in another folder." in done.output
-    assert "learners/training.py" not in done.output
+    assert "learners/train.py" not in done.output
 
 
 def test_folders_that_cannot_be_are_told(train: Train, tmp_path: Path) -> None:

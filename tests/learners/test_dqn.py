@@ -213,9 +213,7 @@ def test_draws_may_come_from_cpprb() -> None:
 
 
 def test_spaces_it_cannot_take_are_told_with_the_agent() -> None:
-    with pytest.raises(
-        TypeError, match=r"Agent 'blue' cannot learn with dqn: .* values are learnt of Discrete actions"
-    ):
+    with pytest.raises(TypeError, match=r"Agent 'blue' cannot learn with dqn: .* DQN acts in Discrete spaces only"):
         DQN(CONFIG, SEEN, ARM, agent="blue")
 
 

@@ -355,7 +355,7 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
         ({"workers": 0}, "workers=0 is too small"),
         ({"workers": -1}, "workers=-1 is too small"),
         ({"config": {"red": PPO}}, "no config for 'blue'"),
-        ({"config": {"red": PPO, "blue": PPO, "green": PPO}}, "'green', who is no agent here"),
+        ({"config": {"red": PPO, "blue": PPO, "green": PPO}}, "'green', which is not an agent here"),
         ({"config": PPOConfig(rollout_length=2, minibatch_size=9)}, "Agent 'red': minibatch_size=9 is larger than its"),
     ],
 )
@@ -424,7 +424,7 @@ def test_a_rollout_that_is_full_wants_an_update() -> None:
     with pressing(num_envs=2) as envs, IndependentLearners(envs, PPO, update_mode="sequential") as learners:
         for _ in range(PPO.rollout_length):
             learners.step()
-        with pytest.raises(RuntimeError, match=r"^Agent 'red' has lived the 10 steps of its rollout.*Call update\(\)"):
+        with pytest.raises(RuntimeError, match=r"^Agent 'red' has filled its rollout of 10 steps.*Call update\(\)"):
             learners.step()
         learners.update()
         learners.step()

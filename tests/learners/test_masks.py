@@ -73,7 +73,7 @@ def test_masks_of_flags_are_taken(mask: Any) -> None:
     ],
 )
 def test_masks_that_would_be_read_as_something_else_are_refused_with_the_agent(mask: Any) -> None:
-    with pytest.raises(TypeError, match=r"Agent 'red' .* is no mask for Discrete\(3\)\. Give MultiBinary"):
+    with pytest.raises(TypeError, match=r"Agent 'red' .* is not a mask for Discrete\(3\)\. Give MultiBinary"):
         PPO(CONFIG, beside(mask), Discrete(3), agent="red")
 
 

@@ -58,6 +58,6 @@ def test_one_that_is_none_is_named_and_nothing_changed(odd: bytes, lines: Metric
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(path.read_bytes() + odd + b'\n{"steps": 400}\n')
     before = path.read_bytes()
-    with pytest.raises(BadRun, match=r"Line 4 of .*metrics\.jsonl is no line of metrics: '.*\. Remove it"):
+    with pytest.raises(BadRun, match=r"Line 4 of .*metrics\.jsonl is not a line of metrics: '.*\. Remove it"):
         lines.drop_after(100)
     assert path.read_bytes() == before

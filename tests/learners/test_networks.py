@@ -304,5 +304,5 @@ def test_masks_come_beside_what_is_seen() -> None:
 
 
 def test_what_cannot_be_seen_is_told() -> None:
-    with pytest.raises(TypeError, match="cannot be seen"):
+    with pytest.raises(TypeError, match="not supported as an observation"):
         ObservationEncoder(Text(3))

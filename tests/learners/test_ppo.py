@@ -309,15 +309,15 @@ def test_a_memory_starts_anew_where_an_episode_begins_and_goes_on_elsewhere() ->
 @pytest.mark.parametrize(
     ("seen", "acts", "config", "words"),
     [
-        (Text(3), Discrete(2), CONFIG, "Agent 'red' cannot learn with ppo: .* cannot be seen"),
-        (SEEN, Dict({"a": Discrete(2)}), CONFIG, "Agent 'red' cannot learn with ppo: .* cannot be acted in"),
-        (SEEN, Discrete(2), dataclasses.replace(CONFIG, network="cnn"), "Agent 'red' .* pictures have three axes"),
+        (Text(3), Discrete(2), CONFIG, "Agent 'red' cannot learn with ppo: .* not supported as an observation"),
+        (SEEN, Dict({"a": Discrete(2)}), CONFIG, "Agent 'red' cannot learn with ppo: .* not supported as an action"),
+        (SEEN, Discrete(2), dataclasses.replace(CONFIG, network="cnn"), "Agent 'red' .* does not have three axes"),
         (SEEN, Box(0, 5, (1,), np.int32), CONFIG, "Agent 'red'"),
         (SEEN, Box(-1.7e308, 1.7e308, (1,), np.float64), CONFIG, "Agent 'red' .* too wide to act in"),
-        (Dict({"observation": SEEN, "desired_goal": SEEN}), THREE, CONFIG, "'red' .* not be seen: 'desired_goal'"),
-        (MASKED, Discrete(2), CONFIG, r"'red' .*MultiBinary\(3\) is no mask for Discrete\(2\)"),
-        (MASKED, MultiDiscrete([2, 2]), CONFIG, r"'red' .*MultiBinary\(3\) is no mask for"),
-        (Dict({"observation": SEEN, "action_mask": THREE}), THREE, CONFIG, r"'red' .*Discrete\(3\) is no mask for"),
+        (Dict({"observation": SEEN, "desired_goal": SEEN}), THREE, CONFIG, "'red' .* be ignored: 'desired_goal'"),
+        (MASKED, Discrete(2), CONFIG, r"'red' .*MultiBinary\(3\) is not a mask for Discrete\(2\)"),
+        (MASKED, MultiDiscrete([2, 2]), CONFIG, r"'red' .*MultiBinary\(3\) is not a mask for"),
+        (Dict({"observation": SEEN, "action_mask": THREE}), THREE, CONFIG, r"'red' .*Discrete\(3\) is not a mask for"),
         (MASKED, ARM, CONFIG, "'red' .* cannot be masked"),
     ],
 )
@@ -395,7 +395,7 @@ def test_a_learning_rate_falls_evenly_and_then_stays() -> None:
 )
 def test_words_in_the_place_of_numbers_are_called_that(wrong: Any) -> None:
     ((name, value),) = wrong.items()
-    with pytest.raises(ValueError, match=rf"^PPOConfig\.{name}={re.escape(repr(value))} is no number"):
+    with pytest.raises(ValueError, match=rf"^PPOConfig\.{name}={re.escape(repr(value))} is not a number"):
         PPOConfig(**wrong)
 
 

@@ -173,8 +173,8 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("seed", "has not the form key=value"),
-        ("=3", "has not the form key=value"),
+        ("seed", "does not have the form key=value"),
+        ("=3", "does not have the form key=value"),
         ("env.name=3", "leads into `env`"),
         ("seed=[", "is not YAML"),
         ("algorithm={name: slow, name: fast}", "is not YAML: `name` stands twice"),
