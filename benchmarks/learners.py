@@ -155,11 +155,11 @@ def _opened(
     name: str, work: LearnerWork, workers: int, plans: Mapping[int, Plan], closing: ExitStack, tell: Tell
 ) -> UpdateMode:
     """A mode with networks of its own, warm."""
-    from parallel_envs.learners.brain import Brain
+    from parallel_envs.learners.parameters import AgentParameters
     from parallel_envs.learners.updates import MODES
 
     tell(f"{work}: opening {name}")
-    brains = {agent: Brain(algorithm, agent) for agent, algorithm in enumerate(_algorithms(work))}
+    brains = {agent: AgentParameters(algorithm, agent) for agent, algorithm in enumerate(_algorithms(work))}
     mode = closing.enter_context(MODES[name](brains, workers))
     for _ in range(_MOST_WARM if name == AUTO else 0):
         if getattr(mode, "choice", None) is not None:

@@ -13,7 +13,7 @@ Anything else raises `UntrustedName`. Names that the user gives are not checked:
 file that the user gives as settings or missions. Not everything in this package is allowed, because some of its
 functions remove folders, or import and call what their arguments name (`load_policy`).
 
-Callers: `policies/specs.py` for `policy.json`; `learners/resuming.py` and `learners/meta/learner.py` for the
+Callers: `policies/specs.py` for `policy.json`; `learners/train.py` and `learners/meta/learner.py` for the
 `settings.yaml` of a resumed run; `cli/evaluate.py` for missions and policies that only a results file names. New code
 that makes an object from a name in a file must call `check_policy` or `check_env`, too.
 """

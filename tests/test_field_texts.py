@@ -118,8 +118,8 @@ def listed(*names: str, columns: int = 70) -> str:
 def test_all_settings_are_listed_with_default_type_and_meaning(columns: int) -> None:
     pytest.importorskip("torch")
     from parallel_envs.cli.setting_list import _sections
-    from parallel_envs.learners.learner import configs_by_name
-    from parallel_envs.learners.settings import ParallelBlock, TrainSettings
+    from parallel_envs.learners.agent import configs_by_name
+    from parallel_envs.learners.config import ParallelBlock, TrainSettings
 
     told, sections = listed(columns=columns), _sections()
     assert max(map(len, told.splitlines())) <= columns

@@ -23,12 +23,11 @@ import numpy as np
 from learning_curve import as_csv, as_svg, curve, interval
 
 from parallel_envs.learners import IndependentLearners
-from parallel_envs.learners.algorithm_settings import algorithm_configs
-from parallel_envs.learners.checkpoints import load_checkpoint
-from parallel_envs.learners.learner import configs_by_name
-from parallel_envs.learners.runs import newest_checkpoint, read_metrics, settings_of
-from parallel_envs.learners.settings import TrainSettings, load_settings
-from parallel_envs.learners.training import begin, go_on
+from parallel_envs.learners.agent import configs_by_name
+from parallel_envs.learners.checkpoint import load_checkpoint
+from parallel_envs.learners.config import TrainSettings, algorithm_configs, load_settings
+from parallel_envs.learners.run_folder import newest_checkpoint, read_metrics, settings_of
+from parallel_envs.learners.train import begin, go_on
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.multiagent.by_name import env_factory
 from parallel_envs.seeding import SeedTree

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from parallel_envs.learners.display import duration
+from parallel_envs.learners.progress import duration
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -21,7 +21,7 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folde
     with plain_errors(MissingExtra):
         require("A report of a run", "torch", "safetensors")
     from parallel_envs.learners.outcomes import outcome_in
-    from parallel_envs.learners.runs import BadRun
+    from parallel_envs.learners.run_folder import BadRun
 
     with plain_errors(BadRun, OSError):
         found = outcome_in(folder)

@@ -40,8 +40,8 @@ def print_settings(names: Sequence[str]) -> None:
 def _sections() -> dict[str, tuple[str, Sequence[Field]]]:
     """By name, where the settings stand in a file, and the settings."""
     from parallel_envs.field_texts import fields_of
-    from parallel_envs.learners.learner import configs_by_name
-    from parallel_envs.learners.settings import EnvSettings, ParallelBlock
+    from parallel_envs.learners.agent import configs_by_name
+    from parallel_envs.learners.config import EnvSettings, ParallelBlock
 
     algorithms = {
         name: (f"in the block `algorithm`, with `name: {name}`", fields_of(kind))
@@ -60,8 +60,8 @@ def _of_runs() -> Iterator[Field]:
     import dataclasses
 
     from parallel_envs.field_texts import fields_of, texts_of
+    from parallel_envs.learners.config import EnvSettings, TrainSettings
     from parallel_envs.learners.loops.options import LoopOptions
-    from parallel_envs.learners.settings import EnvSettings, TrainSettings
 
     shared = texts_of(LoopOptions)
     for field in fields_of(TrainSettings):

@@ -51,14 +51,14 @@ def train(
     config, overrides = _config_and_overrides(words or [])
     with plain_errors(MissingExtra):
         require("Training", "torch", "safetensors")
-    from parallel_envs.learners.brain import Diverged, NothingLearnt
-    from parallel_envs.learners.checkpoints import BadCheckpoint
-    from parallel_envs.learners.runs import BadRun, CheckpointNotSaved
-    from parallel_envs.learners.settings import BadSettings
+    from parallel_envs.learners.algorithm import Diverged, NothingLearnt
+    from parallel_envs.learners.checkpoint import BadCheckpoint
+    from parallel_envs.learners.config import BadSettings
+    from parallel_envs.learners.run_folder import BadRun, CheckpointNotSaved
 
     mistakes = BadCheckpoint, BadRun, BadSettings, Diverged, OSError, MissingExtra, UntrustedName
     with plain_errors(*mistakes), plain_errors(NothingLearnt, CheckpointNotSaved, exit_code=1), _faults_elsewhere():
-        from parallel_envs.learners.training import begin, go_on
+        from parallel_envs.learners.train import begin, go_on
 
         if resume is not None:
             folder = go_on(resume, config, overrides, trust=modules)

@@ -1,8 +1,8 @@
-"""Independent learners: each agent its own network, buffer, optimiser and random generator.
+"""Independent learners: each agent has its own network, buffer, optimiser and random generator.
 
-Start with `independent.py` (`IndependentLearners`) and `learner.py` (one agent). Each algorithm is one file: `ppo.py`,
-`dqn.py`, `sac.py`; `algorithm.py` says what one is. `updates/` holds the ways to run them, `loops/` those to learn
-while collecting. Names are resolved on first use: they need torch.
+Start with `independent.py` (`IndependentLearners`) and `agent.py` (one agent). Each algorithm is one file: `ppo.py`,
+`dqn.py`, `sac.py`; `algorithm.py` is their interface. `updates/` contains the ways to run updates, `loops/` those to
+learn while collecting. Names are imported on first use: they need torch.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from parallel_envs.lazy import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
-    from parallel_envs.learners.brain import Diverged
-    from parallel_envs.learners.checkpoints import BadCheckpoint, export_agent, frozen, load_agent, replace_agent
+    from parallel_envs.learners.agent import AgentLearner
+    from parallel_envs.learners.algorithm import Diverged
+    from parallel_envs.learners.checkpoint import BadCheckpoint, export_agent, frozen, load_agent, replace_agent
     from parallel_envs.learners.dqn import DQNConfig
     from parallel_envs.learners.independent import IndependentLearners
-    from parallel_envs.learners.learner import AgentLearner
     from parallel_envs.learners.loops.accounts import LoopReport
     from parallel_envs.learners.loops.options import LoopOptions
     from parallel_envs.learners.meta.learner import Learner
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from parallel_envs.learners.sac import SACConfig
     from parallel_envs.learners.updates.failures import UpdateFailed
 
-_HOMES = {
-    "AgentLearner": "learner",
-    "BadCheckpoint": "checkpoints",
+_MODULES = {
+    "AgentLearner": "agent",
+    "BadCheckpoint": "checkpoint",
     "DQNConfig": "dqn",
-    "Diverged": "brain",
+    "Diverged": "algorithm",
     "IndependentLearners": "independent",
     "Learner": "meta.learner",
     "LoopOptions": "loops.options",
@@ -36,10 +36,10 @@ _HOMES = {
     "PPOConfig": "ppo",
     "SACConfig": "sac",
     "UpdateFailed": "updates.failures",
-    "export_agent": "checkpoints",
-    "frozen": "checkpoints",
-    "load_agent": "checkpoints",
-    "replace_agent": "checkpoints",
+    "export_agent": "checkpoint",
+    "frozen": "checkpoint",
+    "load_agent": "checkpoint",
+    "replace_agent": "checkpoint",
 }
 
 __all__ = [
@@ -60,4 +60,4 @@ __all__ = [
     "replace_agent",
 ]
 
-__getattr__, __dir__ = _on_first_use(__name__, _HOMES)
+__getattr__, __dir__ = _on_first_use(__name__, _MODULES)

@@ -1,4 +1,4 @@
-"""The policy that acts for a learner: a copy of its actor, which gets new weights when they are there."""
+"""Policy that acts for a learner: a copy of its actor, which gets the new weights after each update."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from parallel_envs.learners.distributions import Head
-from parallel_envs.learners.features import Sight
+from parallel_envs.learners.networks import ObservationEncoder
 from parallel_envs.policies import AgentPolicy
 from parallel_envs.threads import one_torch_thread
 from parallel_envs.wrappers.stacked import signature
@@ -20,71 +20,68 @@ from parallel_envs.wrappers.stacked import signature
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
-Ask = tuple[Any, Flags | None]
+Request = tuple[Any, Flags | None]
+"""Observations of one policy, and the rows that need an action. None: a single observation."""
 
 
 class LearnerPolicy(AgentPolicy):
-    """Acts with a network; draws come from a generator of its own. A recurrent network remembers row by row.
+    """Policy with a network and its own random generator. A recurrent network has a memory for each row.
 
-    Agents whose networks have one shape are computed in one pass by `PerAgentBatchWrapper`, as `TorchPolicy` is.
+    `PerAgentBatchWrapper` computes policies whose networks have one shape in one pass, as it does for `TorchPolicy`.
 
     Args:
-        module: The network. The policy takes it as its own: give a copy.
-        sight: How observations become numbers.
-        head: How outputs become actions.
-        seed: Where draws begin.
-        deterministic: Take the best action and draw nothing.
+        module: The network. The policy changes it, so give a copy.
+        encoder: Encoder of the observations.
+        head: Turns outputs into actions.
+        seed: Seed of the random generator.
+        deterministic: Take the most likely action, without random numbers.
     """
 
     def __init__(
-        self, module: nn.Module, sight: Sight, head: Head, *, seed: int = 0, deterministic: bool = False
+        self, module: nn.Module, encoder: ObservationEncoder, head: Head, *, seed: int = 0, deterministic: bool = False
     ) -> None:
-        self.module, self.sight, self.head = module.requires_grad_(False), sight, head
+        self.module, self.encoder, self.head = module.requires_grad_(False), encoder, head
         self.deterministic = deterministic
         self.generator = np.random.default_rng(seed)
         self._memory: tuple[Tensor, ...] | None = None
-
-    # ---- acting -----------------------------------------------------------------------------------------------------
 
     def step(self, observation: Any) -> Any:
         action = self.step_batch(_as_batch(observation), np.zeros(1, np.intp))[0]
         return action if action.ndim else action.item()
 
     def step_batch(self, observations: Any, rows: Rows | None = None) -> Array:
-        """Actions for the rows of a batch. `rows` numbers the episodes that they belong to."""
-        features, mask = self.sight.numbers(observations)
+        """Return actions for the rows of a batch. `rows`: the number of each row's episode."""
+        features, mask = self.encoder.numbers(observations)
         rows = np.arange(len(features)) if rows is None else rows
         with torch.inference_mode(), one_torch_thread():
             outputs = self._forward(torch.as_tensor(features), rows).numpy()
-        return self._actions(outputs, mask)
+        if self.deterministic:
+            return self.head.best(outputs, mask)
+        return self.head.choose(outputs, mask, self.head.noise(self.generator, len(outputs)))
 
     def _forward(self, features: Tensor, rows: Rows) -> Tensor:
         if not self.is_recurrent:
             out: Tensor = self.module(features)
             return out
-        memory = self._remember(int(rows.max()) + 1)
+        memory = self._memory_of(int(rows.max()) + 1)
         before = tuple(part[rows] for part in memory)
         out, state = self.module(features, before)
-        if not (seen := features.isfinite().all(-1)).all():  # what is not finite is not remembered
+        if not (seen := features.isfinite().all(-1)).all():  # features that are not finite leave the memory unchanged
             for new, old in zip(state, before, strict=True):
                 new[~seen] = old[~seen]
         for part, new in zip(memory, state, strict=True):
             part[rows] = new
         return out
 
-    def _actions(self, outputs: Array, mask: Array | None) -> Array:
-        if self.deterministic:
-            return self.head.best(outputs, mask)
-        return self.head.choose(outputs, mask, self.head.noise(self.generator, len(outputs)))
-
-    # ---- what is remembered -----------------------------------------------------------------------------------------
+    # ---- memory and state -------------------------------------------------------------------------------------------
 
     @property
     def is_recurrent(self) -> bool:
+        """True if the network has a memory."""
         return hasattr(self.module, "initial_state")
 
-    def _remember(self, num_rows: int) -> tuple[Tensor, ...]:
-        """Memory for at least so many rows."""
+    def _memory_of(self, num_rows: int) -> tuple[Tensor, ...]:
+        """Return the memory, extended to at least `num_rows` rows."""
         module: Any = self.module
         if self._memory is None:
             self._memory = module.initial_state(num_rows)
@@ -99,11 +96,11 @@ class LearnerPolicy(AgentPolicy):
         if rows is None:
             self._memory = None
         elif self.is_recurrent and len(rows):
-            for part in self._remember(int(np.max(rows)) + 1):
+            for part in self._memory_of(int(np.max(rows)) + 1):
                 part[rows] = 0.0
 
     def get_state(self) -> dict[str, Any]:
-        """The generator's state and what is remembered. Not the weights."""
+        """Return the state of the generator and the memory, without the weights."""
         memory = None if self._memory is None else [part.numpy().copy() for part in self._memory]
         return {"generator": copy.deepcopy(self.generator.bit_generator.state), "memory": memory}
 
@@ -113,37 +110,45 @@ class LearnerPolicy(AgentPolicy):
         self._memory = None if memory is None else tuple(torch.tensor(part) for part in memory)
 
     def load_state_dict(self, weights: Any) -> None:
-        """New weights: those of a network of the same shape."""
+        """Copy the weights of a network of the same shape."""
         self.module.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
 
-    # ---- many at once -----------------------------------------------------------------------------------------------
+    # ---- many policies in one pass ----------------------------------------------------------------------------------
 
     def stack_signature(self) -> Any:
-        """Equal for policies that may be computed in one pass; None if this one may not."""
+        """Return a key that is equal for policies that can be computed in one pass; None for a recurrent one."""
         if self.is_recurrent:
             return None
-        return type(self), signature(self.module), repr(self.sight.space), repr(self.head.space), type(self.head)
+        return type(self), signature(self.module), repr(self.encoder.space), repr(self.head.space), type(self.head)
 
-    def new_gathering(self, num_policies: int) -> Callable[[Collection[Ask]], tuple[Array, Array | None]]:
-        """Gathers what so many policies see: the numbers and masks of all, (policies, rows, ...)."""
-        return self._gathered
+    def new_gathering(self, num_policies: int) -> Callable[[Collection[Request]], tuple[Array, Array | None]]:
+        """Return a function that encodes the observations of several policies as (policies, rows, ...)."""
 
-    def _gathered(self, asks: Collection[Ask]) -> tuple[Array, Array | None]:
-        seen = [_as_batch(observation) if wanted is None else observation for observation, wanted in asks]
-        parts = [self.sight.numbers(batch) for batch in seen]
-        masks = [mask for _, mask in parts if mask is not None]
-        return np.stack([features for features, _ in parts]), np.stack(masks) if masks else None
+        def gather(requests: Collection[Request]) -> tuple[Array, Array | None]:
+            seen = [_as_batch(observation) if wanted is None else observation for observation, wanted in requests]
+            parts = [self.encoder.numbers(batch) for batch in seen]
+            masks = [mask for _, mask in parts if mask is not None]
+            return np.stack([features for features, _ in parts]), np.stack(masks) if masks else None
+
+        return gather
 
     def compute_stacked(self, stack: Callable[[Tensor], Tensor], features: Array) -> Array:
-        """The outputs of all policies, each for its own rows."""
+        """Return the outputs of all policies, each for its own rows."""
         return stack(torch.from_numpy(features)).numpy()
 
     def choose_stacked(
         self, outputs: Array, mask: Array | None, wanted: Sequence[Flags | None], policies: Sequence[LearnerPolicy]
     ) -> list[Any]:
-        """Each policy's actions: for all rows, zeros where none is wanted; None where none is wanted at all."""
-        if all(own is not None and own.all() for own in wanted):
-            return list(self._chosen(outputs, mask, [len(own) for own in wanted if own is not None], policies))
+        """Return each policy's actions for all rows: zeros in rows that need none; None if no row needs one."""
+        if all(own is not None and own.all() for own in wanted):  # the usual case
+            if self.deterministic:
+                return list(self.head.best(outputs, mask))
+            drawn = [
+                policy.head.noise(policy.generator, len(own))
+                for policy, own in zip(policies, wanted, strict=True)
+                if own is not None
+            ]
+            return list(self.head.choose(outputs, mask, np.stack(drawn)))
         rows = [np.zeros(1, np.intp) if own is None else np.flatnonzero(own) for own in wanted]
         if self.deterministic:
             actions = self.head.best(outputs, mask)
@@ -153,26 +158,17 @@ class LearnerPolicy(AgentPolicy):
             for place, own, numbers in zip(noise, rows, drawn, strict=True):
                 place[own] = numbers
             actions = self.head.choose(outputs, mask, noise)
-        return [_handed_out(*each) for each in zip(actions, rows, wanted, strict=True)]
-
-    def _chosen(
-        self, outputs: Array, mask: Array | None, counts: Sequence[int], policies: Sequence[LearnerPolicy]
-    ) -> Array:
-        """The actions of all policies for all rows, as is usual."""
-        if self.deterministic:
-            return self.head.best(outputs, mask)
-        drawn = [policy.head.noise(policy.generator, num) for policy, num in zip(policies, counts, strict=True)]
-        return self.head.choose(outputs, mask, np.stack(drawn))
-
-
-def _handed_out(actions: Array, rows: Rows, wanted: Flags | None) -> Any:
-    if wanted is None:
-        return actions[0] if actions.ndim > 1 else actions[0].item()
-    if not len(rows):
-        return None
-    own = np.zeros_like(actions)
-    own[rows] = actions[rows]
-    return own
+        results: list[Any] = []
+        for own, needed, request in zip(actions, rows, wanted, strict=True):
+            if request is None:  # a single observation
+                results.append(own[0] if own.ndim > 1 else own[0].item())
+            elif len(needed):
+                zeros = np.zeros_like(own)
+                zeros[needed] = own[needed]
+                results.append(zeros)
+            else:
+                results.append(None)
+        return results
 
 
 def _as_batch(observation: Any) -> Any:

@@ -1,20 +1,20 @@
-"""What an algorithm is, apart from how and where it is run.
+"""Algorithm, its config, and the plan and report of an update.
 
-An update has two halves. `draw` decides, with the agent's own generator, all that is random about it: which rows go
-into which minibatch, what noise is used. The rest is a pure function of that `Plan` and the agent's numbers, so it
-comes to the same in the caller, in a thread, in a worker process, or fused with other agents.
+An update has two halves. `draw` makes every random choice with the agent's own generator: which rows go into which
+minibatch, and which noise is used. The rest is a pure function of that `Plan` and the agent's numbers. The result is
+therefore the same in the caller, in a thread, in a worker process, or fused with other agents.
 
-    plan = algorithm.draw(experience, generator)          # NumPy: may travel to where the network is
-    seen = algorithm.see(module, plan.arrays)             # what the network says of it, with the weights as they are
+    plan = algorithm.draw(experience, generator)          # NumPy: can be sent to the process that holds the network
+    seen = algorithm.see(module, plan.arrays)             # outputs of the network before the update
     data = algorithm.prepare(seen, plan.arrays)           # advantages and the like
     for each step of the plan:
         loss, metrics = algorithm.loss(module, batch)     # rows of data, weights, noise
         ... a clipped step of Adam, unless algorithm.should_stop(metrics) ...
-        algorithm.after_step(strip, active)               # target networks follow
+        algorithm.after_step(matrix, active)              # move target networks
     algorithm.after_update(module, plan.arrays)           # running statistics
 
-`see` and `loss` are for one agent and know of no other. They must do without `.item()` and without branches on data, so
-that `torch.vmap` can run them for many agents at once. `prepare` takes many agents' arrays as well, stacked.
+`see` and `loss` are written for one agent. They must not call `.item()` or branch on data, so that `torch.vmap` can run
+them for many agents at once. `prepare` also takes the stacked arrays of many agents.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,57 +33,98 @@ from gymnasium.spaces import Space
 from torch import Tensor, nn
 
 from parallel_envs.choices import Activation, words
+from parallel_envs.engine import Failure
+from parallel_envs.errors import ParallelEnvsError
 from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.distributions import Head
-from parallel_envs.learners.features import Sight
-from parallel_envs.learners.fields import (
-    check_choice,
-    check_flags,
-    check_not_negative,
-    check_positive,
-    check_share,
-    check_sizes,
-    check_whole,
-)
 from parallel_envs.learners.masks import check_mask
-from parallel_envs.learners.parameters import Strip
+from parallel_envs.learners.networks import ObservationEncoder
+from parallel_envs.learners.parameters import ParameterMatrix
+from parallel_envs.spelling import hint, is_one_of
+from parallel_envs.vector.numbers import is_number, is_share, is_whole
 
 Array = npt.NDArray[Any]
 Agent = Any
 Batch = dict[str, Tensor]
 Metrics = dict[str, Tensor]
 
+# ---- configs ----------------------------------------------------------------------------------------------------
+
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "finite": (lambda number: True, ""),
+    "whole": (is_whole, "is not whole. Give whole numbers."),
+    "positive": (lambda number: number > 0, "is not above 0. Give a number above 0."),
+    "not negative": (lambda number: number >= 0, "is below 0. Give 0 or more."),
+    "share": (is_share, "is not from 0 to 1."),
+}
+
+
+def check_fields(config: Any, rule: str, *names: str) -> None:
+    """Raise ValueError unless the named fields are finite numbers that satisfy a rule of `_RULES`."""
+    is_right, text = _RULES[rule]
+    for name in names:
+        value = getattr(config, name)
+        numbers = value if name == "hidden" else (value,)
+        if not all(map(is_number, numbers)):
+            raise _field_error(config, name, value, "is not a number. Give a finite one.")
+        if not all(map(is_right, numbers)):
+            raise _field_error(config, name, value, text)
+
+
+def check_choice(config: Any, name: str, choices: Sequence[str]) -> None:
+    """Raise ValueError unless the field is one of the choices."""
+    value = getattr(config, name)
+    if not is_one_of(value, choices):
+        text = f"is unknown. Choose one of {', '.join(map(repr, choices))}.{hint(value, choices)}"
+        raise _field_error(config, name, value, text)
+
+
+def check_layers(config: Any) -> None:
+    """Raise ValueError unless `hidden` has at least one layer."""
+    if not config.hidden:
+        raise _field_error(config, "hidden", (), "has no layer, and this network needs one. Give a size.")
+
+
+def _field_error(config: Any, name: str, value: Any, text: str) -> ValueError:
+    return ValueError(f"{type(config).__name__}.{name}={value!r} {text}")
+
 
 @documents_fields
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig:
-    """What all algorithms can be told."""
+    """Settings that all algorithms have."""
 
     learning_rate: float = 3e-4
     """Learning rate of Adam."""
     learning_rate_end: float | None = None
-    """What the learning rate falls to, evenly, over `learning_rate_updates` of the agent's updates. None: it
-    stays what it is."""
+    """Final learning rate, reached linearly over `learning_rate_updates` of the agent's updates. None: the learning
+    rate stays constant."""
     learning_rate_updates: int | None = None
-    """How many updates the learning rate takes to fall."""
+    """Number of updates over which the learning rate falls."""
     learning_rate_steady: int = 0
-    """How many updates there are before the learning rate begins to fall."""
+    """Number of updates before the learning rate begins to fall."""
     adam_epsilon: float = 1e-5
     """Added to Adam's denominator."""
     max_grad_norm: float = 0.5
     """Gradients longer than this, over all of the agent's parameters, are shortened to it."""
     discount: float = 0.99
-    """Discount factor: what the next step's reward counts."""
+    """Discount factor: the weight of the next step's reward."""
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers."""
     activation: Activation = "tanh"
-    """What stands between hidden layers."""
+    """Activation between hidden layers."""
 
     def __post_init__(self) -> None:
-        check_flags(self)
-        check_sizes(self, "hidden")
-        check_positive(self, "learning_rate", "adam_epsilon", "max_grad_norm")
-        check_share(self, "discount")
+        for each in dataclasses.fields(self):
+            if each.type in ("bool", bool) and not isinstance(value := getattr(self, each.name), bool | np.bool_):
+                raise _field_error(self, each.name, value, "is not a flag. Give True or False.")
+        hidden: Any = self.hidden
+        if isinstance(hidden, str) or not isinstance(hidden, Iterable):
+            raise _field_error(self, "hidden", hidden, "is not a list. Give a list of sizes, as (64, 64).")
+        object.__setattr__(self, "hidden", tuple(hidden))
+        check_fields(self, "whole", "hidden")
+        check_fields(self, "positive", "hidden", "learning_rate", "adam_epsilon", "max_grad_norm")
+        check_fields(self, "share", "discount")
         check_choice(self, "activation", words(Activation))
         if (self.learning_rate_end is None) is not (self.learning_rate_updates is None):
             raise ValueError(
@@ -91,11 +132,11 @@ class AlgorithmConfig:
                 f"{self.learning_rate_updates}. Give both, or neither."
             )
         if self.learning_rate_end is not None:
-            check_positive(self, "learning_rate_updates")
-            check_whole(self, "learning_rate_updates")
-            check_not_negative(self, "learning_rate_end")
-        check_whole(self, "learning_rate_steady")
-        check_not_negative(self, "learning_rate_steady")
+            check_fields(self, "positive", "learning_rate_updates")
+            check_fields(self, "whole", "learning_rate_updates")
+            check_fields(self, "not negative", "learning_rate_end")
+        check_fields(self, "whole", "learning_rate_steady")
+        check_fields(self, "not negative", "learning_rate_steady")
         if self.learning_rate_steady and self.learning_rate_end is None:
             raise ValueError(
                 f"{type(self).__name__}.learning_rate_steady={self.learning_rate_steady} says when the learning rate "
@@ -104,51 +145,136 @@ class AlgorithmConfig:
             )
 
     def learning_rate_after(self, updates: int) -> float:
-        """Adam's learning rate in the next update, when there have been so many."""
+        """Return Adam's learning rate for the next update, after `updates` updates."""
         if self.learning_rate_end is None or self.learning_rate_updates is None:
             return self.learning_rate
         share = min(max(updates - self.learning_rate_steady, 0) / self.learning_rate_updates, 1.0)
         return self.learning_rate + share * (self.learning_rate_end - self.learning_rate)
 
 
+# ---- one update -------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that an update needs, as arrays: what was lived, and everything random about what is made of it."""
+    """All inputs of an update, as arrays: the experience, and every random choice."""
 
     arrays: dict[str, Array]
-    """What was lived, in the form that `prepare` takes."""
+    """The experience, in the form that `prepare` takes."""
     picks: Array
     """`[steps, batch]`: the rows of the prepared data that make each minibatch."""
     weights: Array
-    """`[steps, batch, ...]` float32: what each row counts; 0 where there is none."""
+    """`[steps, batch, ...]` float32: the weight of each row; 0 where a minibatch has no row."""
     noise: dict[str, Array] = field(default_factory=dict)
     """`[steps, ...]`: random numbers that go into the loss."""
     learning_rate: float | None = None
-    """Adam's in this update; None: the config's."""
+    """Learning rate of Adam in this update; None: the config's."""
 
     @property
     def lived(self) -> npt.NDArray[np.bool_]:
-        """`[steps]`: in which steps there is anything to learn from."""
+        """`[steps]`: the steps whose minibatches hold any row with weight."""
         return np.asarray(self.weights.reshape(len(self.weights), -1).any(1))
 
 
-class Algorithm(ABC):
-    """One agent's algorithm: its config, and the spaces that it acts in.
+def plan_tensors(plan: Plan) -> Batch:
+    """Return a plan's picks, weights and noise as tensors."""
+    tensors = {"picks": torch.from_numpy(plan.picks), "weights": torch.from_numpy(plan.weights)}
+    return tensors | {name: torch.from_numpy(array) for name, array in plan.noise.items()}
 
-    Raises TypeError, naming the agent, for spaces that it cannot take.
+
+def minibatch(data: Batch, plan: Mapping[str, Tensor], step: int) -> Batch:
+    """Return the rows of a step, with their weights and noise."""
+    batch = {name: tensor[plan["picks"][step]] for name, tensor in data.items()}
+    return batch | {name: tensor[step] for name, tensor in plan.items() if name != "picks"}
+
+
+def mean_over(values: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted mean of values; 0 where all weights are 0."""
+    return (values * weights).sum() / weights.sum().clamp(min=1e-8)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateReport:
+    """Result of an agent's update."""
+
+    metrics: dict[str, float]
+    """Means over the steps that were taken, and `steps`, their number."""
+    diverged: str | None = None
+    """The reason why nothing was learnt, if a number was not finite. The agent's numbers are as before the update."""
+    failure: Failure | None = field(default=None, repr=False)
+    """The exception of the update, if it raised one. The agent's numbers are as before the update."""
+    taught: npt.NDArray[Any] | None = field(default=None, repr=False)
+    """Absolute errors of the sampled steps, if the replay buffer is prioritized."""
+    carry: npt.NDArray[Any] | None = field(default=None, repr=False)
+    """The memory of a recurrent agent after the update."""
+
+    @property
+    def learnt(self) -> bool:
+        """True if the update was kept."""
+        return self.diverged is None and self.failure is None
+
+    @classmethod
+    def of_nothing(cls, *, diverged: str | None = None, failure: Failure | None = None) -> Self:
+        """Return the report of an update without a step, or with all steps undone."""
+        return cls({"steps": 0.0}, diverged, failure)
+
+
+class Diverged(ParallelEnvsError, ArithmeticError):
+    """Losses or gradients of some agents were not finite. `agents` names these agents; the others have learnt."""
+
+    def __init__(self, text: str, agents: Sequence[Any] = ()) -> None:
+        super().__init__(text)
+        self.agents = tuple(agents)
+
+    @classmethod
+    def of(cls, why: Mapping[Any, str]) -> Self:
+        """Return the error for some agents and the reason of each."""
+        lines = [f"Agent {agent!r} has not learnt: {reason}." for agent, reason in why.items()]
+        advice = (
+            " Its numbers are as they were before. Look for rewards or observations that are not finite or very large, "
+            "or give a lower learning_rate."
+        )
+        return cls(" ".join(lines) + advice, tuple(why))
+
+
+class NothingLearnt(Diverged):
+    """At the end of a run: every update of some agents was undone. `agents` names these agents."""
+
+    @classmethod
+    def of_counts(cls, undone: Mapping[Any, int]) -> Self:
+        """Return the error for agents and the numbers of their updates."""
+        listed = ", ".join(f"{agent!r} ({count:,} of {count:,})" for agent, count in undone.items())
+        return cls(
+            f"Nothing was learnt by {listed}: every update was undone, as a loss, a gradient or a weight was not "
+            "finite. The weights are those of the beginning. Give a lower learning_rate or max_grad_norm, and look for "
+            "rewards or observations that are not finite or very large (PPO has normalize_observations and "
+            "normalize_returns).",
+            tuple(undone),
+        )
+
+
+# ---- the interface ----------------------------------------------------------------------------------------------
+
+
+class Algorithm(ABC):
+    """Algorithm of one agent: its config, its observation space and its action space.
+
+    Raises TypeError, naming the agent, for spaces that the algorithm does not support.
     """
 
     name: ClassVar[str]
     on_policy: ClassVar[bool]
     traceable: bool = True
-    """Whether `loss` is short enough for the fused mode to write it down once as a list of operations."""
+    """Whether `loss` is short enough for the fused mode to record it once as a list of operations."""
     head: Any
-    """How it acts: a `Head`."""
+    """The `Head`, which turns outputs of the network into actions."""
 
     @property
     def stackable(self) -> bool:
-        """Whether many agents may learn in one pass. Not from pictures: stacked convolutions are slower than one after
-        another, and round otherwise, which decides on which side of their kinks some of so many activations fall.
+        """True if many agents may learn in one pass. False for convolutional networks.
+
+        Stacked convolutions are slower than one after another. They also round differently, and with so many
+        activations some then fall on the other side of zero.
         """
         return getattr(self.config, "network", "mlp") != "cnn"
 
@@ -158,84 +284,67 @@ class Algorithm(ABC):
         self.config, self.agent = config, agent
         self.observation_space, self.action_space = observation_space, action_space
         try:
-            self.sight = Sight(observation_space)
+            self.encoder = ObservationEncoder(observation_space)
             self.head = self.make_head(action_space)
             check_mask(observation_space, action_space)
-            self._check_network()
+            if getattr(config, "network", "mlp") == "cnn" and not self.encoder.is_image:
+                raise TypeError(
+                    f"network='cnn' needs pictures, and {observation_space} does not have three axes. Use "
+                    "network='mlp'."
+                )
         except TypeError as error:
             raise TypeError(f"Agent {agent!r} cannot learn with {self.name}: {error}") from None
 
-    def _check_network(self) -> None:
-        if getattr(self.config, "network", "mlp") == "cnn" and not self.sight.is_image:
-            raise TypeError(
-                f"network='cnn' sees pictures, and {self.observation_space} is none: pictures have three axes. Use "
-                "network='mlp'."
-            )
-
     @abstractmethod
     def make_head(self, action_space: Space[Any]) -> Head:
-        """How the agent acts. Raises TypeError for spaces in which it cannot."""
+        """Return the head for an action space. Raises TypeError for spaces that the algorithm does not support."""
 
     @abstractmethod
     def make_module(self, generator: torch.Generator) -> nn.Module:
-        """The network, drawn from this generator alone. Its part `actor` is what acts; targets need no gradient."""
+        """Return the network, initialised from this generator alone.
+
+        Its submodule `actor` computes the actions. Parameters of target networks need no gradient.
+        """
 
     @abstractmethod
     def draw(self, experience: Any, generator: np.random.Generator, updates: int = 0) -> Plan:
-        """Everything random about an update. `updates`: how many there have been.
+        """Make every random choice of an update. `updates`: the number of updates so far.
 
         Raises ValueError, naming the agent, if the experience does not fit the config.
         """
 
     def see(self, module: nn.Module, arrays: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """What `prepare` is to know of the network as it is before the update."""
+        """Return the network's outputs before the update, for `prepare`."""
         return ()
 
     def prepare(self, seen: tuple[Tensor, ...], arrays: Mapping[str, Tensor]) -> Batch:
-        """The data that minibatches are made of, rows first; behind an axis of agents, if the arguments have one."""
+        """Return the data that minibatches are taken from, rows first (behind the axis of agents, if there is one)."""
         return dict(arrays)
 
     @abstractmethod
     def loss(self, module: nn.Module, batch: Batch) -> tuple[Tensor, Metrics]:
-        """The loss of a minibatch, and numbers to watch: all of them tensors without axes."""
+        """Return the loss of a minibatch and metrics, all of them tensors without axes."""
 
     def should_stop(self, metrics: Metrics) -> Tensor | None:
-        """Whether the update is to end before the step from this minibatch, for one agent or (stacked) for many."""
+        """Return whether the update ends before the step from this minibatch, for one agent or (stacked) for many."""
         return None
 
-    def after_step(self, strip: Strip, active: Tensor) -> None:  # noqa: B027  # most have no targets
-        """A step was taken by the rows of `strip` that are active."""
+    def after_step(self, matrix: ParameterMatrix, active: Tensor) -> None:  # noqa: B027  # most have no targets
+        """Called after the active rows of `matrix` took a step."""
 
     def after_update(self, module: nn.Module, arrays: Mapping[str, Tensor]) -> None:  # noqa: B027  # nor statistics
-        """The update is over."""
+        """Called at the end of an update."""
 
     def taught(self, module: nn.Module, arrays: Mapping[str, Tensor]) -> Tensor | None:
-        """How much each row of a replayed batch taught, by which it may be drawn again. None: it is not asked for."""
+        """Return the absolute error of each row of a replayed batch, for priorities. None: without priorities."""
         return None
 
-    def explore(self, module: nn.Module, num_steps: int) -> None:  # noqa: B027  # most explore by drawing
-        """The agent is about to act with these weights, after so many steps of its own."""
+    def explore(self, module: nn.Module, num_steps: int) -> None:  # noqa: B027  # most explore by sampling
+        """Called before the agent acts with these weights, after `num_steps` steps of its own."""
 
     @functools.cached_property
     def signature(self) -> Any:
-        """Equal for algorithms whose losses are the same function, so that agents can be fused."""
+        """A key that is equal for algorithms whose losses are the same function, so that agents can be fused."""
         rates: dict[str, Any] = {"learning_rate_end": None, "learning_rate_updates": None, "learning_rate_steady": 0}
         same = dataclasses.replace(self.config, **rates, learning_rate=1.0, max_grad_norm=1.0)
         return self.name, same, repr(self.observation_space), repr(self.action_space)
-
-
-def minibatch(data: Batch, plan: Mapping[str, Tensor], step: int) -> Batch:
-    """The rows of a step, with their weights and noise."""
-    batch = {name: tensor[plan["picks"][step]] for name, tensor in data.items()}
-    return batch | {name: tensor[step] for name, tensor in plan.items() if name != "picks"}
-
-
-def plan_tensors(plan: Plan) -> Batch:
-    """A plan's picks, weights and noise as tensors."""
-    tensors = {"picks": torch.from_numpy(plan.picks), "weights": torch.from_numpy(plan.weights)}
-    return tensors | {name: torch.from_numpy(array) for name, array in plan.noise.items()}
-
-
-def mean_over(values: Tensor, weights: Tensor) -> Tensor:
-    """The mean of values, each counting what it weighs; 0 where nothing weighs anything."""
-    return (values * weights).sum() / weights.sum().clamp(min=1e-8)

@@ -1,8 +1,9 @@
-"""From a network's outputs to actions, and back to how likely they were.
+"""Action distributions: from a network's outputs to actions, and to log-probabilities and entropies.
 
-Each class is one way to act in one kind of space, in two halves. NumPy: `noise` draws, `choose` turns outputs and noise
-into actions of the space, `best` takes the likeliest. Torch: `log_prob` and `entropy`, for losses. `numbers` turns
-actions of the space into what the torch half takes. Axes in front of the last are any.
+Each class is one way to act in one kind of space, in two halves. The NumPy half acts: `noise` samples random numbers,
+`choose` turns outputs and noise into actions of the space, `best` returns the most likely actions. The torch half
+computes losses: `log_prob` and `entropy`. `numbers` turns actions of the space into the form that the torch half takes.
+All arrays may have any leading axes.
 """
 
 from __future__ import annotations
@@ -20,47 +21,88 @@ from torch import Tensor
 Array = npt.NDArray[Any]
 Generator = np.random.Generator
 
-_NEVER = -1e9  # the logit of an action that is masked: so unlikely that it is 0, and times 0 still 0
+_NEVER = -1e9  # logit of a masked action: its probability is 0, and 0 times this logit is still 0
 LOG_STD_BOUNDS = -5.0, 2.0
 
 
 class Head(ABC):
-    """One way to act."""
+    """Way to act in an action space."""
 
     space: Space[Any]
     num_outputs: int
-    """How many numbers the network gives."""
+    """Number of outputs of the network."""
 
     @abstractmethod
     def noise(self, generator: Generator, num_rows: int) -> Array:
-        """All that is drawn for actions of so many rows."""
+        """Sample all random numbers for `num_rows` actions."""
 
     @abstractmethod
     def choose(self, outputs: Array, mask: Array | None, noise: Array) -> Array:
-        """Actions of the space."""
+        """Return sampled actions of the space."""
 
     @abstractmethod
     def best(self, outputs: Array, mask: Array | None) -> Array:
-        """The likeliest actions of the space."""
+        """Return the most likely actions of the space."""
 
     @abstractmethod
     def numbers(self, actions: Array) -> Array:
-        """Actions of the space as `log_prob` takes them.
+        """Return actions of the space in the form that `log_prob` takes.
 
-        What lies in the place of actions that nobody took may lie outside of the space. It becomes some action.
+        Rows of absent agents may lie outside the space. They are moved inside.
         """
 
     @abstractmethod
     def log_prob(self, outputs: Tensor, actions: Tensor, mask: Tensor | None) -> Tensor:
-        """The logarithm of how likely each action is."""
+        """Return the log-probability of each action."""
 
     @abstractmethod
     def entropy(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
-        """How undecided each row is."""
+        """Return the entropy of each row."""
+
+
+def stochastic_head(space: Space[Any]) -> Head:
+    """Return the head of a policy-gradient agent. Raises TypeError for a space that is not supported."""
+    match space:
+        case Discrete():
+            return Categorical(space)
+        case MultiDiscrete():
+            return MultiCategorical(space)
+        case Box() if np.issubdtype(space.dtype, np.floating):
+            return ClippedGaussian(space)
+    raise TypeError(
+        f"{space} is not supported as an action space. Give a Discrete, MultiDiscrete or (floating) Box action space."
+    )
+
+
+# ---- discrete actions -------------------------------------------------------------------------------------------
+
+
+def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Return logits in which forbidden actions have no probability. Rows that allow no action stay as they are."""
+    if mask is None:
+        return logits
+    return torch.where(mask | ~mask.any(-1, keepdim=True), logits, _NEVER)
+
+
+def _legal_only(logits: Array, mask: Array | None) -> Array:
+    """Return the same for NumPy, with logits of -inf."""
+    logits = logits.astype(np.float64)
+    if mask is None:
+        return logits
+    legal = mask.astype(bool)
+    legal = legal | ~legal.any(-1, keepdims=True)  # rows of absent agents have masks of zeros
+    return np.where(legal, logits, -np.inf)
+
+
+def _sampled(logits: Array, noise: Array) -> Array:
+    """Return an index for each row, chosen by a number from 0 to 1 with the probabilities of the logits."""
+    sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
+    chosen: Array = np.minimum((sums <= noise * sums[..., -1:]).sum(-1), logits.shape[-1] - 1)
+    return chosen
 
 
 class Categorical(Head):
-    """One of n: logits."""
+    """Chooses one of n actions. Outputs are logits."""
 
     def __init__(self, space: Discrete[Any]) -> None:
         self.space = space
@@ -71,7 +113,7 @@ class Categorical(Head):
         return generator.random((num_rows, 1))
 
     def choose(self, outputs: Array, mask: Array | None, noise: Array) -> Array:
-        return self._of_space(_drawn(_legal_only(outputs, mask), noise))
+        return self._of_space(_sampled(_legal_only(outputs, mask), noise))
 
     def best(self, outputs: Array, mask: Array | None) -> Array:
         return self._of_space(_legal_only(outputs, mask).argmax(-1))
@@ -93,7 +135,7 @@ class Categorical(Head):
 
 
 class MultiCategorical(Head):
-    """Several choices, each one of its own n: their logits one after another. A mask covers them likewise."""
+    """Several independent choices. Outputs are the logits of all choices, one choice after another, as is the mask."""
 
     def __init__(self, space: MultiDiscrete) -> None:
         self.space = space
@@ -120,7 +162,7 @@ class MultiCategorical(Head):
         return actions.reshape(*actions.shape[:-1], *self.shape)
 
     def _split(self, logits: Any) -> list[Any]:
-        """Those of each choice, be they an array or a tensor; None for each of None."""
+        """Return the part of each choice from an array or a tensor; for None, None for each choice."""
         ends = np.cumsum(self.sizes).tolist()
         places = zip([0, *ends], ends, strict=False)
         return [None if logits is None else logits[..., start:end] for start, end in places]
@@ -140,8 +182,43 @@ class MultiCategorical(Head):
         return torch.stack([part.entropy(out, legal) for part, out, legal in each]).sum(0)
 
 
+class EpsilonGreedy(Categorical):
+    """The action of the highest value or, with probability epsilon, any action. Outputs are values, then epsilon."""
+
+    def __init__(self, space: Discrete[Any]) -> None:
+        super().__init__(space)
+        self.num_outputs += 1
+
+    def noise(self, generator: Generator, num_rows: int) -> Array:
+        return generator.random((num_rows, 2))
+
+    def choose(self, outputs: Array, mask: Array | None, noise: Array) -> Array:
+        values, epsilon = outputs[..., :-1], outputs[..., -1]
+        greedy = _legal_only(values, mask).argmax(-1)
+        any_one = _sampled(_legal_only(np.zeros_like(values), mask), noise[..., 1:])
+        return self._of_space(np.where(noise[..., 0] < epsilon, any_one, greedy))
+
+    def best(self, outputs: Array, mask: Array | None) -> Array:
+        return super().best(outputs[..., :-1], mask)
+
+
+# ---- continuous actions -----------------------------------------------------------------------------------------
+
+
+def log_normal_cdf(x: Tensor) -> Tensor:
+    """Return the logarithm of the standard normal distribution function, with a gradient far out as well.
+
+    (`torch.special.log_ndtr` does not support `vmap`.)
+    """
+    near, far = x.clamp(-5.0, 50.0), x.clamp(-50.0, -5.0)
+    inverse = far.square().reciprocal()
+    tail = -0.5 * far.square() - (-far).log() - 0.5 * math.log(2 * math.pi)
+    tail = tail + torch.log1p(-inverse * (1 - 3 * inverse * (1 - 5 * inverse)))
+    return torch.where(x > -5.0, (0.5 * torch.erfc(-near / math.sqrt(2.0))).log(), tail)
+
+
 class Gaussian(Head):
-    """What the two ways to act in a Box share: means, and then logarithms of standard deviations.
+    """Shared part of the two ways to act in a Box. Outputs are means, then logarithms of standard deviations.
 
     Bounded dimensions are scaled to units in which the bounds are -1 and 1.
     """
@@ -173,7 +250,7 @@ class Gaussian(Head):
         return self._of_space(outputs[..., : self.size])
 
     def _of_space(self, units: Array) -> Array:
-        """Actions of the space. Units that are NaN, as of an observation that was, become the middle."""
+        """Return actions of the space. NaN, as from an observation with NaN, becomes the middle."""
         if np.isnan(units).any():
             units = np.nan_to_num(units, nan=0.0, posinf=np.inf, neginf=-np.inf)
         actions = (self._middle + self._half * units).reshape(*units.shape[:-1], *self.shape)
@@ -187,19 +264,19 @@ class Gaussian(Head):
         return np.clip(units.astype(np.float32), low, high)
 
     def _parts(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Means, and logarithms of standard deviations."""
+        """Return means and logarithms of standard deviations."""
         return outputs[..., : self.size], outputs[..., self.size :].clamp(*LOG_STD_BOUNDS)
 
     def entropy(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
-        """That of the normal distribution before it is clipped or squashed."""
+        """Return the entropy of the normal distribution before clipping or squashing."""
         return (self._parts(outputs)[1] + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
 
 class ClippedGaussian(Gaussian):
-    """A normal distribution, clipped to the bounds of a Box.
+    """Normal distribution, clipped to the bounds of a Box.
 
-    What is drawn beyond a bound becomes the bound, so a bound has a probability and not a density: all of the tail
-    behind it. With that, what is stored is what the environment got, and its likelihood is exact (Fujita and Maeda
+    A sample beyond a bound becomes the bound. A bound therefore has a probability, that of the tail behind it, and not
+    a density. The stored action is the action that the environment got, and its likelihood is exact (Fujita and Maeda
     2018, "Clipped action policy gradient").
     """
 
@@ -213,10 +290,7 @@ class ClippedGaussian(Gaussian):
 
 
 class SquashedGaussian(Gaussian):
-    """A normal distribution, squashed by tanh into a bounded Box.
-
-    `sample` is for losses that draw: from noise to actions in [-1, 1] and how likely they were.
-    """
+    """Normal distribution, squashed by tanh into a bounded Box."""
 
     def __init__(self, space: Box) -> None:
         if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
@@ -227,7 +301,7 @@ class SquashedGaussian(Gaussian):
         return super()._of_space(np.tanh(units))
 
     def sample(self, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions in [-1, 1] that follow from the outputs, and the logarithms of their densities."""
+        """Return actions in [-1, 1] for given noise, and their log-densities, for losses that sample actions."""
         mean, log_std = self._parts(outputs)
         raw = mean + log_std.exp() * noise
         density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
@@ -238,70 +312,3 @@ class SquashedGaussian(Gaussian):
         mean, log_std = self._parts(outputs)
         raw = torch.atanh(actions.clamp(-1 + 1e-6, 1 - 1e-6))
         return self.sample(outputs, (raw - mean) / log_std.exp())[1]
-
-
-class EpsilonGreedy(Categorical):
-    """The action of the highest value, or now and then any: values, and then epsilon."""
-
-    def __init__(self, space: Discrete[Any]) -> None:
-        super().__init__(space)
-        self.num_outputs += 1
-
-    def noise(self, generator: Generator, num_rows: int) -> Array:
-        return generator.random((num_rows, 2))
-
-    def choose(self, outputs: Array, mask: Array | None, noise: Array) -> Array:
-        values, epsilon = outputs[..., :-1], outputs[..., -1]
-        greedy = _legal_only(values, mask).argmax(-1)
-        any_one = _drawn(_legal_only(np.zeros_like(values), mask), noise[..., 1:])
-        return self._of_space(np.where(noise[..., 0] < epsilon, any_one, greedy))
-
-    def best(self, outputs: Array, mask: Array | None) -> Array:
-        return super().best(outputs[..., :-1], mask)
-
-
-def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Logits in which actions that are not allowed are as good as impossible. Where none is allowed, all are."""
-    if mask is None:
-        return logits
-    return torch.where(mask | ~mask.any(-1, keepdim=True), logits, _NEVER)
-
-
-def log_normal_cdf(x: Tensor) -> Tensor:
-    """The logarithm of the probability that a standard normal number is below `x`, with a gradient far out, too.
-
-    (`torch.special.log_ndtr` has no rule for `vmap`.)
-    """
-    near, far = x.clamp(-5.0, 50.0), x.clamp(-50.0, -5.0)
-    inverse = far.square().reciprocal()
-    tail = -0.5 * far.square() - (-far).log() - 0.5 * math.log(2 * math.pi)
-    tail = tail + torch.log1p(-inverse * (1 - 3 * inverse * (1 - 5 * inverse)))
-    return torch.where(x > -5.0, (0.5 * torch.erfc(-near / math.sqrt(2.0))).log(), tail)
-
-
-def _legal_only(logits: Array, mask: Array | None) -> Array:
-    logits = logits.astype(np.float64)
-    if mask is None:
-        return logits
-    legal = mask.astype(bool)
-    legal = legal | ~legal.any(-1, keepdims=True)  # rows of agents who are not there have masks of zeros
-    return np.where(legal, logits, -np.inf)
-
-
-def _drawn(logits: Array, noise: Array) -> Array:
-    """One of n, as likely as its logit says, by a number from 0 to 1."""
-    sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
-    drawn: Array = np.minimum((sums <= noise * sums[..., -1:]).sum(-1), logits.shape[-1] - 1)
-    return drawn
-
-
-def stochastic_head(space: Space[Any]) -> Head:
-    """How a policy-gradient agent acts in a space. Raises TypeError for spaces in which it cannot."""
-    match space:
-        case Discrete():
-            return Categorical(space)
-        case MultiDiscrete():
-            return MultiCategorical(space)
-        case Box() if np.issubdtype(space.dtype, np.floating):
-            return ClippedGaussian(space)
-    raise TypeError(f"{space} cannot be acted in. Give a Discrete, MultiDiscrete or (floating) Box action space.")

@@ -1,12 +1,12 @@
-"""Deep Q-learning (Mnih et al. 2015), for one agent, with what makes it work for several that learn at once.
+"""Deep Q-learning (Mnih et al. 2015) for one agent, with two remedies for agents that learn at the same time.
 
-Double (van Hasselt et al. 2016): the network chooses the next action, its slow copy values it. Dueling (Wang et al.
-2016): a value and advantages that sum to nothing. n-step returns come from the buffer. Huber loss, Adam.
+Double (van Hasselt et al. 2016): the network chooses the next action, the target network values it. Dueling (Wang et
+al. 2016): a value, and advantages that sum to zero. The buffer computes n-step returns. Huber loss, Adam.
 
-Independent learners punish each other's trials: an action is good only while the others play their part of it. Two
-remedies change how errors count that say "less than expected": *hysteretic* (Matignon et al. 2007; Omidshafiei et al.
-2017) counts them `hysteresis` times as much, *lenient* (Panait et al. 2006; Palmer et al. 2018) forgives them, with a
-probability that falls as the agent learns.
+Independent learners punish each other's exploration: an action is good only while the others play their part. Two
+remedies change the weight of negative errors ("the action was worth less than expected"). *Hysteretic* learning
+(Matignon et al. 2007; Omidshafiei et al. 2017) multiplies it by `hysteresis`. *Lenient* learning (Panait et al. 2006;
+Palmer et al. 2018) ignores negative errors with a probability that falls as the agent learns.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from torch import Tensor, nn
 
 from parallel_envs.choices import DqnNetwork, Sampler, words
 from parallel_envs.field_texts import documents_fields
-from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan
+from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan, check_choice, check_fields, check_layers
 from parallel_envs.learners.distributions import EpsilonGreedy, Head, masked
-from parallel_envs.learners.fields import check_choice, check_layers, check_positive, check_share, check_whole
 from parallel_envs.learners.networks import Bytes, Image, mlp
-from parallel_envs.learners.parameters import Strip
+from parallel_envs.learners.parameters import ParameterMatrix
 from parallel_envs.learners.replaying import ReplayConfig, follow, sampled
 from parallel_envs.spelling import suggests_keywords
 
@@ -38,19 +37,19 @@ from parallel_envs.spelling import suggests_keywords
 class DQNConfig(ReplayConfig):
     """Settings of DQN.
 
-    Threads: any number may use one at once; nothing in it changes.
+    Threads: any number of threads may use one config at the same time; it never changes.
     """
 
     double: bool = True
-    """The network chooses the next action, its slow copy only values it."""
+    """The network chooses the next action, the target network only values it."""
     dueling: bool = False
-    """A value of the state, and advantages of the actions."""
+    """Learn a value of the state and advantages of the actions."""
     hysteresis: float = 1.0
-    """What errors below 0 count. 1: as much as others. Well below 1: hysteretic learning."""
+    """Weight of errors below 0. 1: as much as others. Well below 1: hysteretic learning."""
     leniency: float = 0.0
-    """Probability that an error below 0 is forgiven, at the beginning. Above 0: lenient learning."""
+    """Initial probability that an error below 0 is ignored. Above 0: lenient learning."""
     leniency_decay: float = 0.999
-    """What is left of `leniency` after each update."""
+    """Factor by which `leniency` shrinks with each update."""
     epsilon_start: float = 1.0
     """Share of random actions at the beginning."""
     epsilon_end: float = 0.05
@@ -58,22 +57,23 @@ class DQNConfig(ReplayConfig):
     exploration_steps: int = 10_000
     """Steps over which the share of random actions falls from `epsilon_start` to `epsilon_end`."""
     prioritized: float = 0.0
-    """How much what a step taught last time decides how often it is drawn (Schaul et al. 2016). 0: all alike."""
+    """Exponent of prioritized replay: how much a step's last error decides how often it is sampled (Schaul et al.
+    2016). 0: all steps alike."""
     prioritized_correction: float = 0.4
-    """How much of the bias that `prioritized` brings is taken back by weights. 1: all."""
+    """How much of the bias of `prioritized` is corrected by weights. 1: all."""
     sampler: Sampler = "tree"
-    """What draws by priorities: "tree", whose draws can be repeated, or "cpprb" (extra `replay`), whose
-    draws cannot."""
+    """Data structure that samples by priorities: "tree", whose samples can be repeated, or "cpprb" (extra `replay`),
+    whose samples cannot."""
     network: DqnNetwork = "mlp"
     """"mlp", or "cnn" for pictures."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "exploration_steps")
-        check_whole(self, "exploration_steps")
+        check_fields(self, "positive", "exploration_steps")
+        check_fields(self, "whole", "exploration_steps")
         check_layers(self)
-        check_share(self, "hysteresis", "leniency", "leniency_decay", "epsilon_start", "epsilon_end")
-        check_share(self, "prioritized", "prioritized_correction")
+        shares = "hysteresis", "leniency", "leniency_decay", "epsilon_start", "epsilon_end"
+        check_fields(self, "share", *shares, "prioritized", "prioritized_correction")
         check_choice(self, "sampler", words(Sampler))
         if self.sampler != "tree" and not self.prioritized:
             raise ValueError(
@@ -84,7 +84,7 @@ class DQNConfig(ReplayConfig):
 
 
 class QNetwork(nn.Module):
-    """Values of all actions, and behind them epsilon, so that it travels with the weights."""
+    """Computes the values of all actions, followed by epsilon, which is saved with the weights."""
 
     def __init__(self, body: nn.Module, advantages: nn.Module, value: nn.Module | None, epsilon: float) -> None:
         super().__init__()
@@ -93,6 +93,7 @@ class QNetwork(nn.Module):
         self.register_buffer("epsilon", torch.tensor([epsilon]))
 
     def values(self, features: Tensor) -> Tensor:
+        """Return the values of all actions."""
         seen = self.body(features)
         advantages: Tensor = self.advantages(seen)
         if self.value is None:
@@ -106,7 +107,7 @@ class QNetwork(nn.Module):
 
 
 class QNetworks(nn.Module):
-    """A network, and its slow copy."""
+    """A network and its target network."""
 
     def __init__(self, actor: QNetwork) -> None:
         super().__init__()
@@ -114,7 +115,7 @@ class QNetworks(nn.Module):
 
 
 class DQN(Algorithm):
-    """One agent's DQN. Experience is a `ReplayBuffer`."""
+    """DQN of one agent. Experience is a `ReplayBuffer`."""
 
     name: ClassVar[str] = "dqn"
     on_policy: ClassVar[bool] = False
@@ -122,15 +123,15 @@ class DQN(Algorithm):
 
     def make_head(self, action_space: Space[Any]) -> Head:
         if not isinstance(action_space, Discrete):
-            raise TypeError(f"{action_space} was given, and values are learnt of Discrete actions only.")
+            raise TypeError(f"{action_space} was given, and DQN acts in Discrete spaces only.")
         return EpsilonGreedy(action_space)
 
     def make_module(self, generator: torch.Generator) -> nn.Module:
-        config, num_in = self.config, self.sight.num_numbers
-        before: list[nn.Module] = [Bytes()] if self.sight.is_bytes else []
+        config, num_in = self.config, self.encoder.num_numbers
+        before: list[nn.Module] = [Bytes()] if self.encoder.is_bytes else []
         if config.network == "cnn":
             num_in = config.hidden[0]
-            before.append(Image(self.sight.shape, num_in, generator))
+            before.append(Image(self.encoder.shape, num_in, generator))
         body = mlp(num_in, config.hidden[:-1], config.hidden[-1], generator, activation=config.activation)
         last = nn.ReLU() if config.activation == "relu" else nn.Tanh()
         advantages = mlp(config.hidden[-1], (), self.head.num_outputs - 1, generator)
@@ -142,16 +143,12 @@ class DQN(Algorithm):
         share = min(num_steps / config.exploration_steps, 1.0)
         module.actor.epsilon.fill_(config.epsilon_start + share * (config.epsilon_end - config.epsilon_start))
 
-    # ---- what is drawn ----------------------------------------------------------------------------------------------
-
     def draw(self, experience: Any, generator: np.random.Generator, updates: int = 0) -> Plan:
         plan = sampled(self, experience, generator)
         if not self.config.leniency:
             return plan
         chance = self.config.leniency * self.config.leniency_decay**updates
         return Plan(plan.arrays, plan.picks, plan.weights, {"forgiven": generator.random(plan.picks.shape) < chance})
-
-    # ---- what is learnt ---------------------------------------------------------------------------------------------
 
     def loss(self, module: Any, batch: Batch) -> tuple[Tensor, Metrics]:
         value, error = self._values_and_errors(module, batch)
@@ -163,23 +160,18 @@ class DQN(Algorithm):
         return loss, {"value": value.detach().mean(), "error": error.detach().abs().mean()}
 
     def _values_and_errors(self, module: Any, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """What the actions are taken to be worth, and how much more they turned out to be."""
+        """Return the values of the actions, and the targets of these values minus the values."""
         values = module.actor.values(batch["features"])
         value = values.gather(-1, batch["actions"].unsqueeze(-1)).squeeze(-1)
         with torch.no_grad():
-            aim = batch["rewards"] + batch["discounts"] * self._value_after(module, batch)
+            slow = module.target.values(batch["next_features"])
+            chooser = module.actor.values(batch["next_features"]) if self.config.double else slow
+            best = masked(chooser, batch.get("next_mask")).argmax(-1, keepdim=True)
+            aim = batch["rewards"] + batch["discounts"] * slow.gather(-1, best).squeeze(-1)
         return value, aim - value
 
-    def _value_after(self, module: Any, batch: Mapping[str, Tensor]) -> Tensor:
-        """What the best action after the last reward is worth."""
-        slow = module.target.values(batch["next_features"])
-        chooser = module.actor.values(batch["next_features"]) if self.config.double else slow
-        best = masked(chooser, batch.get("next_mask")).argmax(-1, keepdim=True)
-        value: Tensor = slow.gather(-1, best).squeeze(-1)
-        return value
-
-    def after_step(self, strip: Strip, active: Tensor) -> None:
-        follow(self.config, strip, active)
+    def after_step(self, matrix: ParameterMatrix, active: Tensor) -> None:
+        follow(self.config, matrix, active)
 
     @torch.no_grad()
     def taught(self, module: Any, arrays: Mapping[str, Tensor]) -> Tensor | None:

@@ -1,17 +1,18 @@
-"""`IndependentLearners`: many agents that learn side by side, and share nothing.
+"""`IndependentLearners`: many agents that learn at the same time, without shared parameters.
 
     with MultiAgentEnvManager("mpe2.simple_spread_v3", num_envs=8) as envs:
         with IndependentLearners(envs, PPOConfig(rollout_length=128), seed=1) as learners:
             learners.train(100_000)
             print(learners.returns())
 
-Each agent has its own network, optimiser, buffer and random generator; no number of one depends on another's except
-through the environments. What is done for all at once (acting, updates) is done so only to be quicker.
+Each agent has its own network, optimiser, buffer and random generator. No agent's numbers depend on another agent's,
+except through the environments. Actions and updates of all agents are computed together only for speed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import time
@@ -22,32 +23,24 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import create_empty_array
 
-from parallel_envs.choices import OnDivergence, Strategy, UpdateModeName
+from parallel_envs.choices import OnDivergence, Strategy, UpdateModeName, words
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.errors import ClosedError
-from parallel_envs.learners.algorithm import Agent, AlgorithmConfig
-from parallel_envs.learners.arguments import (
-    check_options,
-    check_said_once,
-    check_words,
-    configs_of,
-    no_actions,
-    with_train_interval,
-)
-from parallel_envs.learners.brain import Brain, Diverged, Report
-from parallel_envs.learners.keeping import check_states, load_states_from, put_states, save_states_to, states_of
-from parallel_envs.learners.learner import AgentLearner
-from parallel_envs.learners.life import Life
-from parallel_envs.learners.runner import Make, Runner
+from parallel_envs.learners.agent import AgentLearner, EpisodeTracker
+from parallel_envs.learners.algorithm import Agent, AlgorithmConfig, Diverged, UpdateReport
+from parallel_envs.learners.checkpoint import BadCheckpoint, load_checkpoint, save_checkpoint
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates import MODES, UPDATE_TIMEOUT, UpdateMode, mode_for
 from parallel_envs.learners.updates.failures import UpdateFailed
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.seeding import SeedTree
-from parallel_envs.spelling import suggests_keywords
+from parallel_envs.spelling import suggests_keywords, unknown_keyword
 from parallel_envs.threads import CallGuard, one_thread
-from parallel_envs.vector.checks import optional_seconds
+from parallel_envs.vector.arguments import check_count, choice, optional_seconds
 from parallel_envs.wrappers import WrappedMultiAgentPolicy
 
 if TYPE_CHECKING:
@@ -57,43 +50,44 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LAST_IN: weakref.WeakKeyDictionary[MultiAgentEnvManager, Any] = weakref.WeakKeyDictionary()
-"""Whose episodes are being played in which environments."""
+"""The learners whose episodes are running in each manager."""
 
 Flags = npt.NDArray[np.bool_]
 Named = dict[Agent, Any]
-Watcher = Callable[["IndependentLearners"], None]
+OnUpdate = Callable[["IndependentLearners"], None]
+MakeMode = Callable[[Mapping[Agent, AgentParameters]], UpdateMode]
 
 
 class IndependentLearners(ClosedAtExit):
     """Learners of all agents of some environments.
 
-    `agents[agent]` is an `AgentLearner`; `agents[agent].model.memory` is what it has lived. Agents that die, join or
-    are absent learn from what they lived and nothing else. Where masks of actions are looked for stands in `masks.py`.
+    `agents[agent]` is an `AgentLearner`; `agents[agent].model.memory` is its experience. Agents that die, join or are
+    absent learn from their own steps only. `masks.py` describes action masks.
 
     Threads: one thread at a time. A call from a second thread while a first one is inside a method, such as `train`,
     raises `ConcurrentCall` and does nothing; so does `close`. `returns` may be called meanwhile.
 
     Args:
-        envs: The environments, with `autoreset_mode=NEXT_STEP` and `turns="simultaneous"` (the defaults). Whoever made
-            them closes them. Several learners may take turns in them, each with new episodes. Who resets or steps them
-            in between calls `forget_episodes` then.
-        config: `PPOConfig`, `DQNConfig` or `SACConfig`, or one for each agent in a dict.
-        update_mode: How updates are run: "sequential", "thread", "process", "fused", or "auto", which measures and
-            takes the quickest. All come to the same numbers up to rounding, and each by itself to the same bits in
-            every run; what "auto" takes may differ from run to run. "fused_or_process" (or `_thread`, `_sequential`) is
-            "fused" for agents of one kind with small networks and minibatches, where that is quicker, else the other.
-        seed: All that is random here follows from it.
+        envs: The environments, with `autoreset_mode=NEXT_STEP` and `turns="simultaneous"` (the defaults). Close them
+            yourself. Several learners may take turns in the same environments, each with new episodes. After you reset
+            or step the environments yourself, call `forget_episodes`.
+        config: `PPOConfig`, `DQNConfig` or `SACConfig`, or a dict with one for each agent.
+        update_mode: How updates are run: "sequential", "thread", "process", "fused", or "auto", which measures all and
+            takes the quickest. All modes give the same numbers up to rounding, and each mode gives the same bits in
+            every run; the choice of "auto" may differ from run to run. "fused_or_process" (or `_thread`, `_sequential`)
+            is "fused" for agents of one kind with small networks and minibatches, as that is quicker, else the other.
+        seed: Source of all random numbers.
         strategy: How actions are computed: see `WrappedMultiAgentPolicy`.
-        workers: How many threads or processes updates may use.
-        update_timeout: Seconds that a worker process has for a round of updates; None: as long as it takes. One that
-            hangs is replaced and the update made again; the second time, `WorkerTimeout` says where it was. Threads,
-            and what learns in the caller, cannot be ended and have no such limit.
-        on_divergence: An agent's update that is not finite is undone, and the agent named: in a log with "skip", in a
-            `Diverged` error with "raise". The others have learnt in either case.
+        workers: The largest number of threads or processes for updates.
+        update_timeout: Seconds that a worker process has for a round of updates; None: no limit. A process that hangs
+            is replaced and the update made again; the second time, `WorkerTimeout` says where it was. Threads and
+            updates in the caller cannot be ended and have no limit.
+        on_divergence: An agent's update with numbers that are not finite is undone. "skip" logs a warning with the
+            agent's name, "raise" raises `Diverged`. The other agents have learnt in either case.
         parallel: The block `parallel` of a settings file, as a dict: `{"parallel_training": True, "async_learning":
-            True, "train_interval": 4, "num_workers": None, ...}`; see `ParallelBlock` in `settings.py`. It takes the
-            place of `update_mode`, `strategy`, `workers` (here `num_workers` are workers that learn) and, of `train`,
-            of `mode` and `learn_in`. A dict that holds it under "parallel" will do.
+            True, "train_interval": 4, "num_workers": None, ...}`; see `ParallelBlock` in `config.py`. It replaces
+            `update_mode`, `strategy`, `workers` (here `num_workers` are workers that learn) and, of `train`, `mode` and
+            `learn_in`. A dict that contains it under "parallel" is accepted too.
 
     Raises:
         BadSettings: A ValueError, for a mistake in `parallel`.
@@ -114,19 +108,23 @@ class IndependentLearners(ClosedAtExit):
         parallel: Mapping[str, Any] | None = None,
     ) -> None:
         self._guard = CallGuard("IndependentLearners")
-        self._how: dict[str, Any] = {}
+        self._how: dict[str, Any] = {}  # defaults of `train`
         if parallel is not None:
-            from parallel_envs.learners.settings import read_parallel
+            from parallel_envs.learners.config import read_parallel
 
-            check_said_once(update_mode=(update_mode, "fused"), strategy=(strategy, "batch"), workers=(workers, None))
-            meant = read_parallel(parallel)
-            update_mode, strategy, workers = meant["update_mode"], meant["strategy"], meant["worker_budget"]
-            self._how = {name: meant[name] for name in ("mode", "learn_in")}
-            config = with_train_interval(config, meant["train_interval"])
+            given = {"update_mode": (update_mode, "fused"), "strategy": (strategy, "batch"), "workers": (workers, None)}
+            if twice := [name for name, (value, default) in given.items() if value != default]:
+                raise ValueError(
+                    f"{twice[0]}={given[twice[0]][0]!r} was given beside parallel=, which says the same thing. Give "
+                    "one of them."
+                )
+            block = read_parallel(parallel)
+            update_mode, strategy, workers = block["update_mode"], block["strategy"], block["worker_budget"]
+            self._how = {name: block[name] for name in ("mode", "learn_in")}
+            config = with_train_interval(config, block["train_interval"])
         check_options(envs, update_mode, on_divergence, workers)
         self.envs, self.seed, self.on_divergence = envs, seed, on_divergence
         self._tree = SeedTree(seed)
-        configs = configs_of(envs, config)
         self.agents: dict[Agent, AgentLearner] = {
             agent: AgentLearner(
                 agent,
@@ -134,54 +132,58 @@ class IndependentLearners(ClosedAtExit):
                 envs.single_observation_space(agent),
                 envs.single_action_space(agent),
                 num_rows=envs.num_envs,
-                seed=self._tree.child("learner", *_stream_of(agent)),
+                # 1 and "1" are two agents
+                seed=self._tree.child(
+                    "learner", *((agent,) if isinstance(agent, str) else (type(agent).__name__, str(agent)))
+                ),
             )
-            for agent, own in configs.items()
+            for agent, own in configs_of(envs, config).items()
         }
         self.updates = 0
-        """Rounds of updates: some agents' at a time."""
+        """Rounds of updates: each updates some agents."""
         self.steps = 0
-        """Of environments, all rows together; resets not counted."""
+        """Steps of environments, summed over all rows, without resets."""
         self.seconds = {"collect": 0.0, "act": 0.0, "update": 0.0}
-        """What the time went into."""
+        """Time spent on each part."""
         self.closed = False
         self._owner = os.getpid()
         self._observations: Named | None = None
-        self._life = Life(list(self.agents), envs.num_envs)
+        self._episodes = EpisodeTracker(list(self.agents), envs.num_envs)
         self.policy = WrappedMultiAgentPolicy({agent: one.policy() for agent, one in self.agents.items()}, strategy)
-        """What acts."""
-        brains = {agent: one.brain for agent, one in self.agents.items()}
-        self.update_mode, self.workers = mode_for(update_mode, brains), workers
+        """The policy that acts for all agents."""
+        self._parameters = {agent: one.parameters for agent, one in self.agents.items()}
+        self.update_mode, self.workers = mode_for(update_mode, self._parameters), workers
         self.update_timeout = optional_seconds("update_timeout", update_timeout)
         self.loop: Loop | None = None
-        """What collects and learns just now, if `train` does."""
-        self._runner = Runner(brains)
+        """The loop that collects and learns while `train` runs."""
+        self._mode: UpdateMode | None = None
+        self._mode_key: Any = None
 
-    # ---- living -----------------------------------------------------------------------------------------------------
+    # ---- experience -------------------------------------------------------------------------------------------------
 
     @one_thread
     def begin(self, seed: int | None = None) -> None:
-        """Reset all environments. What was lived and not yet learnt from on-policy is dropped.
+        """Reset all environments. On-policy experience without an update is dropped.
 
         Args:
-            seed: Of the environments. None: one that follows from the learners' seed and from how far they are.
+            seed: Seed of the environments. None: derived from the learners' seed and the number of steps so far.
         """
         self._check_open()
         seed = self._tree.child("envs", self.steps).seed() if seed is None else seed
         self._observations, _ = self.envs.reset(seed=seed)
         _LAST_IN[self.envs] = weakref.ref(self)
         self.policy.reset()
-        self._life.begin(self.envs.present)
+        self._episodes.begin(self.envs.present)
         for agent, learner in self.agents.items():
-            learner.begin(self._observations[agent], self._life.begins[agent])
+            learner.begin(self._observations[agent], self._episodes.begins[agent])
 
     def forget_episodes(self) -> None:
-        """The next step begins new episodes: what is being lived is of no account any more."""
+        """Begin new episodes with the next step."""
         self._observations = None
 
     @one_thread
     def act(self) -> Named:
-        """Actions of those who are alive, for the observations that the environments returned last."""
+        """Return actions of the agents that are alive, for the newest observations."""
         self._check_open()
         if self._observations is None or _LAST_IN[self.envs]() is not self:
             self.begin()
@@ -201,41 +203,41 @@ class IndependentLearners(ClosedAtExit):
         infos: Any,
         alive_before: Mapping[Agent, Flags],
     ) -> None:
-        """Take in a step: what everyone did, and what the environments returned. `alive_before`: who acted where."""
+        """Store a step: all actions, and the results of the environments. `alive_before`: where each agent acted."""
         self._check_open()
-        before = self._observations
+        before, envs = self._observations, self.envs
         if before is None:
             raise RuntimeError(
-                "A step was to be taken in before anybody had acted. Call act(), step the environments with that, and "
-                "observe what they return; step() does all of it."
+                "observe() was called before act(). Call act(), step the environments with its actions, and give the "
+                "results to observe(); step() does all of this."
             )
-        begins_before = self._life.begins
-        lost = np.asarray(infos.common.get("worker_restarted", np.zeros(self.envs.num_envs)), np.bool_)
-        over = self._life.go_on(
-            alive_before, self.envs.alive, self.envs.present, rewards, terminations, truncations, lost
-        )
-        self.steps += over.num_steps
+        begins_before = self._episodes.begins
+        lost = np.asarray(infos.common.get("worker_restarted", np.zeros(envs.num_envs)), np.bool_)
+        facts = self._episodes.step(alive_before, envs.alive, envs.present, rewards, terminations, truncations, lost)
+        self.steps += facts.num_steps
         for agent, learner in self.agents.items():
+            is_alive = agent in actions  # in any environment
+            empty = None if is_alive else create_empty_array(envs.single_action_space(agent), envs.num_envs, np.zeros)
             learner.observe(
                 before[agent],
                 begins_before[agent],
-                actions[agent] if agent in actions else no_actions(self.envs, agent),
+                actions[agent] if is_alive else empty,
                 rewards[agent],
                 terminations[agent],
-                truncations[agent] | over.unseen[agent] if agent in over.unseen else truncations[agent],
+                truncations[agent] | facts.unseen[agent] if agent in facts.unseen else truncations[agent],
                 observations[agent],
-                over.lived[agent],
-                self._life.begins[agent],
+                facts.lived[agent],
+                self._episodes.begins[agent],
             )
         self._observations = observations
-        if over.anew.any():
-            self.policy.reset(over.anew)
-        for agent, rows in over.returned.items():
+        if facts.anew.any():
+            self.policy.reset(facts.anew)
+        for agent, rows in facts.returned.items():
             self.policy.reset(rows, agents=[agent])
 
     @one_thread
     def step(self) -> None:
-        """Act, step the environments, and take in what came of it."""
+        """Act, step the environments, and store the step."""
         began = time.perf_counter()
         actions = self.act()
         acted = time.perf_counter()
@@ -248,11 +250,12 @@ class IndependentLearners(ClosedAtExit):
 
     @one_thread
     def update(self) -> dict[Agent, dict[str, float]]:
-        """Have those learn for whom it is time. Returns their metrics; empty if it is nobody's time.
+        """Update the agents whose updates are due. Return their metrics; empty if no update is due.
 
         Raises:
-            UpdateFailed: An agent's update raised; it is undone. The others have learnt.
-            Diverged: Likewise, with on_divergence="raise", for numbers that were not finite.
+            UpdateFailed: An agent's update raised and is undone. The others have learnt.
+            Diverged: With on_divergence="raise": an agent's numbers were not finite, and its update is undone. The
+                others have learnt.
         """
         self._check_open()
         began = time.perf_counter()
@@ -260,28 +263,26 @@ class IndependentLearners(ClosedAtExit):
         if plans:
             mode = self.mode
             with contextlib.nullcontext() if mode.is_elsewhere else Interrupts():  # all of it, or a second Ctrl-C
-                self._finish(mode.update(plans))
+                reports = mode.update(plans)
+                for agent, report in reports.items():
+                    self.agents[agent].finish(report)
+                self.act_with({agent: self.agents[agent].acting_weights() for agent in reports})
+                self.tell_of(reports)
         self.seconds["update"] += time.perf_counter() - began
         return {agent: self.agents[agent].metrics for agent in plans}
 
-    def _finish(self, reports: Mapping[Agent, Report]) -> None:
-        for agent, report in reports.items():
-            self.agents[agent].finish(report)
-        self.act_with({agent: self.agents[agent].acting_weights() for agent in reports})
-        self.tell_of(reports)
-
     @one_thread
     def act_with(self, weights: Mapping[Agent, Any]) -> None:
-        """These agents' newest weights act from now on."""
+        """Act with these agents' newest weights from now on."""
         self.policy.load_state_dict(weights)
         for agent in weights:
             self.agents[agent].acting_version = self.agents[agent].version
 
     @one_thread
-    def tell_of(self, reports: Mapping[Agent, Report]) -> None:
-        """A round of updates has been made: count it, and name those who have not learnt.
+    def tell_of(self, reports: Mapping[Agent, UpdateReport]) -> None:
+        """Count a round of updates, and report the agents that have not learnt.
 
-        Raises `UpdateFailed` for those whose updates raised; who has diverged is told as `on_divergence` says.
+        Raises `UpdateFailed` for updates that raised. For agents that diverged, `on_divergence` decides.
         """
         self.updates += 1
         failed = {agent: report.failure for agent, report in reports.items() if report.failure}
@@ -294,90 +295,150 @@ class IndependentLearners(ClosedAtExit):
             raise Diverged.of(diverged)
 
     @one_thread
-    def train(self, total_steps: int, on_update: Watcher | None = None, **how: Unpack[LoopWords]) -> LoopReport:
-        """Go on for so many steps of environments (all rows together), learning whenever it is time.
+    def train(self, total_steps: int, on_update: OnUpdate | None = None, **how: Unpack[LoopWords]) -> LoopReport:
+        """Train for a number of steps of environments (all rows together), with an update whenever one is due.
 
         Args:
-            total_steps: From now on; at least so many are made.
+            total_steps: Number of steps from now on; at least so many are made.
             on_update: Called after every round of updates, with these learners.
-            **how: `mode` ("sync", "overlap" or "free"; by default "sync", or what `parallel` said) and the other fields
-                of `LoopOptions`, which says what they mean. What cannot be is a ValueError, another word a TypeError,
-                before anything starts.
+            **how: `mode` ("sync", "overlap" or "free"; by default "sync", or the one of `parallel`) and the other
+                fields of `LoopOptions`, which describes them. A wrong value raises ValueError, an unknown word
+                TypeError, before anything starts.
 
         Returns:
-            Lags, waiting times, and how much of the time was saved.
+            Lags, waiting times, and the share of time saved.
         """
         from parallel_envs.learners.loops import LoopOptions, run_loop
 
         self._check_open()
-        check_words(how, LoopOptions)
+        known = ["total_steps", "on_update", *(field.name for field in dataclasses.fields(LoopOptions))]
+        for name, value in how.items():
+            if name not in known:
+                raise unknown_keyword("train", name, value, known)
         if on_update is not None and not callable(on_update):
             raise TypeError(f"on_update={on_update!r} cannot be called. Give a function of these learners, or None.")
         return run_loop(self, LoopOptions(**{**self._how, **how}), total_steps, on_update)
 
     @property
     def mode(self) -> UpdateMode:
-        """How updates are run; `mode.why` says which way was chosen."""
-        return self._runner.mode or self.run_by()
+        """The object that runs updates; `mode.why` describes the choice."""
+        return self._mode or self.run_by()
 
     @one_thread
-    def run_by(self, key: Any = None, make: Make | None = None) -> UpdateMode:
-        """Have updates run in the way that `make` makes, or as was asked for at first, until there is yet another.
+    def run_by(self, key: Any = None, make: MakeMode | None = None) -> UpdateMode:
+        """Run updates by the mode that `make` returns, or by `update_mode`, until the next call with another key.
 
-        One that was made with the same key is kept.
+        There is one mode at a time: the one before is closed, so that its workers do not stay.
         """
         self._check_open()
-        return self._runner.put(key, make or self._as_asked)
+        if self._mode is None or key != self._mode_key:
+            self._close_mode()
+            if make is None:
+                self._mode = MODES[self.update_mode](self._parameters, self.workers, self.update_timeout)
+            else:
+                self._mode = make(self._parameters)
+            self._mode_key = key
+        return self._mode
 
-    def _as_asked(self, brains: Mapping[Agent, Brain]) -> UpdateMode:
-        return MODES[self.update_mode](brains, self.workers, self.update_timeout)
+    def _close_mode(self) -> None:
+        mode, self._mode = self._mode, None
+        if mode is not None:
+            mode.close()
 
     def returns(self) -> dict[Agent, float]:
-        """Each agent's mean return in the last 100 episodes that it was in; without those who have finished none."""
-        returns = {agent: list(own) for agent, own in self._life.returns.items()}  # another thread may be training
+        """Return each agent's mean return in its last 100 episodes, without agents that have finished no episode."""
+        returns = {agent: list(own) for agent, own in self._episodes.returns.items()}  # another thread may be training
         return {agent: float(np.mean(own)) for agent, own in returns.items() if own}
 
     @property
     def num_episodes(self) -> dict[Agent, int]:
-        """How many episodes each agent has finished. Of learners that were loaded from a checkpoint, those before it
-        count too (of one that an earlier version wrote, at most the last 100)."""
-        return dict(self._life.num_episodes)
+        """Number of episodes that each agent has finished.
 
-    # ---- keeping ----------------------------------------------------------------------------------------------------
+        It includes episodes before a checkpoint was loaded (at most the last 100, if an earlier version wrote it).
+        """
+        return dict(self._episodes.num_episodes)
+
+    # ---- states and checkpoints -------------------------------------------------------------------------------------
 
     @one_thread
     def states(self) -> dict[Agent, dict[str, Any]]:
-        """All that each agent is: see `AgentLearner.state`. Episodes that are being played are not part of it."""
+        """Return each agent's state: see `AgentLearner.state`. Running episodes are not part of it."""
         self._check_open()
         if self.loop is not None:
             self.loop.settle()
-        return states_of(self)
+        acting = self.policy.get_state()
+        states = {agent: learner.state() for agent, learner in self.agents.items()}
+        for agent, state in states.items():
+            state["generator"]["acting"] = acting[agent][0]["generator"]
+        return states
 
     @one_thread
     def load_states(self, states: Mapping[Agent, Mapping[str, Any]]) -> None:
-        """Have these agents become what `states` told; others stay. The next step begins new episodes."""
+        """Restore the states of these agents; others stay as they are. The next step begins new episodes."""
         self._check_open()
-        check_states(self, states)
+        self._check_states(states, "The given state")
         if self.loop is not None:
             self.loop.settle()
-        self._runner.changed(states)
-        put_states(self, states)
+        if self._mode is not None:
+            for agent in states:
+                self._mode.changed(agent)
+        for agent, state in states.items():
+            self.agents[agent].load_state(dict(state))
+        self.policy.load_state_dict({agent: self.agents[agent].acting_weights() for agent in states})
+        acting = self.policy.get_state()
+        generators = {agent: state["generator"].get("acting") for agent, state in states.items()}
+        self.policy.set_state(
+            {agent: ({"generator": own, "memory": None}, acting[agent][1]) for agent, own in generators.items() if own}
+        )
         self.forget_episodes()
         if self.loop is not None:
             self.loop.changed(states)
 
+    def _check_states(self, states: Mapping[Agent, Mapping[str, Any]], where: str | Path) -> None:
+        """Raise KeyError or BadCheckpoint unless each of these agents can load its state."""
+        if not isinstance(states, Mapping):
+            raise TypeError(f"{states!r} was given as states. Give a dict: {{agent: state}}, as `states()` returns.")
+        for agent, state in states.items():
+            if agent not in self.agents:
+                raise KeyError(f"There is no agent {agent!r} here. There are {list(self.agents)}.")
+            self.agents[agent].check_state(state, where)
+
     @one_thread
     def save(self, folder: str | Path) -> None:
-        """Write a checkpoint: a folder for each agent, safetensors and JSON. See `checkpoints.py`."""
+        """Write a checkpoint: a folder for each agent, safetensors and JSON. See `checkpoint.py`."""
         self._check_open()
-        save_states_to(self, folder, self._life.returns, self._life.num_episodes)
+        states = self.states()
+        about = {
+            "seed": self.seed,
+            "steps": self.steps,
+            "updates": self.updates,
+            "returns": [list(self._episodes.returns[agent]) for agent in states],
+            "episodes": [self._episodes.num_episodes[agent] for agent in states],
+        }
+        save_checkpoint(folder, states, about)
 
     @one_thread
     def load(self, folder: str | Path) -> None:
-        """Become what a checkpoint holds, its seed too. Nothing is changed if it does not fit."""
+        """Load a checkpoint, including its seed. Nothing is changed if it does not fit."""
         self._check_open()
-        about, returns, num_episodes = load_states_from(self, folder)
-        self._life.recall(returns, num_episodes)
+        checkpoint = load_checkpoint(folder)
+        agents, about = checkpoint.agents, checkpoint.about
+        if odd := agents.keys() ^ self.agents.keys():
+            raise KeyError(f"{folder} and these learners differ in the agents {sorted(map(str, odd))}.")
+        for name in ("seed", "steps", "updates"):
+            if (count := about.get(name)) is None or type(count) is not int or count < 0:
+                raise BadCheckpoint(f"{folder} says {name}={count!r} about all agents. Nothing was loaded.")
+        returns: Any = about.get("returns", [[]] * len(agents))  # earlier versions wrote neither of the two
+        each = returns if isinstance(returns, list) and len(returns) == len(agents) else [None]
+        if not all(isinstance(own, list) and all(isinstance(one, int | float) for one in own) for own in each):
+            raise BadCheckpoint(f"{folder} says returns={returns!r} about all agents. Nothing was loaded.")
+        episodes: Any = about.get("episodes", [len(own) for own in returns])
+        each = episodes if isinstance(episodes, list) and len(episodes) == len(agents) else [None]
+        if not all(type(own) is int and own >= 0 for own in each):
+            raise BadCheckpoint(f"{folder} says episodes={episodes!r} about all agents. Nothing was loaded.")
+        self._check_states(agents, folder)
+        self.load_states(agents)
+        self._episodes.restore(dict(zip(agents, returns, strict=True)), dict(zip(agents, episodes, strict=True)))
         self.seed, self._tree = about["seed"], SeedTree(about["seed"])
         self.steps, self.updates = about["steps"], about["updates"]
 
@@ -386,7 +447,7 @@ class IndependentLearners(ClosedAtExit):
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedError("Learners were used after they had been closed. Make new ones, and load a checkpoint.")
-        if os.getpid() != self._owner:  # what was lived, workers and environments are shared with the owner
+        if os.getpid() != self._owner:  # memory, workers and environments are shared with the owner
             raise ClosedError(
                 f"These learners belong to process {self._owner}, and process {os.getpid()} was forked from it: make "
                 "others there, and load a checkpoint."
@@ -394,7 +455,7 @@ class IndependentLearners(ClosedAtExit):
 
     @one_thread
     def close(self) -> None:
-        """Let go of workers and threads. The environments stay as they are. May be called again.
+        """End workers and threads. The environments stay open. May be called again.
 
         In a process forked from the one that made the learners it does nothing.
         """
@@ -403,7 +464,7 @@ class IndependentLearners(ClosedAtExit):
         self.closed = True
         if self.loop is not None:
             self.loop.stop()
-        self._runner.close()
+        self._close_mode()
         self.policy.close()
         for learner in self.agents.values():
             learner.close()
@@ -415,10 +476,59 @@ class IndependentLearners(ClosedAtExit):
         )
 
     def __repr__(self) -> str:
-        why = self._runner.mode.why if self._runner.mode else self.update_mode
+        why = self._mode.why if self._mode else self.update_mode
         return f"IndependentLearners({len(self.agents)} agents, {why}, {self.updates} updates)"
 
 
-def _stream_of(agent: Agent) -> tuple[str, ...]:
-    """What names an agent's random numbers: 1 and "1" are two agents."""
-    return (agent,) if isinstance(agent, str) else (type(agent).__name__, str(agent))
+# ---- arguments --------------------------------------------------------------------------------------------------
+
+
+def check_options(envs: Any, update_mode: str, on_divergence: str, workers: int | None) -> None:
+    """Raise ValueError or TypeError for environments that learners cannot use, and for wrong options."""
+    if not isinstance(envs, MultiAgentEnvManager):
+        name = envs if isinstance(envs, str) else "CartPole-v1"
+        raise TypeError(
+            f"{envs!r} was given as environments. Learners need a MultiAgentEnvManager, also for a single agent: "
+            f"MultiAgentEnvManager([env_factory({name!r})] * 8), with env_factory from "
+            "parallel_envs.multiagent.by_name."
+        )
+    choice("update_mode", update_mode, words(UpdateModeName))
+    choice("on_divergence", on_divergence, words(OnDivergence))
+    if workers is not None:
+        check_count("workers", workers)
+    if envs.metadata.get("autoreset_mode") is not AutoresetMode.NEXT_STEP:
+        raise ValueError(
+            f"The environments have autoreset_mode={envs.metadata.get('autoreset_mode')}, which hides what agents saw "
+            "last. Make them with AutoresetMode.NEXT_STEP."
+        )
+    if envs.turns != "simultaneous":
+        raise ValueError(
+            f"The environments have turns={envs.turns!r}: rewards for one agent's action come in others' turns. Make "
+            "them with turns='simultaneous'."
+        )
+    if envs.is_open:
+        raise ValueError("The environments do not say which agents may come. Learners need `possible_agents`.")
+
+
+def with_train_interval(config: Any, interval: int | None) -> Any:
+    """Return the config, or the configs by agent, with `train_interval` where it has its default value."""
+    if isinstance(config, Mapping):
+        return {agent: with_train_interval(own, interval) for agent, own in config.items()}
+    default = getattr(type(config), "train_interval", None)
+    if interval is None or default is None or config.train_interval != default:
+        return config
+    return dataclasses.replace(config, train_interval=interval)
+
+
+def configs_of(
+    envs: MultiAgentEnvManager, config: AlgorithmConfig | Mapping[Agent, AlgorithmConfig]
+) -> dict[Agent, AlgorithmConfig]:
+    """Return a config for each agent. ValueError for a missing agent or an unknown one."""
+    agents = envs.possible_agents
+    if not isinstance(config, Mapping):
+        return dict.fromkeys(agents, config)
+    if odd := [agent for agent in config if agent not in agents]:
+        raise ValueError(f"There is a config for {odd[0]!r}, which is not an agent here: {list(agents)}.")
+    if missing := [agent for agent in agents if agent not in config]:
+        raise ValueError(f"There is no config for {missing[0]!r}. Give one for each of {list(agents)}.")
+    return {agent: config[agent] for agent in agents}

@@ -1,8 +1,8 @@
-"""Which actions are allowed: where that is looked for, and what is no mask.
+"""Checks of action masks.
 
-Masks are looked for in one place: in a Dict observation, as `"action_mask"` beside `"observation"`. Each is 1 (or True)
-for an action that is allowed and 0 for one that is not. Infos are not stored, so masks in infos (those of Gymnasium's
-Taxi, and of some of PettingZoo's classic games) are not seen; a wrapper has them seen:
+A mask is an entry `"action_mask"` beside `"observation"` in a Dict observation: 1 (or True) for an action that is
+allowed, 0 for one that is not. Infos are not stored, so masks in infos (of Gymnasium's Taxi, and of some of
+PettingZoo's classic games) are ignored. A wrapper moves such a mask into the observation:
 
     class Masked(gymnasium.Wrapper):
         def __init__(self, env):
@@ -28,38 +28,35 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 
 
 def check_mask(observation_space: Space[Any], action_space: Space[Any]) -> None:
-    """Raise TypeError if actions are masked that cannot be, or by what is no mask of their width."""
+    """Raise TypeError if the action space cannot be masked, or the mask's space does not fit it."""
     if not isinstance(observation_space, Dict) or "action_mask" not in observation_space.spaces:
         return
     match action_space:
         case Discrete():
-            wanted = int(action_space.n)
+            size = int(action_space.n)
         case MultiDiscrete():
-            wanted = int(action_space.nvec.sum())
+            size = int(action_space.nvec.sum())
         case _:
             raise TypeError(f"{action_space} cannot be masked. Leave 'action_mask' out of its observations.")
     mask = observation_space["action_mask"]
-    if mask.shape != (wanted,) or not _holds_flags(mask):
+    match mask:
+        case MultiBinary():
+            holds_flags = True
+        case MultiDiscrete():
+            holds_flags = bool((mask.start == 0).all() and (mask.nvec == 2).all())
+        case Box():
+            holds_flags = bool((mask.low >= 0).all() and (mask.high <= 1).all())
+        case _:
+            holds_flags = False
+    if mask.shape != (size,) or not holds_flags:
         raise TypeError(
-            f"{mask} is no mask for {action_space}. Give MultiBinary({wanted}), or a Box of its shape from 0 to 1: 1 "
+            f"{mask} is not a mask for {action_space}. Give MultiBinary({size}), or a Box of its shape from 0 to 1: 1 "
             "for what is allowed."
         )
 
 
-def _holds_flags(space: Space[Any]) -> bool:
-    """Whether a space's values are from 0 to 1."""
-    match space:
-        case MultiBinary():
-            return True
-        case MultiDiscrete():
-            return bool((space.start == 0).all() and (space.nvec == 2).all())
-        case Box():
-            return bool((space.low >= 0).all() and (space.high <= 1).all())
-    return False
-
-
 def check_flags(mask: Any) -> None:
-    """Raise ValueError for a mask that holds anything but 0 and 1: it would be read as something else."""
+    """Raise ValueError for a mask with any value except 0 and 1, such as one that is added to logits."""
     array = np.asarray(mask)
     if array.dtype != np.bool_ and (odd := array[array.astype(bool) != array]).size:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""The networks of learners: chains of layers, images, memory. All in operations that `torch.vmap` takes.
+"""Networks of learners: observation encoding, layers, images, memory. All operations support `torch.vmap`.
 
-Weights are drawn from a generator that is handed in, orthogonal as in the "37 implementation details of PPO" (Huang
-et al. 2022), biases are zero; torch's own random numbers are not touched.
+Weights are sampled from a given generator, orthogonal as in the "37 implementation details of PPO" (Huang et al. 2022);
+biases are zero. Torch's global random state is not used.
 """
 
 from __future__ import annotations
@@ -12,23 +12,105 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from torch import Tensor, nn
+
+Array = npt.NDArray[Any]
+
+# ---- observations -----------------------------------------------------------------------------------------------
+
+
+class ObservationEncoder:
+    """Turns an agent's observations into arrays of numbers.
+
+    A Box is taken as it is, except for bytes from 0 to 255: they become numbers from 0 to 1. (Those of pictures stay
+    bytes, which the network converts.) Discrete and MultiDiscrete are one-hot encoded. A Dict has `"observation"`, and
+    `"action_mask"` if actions are masked (`masks.py`). A Dict with other parts is refused, as they would be ignored.
+
+    Raises TypeError for any other space.
+    """
+
+    def __init__(self, space: Space[Any]) -> None:
+        self.space = space
+        self.masked = isinstance(space, Dict) and "action_mask" in space.spaces
+        if isinstance(space, Dict) and (unseen := sorted(space.spaces.keys() - {"observation", "action_mask"})):
+            raise TypeError(
+                f"{space} has parts that would be ignored: {', '.join(map(repr, unseen))}. Give a Dict with "
+                "'observation' (and 'action_mask') only; gymnasium.wrappers.FlattenObservation makes a Box of all."
+            )
+        inner = space.spaces.get("observation") if isinstance(space, Dict) else space
+        if not isinstance(inner, Box | Discrete | MultiBinary | MultiDiscrete):
+            raise TypeError(
+                f"{space} is not supported as an observation space. Give a Box, Discrete, MultiBinary or MultiDiscrete "
+                "space, or a Dict with 'observation' (and 'action_mask'); gymnasium.wrappers.FlattenObservation makes "
+                "a Box of most others."
+            )
+        self.inner = inner
+        if isinstance(inner, Discrete):
+            self.shape: tuple[int, ...] = (int(inner.n),)
+        elif isinstance(inner, MultiDiscrete):
+            self.shape = (int(inner.nvec.sum()),)
+        else:
+            self.shape = tuple(inner.shape or (1,))
+        self.num_numbers = int(np.prod(self.shape))
+        whole_bytes = isinstance(inner, Box) and inner.dtype == np.uint8 and bool((inner.high == 255).all())
+        self._is_scaled = whole_bytes and not self.is_image  # bytes with a lower bound may be flags or counts
+
+    @property
+    def is_image(self) -> bool:
+        """True for pictures: a Box with three axes."""
+        return isinstance(self.inner, Box) and len(self.shape) == 3
+
+    @property
+    def is_bytes(self) -> bool:
+        """True if encoded observations are bytes of pictures."""
+        return self.is_image and self.inner.dtype == np.uint8
+
+    def numbers(self, observations: Any) -> tuple[Array, Array | None]:
+        """Return the flat numbers and the mask (True: allowed) of a batch with any leading axes."""
+        mask = np.asarray(observations["action_mask"]).astype(bool) if self.masked else None
+        array = np.asarray(observations["observation"] if isinstance(observations, dict) else observations)
+        if isinstance(self.inner, Discrete):
+            array = _one_hot(array - self.inner.start, int(self.inner.n))
+        elif isinstance(self.inner, MultiDiscrete):
+            starts, sizes = self.inner.start.ravel(), self.inner.nvec.ravel()
+            flat = array.reshape(*array.shape[: array.ndim - self.inner.nvec.ndim], -1)
+            parts = [_one_hot(flat[..., i] - starts[i], int(sizes[i])) for i in range(len(sizes))]
+            return np.concatenate(parts, -1), mask
+        else:
+            lead = array.shape[: array.ndim - len(self.inner.shape or ())]
+            array = array.reshape(*lead, self.num_numbers)
+        if self._is_scaled:
+            return array.astype(np.float32) / np.float32(255), mask
+        return (array if self.is_bytes else array.astype(np.float32, copy=False)), mask
+
+
+def _one_hot(values: Array, size: int) -> Array:
+    ones = np.zeros((values.size, size), np.float32)
+    inside = np.clip(values.astype(np.intp).ravel(), 0, size - 1)  # rows of absent agents hold 0, maybe outside
+    ones[np.arange(values.size), inside] = 1.0
+    return ones.reshape(*values.shape, size)
+
+
+# ---- layers -----------------------------------------------------------------------------------------------------
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 ROOT_TWO = math.sqrt(2.0)
 
 
 def linear(num_in: int, num_out: int, generator: torch.Generator, gain: float = ROOT_TWO) -> nn.Linear:
-    """A layer with orthogonal weights and no bias yet."""
+    """Return a layer with orthogonal weights and zero biases."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Initializing zero-element", UserWarning)  # for who sees nothing
-        layer = nn.Linear(num_in, num_out, device="meta").to_empty(device="cpu")  # the constructor would draw
-        _draw(layer, gain, generator)
+        warnings.filterwarnings("ignore", "Initializing zero-element", UserWarning)  # for empty observations
+        layer = nn.Linear(num_in, num_out, device="meta").to_empty(device="cpu")  # the constructor would sample
+        _initialise(layer, gain, generator)
     return layer
 
 
-def _draw(layer: Any, gain: float, generator: torch.Generator) -> None:
+def _initialise(layer: Any, gain: float, generator: torch.Generator) -> None:
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
 
@@ -42,36 +124,52 @@ def mlp(
     activation: str = "tanh",
     last_gain: float = 1.0,
 ) -> nn.Sequential:
-    """Linear layers with activations between them."""
+    """Return linear layers with activations between them."""
     sizes, layers = [num_in, *hidden], []
     for one, following in itertools.pairwise(sizes):
         layers += [linear(one, following, generator), ACTIVATIONS[activation]()]
     return nn.Sequential(*layers, linear(sizes[-1], num_out, generator, last_gain))
 
 
+class Spread(nn.Module):
+    """Appends logarithms of standard deviations, which do not depend on the input, to a network's means."""
+
+    def __init__(self, mean: nn.Module, size: int, log_std: float = 0.0) -> None:
+        super().__init__()
+        self.mean = mean
+        self.log_std = nn.Parameter(torch.full((size,), log_std))
+
+    def forward(self, features: Tensor) -> Tensor:
+        mean = self.mean(features)
+        return torch.cat([mean, self.log_std.expand_as(mean)], -1)
+
+
+# ---- images -----------------------------------------------------------------------------------------------------
+
+
 class Bytes(nn.Module):
-    """Bytes as numbers from 0 to 1."""
+    """Converts bytes into numbers from 0 to 1."""
 
     def forward(self, features: Tensor) -> Tensor:
         return features.float() / 255.0
 
 
 def channels_come_first(shape: Sequence[int]) -> bool:
-    """Whether a picture is (channels, height, width). Gymnasium's pictures are not: their last axis is the channels.
+    """Return whether the axes of a picture are (channels, height, width), not Gymnasium's (height, width, channels).
 
-    It is taken for one whose last axis is too long for channels (more than 4) and whose first is shorter than the
-    second and either short (at most 4) or in front of a square: stacks of grey pictures, and torch's. Whoever means
-    something else puts the axes into that order, by `gymnasium.wrappers.TransformObservation`.
+    They are if the last axis is too long for channels (more than 4), and the first axis is shorter than the second and
+    either short (at most 4) or in front of a square: stacks of grey pictures, and torch's pictures. For any other
+    order, transpose the pictures with `gymnasium.wrappers.TransformObservation`.
     """
     first, second, last = shape
     return last > 4 and first < second and (first <= 4 or second == last)
 
 
 class Image(nn.Module):
-    """Flat pictures in, features out: the convolutions of Mnih et al. 2015.
+    """Computes features of flat pictures with the convolutions of Mnih et al. 2015.
 
-    Pictures are (height, width, channels) or (channels, height, width), as `channels_come_first` says. Kernels that are
-    larger than what is left of a small picture are made as small as that.
+    Pictures are (height, width, channels) or (channels, height, width): see `channels_come_first`. Kernels larger than
+    the remaining picture are reduced to its size.
     """
 
     def __init__(self, shape: Sequence[int], num_out: int, generator: torch.Generator) -> None:
@@ -82,7 +180,7 @@ class Image(nn.Module):
         for num_maps, kernel, step in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
             size, stride = min(kernel, height, width), min(step, max(min(height, width) // 2, 1))
             layer = nn.Conv2d(channels, num_maps, size, stride, device="meta").to_empty(device="cpu")
-            _draw(layer, ROOT_TWO, generator)
+            _initialise(layer, ROOT_TWO, generator)
             self.convolutions.append(layer)
             channels, height, width = num_maps, (height - size) // stride + 1, (width - size) // stride + 1
         self.out = linear(channels * height * width, num_out, generator)
@@ -98,10 +196,13 @@ class Image(nn.Module):
         return out.reshape(*lead, -1)
 
 
-class Normaliser(nn.Module):
-    """Observations less their mean, over their standard deviation, as of all that this agent has learnt from.
+# ---- running statistics -----------------------------------------------------------------------------------------
 
-    The statistics are buffers: they travel with the weights, and change only in `take_in`.
+
+class Normaliser(nn.Module):
+    """Scales observations to mean 0 and standard deviation 1, over all that this agent has learnt from.
+
+    The statistics are buffers, so they are saved with the weights. Only `take_in` changes them.
     """
 
     least = 1e-8
@@ -120,13 +221,13 @@ class Normaliser(nn.Module):
         return ((features - self.mean.float()) / self.deviation()).clamp(-10.0, 10.0)
 
     def deviation(self) -> Tensor:
-        """The standard deviation; 1 as long as there is none."""
+        """Return the standard deviation; 1 before the second row."""
         variance = torch.where(self.count > 1, self.squares / self.count.clamp(min=1.0), 1.0)
         return (variance.float() + self.least).sqrt()
 
     @torch.no_grad()
     def take_in(self, features: Tensor) -> None:
-        """Have these rows in the statistics, too (Chan et al. 1979). Rows that are not finite are left out."""
+        """Add rows to the statistics (Chan et al. 1979). Rows that are not finite are left out."""
         rows = features[features.isfinite().all(-1)].double()
         if not len(rows):
             return
@@ -137,7 +238,7 @@ class Normaliser(nn.Module):
 
 
 class Scale(Normaliser):
-    """Mean and standard deviation of the returns that an agent's rewards make, within what it learns from at a time."""
+    """Mean and standard deviation of an agent's returns, computed within each batch that it learns from."""
 
     least = 1e-4  # returns that hardly differ are not blown up
 
@@ -145,21 +246,11 @@ class Scale(Normaliser):
         super().__init__(1)
 
 
-class Spread(nn.Module):
-    """A network's outputs as means, followed by logarithms of standard deviations that do not depend on its input."""
-
-    def __init__(self, mean: nn.Module, size: int, log_std: float = 0.0) -> None:
-        super().__init__()
-        self.mean = mean
-        self.log_std = nn.Parameter(torch.full((size,), log_std))
-
-    def forward(self, features: Tensor) -> Tensor:
-        mean = self.mean(features)
-        return torch.cat([mean, self.log_std.expand_as(mean)], -1)
+# ---- memory -----------------------------------------------------------------------------------------------------
 
 
 class GruCell(nn.Module):
-    """A gated recurrent unit (Cho et al. 2014, in cuDNN's form). `nn.GRUCell` has no rule for `vmap`."""
+    """Gated recurrent unit (Cho et al. 2014, in cuDNN's form). `nn.GRUCell` does not support `vmap`."""
 
     def __init__(self, num_in: int, size: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -170,7 +261,7 @@ class GruCell(nn.Module):
         return self.step(self.seen(features), memory)
 
     def step(self, seen: Tensor, memory: Tensor) -> Tensor:
-        """What is remembered next, where `seen` is what the layer of this name makes of the features."""
+        """Return the next memory. `seen` is the output of the layer `seen` for the features."""
         both, remembered = 2 * memory.shape[-1], self.remembered(memory)
         reset, keep = torch.sigmoid(seen[..., :both] + remembered[..., :both]).chunk(2, -1)
         candidate = torch.tanh(torch.addcmul(seen[..., both:], reset, remembered[..., both:]))
@@ -178,13 +269,14 @@ class GruCell(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """An encoder, a cell that remembers, and a head. `forward(features, (memory,))` is one step, `unroll` many."""
+    """An encoder, a recurrent cell and a head. `forward(features, (memory,))` is one step, `unroll` many."""
 
     def __init__(self, encoder: nn.Module, cell: GruCell, head: nn.Module, size: int) -> None:
         super().__init__()
         self.encoder, self.cell, self.head, self.size = encoder, cell, head, size
 
     def initial_state(self, num_rows: int) -> tuple[Tensor, ...]:
+        """Return an empty memory."""
         return (torch.zeros(num_rows, self.size),)
 
     def forward(self, features: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -192,18 +284,19 @@ class Recurrent(nn.Module):
         return self.head(memory), (memory,)
 
     def unroll(self, features: Tensor, begins: Tensor, memory: Tensor, held: Tensor | None = None) -> Tensor:
-        """What is remembered after each step: (rows, steps, ...) in and out. Where `begins`, it starts from nothing.
+        """Return the memory after each step. All tensors are (rows, steps, ...).
 
-        Where `held`, the next step goes on from what was remembered before this one.
+        Memory starts from zero at steps where `begins`. After a step where `held`, the next step continues from the
+        memory before that step.
         """
         return self.unrolled(features, begins, memory, held)[0]
 
     def unrolled(
         self, features: Tensor, begins: Tensor, memory: Tensor, held: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The same, and what is remembered before the last step."""
+        """Return the result of `unroll`, and the memory before the last step."""
         steps, before = [], memory
-        seen = self.cell.seen(self.encoder(features))  # of all steps in one go
+        seen = self.cell.seen(self.encoder(features))  # of all steps at once
         for number, (now, begun) in enumerate(zip(seen.unbind(1), begins.unsqueeze(-1).unbind(1), strict=True)):
             before = memory
             kept = torch.where(begun, 0.0, memory)

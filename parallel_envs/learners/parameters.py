@@ -1,11 +1,12 @@
-"""All numbers that learning changes, in flat memory.
+"""Parameters of learning agents in flat memory, and Adam for many agents at once.
 
-    layout = lay_out(module)                      # where each parameter lies in a flat vector
-    strip = Strip.of(module, layout)              # the parameters, their targets, and what Adam remembers of them
-    layout.bind(module, strip)                    # from here on the module's parameters are views of the strip
+    layout = lay_out(module)                      # the position of each parameter in a flat vector
+    matrix = ParameterMatrix.of(module, layout)   # parameters, targets, and Adam's moments
+    layout.bind(module, matrix)                   # from here on the module's parameters are views of the matrix
 
-A `Strip` has a row for each agent, so one agent's numbers and those of many stacked have one form: clipping, Adam,
-targets, copies and checkpoints are written once. The rows of a stack are views (`strip.row(k)`).
+A `ParameterMatrix` has a row for each agent. The numbers of one agent and those of many stacked agents therefore have
+one form: clipping, Adam, targets, copies and checkpoints are written once. The rows of a stack are views
+(`matrix.row(k)`). `AgentParameters` holds one agent's network, bound to a row.
 """
 
 from __future__ import annotations
@@ -13,20 +14,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
+
+if TYPE_CHECKING:
+    from parallel_envs.learners.algorithm import Algorithm
 
 LANES = 16
-"""A row of trained parameters is as long as a multiple of this: whole registers of any processor. What computes with
-full registers then does the same to each number of a row, whether it is given the row or all rows at once.
-"""
+"""The length of a row of trained parameters is a multiple of this: whole registers of any processor. Code that computes
+with full registers then does the same to each number of a row, for one row or for all rows at once."""
+
+BETAS = 0.9, 0.999
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where a parameter lies in a flat vector."""
+    """Position of a parameter in a flat vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -36,9 +44,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the parameters of a module lie: those that are trained, and those that follow them (`targets`).
+    """Positions of a module's parameters: the trained ones, and their slow copies (`targets`).
 
-    Targets are the parameters that do not require gradients. They follow the first trained ones, in order.
+    Targets are the parameters that do not require gradients. They follow the first trained parameters, in order.
     """
 
     trained: tuple[Part, ...]
@@ -46,45 +54,40 @@ class Layout:
 
     @property
     def num_spare(self) -> int:
-        """How many zeros follow the trained parameters."""
+        """The number of zeros behind the trained parameters."""
         return -self.trained[-1].stop % LANES if self.trained else 0
 
-    def bind(self, module: nn.Module, strip: Strip) -> None:
-        """Make the module's parameters views of the strip's only row."""
+    def bind(self, module: nn.Module, matrix: ParameterMatrix) -> None:
+        """Make the module's parameters views of the only row of `matrix`."""
         parameters = dict(module.named_parameters())
-        for parts, matrix in ((self.trained, strip.weights), (self.targets, strip.targets)):
+        for parts, numbers in ((self.trained, matrix.weights), (self.targets, matrix.targets)):
             for part in parts:
-                parameters[part.name].data = matrix[0, part.start : part.stop].view(part.shape)
+                parameters[part.name].data = numbers[0, part.start : part.stop].view(part.shape)
 
     def bind_gradients(self, module: nn.Module, gradient: Tensor) -> None:
-        """Make the module's gradients views of a row: `backward` adds to it."""
+        """Make the module's gradients views of a row, to which `backward` adds."""
         parameters = dict(module.named_parameters())
         for part in self.trained:
             parameters[part.name].grad = gradient[0, part.start : part.stop].view(part.shape)
 
 
 def lay_out(module: nn.Module) -> Layout:
-    """Parameters one after another, in the order in which the module names them."""
-    named = list(module.named_parameters())
-    trained, targets = ([one for one in named if one[1].requires_grad is wanted] for wanted in (True, False))
-    return Layout(_parts(trained), _parts(targets))
-
-
-def _parts(named: Sequence[tuple[str, Tensor]]) -> tuple[Part, ...]:
-    parts: list[Part] = []
-    for name, tensor in named:
-        start = parts[-1].stop if parts else 0
-        parts.append(Part(name, tuple(tensor.shape), start, start + tensor.numel()))
-    return tuple(parts)
+    """Return the layout of a module: its parameters one after another, in the order of `named_parameters`."""
+    parts: dict[bool, list[Part]] = {True: [], False: []}
+    for name, tensor in module.named_parameters():
+        own = parts[tensor.requires_grad]
+        start = own[-1].stop if own else 0
+        own.append(Part(name, tuple(tensor.shape), start, start + tensor.numel()))
+    return Layout(tuple(parts[True]), tuple(parts[False]))
 
 
 def views(parts: Sequence[Part], matrix: Tensor) -> dict[str, Tensor]:
-    """The parameters in a matrix, each with a leading axis for the agents."""
+    """Return the parameters in a matrix, each with a leading axis of agents."""
     return {part.name: matrix[:, part.start : part.stop].view(len(matrix), *part.shape) for part in parts}
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
+class ParameterMatrix:
     """Flat numbers of some agents, a row for each (`steps` has a number for each)."""
 
     weights: Tensor
@@ -92,13 +95,13 @@ class Strip:
     first: Tensor
     """Adam's running mean of gradients."""
     second: Tensor
-    """Adam's running mean of their squares."""
+    """Adam's running mean of squared gradients."""
     steps: Tensor
-    """How many steps Adam has made."""
+    """Number of Adam's steps."""
 
     @classmethod
     def of(cls, module: nn.Module, layout: Layout) -> Self:
-        """A row with the module's parameters as they are, in memory of its own."""
+        """Return one row with a copy of the module's parameters."""
         parameters = dict(module.named_parameters())
         weights, targets = (
             torch.cat([*(parameters[part.name].detach().flatten() for part in parts), torch.zeros(num_spare)])[None]
@@ -107,31 +110,114 @@ class Strip:
         return cls(weights, targets, torch.zeros_like(weights), torch.zeros_like(weights), torch.zeros(1))
 
     @classmethod
-    def stacked(cls, strips: Sequence[Strip]) -> Self:
-        """The rows of all of these, in memory of their own."""
-        return cls(*(torch.cat([getattr(strip, name) for strip in strips]) for name in cls.names()))
+    def stacked(cls, matrices: Sequence[ParameterMatrix]) -> Self:
+        """Return a copy of the rows of several matrices as one."""
+        return cls(*(torch.cat([getattr(matrix, name) for matrix in matrices]) for name in cls.names()))
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
+        """Return the names of the tensors."""
         return tuple(field.name for field in dataclasses.fields(cls))
 
     def arrays(self) -> Mapping[str, Tensor]:
-        """All of it by name."""
+        """Return the tensors by name."""
         return {name: getattr(self, name) for name in self.names()}
 
-    def row(self, index: int) -> Strip:
-        """One agent's row: a view."""
-        return Strip(*(tensor[index : index + 1] for tensor in self.arrays().values()))
+    def row(self, index: int) -> ParameterMatrix:
+        """Return a view of one agent's row."""
+        return ParameterMatrix(*(tensor[index : index + 1] for tensor in self.arrays().values()))
 
     def finite(self) -> Tensor:
-        """Which rows hold finite numbers only. Such large ones that not even their sum is finite count as others do."""
+        """Return the rows that hold only finite numbers. A row with an infinite sum counts as not finite."""
         sums = [getattr(self, name).sum(1) for name in self.names() if name != "steps"]
         return torch.stack(sums).isfinite().all(0)
 
-    def clone(self) -> Strip:
-        return Strip(*(tensor.clone() for tensor in self.arrays().values()))
+    def clone(self) -> ParameterMatrix:
+        """Return a copy."""
+        return ParameterMatrix(*(tensor.clone() for tensor in self.arrays().values()))
 
-    def copy_from(self, other: Strip) -> None:
-        """The other's numbers, in this one's memory."""
+    def copy_from(self, other: ParameterMatrix) -> None:
+        """Copy the numbers of another matrix into this one's memory."""
         for mine, theirs in zip(self.arrays().values(), other.arrays().values(), strict=True):
             mine.copy_(theirs)
+
+
+# ---- Adam ---------------------------------------------------------------------------------------------------------
+
+
+def clip_rows(gradient: Tensor, norms: Tensor, limits: Tensor) -> None:
+    """Shorten each row whose norm is above its own limit, in place."""
+    gradient.mul_((limits / (norms + 1e-6)).clamp(max=1.0)[:, None])
+
+
+@torch.no_grad()
+def step_rows(
+    matrix: ParameterMatrix, gradient: Tensor, active: Sequence[bool], rates: Sequence[float], epsilon: float = 1e-8
+) -> None:
+    """Make one step of Adam in the active rows, each with its own learning rate.
+
+    Adam works number by number, so agents in one matrix do not influence each other. A row that is not active keeps
+    everything, including its step count.
+    """
+    constants: dict[str, Any] = {"beta1": BETAS[0], "beta2": BETAS[1], "eps": epsilon, "weight_decay": 0.0}
+    constants |= {"fused": True, "amsgrad": False, "maximize": False}
+    if all(active) and len(set(rates)) == 1 and len(set(matrix.steps.tolist())) == 1 and gradient.shape[1] % LANES == 0:
+        # the usual case: all rows as if they were one, with results that are equal to the bit
+        counts = [matrix.steps[0].clone()]
+        adam([matrix.weights], [gradient], [matrix.first], [matrix.second], [], counts, lr=rates[0], **constants)
+        matrix.steps.add_(1)
+        return
+    for rate in dict.fromkeys(rate for rate, is_active in zip(rates, active, strict=True) if is_active):
+        rows = [row for row, is_active in enumerate(active) if is_active and rates[row] == rate]
+        weights, gradients, first, second, counts = (
+            [each[row] for row in rows]
+            for each in (
+                tensor.unbind() for tensor in (matrix.weights, gradient, matrix.first, matrix.second, matrix.steps)
+            )
+        )
+        adam(weights, gradients, first, second, [], counts, lr=rate, **constants)  # counts `steps` up as well
+
+
+# ---- one agent ----------------------------------------------------------------------------------------------------
+
+_STATISTICS = "statistics."
+
+
+class AgentParameters:
+    """An agent's network, with parameters that are views of a `ParameterMatrix`, and its statistics."""
+
+    def __init__(self, algorithm: Algorithm, seed: int) -> None:
+        self.algorithm = algorithm
+        self.module: Any = algorithm.make_module(torch.Generator().manual_seed(seed))
+        self.layout = lay_out(self.module)
+        self.matrix = ParameterMatrix.of(self.module, self.layout)
+        self.layout.bind(self.module, self.matrix)
+        self.statistics: dict[str, Tensor] = dict(self.module.named_buffers())
+        """The module's buffers, which learning changes in place."""
+
+    def move_to(self, matrix: ParameterMatrix) -> None:
+        """Copy the numbers into another matrix, and use that one from now on."""
+        matrix.copy_from(self.matrix)
+        self.matrix = matrix
+        self.layout.bind(self.module, matrix)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all numbers by name: the matrix and the statistics. The tensors share memory with the network."""
+        return {**self.matrix.arrays(), **{f"{_STATISTICS}{name}": own for name, own in self.statistics.items()}}
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the tensors as NumPy arrays, which share their memory."""
+        return {name: tensor.numpy() for name, tensor in self.tensors().items()}
+
+    def load(self, arrays: dict[str, Any]) -> None:
+        """Replace all numbers. Raises ValueError, naming the agent, and changes nothing if some do not fit."""
+        own = self.arrays()
+        odd = {name for name in {*own, *arrays} if name not in own or name not in arrays}
+        odd |= {name for name in own.keys() - odd if own[name].shape != np.shape(arrays[name])}
+        if odd:
+            raise ValueError(
+                f"Agent {self.algorithm.agent!r}: {sorted(odd)} are missing, unknown, or of another shape than those "
+                "of its network. Load what an agent with this config has learnt."
+            )
+        for name, array in arrays.items():
+            own[name][...] = array

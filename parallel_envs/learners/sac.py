@@ -1,9 +1,9 @@
-"""Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905), for one agent with bounded Box actions.
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905) for one agent with bounded Box actions.
 
-Two critics of which the lower counts, their slow copies, a policy squashed by tanh, and a temperature that is learnt so
-that the policy stays as undecided as `target_entropy`. All three losses are minimised in one step of Adam from the same
-weights (where the paper updates the critics first): each moves its own parameters only, so their sum has the gradients
-of each. What the actor and the target draw is noise of the plan.
+Two critics (the lower value counts), their target networks, a policy squashed by tanh, and a temperature that is learnt
+so that the policy keeps the entropy `target_entropy`. One step of Adam minimises all three losses from the same weights
+(the paper updates the critics first). Each loss moves its own parameters only, so the sum has the gradients of each.
+The plan holds the noise with which the actor and the target sample actions.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from gymnasium.spaces import Box, Space
 from torch import Tensor, nn
 
 from parallel_envs.field_texts import documents_fields
-from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan, mean_over
+from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan, check_fields, mean_over
 from parallel_envs.learners.distributions import Head, SquashedGaussian
-from parallel_envs.learners.fields import check_number, check_positive
 from parallel_envs.learners.networks import mlp
-from parallel_envs.learners.parameters import Strip
+from parallel_envs.learners.parameters import ParameterMatrix
 from parallel_envs.learners.replaying import ReplayConfig, follow, sampled
 from parallel_envs.spelling import suggests_keywords
 
@@ -34,7 +33,7 @@ from parallel_envs.spelling import suggests_keywords
 class SACConfig(ReplayConfig):
     """Settings of SAC.
 
-    Threads: any number may use one at once; nothing in it changes.
+    Threads: any number of threads may use one config at the same time; it never changes.
     """
 
     train_interval: int = 1
@@ -42,19 +41,19 @@ class SACConfig(ReplayConfig):
     batch_size: int = 256
     """Steps of a minibatch."""
     temperature: float = 0.2
-    """Weight of the entropy at the beginning; it is learnt from then on."""
+    """Initial weight of the entropy; it is learnt from then on."""
     target_entropy: float | None = None
-    """How undecided the policy is to stay. None: minus the number of action dimensions."""
+    """Entropy that the policy is to keep. None: minus the number of action dimensions."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "temperature")
+        check_fields(self, "positive", "temperature")
         if self.target_entropy is not None:
-            check_number(self, "target_entropy")
+            check_fields(self, "finite", "target_entropy")
 
 
 class Critic(nn.Module):
-    """The value of an action in a state."""
+    """Computes the value of an action in a state."""
 
     def __init__(self, num_in: int, config: SACConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -65,7 +64,7 @@ class Critic(nn.Module):
         return out.squeeze(-1)
 
     def held(self, features: Tensor, actions: Tensor) -> Tensor:
-        """The same, with parameters that get no gradient."""
+        """Return the same value, without gradients for the parameters."""
         out = torch.cat([features, actions], -1)
         for layer in self.layers:
             weights = (layer.weight.detach(), layer.bias.detach()) if isinstance(layer, nn.Linear) else ()
@@ -74,7 +73,7 @@ class Critic(nn.Module):
 
 
 class Temperature(nn.Module):
-    """One number above 0."""
+    """Trained number above 0."""
 
     def __init__(self, value: float) -> None:
         super().__init__()
@@ -85,7 +84,7 @@ class Temperature(nn.Module):
 
 
 class SoftActorCritic(nn.Module):
-    """Critics stand first: their slow copies follow the first trained parameters."""
+    """All networks of SAC. Critics come first, as targets follow the first trained parameters."""
 
     def __init__(self, critics: list[Critic], actor: nn.Module, temperature: float) -> None:
         super().__init__()
@@ -95,13 +94,13 @@ class SoftActorCritic(nn.Module):
         self.targets = copy.deepcopy(self.critics).requires_grad_(False)
 
     def lower(self, critics: str, features: Tensor, actions: Tensor) -> Tensor:
-        """The lower of two values: of the "targets", or of the "critics" with their parameters held."""
+        """Return the lower of two values: of the "targets", or of the "critics" without gradients for parameters."""
         one, other = (critic.held(features, actions) for critic in getattr(self, critics))
         return torch.minimum(one, other)
 
 
 class SAC(Algorithm):
-    """One agent's SAC. Experience is a `ReplayBuffer`."""
+    """SAC of one agent. Experience is a `ReplayBuffer`."""
 
     name: ClassVar[str] = "sac"
     on_policy: ClassVar[bool] = False
@@ -113,12 +112,12 @@ class SAC(Algorithm):
             raise TypeError(f"{action_space} was given, and SAC acts in Box spaces only.")
         if not np.issubdtype(action_space.dtype, np.floating):
             raise TypeError(f"{action_space} holds whole numbers, and SAC acts in floating Box spaces only.")
-        if self.sight.is_bytes:
+        if self.encoder.is_bytes:
             raise TypeError(f"{self.observation_space} holds pictures, and SAC sees flat observations only.")
         return SquashedGaussian(action_space)
 
     def make_module(self, generator: torch.Generator) -> nn.Module:
-        config, size = self.config, self.sight.num_numbers
+        config, size = self.config, self.encoder.num_numbers
         critics = [Critic(size + self.head.size, config, generator) for _ in range(2)]
         actor = mlp(size, config.hidden, self.head.num_outputs, generator, activation=config.activation, last_gain=0.01)
         return SoftActorCritic(critics, actor, config.temperature)
@@ -140,8 +139,8 @@ class SAC(Algorithm):
         value = module.lower("critics", features, actions)
         actor_loss = mean_over(temperature.detach() * log_probs - value, weights)
 
-        entropy = -mean_over(log_probs.detach(), weights)
-        temperature_loss = temperature * (entropy - self._target_entropy)
+        entropy, wanted = -mean_over(log_probs.detach(), weights), self.config.target_entropy
+        temperature_loss = temperature * (entropy - (-float(self.head.size) if wanted is None else wanted))
         return critic_loss + actor_loss + temperature_loss, {
             "critic_loss": critic_loss.detach(),
             "actor_loss": actor_loss.detach(),
@@ -152,17 +151,12 @@ class SAC(Algorithm):
 
     @torch.no_grad()
     def _aim(self, module: Any, batch: Batch, temperature: Tensor) -> Tensor:
-        """What the value of an action should be: rewards, and the soft value of what comes after them."""
+        """Return the targets of the values: rewards plus the soft value of the next observation."""
         following = batch["next_features"]
         actions, log_probs = self.head.sample(module.actor(following), batch["next_noise"])
         soft = module.lower("targets", following, actions) - temperature * log_probs
         aim: Tensor = batch["rewards"] + batch["discounts"] * soft
         return aim
 
-    @property
-    def _target_entropy(self) -> float:
-        wanted = self.config.target_entropy
-        return -float(self.head.size) if wanted is None else wanted
-
-    def after_step(self, strip: Strip, active: Tensor) -> None:
-        follow(self.config, strip, active)
+    def after_step(self, matrix: ParameterMatrix, active: Tensor) -> None:
+        follow(self.config, matrix, active)

@@ -1,7 +1,7 @@
-"""Agents that have learnt, as policies to be given by name: `parallel-envs eval -p runs/spread`.
+"""Trained agents as policies that can be named: `parallel-envs eval -p runs/spread`.
 
-A folder is a run's (its newest checkpoint counts), a checkpoint, or that of one agent, which then is every agent's
-policy. Nothing but numbers and JSON is read.
+A folder is that of a run (its newest checkpoint is used), of a checkpoint, or of one agent, which then acts for every
+agent. Only numbers and JSON are read.
 """
 
 from __future__ import annotations
@@ -13,23 +13,21 @@ from typing import Any
 from gymnasium.spaces import Space
 
 from parallel_envs.learners.acting import LearnerPolicy
-from parallel_envs.learners.algorithm_settings import read_config
-from parallel_envs.learners.brain import Brain
-from parallel_envs.learners.checkpoints import BadCheckpoint, load_agent
-from parallel_envs.learners.forms import OF_THE_MOMENT, form_of, misfits
-from parallel_envs.learners.learner import ALGORITHMS, configs_by_name
-from parallel_envs.learners.runs import newest_checkpoint
-from parallel_envs.learners.settings import BadSettings
+from parallel_envs.learners.agent import ALGORITHMS, configs_by_name
+from parallel_envs.learners.checkpoint import CARRY, BadCheckpoint, form_of, load_agent, misfits
+from parallel_envs.learners.config import BadSettings, read_config
+from parallel_envs.learners.parameters import AgentParameters
+from parallel_envs.learners.run_folder import newest_checkpoint
 
 
 class TrainedAgent:
-    """An agent that `load` finds in a folder. Its policy takes the action that it has learnt to be best.
+    """Agent that `load` reads from a folder. Its policy takes the most likely action.
 
     Args:
-        agent: Whose policy it is to be.
-        observation_space: Its own.
-        action_space: The same.
-        seed: Where draws begin.
+        agent: Name of the agent that the policy acts for.
+        observation_space: The agent's observation space.
+        action_space: The agent's action space.
+        seed: Seed of the random generator.
     """
 
     deterministic = True
@@ -41,35 +39,35 @@ class TrainedAgent:
         self._policy: LearnerPolicy | None = None
 
     def load(self, folder: str | Path) -> None:
-        """Become the agent in this folder. Raises BadCheckpoint, FileNotFoundError."""
+        """Load the agent in this folder. Raises BadCheckpoint, FileNotFoundError."""
         where = newest_checkpoint(folder) or Path(folder)
         state = load_agent(where, self.agent, with_memory=False)
         try:
             config = read_config(state["config"], "config", configs_by_name())
             algorithm = ALGORITHMS[type(config)](config, *self._spaces, agent=self.agent)
-            brain = Brain(algorithm, 0)
-            if odd := misfits(state, {"form": form_of(brain), "arrays": brain.arrays()}):
+            parameters = AgentParameters(algorithm, 0)
+            if odd := misfits(state, {"form": form_of(parameters), "arrays": parameters.arrays()}):
                 raise ValueError(f"it is of another architecture ({'; '.join(odd)}).")
-            brain.load({name: array for name, array in state["arrays"].items() if name not in OF_THE_MOMENT})
+            parameters.load({name: array for name, array in state["arrays"].items() if name != CARRY})
         except (BadSettings, TypeError, ValueError) as error:
             raise BadCheckpoint(f"{where} does not fit {self.agent!r} of this environment: {error}") from error
-        algorithm.explore(brain.module, state["counters"]["steps"])
-        actor = copy.deepcopy(brain.module.actor)
+        algorithm.explore(parameters.module, state["counters"]["steps"])
+        actor = copy.deepcopy(parameters.module.actor)
         self._policy = LearnerPolicy(
-            actor, algorithm.sight, algorithm.head, seed=self._seed, deterministic=self.deterministic
+            actor, algorithm.encoder, algorithm.head, seed=self._seed, deterministic=self.deterministic
         )
 
     def agent_policy(self, agent: Any = None) -> LearnerPolicy:
-        """Its policy, the same each time: what it remembers of an episode is in it."""
+        """Return the policy. Each call returns the same one, which holds the memory of the episode."""
         if self._policy is None:
             raise RuntimeError(f"{self.agent!r} has learnt nothing yet. Call load(folder) first.")
         return self._policy
 
 
 class SamplingAgent(TrainedAgent):
-    """Its policy draws actions, as it did while it learnt.
+    """Trained agent that samples actions, as during training.
 
-    By name: `class=parallel_envs.learners.trained:SamplingAgent,data=runs/spread`.
+    Name it `class=parallel_envs.learners.trained:SamplingAgent,data=runs/spread`.
     """
 
     deterministic = False

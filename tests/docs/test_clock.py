@@ -160,14 +160,14 @@ READERS = {
     "rollouts/collector.py": "rollouts.",
     **dict.fromkeys(
         [
-            "learners/display.py",
+            "learners/progress.py",
             "learners/independent.py",
             "learners/loops/accounts.py",
             "learners/loops/learner_thread.py",
             "learners/loops/sync.py",
             "learners/meta/learner.py",  # tells what took how long
             "learners/meta/player.py",  # the same
-            "learners/training.py",  # the same
+            "learners/train.py",  # the same
             "learners/updates/auto.py",
         ],
         "learners.",

@@ -19,7 +19,7 @@ from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationRes
 from parallel_envs.evaluation.recording import record_videos
 from parallel_envs.evaluation.work import Key
 from parallel_envs.learners.run_folder import newest_checkpoint
-from parallel_envs.learners.training import begin
+from parallel_envs.learners.train import begin
 
 SETTINGS = """
 env: CartPole-v1

@@ -12,8 +12,8 @@ from typing import Any
 from typer.testing import CliRunner
 
 from parallel_envs import cli
-from parallel_envs.learners.checkpoints import load_checkpoint
-from parallel_envs.learners.runs import newest_checkpoint
+from parallel_envs.learners.checkpoint import load_checkpoint
+from parallel_envs.learners.run_folder import newest_checkpoint
 
 Train = Callable[..., Any]
 

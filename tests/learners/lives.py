@@ -9,10 +9,9 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from gymnasium.vector.utils import create_empty_array
 
-from parallel_envs.learners.algorithm import Agent, AlgorithmConfig, Plan
-from parallel_envs.learners.brain import Report
+from parallel_envs.learners.agent import AgentLearner
+from parallel_envs.learners.algorithm import Agent, AlgorithmConfig, Plan, UpdateReport
 from parallel_envs.learners.dqn import DQNConfig
-from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.sac import SACConfig
 from parallel_envs.learners.updates import MODES, UpdateMode
@@ -70,7 +69,7 @@ def learners(
 
 def mode_of(name: str, agents: Mapping[Agent, AgentLearner], workers: int = 2) -> UpdateMode:
     """A mode. A worker process takes a second to import torch, so tests have as few as they can."""
-    return MODES[name]({agent: one.brain for agent, one in agents.items()}, workers)
+    return MODES[name]({agent: one.parameters for agent, one in agents.items()}, workers)
 
 
 def time_is_up_when(mode: Any, hangs: Callable[[int], bool], worker: int = 0) -> None:
@@ -85,7 +84,9 @@ def time_is_up_when(mode: Any, hangs: Callable[[int], bool], worker: int = 0) ->
     mode._is_answered = is_answered
 
 
-def updated(mode: UpdateMode, agents: Mapping[Agent, AgentLearner], plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
+def updated(
+    mode: UpdateMode, agents: Mapping[Agent, AgentLearner], plans: Mapping[Agent, Plan]
+) -> dict[Agent, UpdateReport]:
     reports = mode.update(plans)
     for agent, report in reports.items():
         agents[agent].finish(report)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from parallel_envs.learners.advantages import advantages_and_returns
+from parallel_envs.learners.ppo import advantages_and_returns
 
 STEPS, ROWS, DISCOUNT, TRACE = 9, 4, 0.9, 0.8
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_envs.learners.agent_folders import as_json, folder_names, folders_in
+from parallel_envs.learners.checkpoint import as_json, folder_names, folders_in
 
 WORDS = st.text("aA-0123. %/ü", max_size=4)
 
@@ -50,8 +50,8 @@ def test_agents_that_no_file_can_name_are_refused(agent: Any, why: str) -> None:
     [
         ([("a", "x"), ("b", "x")], "two agents are in one folder"),
         ([("a", "x"), ("a", "y")], "an agent is named twice"),
-        ([("a", "../x")], "no folder's name"),
-        ([("a", "")], "no folder's name"),
+        ([("a", "../x")], "not a folder's name"),
+        ([("a", "")], "not a folder's name"),
     ],
 )
 def test_tables_that_make_no_sense_are_refused(entries: list[tuple[str, str]], why: str) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from parallel_envs.learners.averages import Averages
+from parallel_envs.learners.run_folder import MetricMeans
 
 
-def averages(every: int, begins: int = 0) -> tuple[Averages, list[Any]]:
+def averages(every: int, begins: int = 0) -> tuple[MetricMeans, list[Any]]:
     lines: list[Any] = []
-    return Averages(every, lambda steps, means: lines.append((steps, means)), begins=begins), lines
+    return MetricMeans(every, lambda steps, means: lines.append((steps, means)), begins=begins), lines
 
 
 def test_updates_that_are_close_share_a_line() -> None:

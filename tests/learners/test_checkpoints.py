@@ -17,7 +17,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from parallel_envs import files
-from parallel_envs.learners.checkpoints import (
+from parallel_envs.learners.checkpoint import (
     BadCheckpoint,
     Checkpoint,
     about,
@@ -30,7 +30,7 @@ from parallel_envs.learners.checkpoints import (
     save_agent,
     save_checkpoint,
 )
-from parallel_envs.learners.runs import Run, newest_checkpoint
+from parallel_envs.learners.run_folder import Run, newest_checkpoint
 from parallel_envs.rollouts.replay import ReplayBuffer
 from parallel_envs.testing import assert_same_batch
 

@@ -7,18 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from parallel_envs.learners.choice import Choice
-from parallel_envs.learners.run_folder import BadRun
+from parallel_envs.learners.run_folder import AutoMode, BadRun
 
 
 def gone_back(folder: Path, steps: int) -> str | None:
-    choice = Choice(folder)
+    choice = AutoMode(folder)
     choice.go_back(steps)
     return choice.mode
 
 
 def test_it_counts_from_the_checkpoint_on_at_which_it_was_noted(tmp_path: Path) -> None:
-    choice = Choice(tmp_path)
+    choice = AutoMode(tmp_path)
     for steps, mode in ((10, None), (20, "fused"), (30, "fused")):
         choice.note(mode, steps)
     assert json.loads((tmp_path / "chosen.json").read_text()) == {"update_mode": "fused", "since_steps": 20}
@@ -26,8 +25,8 @@ def test_it_counts_from_the_checkpoint_on_at_which_it_was_noted(tmp_path: Path) 
 
 
 def test_a_run_that_went_back_may_choose_otherwise(tmp_path: Path) -> None:
-    Choice(tmp_path).note("fused", 20)
-    choice = Choice(tmp_path)
+    AutoMode(tmp_path).note("fused", 20)
+    choice = AutoMode(tmp_path)
     choice.go_back(10)
     choice.note(None, 20)
     assert gone_back(tmp_path, 20) is None
@@ -36,7 +35,7 @@ def test_a_run_that_went_back_may_choose_otherwise(tmp_path: Path) -> None:
 
 
 def test_where_nothing_was_chosen_nothing_is_written(tmp_path: Path) -> None:
-    Choice(tmp_path).note(None, 10)
+    AutoMode(tmp_path).note(None, 10)
     assert gone_back(tmp_path, 10) is None
     assert list(tmp_path.iterdir()) == []
 

@@ -17,11 +17,10 @@ pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig
-from parallel_envs.learners.algorithm_settings import algorithm_configs
-from parallel_envs.learners.learner import configs_by_name
-from parallel_envs.learners.outfit import learners_of
-from parallel_envs.learners.runs import newest_checkpoint, read_metrics
-from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings
+from parallel_envs.learners.agent import configs_by_name
+from parallel_envs.learners.config import BadSettings, TrainSettings, algorithm_configs, load_settings
+from parallel_envs.learners.run_folder import newest_checkpoint, read_metrics
+from parallel_envs.learners.train import build_learners
 from parallel_envs.learners.updates import UPDATE_TIMEOUT
 from parallel_envs.testing import assert_same_batch
 from tests.learners.command_lines import CHECKPOINT_STEPS, DQN, PLAIN, SAC, Train, command, learnt
@@ -284,7 +283,7 @@ def test_what_an_environment_raises_is_told_with_its_own_traceback(train: Train,
     assert "in step\n    raise LookupError" in done.output
     assert "during step 9: no way" in done.output
     assert "Begin the run anew in another folder." in done.output
-    assert "learners/training.py" not in done.output
+    assert "learners/train.py" not in done.output
 
 
 def test_folders_that_cannot_be_are_told(train: Train, tmp_path: Path) -> None:
@@ -324,7 +323,7 @@ def test_what_a_worker_has_for_updates_is_said_in_one_way_and_reaches_the_learne
     said = inspect.signature(IndependentLearners).parameters["update_timeout"].default
     assert said == TrainSettings.model_fields["update_timeout"].default == UPDATE_TIMEOUT
     for given, meant in (("7.5", 7.5), ("null", None)):
-        with learners_of(load_settings(config, [f"update_timeout={given}", *PLAIN])) as made:
+        with build_learners(load_settings(config, [f"update_timeout={given}", *PLAIN])) as made:
             assert made.update_timeout == meant
     with pytest.raises(BadSettings, match="update_timeout"):
         load_settings(config, ["update_timeout=0"])

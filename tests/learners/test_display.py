@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from rich.console import Console
 
-from parallel_envs.learners.display import Display, Progress, display, duration, returns_told
+from parallel_envs.learners.progress import Display, Progress, display, duration, returns_told
 
 PROGRESS = Progress(
     steps=3_000,

@@ -10,8 +10,8 @@ import pytest
 import torch
 from gymnasium.spaces import Discrete
 
-from parallel_envs.learners.brain import Brain
 from parallel_envs.learners.dqn import DQN, DQNConfig
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.sequential import update_one
 from parallel_envs.rollouts.priorities import CpprbPriorities, PrioritizedReplayBuffer
 from parallel_envs.rollouts.replay import ReplayBuffer
@@ -25,8 +25,8 @@ def source() -> np.random.Generator:
     return np.random.default_rng(5)
 
 
-def brain(config: DQNConfig = CONFIG, seen: Any = SEEN) -> Brain:
-    return Brain(DQN(config, seen, Discrete(3), agent="blue"), 1)
+def brain(config: DQNConfig = CONFIG, seen: Any = SEEN) -> AgentParameters:
+    return AgentParameters(DQN(config, seen, Discrete(3), agent="blue"), 1)
 
 
 def batch(error: float, **others: Any) -> Any:
@@ -45,11 +45,11 @@ def batch(error: float, **others: Any) -> Any:
 def loss_of(config: DQNConfig, **parts: Any) -> float:
     one = brain(config)
     with torch.no_grad():
-        one.strip.weights.zero_()
+        one.matrix.weights.zero_()
     return float(one.algorithm.loss(one.module, batch(**parts))[0].detach())
 
 
-def with_values(one: Brain, online: list[float], slow: list[float]) -> None:
+def with_values(one: AgentParameters, online: list[float], slow: list[float]) -> None:
     """Make the values of all states these."""
     with torch.no_grad():
         for network, values in ((one.module.actor, online), (one.module.target, slow)):
@@ -57,9 +57,10 @@ def with_values(one: Brain, online: list[float], slow: list[float]) -> None:
             network.advantages[-1].bias.copy_(torch.tensor(values))
 
 
-def value_after(one: Brain, rows: Any) -> float:
+def value_after(one: AgentParameters, rows: Any) -> float:
     algorithm: Any = one.algorithm
-    return float(algorithm._value_after(one.module, rows))
+    value, error = algorithm._values_and_errors(one.module, {**rows, "discounts": torch.ones(1)})
+    return float((value + error).detach())
 
 
 @pytest.mark.parametrize(("double", "expected"), [(True, 1.0), (False, 7.0)])
@@ -115,20 +116,20 @@ def test_large_errors_count_in_proportion() -> None:
 def test_the_slow_copy_follows_at_its_rate_and_interval() -> None:
     memory, algorithm = buffer_of(SEEN, Discrete(3), source()), dataclasses.replace(CONFIG, target_rate=1.0)
     one = brain(dataclasses.replace(algorithm, target_interval=2, gradient_steps=1))
-    start = one.strip.targets.clone()
+    start = one.matrix.targets.clone()
     update_one(one, one.algorithm.draw(memory, source()))
-    assert torch.equal(one.strip.targets, start)
+    assert torch.equal(one.matrix.targets, start)
     update_one(one, one.algorithm.draw(memory, source()))
-    assert torch.equal(one.strip.targets, one.strip.weights[:, : start.shape[1]])  # behind them: room to full lanes
-    assert not torch.equal(one.strip.targets, start)
+    assert torch.equal(one.matrix.targets, one.matrix.weights[:, : start.shape[1]])  # behind them: room to full lanes
+    assert not torch.equal(one.matrix.targets, start)
 
 
 def test_the_slow_copy_goes_part_of_the_way() -> None:
     one = brain(dataclasses.replace(CONFIG, target_rate=0.25, gradient_steps=1))
-    start = one.strip.targets.clone()
+    start = one.matrix.targets.clone()
     update_one(one, one.algorithm.draw(buffer_of(SEEN, Discrete(3), source()), source()))
-    expected = 0.75 * start + 0.25 * one.strip.weights[:, : start.shape[1]]
-    assert torch.allclose(one.strip.targets, expected, atol=1e-7)
+    expected = 0.75 * start + 0.25 * one.matrix.weights[:, : start.shape[1]]
+    assert torch.allclose(one.matrix.targets, expected, atol=1e-7)
 
 
 def test_it_learns_what_actions_are_worth() -> None:
@@ -212,9 +213,7 @@ def test_draws_may_come_from_cpprb() -> None:
 
 
 def test_spaces_it_cannot_take_are_told_with_the_agent() -> None:
-    with pytest.raises(
-        TypeError, match=r"Agent 'blue' cannot learn with dqn: .* values are learnt of Discrete actions"
-    ):
+    with pytest.raises(TypeError, match=r"Agent 'blue' cannot learn with dqn: .* DQN acts in Discrete spaces only"):
         DQN(CONFIG, SEEN, ARM, agent="blue")
 
 

@@ -17,9 +17,9 @@ pytest.importorskip("safetensors")
 
 from parallel_envs.choices import Backend, UpdateModeName
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig
-from parallel_envs.learners.runs import read_metrics
-from parallel_envs.learners.settings import TrainSettings
-from parallel_envs.learners.training import begin
+from parallel_envs.learners.config import TrainSettings
+from parallel_envs.learners.run_folder import read_metrics
+from parallel_envs.learners.train import begin
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.rollouts.replay import ReplayBuffer
 from parallel_envs.rollouts.trajectories import Trajectory, TrajectoryStore

@@ -15,7 +15,7 @@ import pytest
 from parallel_envs.choices import LearnIn, UpdateModeName
 from parallel_envs.errors import RemoteTraceback, WorkerDied
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, UpdateFailed
-from parallel_envs.learners.brain import Report
+from parallel_envs.learners.algorithm import UpdateReport
 from parallel_envs.learners.loops import LoopOptions, open_loop
 from parallel_envs.learners.updates import MODES
 from parallel_envs.testing import assert_same_batch
@@ -230,6 +230,6 @@ def interrupted_by_itself(*_: Any) -> None:
 
 
 def test_a_report_of_nothing_has_taken_no_step() -> None:
-    assert Report.of_nothing(diverged="so").metrics == {"steps": 0.0}
-    assert not Report.of_nothing(diverged="so").learnt
-    assert Report({"steps": 1.0}).learnt
+    assert UpdateReport.of_nothing(diverged="so").metrics == {"steps": 0.0}
+    assert not UpdateReport.of_nothing(diverged="so").learnt
+    assert UpdateReport({"steps": 1.0}).learnt

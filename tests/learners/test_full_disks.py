@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from parallel_envs.learners import runs
-from parallel_envs.learners.runs import read_metrics
+from parallel_envs.learners import run_folder
+from parallel_envs.learners.run_folder import read_metrics
 from parallel_envs.testing import assert_same_batch
 from tests.learners.command_lines import DQN, Train, learnt, newest
 from tests.learners.full_disk import FullDisk, full_disk
@@ -27,15 +27,15 @@ def filled_after_the_first_checkpoint(
     disk: FullDisk, first: int, times: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Have the disk be full for some operations, counted from the end of the first checkpoint."""
-    save = runs.Run.save
+    save = run_folder.Run.save
 
-    def saved(run: runs.Run, steps: int, *how: Any) -> Path:
+    def saved(run: run_folder.Run, steps: int, *how: Any) -> Path:
         folder = save(run, steps, *how)
         if steps < 2 * EVERY:
             disk.fill(first, times)
         return folder
 
-    monkeypatch.setattr(runs.Run, "save", saved)
+    monkeypatch.setattr(run_folder.Run, "save", saved)
 
 
 def run_on_a_full_disk(

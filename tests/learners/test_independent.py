@@ -18,7 +18,7 @@ from pettingzoo import ParallelEnv
 from parallel_envs.choices import UpdateModeName
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners import Diverged, DQNConfig, IndependentLearners, PPOConfig, SACConfig
-from parallel_envs.learners.life import Life
+from parallel_envs.learners.agent import EpisodeTracker
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.rollouts.replay import ReplayBuffer
 from parallel_envs.rollouts.trajectories import Trajectory, TrajectoryStore
@@ -146,16 +146,16 @@ def test_replay_buffers_hold_lived_steps_only() -> None:
 
 
 def test_a_lost_episode_is_of_no_account() -> None:
-    life, there, gone = Life(["a"], 2), np.ones(2, np.bool_), np.array([False, True])
-    life.begin({"a": there})
+    tracker, there, gone = EpisodeTracker(["a"], 2), np.ones(2, np.bool_), np.array([False, True])
+    tracker.begin({"a": there})
     none = {"a": ~there}
-    passage = life.go_on({"a": there}, {"a": ~gone}, {"a": there}, {"a": np.array([1.0, 9.0])}, none, none, gone)
-    assert passage.num_steps == 1
-    assert list(life.returns["a"]) == []
-    passage = life.go_on({"a": ~gone}, {"a": there}, {"a": there}, {"a": np.array([1.0, 0.0])}, none, none, ~there)
-    assert passage.anew.tolist() == life.begins["a"].tolist() == [False, True]
-    life.go_on({"a": there}, none, {"a": there}, {"a": np.array([1.0, 5.0])}, none, none, ~there)
-    assert list(life.returns["a"]) == [3.0, 5.0]
+    facts = tracker.step({"a": there}, {"a": ~gone}, {"a": there}, {"a": np.array([1.0, 9.0])}, none, none, gone)
+    assert facts.num_steps == 1
+    assert list(tracker.returns["a"]) == []
+    facts = tracker.step({"a": ~gone}, {"a": there}, {"a": there}, {"a": np.array([1.0, 0.0])}, none, none, ~there)
+    assert facts.anew.tolist() == tracker.begins["a"].tolist() == [False, True]
+    tracker.step({"a": there}, none, {"a": there}, {"a": np.array([1.0, 5.0])}, none, none, ~there)
+    assert list(tracker.returns["a"]) == [3.0, 5.0]
 
 
 # ---- learning -------------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_the_policy_acts_with_what_was_learnt() -> None:
         learners.train(120)
         for agent, learner in learners.agents.items():
             acting = learners.policy.policy[agent].module.state_dict()  # type: ignore[index]
-            for name, tensor in learner.brain.module.actor.state_dict().items():
+            for name, tensor in learner.parameters.module.actor.state_dict().items():
                 np.testing.assert_array_equal(acting[name], tensor)
 
 
@@ -355,7 +355,7 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
         ({"workers": 0}, "workers=0 is too small"),
         ({"workers": -1}, "workers=-1 is too small"),
         ({"config": {"red": PPO}}, "no config for 'blue'"),
-        ({"config": {"red": PPO, "blue": PPO, "green": PPO}}, "'green', who is no agent here"),
+        ({"config": {"red": PPO, "blue": PPO, "green": PPO}}, "'green', which is not an agent here"),
         ({"config": PPOConfig(rollout_length=2, minibatch_size=9)}, "Agent 'red': minibatch_size=9 is larger than its"),
     ],
 )
@@ -424,7 +424,7 @@ def test_a_rollout_that_is_full_wants_an_update() -> None:
     with pressing(num_envs=2) as envs, IndependentLearners(envs, PPO, update_mode="sequential") as learners:
         for _ in range(PPO.rollout_length):
             learners.step()
-        with pytest.raises(RuntimeError, match=r"^Agent 'red' has lived the 10 steps of its rollout.*Call update\(\)"):
+        with pytest.raises(RuntimeError, match=r"^Agent 'red' has filled its rollout of 10 steps.*Call update\(\)"):
             learners.step()
         learners.update()
         learners.step()
@@ -542,4 +542,4 @@ def test_ctrl_c_waits_until_all_who_learn_have_learnt(monkeypatch: pytest.Monkey
             learners.train(100)
         for one in learners.agents.values():
             assert one.counters["updates"] == one.acting_version == 1
-            assert one.brain.strip.steps[0] > 0
+            assert one.parameters.matrix.steps[0] > 0

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Plan
-from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.updates import MODES
 from parallel_envs.rollouts.replay import ReplayBuffer
 from tests.learners.lives import CASES, learners, live, mode_of, plans, updated
@@ -51,7 +51,7 @@ def after(name: str, case: Any, poison: float | None, num_updates: int = 5, at: 
                 drawn[SICK] = poisoned(drawn[SICK], poison)
             reports.append(updated(mode, agents, drawn))
             if reports[-1][SICK].diverged:
-                for part, array in agents[SICK].brain.arrays().items():
+                for part, array in agents[SICK].parameters.arrays().items():
                     np.testing.assert_array_equal(array, before[part], err_msg=part)
         return {agent: everything(one) for agent, one in agents.items()}, agents, reports
 
@@ -104,7 +104,7 @@ def test_a_step_that_ends_in_no_numbers_is_undone(case: str, name: str) -> None:
     assert all(others[agent] == healthy[agent] for agent in healthy.keys() - {SICK})
     assert [[agent for agent, one in own.items() if one.diverged] for own in reports] == [[SICK]] * 3
     assert "after the update" in str(reports[0][SICK].diverged)
-    assert agents[SICK].brain.strip.finite().all()
+    assert agents[SICK].parameters.matrix.finite().all()
     assert (agents[SICK].counters["updates"], agents[SICK].counters["skipped"]) == (0, 3)
 
 
@@ -115,7 +115,7 @@ def test_so_it_is_with_what_adam_divides_by_nothing() -> None:
         "sequential", {SICK: (dataclasses.replace(config, adam_epsilon=1e-46), *spaces)}, None, 2
     )
     assert [own[SICK].diverged is not None for own in reports] == [True, True]
-    assert agents[SICK].brain.strip.finite().all()
+    assert agents[SICK].parameters.matrix.finite().all()
 
 
 @pytest.mark.parametrize("name", ["sequential", "fused"])

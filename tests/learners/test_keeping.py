@@ -17,9 +17,9 @@ pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from parallel_envs.learners import BadCheckpoint, DQNConfig, IndependentLearners, PPOConfig
+from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import AlgorithmConfig
-from parallel_envs.learners.checkpoints import load_agent, replace_agent, save_agent, save_checkpoint
-from parallel_envs.learners.learner import AgentLearner
+from parallel_envs.learners.checkpoint import load_agent, replace_agent, save_agent, save_checkpoint
 from parallel_envs.learners.trained import TrainedAgent
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.seeding import SeedTree
@@ -264,7 +264,7 @@ def test_what_is_no_state_is_told_before_anything_is_touched(
 ) -> None:
     _, own = saved
     before, changed = own.states(), list[Any]()
-    monkeypatch.setattr(own._runner, "changed", changed.append)
+    monkeypatch.setattr(own.mode, "changed", changed.append)
     lists = {name: array.tolist() for name, array in before["blue"]["arrays"].items()}
     bad: list[tuple[Any, type[Exception], str]] = [
         (3, TypeError, "^3 was given as states. Give a dict"),

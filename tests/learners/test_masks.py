@@ -73,7 +73,7 @@ def test_masks_of_flags_are_taken(mask: Any) -> None:
     ],
 )
 def test_masks_that_would_be_read_as_something_else_are_refused_with_the_agent(mask: Any) -> None:
-    with pytest.raises(TypeError, match=r"Agent 'red' .* is no mask for Discrete\(3\)\. Give MultiBinary"):
+    with pytest.raises(TypeError, match=r"Agent 'red' .* is not a mask for Discrete\(3\)\. Give MultiBinary"):
         PPO(CONFIG, beside(mask), Discrete(3), agent="red")
 
 
@@ -98,7 +98,7 @@ def test_flags_may_be_of_any_type(dtype: Any) -> None:
 def test_the_wrapper_that_is_recommended_has_masks_of_infos_seen() -> None:
     """As Gymnasium's Taxi tells them, where an action that does nothing is masked."""
     assert masks.__doc__ is not None
-    code = textwrap.dedent(masks.__doc__.partition("seen:\n\n")[2])
+    code = textwrap.dedent(masks.__doc__.partition("observation:\n\n")[2])
     names: dict[str, Any] = {"gymnasium": gymnasium, "Dict": Dict, "MultiBinary": MultiBinary}
     exec(code, names)  # it is what readers are told to write
     masked: Any = names["Masked"]

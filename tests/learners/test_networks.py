@@ -21,8 +21,7 @@ from parallel_envs.learners.distributions import (
     log_normal_cdf,
     stochastic_head,
 )
-from parallel_envs.learners.features import Sight
-from parallel_envs.learners.networks import GruCell, Image, Normaliser, Recurrent, mlp
+from parallel_envs.learners.networks import GruCell, Image, Normaliser, ObservationEncoder, Recurrent, mlp
 
 SOURCE = np.random.default_rng(3)
 
@@ -238,13 +237,13 @@ def test_spaces_that_cannot_be_acted_in_are_told(space: Any) -> None:
 
 
 def test_every_space_becomes_numbers() -> None:
-    seen, _ = Sight(Discrete(3, start=2)).numbers(np.array([[2, 4]]))
+    seen, _ = ObservationEncoder(Discrete(3, start=2)).numbers(np.array([[2, 4]]))
     assert seen.tolist() == [[[1, 0, 0], [0, 0, 1]]]
-    seen, _ = Sight(MultiDiscrete([2, 3])).numbers(np.array([[1, 2]]))
+    seen, _ = ObservationEncoder(MultiDiscrete([2, 3])).numbers(np.array([[1, 2]]))
     assert seen.tolist() == [[0, 1, 0, 0, 1]]
-    seen, _ = Sight(Box(0, 1, (2, 2))).numbers(np.arange(8.0).reshape(2, 2, 2))
+    seen, _ = ObservationEncoder(Box(0, 1, (2, 2))).numbers(np.arange(8.0).reshape(2, 2, 2))
     assert seen.shape == (2, 4)
-    pictures, _ = Sight(Box(0, 255, (4, 4, 3), np.uint8)).numbers(np.ones((5, 4, 4, 3), np.uint8))
+    pictures, _ = ObservationEncoder(Box(0, 255, (4, 4, 3), np.uint8)).numbers(np.ones((5, 4, 4, 3), np.uint8))
     assert pictures.shape == (5, 48)
     assert pictures.dtype == np.uint8
 
@@ -252,21 +251,21 @@ def test_every_space_becomes_numbers() -> None:
 @pytest.mark.parametrize("shape", [(128,), (5, 5)])
 def test_bytes_are_numbers_from_0_to_1_though_they_make_no_picture(shape: tuple[int, ...]) -> None:
     """As those of an Atari's memory."""
-    seen, _ = Sight(Box(0, 255, shape, np.uint8)).numbers(np.full((2, *shape), 51, np.uint8))
+    seen, _ = ObservationEncoder(Box(0, 255, shape, np.uint8)).numbers(np.full((2, *shape), 51, np.uint8))
     assert seen.dtype == np.float32
     assert set(seen.ravel().tolist()) == {np.float32(0.2)}
 
 
 def test_bytes_that_hold_no_more_than_flags_or_counts_stay_what_they_are() -> None:
-    seen, _ = Sight(Box(0, 3, (2,), np.uint8)).numbers(np.array([[1, 3]], np.uint8))
+    seen, _ = ObservationEncoder(Box(0, 3, (2,), np.uint8)).numbers(np.array([[1, 3]], np.uint8))
     assert seen.tolist() == [[1.0, 3.0]]
 
 
 def test_ones_among_zeros_need_no_square_of_zeros() -> None:
-    sight, seen = Sight(Discrete(20_000)), np.array([19_999])
+    encoder, seen = ObservationEncoder(Discrete(20_000)), np.array([19_999])
     tracemalloc.start()
     try:
-        numbers, _ = sight.numbers(seen)
+        numbers, _ = encoder.numbers(seen)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -296,12 +295,14 @@ def test_held_memory_is_what_the_next_step_goes_on_from() -> None:
 
 def test_masks_come_beside_what_is_seen() -> None:
     space = Dict({"observation": Discrete(2), "action_mask": MultiBinary(3)})
-    seen, mask = Sight(space).numbers({"observation": np.array([1]), "action_mask": np.array([[1, 0, 1]], np.int8)})
+    seen, mask = ObservationEncoder(space).numbers(
+        {"observation": np.array([1]), "action_mask": np.array([[1, 0, 1]], np.int8)}
+    )
     assert seen.tolist() == [[0, 1]]
     assert mask is not None
     assert mask.tolist() == [[True, False, True]]
 
 
 def test_what_cannot_be_seen_is_told() -> None:
-    with pytest.raises(TypeError, match="cannot be seen"):
-        Sight(Text(3))
+    with pytest.raises(TypeError, match="not supported as an observation"):
+        ObservationEncoder(Text(3))

@@ -22,10 +22,9 @@ from typer.testing import CliRunner
 from parallel_envs import cli
 from parallel_envs.evaluation.mission_names import named_missions
 from parallel_envs.extras import is_installed
-from parallel_envs.learners.checkpoints import about
+from parallel_envs.learners.checkpoint import about
 from parallel_envs.learners.outcomes import outcome_in
-from parallel_envs.learners.run_folder import new_folder_in_runs
-from parallel_envs.learners.runs import newest_checkpoint, read_metrics
+from parallel_envs.learners.run_folder import new_folder_in_runs, newest_checkpoint, read_metrics
 from parallel_envs.multiagent.by_name import as_text
 from tests.learners.command_lines import DQN, PPO, Train, command, newest
 

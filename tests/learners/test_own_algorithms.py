@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from parallel_envs.learners import IndependentLearners, PPOConfig
-from parallel_envs.learners.learner import ALGORITHMS, configs_by_name
+from parallel_envs.learners.agent import ALGORITHMS, configs_by_name
 from parallel_envs.learners.ppo import PPO
 from parallel_envs.learners.trained import TrainedAgent
 from parallel_envs.multiagent import MultiAgentEnvManager

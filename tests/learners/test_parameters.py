@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from parallel_envs.learners.adam import clip_rows, step_rows
-from parallel_envs.learners.parameters import LANES, Strip, lay_out, views
+from parallel_envs.learners.parameters import LANES, ParameterMatrix, clip_rows, lay_out, step_rows, views
 
 
 def network() -> nn.Module:
@@ -16,9 +15,9 @@ def network() -> nn.Module:
     return layers
 
 
-def bound(module: nn.Module) -> Strip:
+def bound(module: nn.Module) -> ParameterMatrix:
     layout = lay_out(module)
-    strip = Strip.of(module, layout)
+    strip = ParameterMatrix.of(module, layout)
     layout.bind(module, strip)
     return strip
 
@@ -46,7 +45,7 @@ def test_gradients_arrive_in_the_flat_row() -> None:
 
 def test_rows_of_a_stack_are_views() -> None:
     strips = [bound(network()) for _ in range(3)]
-    stack = Strip.stacked(strips)
+    stack = ParameterMatrix.stacked(strips)
     stack.row(1).weights.zero_()
     assert float(stack.weights[1].abs().sum()) == 0.0
     assert torch.equal(stack.weights[2], strips[2].weights[0])
@@ -55,7 +54,7 @@ def test_rows_of_a_stack_are_views() -> None:
 @pytest.mark.parametrize("num_steps", [1, 5])
 def test_adam_is_torch_s_for_each_row(num_steps: int) -> None:
     start, gradients = torch.randn(2, 7), torch.randn(num_steps, 2, 7)
-    strip = Strip(start.clone(), torch.zeros(2, 0), torch.zeros(2, 7), torch.zeros(2, 7), torch.zeros(2))
+    strip = ParameterMatrix(start.clone(), torch.zeros(2, 0), torch.zeros(2, 7), torch.zeros(2, 7), torch.zeros(2))
     rows = [nn.Parameter(row.clone()) for row in start]
     optimisers = [torch.optim.Adam([row], lr=rate, eps=1e-5) for row, rate in zip(rows, (0.1, 0.01), strict=True)]
     for gradient in gradients:
@@ -70,7 +69,7 @@ def test_adam_is_torch_s_for_each_row(num_steps: int) -> None:
 def test_rows_that_step_together_get_the_same_bits_as_each_by_itself(num_lanes: int) -> None:
     generator = torch.Generator().manual_seed(num_lanes)
     weights, first, second = torch.randn(3, 5, LANES * num_lanes, generator=generator)
-    one = Strip(weights, torch.zeros(5, 0), first, second.square(), torch.full((5,), 3.0))
+    one = ParameterMatrix(weights, torch.zeros(5, 0), first, second.square(), torch.full((5,), 3.0))
     other = one.clone()
     for _ in range(5):
         gradient = torch.randn(weights.shape, generator=generator)
@@ -82,7 +81,9 @@ def test_rows_that_step_together_get_the_same_bits_as_each_by_itself(num_lanes: 
 
 
 def test_a_row_that_is_not_active_keeps_everything() -> None:
-    strip = Strip(torch.rand(2, 4), torch.rand(2, 0), torch.rand(2, 4), torch.rand(2, 4), torch.tensor([3.0, 3.0]))
+    strip = ParameterMatrix(
+        torch.rand(2, 4), torch.rand(2, 0), torch.rand(2, 4), torch.rand(2, 4), torch.tensor([3.0, 3.0])
+    )
     before = strip.clone()
     step_rows(strip, torch.full((2, 4), float("nan")), [False, False], [1.0, 1.0])
     step_rows(strip, torch.tensor([[1.0] * 4, [float("nan")] * 4]), [True, False], [1.0, 1.0])

@@ -14,7 +14,7 @@ from torch import nn
 
 from parallel_envs.choices import Activation
 from parallel_envs.learners.algorithm import minibatch, plan_tensors
-from parallel_envs.learners.brain import Brain
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.ppo import PPO, PPOConfig
 from parallel_envs.learners.updates.sequential import tensors_of, update_one
 from parallel_envs.rollouts.trajectories import Trajectory
@@ -29,11 +29,11 @@ def source() -> np.random.Generator:
     return np.random.default_rng(5)
 
 
-def brain(config: PPOConfig = CONFIG, seen: Any = SEEN, acts: Any = THREE) -> Brain:
-    return Brain(PPO(config, seen, acts, agent="red"), 1)
+def brain(config: PPOConfig = CONFIG, seen: Any = SEEN, acts: Any = THREE) -> AgentParameters:
+    return AgentParameters(PPO(config, seen, acts, agent="red"), 1)
 
 
-def prepared(one: Brain, lived: Trajectory) -> Any:
+def prepared(one: AgentParameters, lived: Trajectory) -> Any:
     arrays = tensors_of(one.algorithm.draw(lived, source()))
     with torch.no_grad():
         return one.algorithm.prepare(one.algorithm.see(one.module, arrays), arrays)
@@ -123,7 +123,7 @@ def test_rows_that_were_not_lived_have_no_say() -> None:
         lived.rewards[~valid] = filler
         one = brain()
         update_one(one, one.algorithm.draw(lived, source()))
-        results.append(one.strip.weights.clone())
+        results.append(one.matrix.weights.clone())
     assert torch.equal(*results)
 
 
@@ -261,9 +261,9 @@ def test_adam_s_epsilon_is_the_config_s() -> None:
     moved = []
     for epsilon in (1e-5, 1e3):
         one = brain(dataclasses.replace(CONFIG, adam_epsilon=epsilon))
-        before = one.strip.weights.clone()
+        before = one.matrix.weights.clone()
         update_one(one, one.algorithm.draw(trajectory(SEEN, THREE, source()), source()))
-        moved.append(float((one.strip.weights - before).abs().max()))
+        moved.append(float((one.matrix.weights - before).abs().max()))
     assert moved[0] > 100 * moved[1] > 0
 
 
@@ -309,15 +309,15 @@ def test_a_memory_starts_anew_where_an_episode_begins_and_goes_on_elsewhere() ->
 @pytest.mark.parametrize(
     ("seen", "acts", "config", "words"),
     [
-        (Text(3), Discrete(2), CONFIG, "Agent 'red' cannot learn with ppo: .* cannot be seen"),
-        (SEEN, Dict({"a": Discrete(2)}), CONFIG, "Agent 'red' cannot learn with ppo: .* cannot be acted in"),
-        (SEEN, Discrete(2), dataclasses.replace(CONFIG, network="cnn"), "Agent 'red' .* pictures have three axes"),
+        (Text(3), Discrete(2), CONFIG, "Agent 'red' cannot learn with ppo: .* not supported as an observation"),
+        (SEEN, Dict({"a": Discrete(2)}), CONFIG, "Agent 'red' cannot learn with ppo: .* not supported as an action"),
+        (SEEN, Discrete(2), dataclasses.replace(CONFIG, network="cnn"), "Agent 'red' .* does not have three axes"),
         (SEEN, Box(0, 5, (1,), np.int32), CONFIG, "Agent 'red'"),
         (SEEN, Box(-1.7e308, 1.7e308, (1,), np.float64), CONFIG, "Agent 'red' .* too wide to act in"),
-        (Dict({"observation": SEEN, "desired_goal": SEEN}), THREE, CONFIG, "'red' .* not be seen: 'desired_goal'"),
-        (MASKED, Discrete(2), CONFIG, r"'red' .*MultiBinary\(3\) is no mask for Discrete\(2\)"),
-        (MASKED, MultiDiscrete([2, 2]), CONFIG, r"'red' .*MultiBinary\(3\) is no mask for"),
-        (Dict({"observation": SEEN, "action_mask": THREE}), THREE, CONFIG, r"'red' .*Discrete\(3\) is no mask for"),
+        (Dict({"observation": SEEN, "desired_goal": SEEN}), THREE, CONFIG, "'red' .* be ignored: 'desired_goal'"),
+        (MASKED, Discrete(2), CONFIG, r"'red' .*MultiBinary\(3\) is not a mask for Discrete\(2\)"),
+        (MASKED, MultiDiscrete([2, 2]), CONFIG, r"'red' .*MultiBinary\(3\) is not a mask for"),
+        (Dict({"observation": SEEN, "action_mask": THREE}), THREE, CONFIG, r"'red' .*Discrete\(3\) is not a mask for"),
         (MASKED, ARM, CONFIG, "'red' .* cannot be masked"),
     ],
 )
@@ -395,7 +395,7 @@ def test_a_learning_rate_falls_evenly_and_then_stays() -> None:
 )
 def test_words_in_the_place_of_numbers_are_called_that(wrong: Any) -> None:
     ((name, value),) = wrong.items()
-    with pytest.raises(ValueError, match=rf"^PPOConfig\.{name}={re.escape(repr(value))} is no number"):
+    with pytest.raises(ValueError, match=rf"^PPOConfig\.{name}={re.escape(repr(value))} is not a number"):
         PPOConfig(**wrong)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 
-from parallel_envs.learners.repetitions import Counted, Repetitions
+from parallel_envs.learners.progress import Counted, Repetitions
 
 
 def lines_of(*told: str) -> list[str]:

@@ -14,8 +14,8 @@ import yaml
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from parallel_envs.learners.checkpoints import export_agent, frozen, load_agent, replace_agent
-from parallel_envs.learners.runs import read_metrics
+from parallel_envs.learners.checkpoint import export_agent, frozen, load_agent, replace_agent
+from parallel_envs.learners.run_folder import read_metrics
 from parallel_envs.learners.updates import AutoUpdates
 from parallel_envs.testing import assert_same_batch
 from tests.learners.command_lines import CHECKPOINT_STEPS, KINDS, PLAIN, Train, command, killed_run, learnt, newest
@@ -108,7 +108,7 @@ def test_a_choice_that_is_none_is_told(train: Train, tmp_path: Path) -> None:
     (folder / "chosen.json").write_text('{"update_mode": "fusd", "since_steps": 3}')
     done = train(f"total_steps={2 * CHECKPOINT_STEPS}", resume=folder)
     assert done.exit_code == 2
-    assert "has chosen 'fusd', which is no update mode" in " ".join(done.output.split())
+    assert "has chosen 'fusd', which is not an update mode" in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize("total_steps", [CHECKPOINT_STEPS // 2, CHECKPOINT_STEPS])
@@ -220,7 +220,7 @@ def test_metrics_that_are_no_text_are_told(train: Train, tmp_path: Path) -> None
     done = train("total_steps=99", resume=folder)
     assert done.exit_code == 2
     assert "Line 1 of" in done.output
-    assert "is no line of metrics" in done.output
+    assert "is not a line of metrics" in done.output
 
 
 def test_the_way_back_from_a_damaged_checkpoint_is_told(train: Train, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import yaml
 
-from parallel_envs.learners.checkpoints import load_checkpoint, save_checkpoint
-from parallel_envs.learners.runs import BadRun, CheckpointNotSaved, Run, newest_checkpoint, read_metrics
+from parallel_envs.learners.checkpoint import load_checkpoint, save_checkpoint
+from parallel_envs.learners.run_folder import BadRun, CheckpointNotSaved, Run, newest_checkpoint, read_metrics
 from parallel_envs.testing import assert_same_batch
 from tests.learners.full_disk import full_disk
 
@@ -148,7 +148,7 @@ def test_only_one_is_at_a_run(folder: Path) -> None:
         log(run, 1, 2)
         run.save(100, saving(1))
         for another in (lambda: Run.resume(folder), lambda: Run(folder)):
-            with pytest.raises(BadRun, match=r"A process is at the run in .* already"):
+            with pytest.raises(BadRun, match=r"Another process is using the run in"):
                 another()
         log(run, 3)
         assert [line["update"] for line in read_metrics(folder)] == [1, 2, 3]
@@ -163,7 +163,7 @@ def test_a_foreign_line_of_metrics_is_named(folder: Path) -> None:
     with (folder / "metrics.jsonl").open("ab") as file:
         file.write(b"\xff\n")
     for _ in range(2):  # and the run is let go of
-        with pytest.raises(BadRun, match=r"Line 2 of .*metrics\.jsonl is no line of metrics"):
+        with pytest.raises(BadRun, match=r"Line 2 of .*metrics\.jsonl is not a line of metrics"):
             Run.resume(folder)
 
 
@@ -185,7 +185,9 @@ def test_a_checkpoint_that_lost_its_table_is_not_passed_over(folder: Path) -> No
         run.save(100, saving(1))
         run.save(200, saving(2))
     (folder / "checkpoints" / "000000200" / "checkpoint.json").unlink()
-    with pytest.raises(BadRun, match=r"000000200 is no whole checkpoint.*Remove .*000000200 to go on .*000000100"):
+    with pytest.raises(
+        BadRun, match=r"000000200 is not a complete checkpoint.*Remove .*000000200 to go on .*000000100"
+    ):
         Run.resume(folder)
     (folder / "checkpoints" / "000000100" / "checkpoint.json").unlink()
     with pytest.raises(BadRun, match="no older one"):

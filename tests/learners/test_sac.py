@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from parallel_envs.learners.algorithm import minibatch, plan_tensors
-from parallel_envs.learners.brain import Brain
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.sac import SAC, SACConfig
 from parallel_envs.learners.updates.sequential import tensors_of, update_one
 from parallel_envs.rollouts.replay import ReplayBuffer
@@ -24,11 +24,11 @@ def source() -> np.random.Generator:
     return np.random.default_rng(5)
 
 
-def brain(config: SACConfig = CONFIG) -> Brain:
-    return Brain(SAC(config, SEEN, ARM, agent="green"), 1)
+def brain(config: SACConfig = CONFIG) -> AgentParameters:
+    return AgentParameters(SAC(config, SEEN, ARM, agent="green"), 1)
 
 
-def drawn_batch(one: Brain) -> Any:
+def drawn_batch(one: AgentParameters) -> Any:
     plan = one.algorithm.draw(buffer_of(SEEN, ARM, source()), source())
     return minibatch(one.algorithm.prepare((), tensors_of(plan)), plan_tensors(plan), 0)
 

@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from parallel_envs.learners.algorithm_settings import algorithm_configs, read_config
-from parallel_envs.learners.settings import BadSettings, TrainSettings, load_settings, read_parallel, read_settings
+from parallel_envs.learners.config import (
+    BadSettings,
+    TrainSettings,
+    algorithm_configs,
+    load_settings,
+    read_config,
+    read_parallel,
+    read_settings,
+)
 
 LEAST = {"env": "CartPole-v1", "total_steps": 100}
 
@@ -123,7 +130,7 @@ def test_mistakes_are_named(text: str, words: str, tmp_path: Path) -> None:
 
 def test_words_that_a_field_of_an_algorithm_may_have() -> None:
     pytest.importorskip("torch")
-    from parallel_envs.learners.learner import configs_by_name
+    from parallel_envs.learners.agent import configs_by_name
 
     for value, words in (
         ("mpl", r"'mpl'`: Input should be .*\. Did you mean 'mlp'\?$"),
@@ -166,8 +173,8 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("seed", "has not the form key=value"),
-        ("=3", "has not the form key=value"),
+        ("seed", "does not have the form key=value"),
+        ("=3", "does not have the form key=value"),
         ("env.name=3", "leads into `env`"),
         ("seed=[", "is not YAML"),
         ("algorithm={name: slow, name: fast}", "is not YAML: `name` stands twice"),
@@ -322,7 +329,7 @@ def test_mistakes_in_algorithms_are_named(agents: Any, algorithm: Any, words: st
 def test_an_algorithm_without_a_name_is_the_default_one(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "c.yaml").write_text("env: a\ntotal_steps: 9\n")
-    from parallel_envs.learners.learner import configs_by_name  # brings torch
+    from parallel_envs.learners.agent import configs_by_name  # brings torch
 
     told = load_settings(tmp_path / "c.yaml", ["algorithm.learning_rate=0.25"])
     assert told.algorithm == {"name": "ppo", "learning_rate": 0.25}

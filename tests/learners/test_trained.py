@@ -17,8 +17,8 @@ from parallel_envs import cli
 from parallel_envs.cli.evaluate import slow_imports
 from parallel_envs.evaluation import candidates_of
 from parallel_envs.learners.acting import LearnerPolicy
-from parallel_envs.learners.checkpoints import BadCheckpoint, save_agent, save_checkpoint
-from parallel_envs.learners.learner import AgentLearner
+from parallel_envs.learners.agent import AgentLearner
+from parallel_envs.learners.checkpoint import BadCheckpoint, save_agent, save_checkpoint
 from parallel_envs.learners.trained import TrainedAgent
 from parallel_envs.policies import PolicySpec, load_policy
 from parallel_envs.wrappers import WrappedMultiAgentPolicy

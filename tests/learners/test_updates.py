@@ -156,7 +156,7 @@ def test_no_thread_goes_on_behind_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Non
         was_waited_for = go.is_set()
         go.set()
     assert was_waited_for
-    assert ended == [agents["agent_0"].brain]
+    assert ended == [agents["agent_0"].parameters]
 
 
 def test_learning_rates_may_differ_in_a_fused_group() -> None:
@@ -247,7 +247,7 @@ def test_a_worker_that_is_killed_or_stopped_changes_nothing_and_numbers_put_in_b
                     lost[number] = pid_of(mode)
                     os.kill(lost[number], signal.SIGKILL if number == 1 else signal.SIGSTOP)
                 if number == 3:
-                    agents["agent_1"].brain.load(others["agent_1"].brain.arrays())
+                    agents["agent_1"].parameters.load(others["agent_1"].parameters.arrays())
                     mode.changed("agent_1")
                 updated(mode, agents, plans(agents))
             results.append({agent: one.state() for agent, one in agents.items()})

@@ -18,8 +18,8 @@ from gymnasium.spaces import Box
 
 import parallel_envs.learners
 from parallel_envs import EnvError, ParallelEnvManager
-from parallel_envs.learners.runs import newest_checkpoint, read_metrics
-from parallel_envs.learners.settings import BadSettings
+from parallel_envs.learners.config import BadSettings
+from parallel_envs.learners.run_folder import newest_checkpoint, read_metrics
 from parallel_envs.meta import make_env, make_parallel_env
 from parallel_envs.testing import assert_same_batch
 from parallel_envs.testing.families import GridNaviEnv
@@ -149,9 +149,9 @@ def settings(family: str, folder: Path, algorithm: str = "ppo", arch: str = "mem
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_learner_trains(family: str, tmp_path: Path) -> None:
     with Learner(settings(family, tmp_path / "run")) as learner:
-        before = learner.agent.brain.strip.weights.clone()
+        before = learner.agent.parameters.matrix.weights.clone()
         learner.train()
-        assert (learner.agent.brain.strip.weights != before).any()
+        assert (learner.agent.parameters.matrix.weights != before).any()
         assert learner.num_env_steps == learner.n_env_steps_total == 2 * 3 * 2 * SHORT
         assert (len(learner.train_tasks or ()), len(learner.eval_tasks)) == (6, 3)
         assert learner.train_folder == tmp_path / "run"
@@ -183,7 +183,7 @@ def test_it_falls_back_to_sequential_collection_and_comes_to_the_same(arch: str,
             assert (learner.train_env_parallel is None) == (workers == 1)
             assert learner.train_env.get_wrapper_attr("_config").add_previous_action == (arch != "markov")
             learner.train()
-            results.append([learner.agent.brain.strip.weights.numpy().copy(), learner.evaluate().returns])
+            results.append([learner.agent.parameters.matrix.weights.numpy().copy(), learner.evaluate().returns])
     assert_same_batch(results[1], results[0])
 
 
@@ -193,9 +193,9 @@ FURTHER: dict[str, Any] = {"train.num_iters": 3}
 def test_its_run_can_be_resumed(tmp_path: Path) -> None:
     with Learner(settings("GridNavi-v0", tmp_path / "run")) as learner:
         learner.train()
-        weights = learner.agent.brain.strip.weights.numpy().copy()
+        weights = learner.agent.parameters.matrix.weights.numpy().copy()
     with Learner.resume(tmp_path / "run", **FURTHER) as learner:
-        np.testing.assert_array_equal(learner.agent.brain.strip.weights.numpy(), weights)
+        np.testing.assert_array_equal(learner.agent.parameters.matrix.weights.numpy(), weights)
         learner.train()
         assert learner.num_iters_done == 3
     assert [line["update"] for line in read_metrics(tmp_path / "run")] == [1, 2, 3]

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Plan
-from parallel_envs.learners.learner import AgentLearner
 
 BEHAVIOUR, CORRECTED = "behaviour", "corrected"
 """Names of the arrays that `with_log_probs` adds to a plan: see `PPO.prepare`."""
@@ -26,7 +26,7 @@ class BehaviorPolicy:
 
     def __init__(self, learner: AgentLearner) -> None:
         self._learner, self._algorithm = learner, learner.algorithm
-        self.actor: Any = copy.deepcopy(learner.brain.module.actor).requires_grad_(False)
+        self.actor: Any = copy.deepcopy(learner.parameters.module.actor).requires_grad_(False)
 
     def load(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Take over these weights. Returns weights for the acting policy, with exploration as it is due."""

@@ -10,7 +10,7 @@ from typing import Any
 from gymnasium import Env
 from gymnasium.spaces import Space
 
-from parallel_envs.learners.settings import BadSettings
+from parallel_envs.learners.config import BadSettings
 from parallel_envs.meta import make_env, make_parallel_env
 from parallel_envs.meta.families import family_of, find_family
 from parallel_envs.meta.splits import TaskSplit, split, split_of

@@ -1,25 +1,26 @@
-"""Update modes: ways to run the updates of many agents, with equal numbers and different speeds.
+"""Ways to run the updates of many agents: equal numbers, different speeds.
 
     sequential   one agent after another: the reference
-    thread       each agent in a thread
-    process      in worker processes that own the learners
-    fused        alike agents in one pass
-    auto         measures the modes above and keeps the fastest
+    thread       each in a thread
+    process      in workers that own the learners
+    fused        agents of one kind in one pass
+    auto         measures these, and keeps the fastest
 
-`fused_or_process`, `fused_or_thread` and `fused_or_sequential` stand for one of two modes: see `mode_for`.
+`fused_or_process`, `fused_or_thread` and `fused_or_sequential` stand for one of two: see `mode_for`.
 
-To add a mode, subclass `UpdateMode` (`mode.py`) and add a line to `MODES`.
+To add one, subclass `UpdateMode` (`mode.py`) and add a line to `MODES`.
 """
 
 from collections.abc import Callable, Mapping
 
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.brain import Brain
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.auto import AutoUpdates
-from parallel_envs.learners.updates.fused import FusedUpdates, is_worth_fusing
+from parallel_envs.learners.updates.fused import FusedUpdates, pays
 from parallel_envs.learners.updates.mode import UpdateMode
 from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, ProcessUpdates
-from parallel_envs.learners.updates.sequential import SequentialUpdates, ThreadUpdates
+from parallel_envs.learners.updates.sequential import SequentialUpdates
+from parallel_envs.learners.updates.thread import ThreadUpdates
 
 MODES: dict[str, Callable[..., UpdateMode]] = {
     "sequential": lambda brains, workers=None, timeout=None: SequentialUpdates(brains),
@@ -28,17 +29,17 @@ MODES: dict[str, Callable[..., UpdateMode]] = {
     "fused": lambda brains, workers=None, timeout=None: FusedUpdates(brains),
     "auto": AutoUpdates,
 }
-"""Modes by name. Each is called with the brains by agent, the number of workers or None, and the seconds that a worker
-process has for a round of updates or None. Updates in the caller's own process cannot be ended and ignore the limit."""
+"""By name: called with brains by agent, the number of workers or None, and the seconds that a worker process has for a
+round of updates or None. What runs in the caller's own process cannot be ended, and has no such limit."""
 EITHER = {f"fused_or_{mode}": mode for mode in ("sequential", "process", "thread")}
-"""Names that mean "fused" where fusing is quicker, and this mode elsewhere."""
+"""Words for "fused" where that pays, and for this mode elsewhere."""
 
 
-def mode_for(word: str, brains: Mapping[Agent, Brain]) -> str:
-    """Return the mode that an `update_mode` stands for with these brains. The result is the same in every run."""
+def mode_for(word: str, brains: Mapping[Agent, AgentParameters]) -> str:
+    """Return the mode that an `update_mode` stands for with these brains: the same in every run."""
     if word not in EITHER:
         return word
-    return "fused" if is_worth_fusing(brains) else EITHER[word]
+    return "fused" if pays(brains) else EITHER[word]
 
 
 __all__ = [

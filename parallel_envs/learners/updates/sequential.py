@@ -1,100 +1,62 @@
-"""The update of one agent by plain autograd: one agent after another (the reference), or each in a thread.
-
-If two modes disagree, `SequentialUpdates` is right.
-"""
+"""One agent after another, each by plain autograd: the reference. If in doubt, this mode is right."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from parallel_envs.engine import Failure, cores_here
-from parallel_envs.learners.algorithm import Agent, Batch, Metrics, Plan, minibatch, plan_tensors
-from parallel_envs.learners.brain import Brain, Report
-from parallel_envs.learners.forms import CARRY
-from parallel_envs.learners.parameters import Strip
-from parallel_envs.learners.updates.mode import UpdateMode, take_steps
-from parallel_envs.threads import one_torch_thread
+from parallel_envs.engine import Failure
+from parallel_envs.learners.algorithm import Agent, Batch, Metrics, Plan, UpdateReport, minibatch, plan_tensors
+from parallel_envs.learners.checkpoint import CARRY
+from parallel_envs.learners.parameters import AgentParameters, ParameterMatrix
+from parallel_envs.learners.updates.mode import UpdateMode
+from parallel_envs.learners.updates.steps import take_steps
+from parallel_envs.torch_threads import one_torch_thread
 
 
 class SequentialUpdates(UpdateMode):
-    """Runs the agents' updates in the caller, one after another."""
+    """Every agent's update in the caller, in turn."""
 
     name = "sequential"
 
-    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
-        return {agent: try_update(self.brains[agent], plan) for agent, plan in plans.items()}
+    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
+        return {agent: attempted(self.brains[agent], plan) for agent, plan in plans.items()}
 
 
-class ThreadUpdates(UpdateMode):
-    """Runs each agent's update in a thread, as many at a time as there are `workers` (by default: cores).
-
-    For networks so large that most of the time is spent inside torch.
-    """
-
-    name = "thread"
-
-    def __init__(self, brains: Mapping[Agent, Brain], workers: int | None = None) -> None:
-        super().__init__(brains)
-        one_thread = partial(torch.set_num_threads, 1)
-        self._threads = ThreadPoolExecutor(workers or len(cores_here()) or 1, "learner", one_thread)
-
-    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
-        with one_torch_thread():  # each thread has its own number, but all share the number of the matrix library
-            futures = {agent: self._threads.submit(try_update, self.brains[agent], own) for agent, own in plans.items()}
-            try:
-                wait(futures.values())
-            except BaseException:  # Ctrl-C: no thread may keep writing to brains that the caller takes for its own
-                for future in futures.values():
-                    future.cancel()
-                wait(futures.values())
-                raise
-        return {agent: future.result() for agent, future in futures.items()}
-
-    def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
-
-
-def try_update(brain: Brain, plan: Plan) -> Report:
-    """Update one agent. An exception is returned in the report, because it does not concern other agents."""
+def attempted(brain: AgentParameters, plan: Plan) -> UpdateReport:
+    """One agent's update. What it raises is in the report: it is no other agent's concern."""
     try:
         return update_one(brain, plan)
-    except Exception as error:  # noqa: BLE001  # any error: it is raised after the other agents have learnt
-        return Report.of_nothing(failure=Failure.of(error))
+    except Exception as error:  # noqa: BLE001  # whatever it is: it is raised when the others have learnt
+        return UpdateReport.of_nothing(failure=Failure.of(error))
 
 
-def update_one(brain: Brain, plan: Plan) -> Report:
-    """Update one agent. If this raises, the agent's numbers are unchanged."""
-    with one_torch_thread(), undo_on_error([brain], brain.strip) as before:
+def update_one(brain: AgentParameters, plan: Plan) -> UpdateReport:
+    """One agent's update. If it raises, the agent's numbers are as they were before."""
+    with one_torch_thread(), undoing([brain], brain.matrix) as before:
         arrays = tensors_of(plan)
         with torch.no_grad():
             data = brain.algorithm.prepare(brain.algorithm.see(brain.module, arrays), arrays)
         carry = data.pop(CARRY, None)
-        drawn = plan_tensors(plan)
-        gradient = torch.zeros_like(brain.strip.weights)
+        gradient = torch.zeros_like(brain.matrix.weights)
         brain.layout.bind_gradients(brain.module, gradient)
-
-        def evaluate(step: int) -> tuple[Tensor, Metrics, Tensor]:
-            gradient.zero_()
-            loss, metrics = brain.algorithm.loss(brain.module, minibatch(data, drawn, step))
-            torch.autograd.backward(loss)
-            return loss.detach()[None], {name: value[None] for name, value in metrics.items()}, gradient
-
-        (report,) = take_steps([brain.algorithm], [plan], brain.strip, before, evaluate)
-        return finish_update(brain, report, arrays, carry)
+        evaluation = Evaluation(brain, data, plan_tensors(plan), gradient)
+        (report,) = take_steps([brain.algorithm], [plan], brain.matrix, before, evaluation)
+        return finished(brain, report, arrays, carry)
 
 
 @contextlib.contextmanager
-def undo_on_error(brains: Sequence[Brain], strip: Strip) -> Iterator[Strip]:
-    """Restore the numbers of these brains, the rows of `strip`, if the block raises. Yields a copy of `strip`."""
+def undoing(brains: Sequence[AgentParameters], strip: ParameterMatrix) -> Iterator[ParameterMatrix]:
+    """What is raised within leaves all numbers of these brains, who live in the rows of `strip`, as they were before.
+
+    Gives a copy of the strip as it was.
+    """
     before = strip.clone()
     statistics = [(own, own.clone()) for brain in brains for own in brain.statistics.values()]
     try:
@@ -107,18 +69,31 @@ def undo_on_error(brains: Sequence[Brain], strip: Strip) -> Iterator[Strip]:
         raise
 
 
+class Evaluation:
+    """Loss and gradient of one agent's minibatches, as rows of one."""
+
+    def __init__(self, brain: AgentParameters, data: Batch, plan: Batch, gradient: Tensor) -> None:
+        self.parameters, self.data, self.plan, self.gradient = brain, data, plan, gradient
+
+    def __call__(self, step: int) -> tuple[Tensor, Metrics, Tensor]:
+        self.gradient.zero_()
+        loss, metrics = self.parameters.algorithm.loss(self.parameters.module, minibatch(self.data, self.plan, step))
+        torch.autograd.backward(loss)
+        return loss.detach()[None], {name: value[None] for name, value in metrics.items()}, self.gradient
+
+
 def tensors_of(plan: Plan) -> Batch:
-    """Return the plan's experience as tensors that share the plan's memory."""
+    """What was lived, as tensors that share the plan's memory."""
     return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in plan.arrays.items()}
 
 
-def finish_update(brain: Brain, report: Report, arrays: Batch, carry: Tensor | None) -> Report:
-    """Update running statistics if the agent has learnt, and add priorities and recurrent memory to the report."""
+def finished(brain: AgentParameters, report: UpdateReport, arrays: Batch, carry: Tensor | None) -> UpdateReport:
+    """The end of an update: running statistics, if it came to anything, and what is remembered."""
     if report.learnt:
         brain.algorithm.after_update(brain.module, arrays)
     taught = brain.algorithm.taught(brain.module, arrays)
     if taught is not None:
-        taught = taught.nan_to_num(0.0, 0.0, 0.0)  # steps that are not finite teach nothing
+        taught = taught.nan_to_num(0.0, 0.0, 0.0)  # of what cannot be learnt from, nothing can
     told: dict[str, Any] = {
         name: one.numpy().copy() for name, one in (("carry", carry), ("taught", taught)) if one is not None
     }

@@ -1,4 +1,4 @@
-"""Learners in small environments, and loops whose collecting and learning take random times."""
+"""Learners in small environments, and sides that take their time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 
 from parallel_envs.choices import UpdateModeName
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
-from parallel_envs.learners.algorithm import Agent, Plan
-from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
 from parallel_envs.learners.loops import Loop, LoopOptions, open_loop
-from parallel_envs.learners.loops.learner_thread import Job
+from parallel_envs.learners.loops.jobs import Job
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates import SequentialUpdates
 from tests.learners.test_independent import Pressing, pressing
 
@@ -51,25 +51,25 @@ def learners(
 
 
 class Slow(SequentialUpdates):
-    """Sequential updates that take a random time."""
+    """Takes a while, a different one each time."""
 
-    def __init__(self, brains: Mapping[Agent, Brain], seed: int) -> None:
+    def __init__(self, brains: Mapping[Agent, AgentParameters], seed: int) -> None:
         super().__init__(brains)
         self._source = np.random.default_rng(seed)
 
-    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, Report]:
+    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         dawdle(self._source)
         return super().update(plans)
 
 
 def dawdle(source: np.random.Generator) -> None:
-    """Sleep: mostly not at all, now and then longer than an update takes."""
+    """Mostly no time, now and then more than an update takes."""
     time.sleep(float(source.choice([0.0, 0.0, 0.001, 0.005])))
 
 
 @contextlib.contextmanager
 def unhurried(made: IndependentLearners, seed: int, **how: Any) -> Iterator[Loop]:
-    """Yield a loop with a learner thread, in which steps and updates take random times."""
+    """A loop in threads, both of whose sides take as long as they like."""
     source = np.random.default_rng(seed)
     step = made.step
 
@@ -79,16 +79,16 @@ def unhurried(made: IndependentLearners, seed: int, **how: Any) -> Iterator[Loop
 
     made.step = slow_step  # type: ignore[method-assign]  # the loop is to find it
     with open_loop(made, LoopOptions(learn_in="thread", **how)) as loop:
-        updates: Any = loop.updates  # type: ignore[attr-defined]  # of an asynchronous loop
-        updates.runner.mode = Slow({agent: one.brain for agent, one in made.agents.items()}, seed)
+        side: Any = loop
+        side.side.learner.mode = Slow({agent: one.parameters for agent, one in made.agents.items()}, seed)
         yield loop
     del made.step  # the method is there again
 
 
 def jobs_of(loop: Any, watch: Callable[[Job], None] = lambda job: None) -> list[Job]:
-    """Return a list to which every submitted job is added, with copies of its arrays."""
+    """A list to which every job is added that the loop submits, with copies of its arrays."""
     seen: list[Job] = []
-    submit = loop.updates.submit
+    submit = loop.side.submit
 
     def noted(jobs: list[Job]) -> None:
         for job in jobs:
@@ -97,12 +97,12 @@ def jobs_of(loop: Any, watch: Callable[[Job], None] = lambda job: None) -> list[
             seen.append(dataclasses.replace(job, plan=dataclasses.replace(job.plan, arrays=arrays)))
         submit(jobs)
 
-    loop.updates.submit = noted
+    loop.side.submit = noted
     return seen
 
 
 def advance(loop: Loop, num_steps: int) -> None:
-    """Advance so many steps, and settle."""
+    """Go on for so many steps, and come to rest."""
     for _ in range(num_steps):
         loop.advance()
     loop.settle()

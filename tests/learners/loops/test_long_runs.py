@@ -18,7 +18,7 @@ pytest.importorskip("safetensors")
 
 from parallel_envs.learners.loops import learner_thread
 from parallel_envs.learners.outcomes import outcome_in
-from parallel_envs.learners.runs import read_metrics
+from parallel_envs.learners.run_folder import read_metrics
 from parallel_envs.testing import assert_same_batch
 from tests.learners.command_lines import CHECKPOINT_STEPS, PPO, REPLAY, Train, command, killed_run, learnt
 from tests.learners.test_independent import Pressing

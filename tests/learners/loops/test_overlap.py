@@ -30,7 +30,7 @@ def in_turn(made: IndependentLearners, num_steps: int) -> None:
         made.step()
         for agent, learner in made.agents.items():
             if learner.ready and (plan := learner.plan()) is not None:
-                learner.finish(update_one(learner.brain, plan))
+                learner.finish(update_one(learner.parameters, plan))
                 made.policy.load_state_dict({agent: learner.acting_weights()})
                 learner.acting_version += 1
 
@@ -154,7 +154,7 @@ def test_training_twice_in_one_go_or_in_two_modes_goes_on_well() -> None:
         assert made.steps >= 300
         assert str(first).startswith("overlap: lag 0 / ")
         acting = made.policy.policy["red"].module.state_dict()  # type: ignore[index]  # one for each agent
-        for name, tensor in made.agents["red"].brain.module.actor.state_dict().items():
+        for name, tensor in made.agents["red"].parameters.module.actor.state_dict().items():
             assert torch.equal(acting[name], tensor)
 
 

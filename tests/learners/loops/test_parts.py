@@ -1,4 +1,4 @@
-"""Parts of loops without processes or clocks: schedules, accounts, sizes of minibatches."""
+"""The parts without processes or clocks: schedules, accounts, sizes of minibatches."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.learners.algorithm import Plan
-from parallel_envs.learners.brain import Report
+from parallel_envs.learners.algorithm import Plan, UpdateReport
 from parallel_envs.learners.loops.accounts import Accounts, Lag
-from parallel_envs.learners.loops.free import MinibatchSizes
-from parallel_envs.learners.loops.learner_thread import Job, LearnerThread, UpdateRunner
-from parallel_envs.learners.loops.options import SCHEDULES, Candidate, ordered
+from parallel_envs.learners.loops.jobs import Job
+from parallel_envs.learners.loops.minibatches import Minibatches
+from parallel_envs.learners.loops.schedules import SCHEDULES, Candidate, ordered
+from parallel_envs.learners.loops.side import Learner, ThreadSide
 from tests.learners.loops.scenes import DQN, PPO, learners
 
 WAITING = [Candidate("a", 10, 0.5, 7), Candidate("b", 30, 0.1, 3), Candidate("c", 20, 0.9, -1)]
@@ -28,13 +28,13 @@ def test_schedules_say_who_learns_first(name: str, order: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [["a"], ["a", "b", "b"], ["a", "b", "d"], ["a", "b", "c", "a"]])
-def test_a_schedule_names_each_waiting_agent_once(wrong: list[str]) -> None:
+def test_a_schedule_names_each_of_those_who_wait(wrong: list[str]) -> None:
     with pytest.raises(ValueError, match=r"put \['a', 'b', 'c'\] into the order"):
         ordered(lambda waiting: wrong, WAITING)
 
 
 class Gated:
-    """Updates that are let through one by one, with a record of the agents."""
+    """Updates that are let through one by one; who came is written down."""
 
     def __init__(self, brains: Any) -> None:
         self.brains = brains
@@ -45,7 +45,7 @@ class Gated:
         self.order += plans
         self.begun.release()
         self.gate.acquire()
-        return {agent: Report({}) for agent in plans}
+        return {agent: UpdateReport({}) for agent in plans}
 
 
 def job(agent: str, num_fresh: int, version: int = 0) -> Job:
@@ -53,39 +53,39 @@ def job(agent: str, num_fresh: int, version: int = 0) -> Job:
 
 
 @pytest.mark.parametrize(("schedule", "order"), [("most_data", "abdcb"), ("round_robin", "acdbb")])
-def test_waiting_agents_learn_in_the_order_of_the_schedule(schedule: str, order: str) -> None:
+def test_who_waits_learns_in_the_order_of_the_schedule(schedule: str, order: str) -> None:
     """`a` learns while the others come; an agent's own updates stay in their order."""
     with learners(PPO) as made:
-        brain = made.agents["red"].brain
+        brain = made.agents["red"].parameters
         mode: Any = Gated(dict.fromkeys("abcd", brain))
-        updates = LearnerThread(UpdateRunner(mode, SCHEDULES[schedule], at_once=False), merge=True)
+        side = ThreadSide(Learner(mode, SCHEDULES[schedule], at_once=False), merge=True)
         try:
-            updates.submit([job("a", 1)])
+            side.submit([job("a", 1)])
             mode.begun.acquire()
             for agent, num_fresh, version in [("c", 5, 0), ("d", 8, 0), ("b", 9, 0), ("b", 2, 1)]:
-                updates.submit([job(agent, num_fresh, version)])
+                side.submit([job(agent, num_fresh, version)])
             mode.gate.release(5)
-            updates.wait_until(lambda updates: not updates.num_unfinished())
+            side.wait_until(lambda side: not side.num_unlearnt())
             assert "".join(mode.order) == order
-            own = [result.job.version for result in updates.take() if result.job.agent == "b"]
+            own = [result.job.version for result in side.take() if result.job.agent == "b"]
             assert own == [0, 1]
         finally:
             mode.gate.release(9)
-            updates.stop()
+            side.stop()
 
 
-def test_a_learner_thread_that_is_stopped_ends_what_it_does_and_drops_what_waits() -> None:
+def test_a_side_that_is_stopped_ends_what_it_does_and_drops_what_waits() -> None:
     with learners(PPO) as made:
-        mode: Any = Gated({"a": made.agents["red"].brain, "b": made.agents["red"].brain})
-        updates = LearnerThread(UpdateRunner(mode))
-        updates.submit([job("a", 1)])
+        mode: Any = Gated({"a": made.agents["red"].parameters, "b": made.agents["red"].parameters})
+        side = ThreadSide(Learner(mode))
+        side.submit([job("a", 1)])
         mode.begun.acquire()
-        updates.submit([job("b", 1)])
+        side.submit([job("b", 1)])
         mode.gate.release()
-        updates.stop()
-        updates.stop()
+        side.stop()
+        side.stop()
         assert mode.order in (["a"], ["a", "b"])  # `b` may have been begun before the stop
-        assert [result.job.agent for result in updates.take()] == mode.order
+        assert [result.job.agent for result in side.take()] == mode.order
 
 
 # ---- accounts -------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_nothing_done_is_no_division_by_nothing() -> None:
 
 def test_minibatches_grow_while_learning_is_behind_and_shrink_while_it_waits() -> None:
     with learners({"red": DQN, "blue": PPO}) as made:
-        sizes = MinibatchSizes(made.agents, (6, 36))
+        sizes = Minibatches(made.agents, (6, 36))
         assert sizes.sizes == {"red": 8, "blue": 20}
         for collect_waited, learn_waited, size in [
             (1, 0, 16),

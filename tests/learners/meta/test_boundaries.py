@@ -1,4 +1,4 @@
-"""Observations, memory and actions across the ends of inner and outer episodes, against a loop written by hand.
+"""What an agent sees, remembers and does across the ends of inner and outer episodes, against a loop written by hand.
 
 The loop knows the bare environment and the bare network, nothing of wrappers, collection or batches.
 """
@@ -29,7 +29,7 @@ archs = pytest.mark.parametrize("arch", ["memory", "memory_markov", "markov", "f
 
 @dataclass(frozen=True)
 class Told:
-    """The records of one rollout."""
+    """What came of one rollout."""
 
     features: Any
     actions: Any
@@ -39,7 +39,7 @@ class Told:
 
 def by_hand(learner: Learner, rollout: Rollout, space: Any) -> Told:
     """The rollout of this number, step by step."""
-    env, actor, head = Scripted(space), learner.agent.brain.module.actor, learner.agent.algorithm.head
+    env, actor, head = Scripted(space), learner.agent.parameters.module.actor, learner.agent.algorithm.head
     draws = SeedTree(learner._tree.child("rollouts").seed()).child("rollout", rollout.id, "policy").generator()
     memory = actor.initial_state(1) if hasattr(actor, "initial_state") else None
     observation, _ = env.reset(seed=rollout.seed, options={"task": rollout.task})
@@ -74,7 +74,7 @@ def rollouts_of(arch: str, space: Any, mode: AutoresetMode, exact: bool = True) 
         given["policy"]["algorithm"] = {"name": "ppo", "hidden": [16], "minibatch_size": 24}
     given["policy"]["algorithm"] = {**given["policy"]["algorithm"], "policy_gain": 1.0}
     learner = Learner(given)
-    learner.agent.brain.strip.weights.mul_(3.0)
+    learner.agent.parameters.matrix.weights.mul_(3.0)
     learner.collect_rollouts_parallel(7, parallel_env=learner.train_env_parallel)
     return learner
 
@@ -100,8 +100,8 @@ def test_rollouts_are_those_of_a_loop_by_hand(arch: str, space: Any, mode: Autor
 def test_learning_sees_what_acting_saw(arch: str, space: Any) -> None:
     """The outputs that PPO computes from whole sequences are those by which the actions were chosen."""
     with rollouts_of(arch, space, AutoresetMode.NEXT_STEP) as learner:
-        algorithm, module = learner.agent.algorithm, learner.agent.brain.module
-        plan = algorithm.draw(learner.agent.to_batch.trajectory(learner.last_rollouts), np.random.default_rng(0))
+        algorithm, module = learner.agent.algorithm, learner.agent.parameters.module
+        plan = algorithm.draw(learner.agent.lesson.trajectory(learner.last_rollouts), np.random.default_rng(0))
         with torch.no_grad():
             outputs, *_ = algorithm.see(module, {name: torch.tensor(array) for name, array in plan.arrays.items()})
         for row, rollout in enumerate(learner.last_rollouts):
@@ -124,7 +124,7 @@ def test_the_memory_of_one_task_is_not_taken_to_the_next(arch: str) -> None:
 def test_inner_boundaries_are_remembered(arch: str) -> None:
     """With its memory emptied at inner boundaries the agent would have acted otherwise."""
     with rollouts_of(arch, SPACES[1], AutoresetMode.NEXT_STEP) as learner:
-        (rollout, *_), actor = learner.last_rollouts, learner.agent.brain.module.actor
+        (rollout, *_), actor = learner.last_rollouts, learner.agent.parameters.module.actor
         second = rollout.observations[int(np.flatnonzero(rollout.observations[:, 3])[0])]
         with torch.inference_mode():
             fresh, _ = actor(torch.tensor(second[None]), actor.initial_state(1))

@@ -19,11 +19,11 @@ from gymnasium.spaces import Discrete
 
 import parallel_envs.learners
 from parallel_envs import ClosedError, EnvError
-from parallel_envs.learners.algorithm import Plan
-from parallel_envs.learners.brain import Brain, Diverged, NothingLearnt, Report
+from parallel_envs.learners.algorithm import Diverged, NothingLearnt, Plan, UpdateReport
+from parallel_envs.learners.config import BadSettings
 from parallel_envs.learners.meta import Learner, agent
-from parallel_envs.learners.runs import CheckpointNotSaved, newest_checkpoint, read_metrics
-from parallel_envs.learners.settings import BadSettings
+from parallel_envs.learners.parameters import AgentParameters
+from parallel_envs.learners.run_folder import CheckpointNotSaved, newest_checkpoint, read_metrics
 from parallel_envs.learners.updates.sequential import update_one
 from tests.learners.full_disk import full_disk
 from tests.learners.meta.families import DQN, FAST, PPO, SAC, settings
@@ -38,7 +38,7 @@ def told(learner: Learner) -> list[Any]:
 
 
 def weights(learner: Learner) -> Any:
-    return learner.agent.brain.strip.weights.numpy().copy()
+    return learner.agent.parameters.matrix.weights.numpy().copy()
 
 
 def trained(given: dict[str, Any], parallel: bool = True) -> tuple[list[Any], Any, Any]:
@@ -538,7 +538,7 @@ def test_the_learning_rate_falls_in_a_straight_line(tmp_path: Path, monkeypatch:
     given = settings(train__num_iters=4, train__last_learning_rate=0.5, policy__algorithm={**PPO, "learning_rate": 0.8})
     rates: list[float] = []
 
-    def noted(brain: Brain, plan: Plan) -> Report:
+    def noted(brain: AgentParameters, plan: Plan) -> UpdateReport:
         assert plan.learning_rate is not None
         rates.append(plan.learning_rate)
         return update_one(brain, plan)

@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
+from parallel_envs.learners.config import BadSettings
 from parallel_envs.learners.meta import Learner, load_settings
-from parallel_envs.learners.settings import BadSettings
 from tests.learners.meta.families import DQN, FAST, HERE, SAC, settings
 
 GUIDE = """
@@ -36,7 +36,7 @@ def test_the_yaml_of_the_guide_is_taken_as_it_is(tmp_path: Path) -> None:
 def test_memories_last_as_long_as_a_rollout_unless_it_is_said() -> None:
     for span, most in ((None, 24 / 25), (1, 0.5)):  # three inner episodes of at most 8 steps
         with Learner(settings(policy__memory_span=span)) as learner:
-            bias = learner.agent.brain.module.actor.cell.seen.bias
+            bias = learner.agent.parameters.module.actor.cell.seen.bias
             assert torch.sigmoid(bias[12:24]).max().item() == pytest.approx(most)
 
 
@@ -55,7 +55,7 @@ def test_described_settings_are_the_same_settings() -> None:
 def test_fast_weights_are_32_by_32_by_default() -> None:
     for said, shape in (({}, (1, 32, 32)), (FAST, (1, 5, 6))):
         with Learner(settings(policy__memory={"name": "fast_weights", **said})) as learner:
-            assert learner.agent.brain.module.actor.initial_state(1)[1].shape == shape
+            assert learner.agent.parameters.module.actor.initial_state(1)[1].shape == shape
 
 
 @pytest.mark.parametrize(

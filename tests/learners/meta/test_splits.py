@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.learners.settings import BadSettings
+from parallel_envs.learners.config import BadSettings
 from parallel_envs.meta.families import KNOWN, Family, find_family
 from parallel_envs.meta.splits import TaskSplit, split
 from parallel_envs.seeding import SeedTree

@@ -1,0 +1,424 @@
+"""Learning agent (`AgentLearner`), and the episodes of all agents (`EpisodeTracker`)."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Space
+
+from parallel_envs.learners.acting import LearnerPolicy
+from parallel_envs.learners.algorithm import Agent, Algorithm, AlgorithmConfig, Plan, UpdateReport
+from parallel_envs.learners.checkpoint import CARRY, STAMPS, BadCheckpoint, check_whole, form_of
+from parallel_envs.learners.dqn import DQN, DQNConfig
+from parallel_envs.learners.masks import check_flags
+from parallel_envs.learners.parameters import AgentParameters
+from parallel_envs.learners.ppo import PPO, PPOConfig
+from parallel_envs.learners.sac import SAC, SACConfig
+from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
+from parallel_envs.rollouts.replay import ReplayBuffer
+from parallel_envs.rollouts.trajectories import TrajectoryStore
+from parallel_envs.seeding import SeedTree
+
+Flags = npt.NDArray[np.bool_]
+
+ALGORITHMS: dict[type[AlgorithmConfig], type[Algorithm]] = {PPOConfig: PPO, DQNConfig: DQN, SACConfig: SAC}
+"""Algorithms by the type of their config. Add your own here."""
+
+
+def configs_by_name() -> dict[str, type[AlgorithmConfig]]:
+    """Return the types of configs by the algorithms' names, which settings and checkpoints contain."""
+    by_name: dict[str, type[AlgorithmConfig]] = {}
+    for config, kind in ALGORITHMS.items():
+        if by_name.setdefault(kind.name, config) is not config:
+            raise ValueError(
+                f"{kind.__name__} and {ALGORITHMS[by_name[kind.name]].__name__} are both named {kind.name!r} in "
+                "ALGORITHMS, and checkpoints tell algorithms by their names. Give each a `name` of its own."
+            )
+    return by_name
+
+
+class AgentLearner:
+    """Network, optimiser, memory, random generator and counters of one agent. No other agent's learning changes them.
+
+    `memory` holds the agent's experience: a `TrajectoryStore` for PPO, a `ReplayBuffer` for DQN and SAC. `counters`:
+    `steps` that the agent took, `rounds` (steps of all environments), `updates`, and updates that were `skipped`
+    because they diverged or raised.
+
+    Threads: one thread at a time, the one that uses the `IndependentLearners` of this agent. This is not checked here.
+
+    Args:
+        agent: The agent's name, for errors.
+        config: `PPOConfig`, `DQNConfig` or `SACConfig`.
+        observation_space: The agent's space in one environment.
+        action_space: The agent's space in one environment.
+        num_rows: Number of environments.
+        seed: Source of all random numbers of the agent.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        config: AlgorithmConfig,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        *,
+        num_rows: int,
+        seed: SeedTree,
+    ) -> None:
+        if type(config) not in ALGORITHMS:
+            known = ", ".join(kind.__name__ for kind in ALGORITHMS)
+            raise TypeError(
+                f"Agent {agent!r}: {config!r} is not a config of an algorithm. Give one of {known}, or "
+                "register your own: parallel_envs.learners.agent.ALGORITHMS[its type] = the algorithm's class."
+            )
+        self.agent = agent
+        self.config: Any = config  # with the fields of its algorithm
+        own = copy.deepcopy((observation_space, action_space))  # agents with one shared space may act differently
+        self.algorithm = ALGORITHMS[type(config)](config, *own, agent=agent)
+        self.parameters = AgentParameters(self.algorithm, seed.child("network").seed())
+        self.generator = seed.child("draws").generator()
+        self.counters: dict[str, Any] = {"steps": 0, "rounds": 0, "updates": 0, "skipped": 0, "frozen": False}
+        self.memory = self._new_memory(num_rows)
+        self.acting_version = 0
+        """Version of the weights that act: the number of updates attempted before these weights were made."""
+        places = self.memory.horizon if isinstance(self.memory, TrajectoryStore) else self.memory.capacity
+        self.stamps = np.zeros(places, np.int64)
+        """Version of the weights that acted, for every place in the memory."""
+        self.metrics: dict[str, float] = {}
+        """Metrics of the last update."""
+        self._acting_seed = seed.child("acting").seed()
+        self._missed = False  # whether steps were not stored since the last stored one
+        self._drawn: Any = None  # places in the replay buffer of the last plan's steps
+        self._carry: npt.NDArray[Any] | None = None  # a recurrent network's memory at the trajectory's beginning
+
+    def _new_memory(self, num_rows: int) -> TrajectoryStore | ReplayBuffer:
+        spaces, config = (self.algorithm.observation_space, self.algorithm.action_space), self.config
+        if self.algorithm.on_policy:
+            size = getattr(config, "minibatch_size", 0)
+            if size > config.rollout_length * num_rows:
+                raise ValueError(
+                    f"Agent {self.agent!r}: minibatch_size={size} is larger than its batch of "
+                    f"{config.rollout_length} steps in {num_rows} environments. Give a smaller minibatch or a longer "
+                    "rollout."
+                )
+            return TrajectoryStore(*spaces, config.rollout_length, num_rows)
+        sizes = (max(config.buffer_size, num_rows), num_rows)
+        returns = {"num_steps": config.num_steps, "discount": config.discount}
+        if not getattr(config, "prioritized", 0.0):
+            return ReplayBuffer(*spaces, *sizes, **returns)
+        priorities: dict[str, Any] = {
+            "alpha": config.prioritized,
+            "beta": config.prioritized_correction,
+            "sampler": config.sampler,
+        }
+        return PrioritizedReplayBuffer(spaces[0], spaces[1], sizes[0], sizes[1], **priorities, **returns)
+
+    @property
+    def model(self) -> AgentLearner:
+        """This learner: `learners.agents[agent].model.memory` is the agent's experience."""
+        return self
+
+    # ---- experience -------------------------------------------------------------------------------------------------
+
+    def begin(self, observations: Any, begins: Flags | None = None) -> None:
+        """Start new episodes after a reset of all environments. On-policy experience without an update is dropped."""
+        self._check_mask(observations)
+        self._carry, self._missed = None, False
+        if isinstance(self.memory, TrajectoryStore):
+            self.memory.begin(observations, begins)
+        else:
+            self.memory.cut()
+
+    def observe(
+        self,
+        before: Any,
+        begins_before: Flags,
+        actions: Any,
+        rewards: Any,
+        terminated: Flags,
+        truncated: Flags,
+        observations: Any,
+        valid: Flags,
+        begins: Flags,
+    ) -> None:
+        """Store a step of all environments. `before`: the observations before the step; `valid`: where it counts."""
+        self._check_mask(observations)
+        self.counters["rounds"] += 1
+        self.counters["steps"] += int(valid.sum())
+        if self.counters["frozen"]:
+            self._missed = True
+            return
+        if self._missed:
+            self.begin(before, begins_before)
+        step = actions, rewards, terminated, truncated, observations, valid
+        memory = self.memory
+        if isinstance(memory, TrajectoryStore):
+            if memory.full:
+                raise RuntimeError(
+                    f"Agent {self.agent!r} has filled its rollout of {memory.horizon} steps. Call update() before the "
+                    "next step; train() does so."
+                )
+            self.stamps[memory.num_steps] = self.acting_version
+            memory.add(*step, begins)
+        else:
+            self.stamps[memory.add(before, *step, begins_before & valid)] = self.acting_version
+
+    def _check_mask(self, observations: Any) -> None:
+        """Raise ValueError, naming the agent, for a mask with values other than 0 and 1."""
+        if not self.algorithm.encoder.masked:
+            return
+        try:
+            check_flags(observations["action_mask"])
+        except ValueError as error:
+            raise ValueError(f"Agent {self.agent!r}: {error}") from None
+
+    # ---- learning ---------------------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """True if an update is due."""
+        if self.counters["frozen"]:
+            return False
+        if isinstance(self.memory, TrajectoryStore):
+            return self.memory.full
+        config = self.config
+        enough = self.counters["steps"] >= config.learning_starts and len(self.memory) > 0
+        return enough and self.counters["rounds"] % config.train_interval == 0
+
+    @property
+    def version(self) -> int:
+        """The number of updates attempted so far."""
+        return int(self.counters["updates"] + self.counters["skipped"])
+
+    @property
+    def most_rows(self) -> int:
+        """The largest possible number of rows of a minibatch."""
+        memory = self.memory
+        return memory.horizon * memory.num_rows if isinstance(memory, TrajectoryStore) else memory.capacity
+
+    def plan(self) -> Plan | None:
+        """Sample the next update. None if the agent took no step since the last one."""
+        experience: Any = self.memory
+        if isinstance(self.memory, TrajectoryStore):
+            experience = self.memory.trajectory(self.memory.finish())
+            if not experience.valid.any():
+                self._carry = None
+                return None
+            if experience.memory is None and self._carry is not None:
+                experience = dataclasses.replace(experience, memory=(self._carry,))
+        plan = self.algorithm.draw(experience, self.generator, self.counters["updates"])
+        self._drawn = plan.arrays.get("indices")
+        return dataclasses.replace(plan, learning_rate=self.config.learning_rate_after(self.counters["updates"]))
+
+    def finish(self, report: UpdateReport, plan: Plan | None = None) -> None:
+        """Take the report of an update. `plan`: its plan, if others were made since."""
+        drawn: Any = self._drawn if plan is None else plan.arrays.get("indices")
+        self.counters["updates" if report.learnt else "skipped"] += 1
+        self.metrics = dict(report.metrics)
+        if report.carry is not None or report.failure is not None:  # after an exception the memory is empty
+            self._carry = report.carry
+        if report.taught is not None and isinstance(self.memory, PrioritizedReplayBuffer):
+            self.memory.update_priorities(drawn, report.taught)
+
+    def carry_on(self, carry: npt.NDArray[Any] | None) -> None:
+        """Set a recurrent network's memory at the beginning of the next trajectory."""
+        self._carry = carry
+
+    def policy(self) -> LearnerPolicy:
+        """Return a policy with a copy of the network, and with its own generator."""
+        self.algorithm.explore(self.parameters.module, self.counters["steps"])
+        actor = copy.deepcopy(self.parameters.module.actor)
+        return LearnerPolicy(actor, self.algorithm.encoder, self.algorithm.head, seed=self._acting_seed)
+
+    def acting_weights(self) -> dict[str, Any]:
+        """Return a copy of the newest weights, for that policy."""
+        self.algorithm.explore(self.parameters.module, self.counters["steps"])
+        weights = self.parameters.module.actor.state_dict()
+        return {name: tensor.clone() for name, tensor in weights.items()}
+
+    # ---- state ------------------------------------------------------------------------------------------------------
+
+    def state(self, *, with_memory: bool = True) -> dict[str, Any]:
+        """Return a copy of the agent's state as plain dicts and arrays.
+
+        Its keys are `config`, `form`, `arrays`, `counters`, `generator` and, for a replay buffer, `memory`.
+        `with_memory=False` leaves out the buffer, which may be large.
+        """
+        arrays = {name: array.copy() for name, array in self.parameters.arrays().items()}
+        if self._carry is not None:
+            arrays[CARRY] = self._carry.copy()
+        state: dict[str, Any] = {
+            "config": {"name": self.algorithm.name, **dataclasses.asdict(self.config)},
+            "form": form_of(self.parameters),
+            "arrays": arrays,
+            "counters": dict(self.counters),
+            "generator": {"draws": copy.deepcopy(self.generator.bit_generator.state)},
+        }
+        if with_memory and isinstance(self.memory, ReplayBuffer):
+            state["memory"] = self.memory.state()
+            state["memory"]["arrays"][STAMPS] = self.stamps[: len(self.memory)].copy()
+        return state
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore a state. Raises BadCheckpoint, naming the agent, and changes nothing if it does not fit."""
+        self.check_state(state)
+        arrays = dict(state["arrays"])
+        carry = arrays.pop(CARRY, None)
+        self.parameters.load(arrays)
+        self._carry = None if carry is None else np.array(carry)
+        self.counters |= state["counters"]
+        self.acting_version = self.version
+        self.generator.bit_generator.state = copy.deepcopy(state["generator"]["draws"])
+        if isinstance(self.memory, ReplayBuffer) and state.get("memory") is not None:
+            buffer, stamps = _without_stamps(state["memory"])
+            self.memory.load_state(buffer)
+            self.stamps[: len(self.memory)] = stamps
+
+    def check_state(self, state: Any, where: str | Path = "The given state") -> None:
+        """Raise BadCheckpoint, naming the agent and the source of the state, for a state that does not fit."""
+        check_whole(state, self.state(with_memory=False), self.agent, where)
+        if isinstance(self.memory, ReplayBuffer) and state.get("memory") is not None:
+            try:
+                buffer, stamps = _without_stamps(state["memory"])
+                self.memory.check_state(buffer)
+                size = buffer["counters"]["size"]
+                if np.shape(stamps) not in ((), (size,)):
+                    raise ValueError(f"{STAMPS} is of the shape {np.shape(stamps)}, and {size} steps are stored.")
+            except ValueError as error:
+                raise BadCheckpoint(
+                    f"{where} does not fit agent {self.agent!r}: {error} Nothing was loaded."
+                ) from error
+
+    def close(self) -> None:
+        """Release shared memory of the experience, which can still be read and written."""
+        if isinstance(self.memory, TrajectoryStore):
+            self.memory.close()
+
+    def __repr__(self) -> str:
+        return f"AgentLearner({self.agent!r}, {self.algorithm.name}, {self.counters['updates']} updates)"
+
+
+def _without_stamps(memory: Any) -> tuple[dict[str, Any], Any]:
+    """Return a replay buffer's own state, and the versions of the weights that acted in its places."""
+    if not isinstance(memory, dict) or not all(isinstance(memory.get(name), dict) for name in ("counters", "arrays")):
+        raise ValueError("its memory has no counters and arrays.")
+    arrays = dict(memory["arrays"])
+    stamps = arrays.pop(STAMPS, 0)
+    return {**memory, "arrays": arrays}, stamps
+
+
+# ---- episodes ---------------------------------------------------------------------------------------------------
+
+_EPISODES = 100  # the returns of so many last episodes are kept
+_MOST_EMPTY = 1000  # steps without any agent, before this is an error
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """Facts about one step of all environments, for all agents."""
+
+    anew: Flags
+    """Environments in which a new episode began."""
+    num_steps: int
+    """Number of environments that took a real step."""
+    lived: Mapping[Agent, Flags]
+    """Environments in which the agent acted and the outcome is known."""
+    unseen: Mapping[Agent, Flags]
+    """Environments in which the agent acted and is absent now, without an end of its episode. Only agents with any."""
+    returned: Mapping[Agent, Flags]
+    """Environments in which the agent is back in an episode that had ended for it. Only agents with any."""
+
+
+class EpisodeTracker:
+    """Follows the agents of all environments through their episodes.
+
+    An environment without any agent that is alive is reset by its next step (NEXT_STEP). An agent's episode begins with
+    its first observation in an episode of the environment, also if it joins later than others. It begins again if the
+    agent comes back after it was terminated or truncated. An agent that is absent without either continues its episode.
+    """
+
+    def __init__(self, agents: Sequence[Agent], num_rows: int) -> None:
+        self.begins: dict[Agent, Flags] = {agent: np.zeros(num_rows, np.bool_) for agent in agents}
+        """Environments in which the agent's newest observation is the first of an episode."""
+        self.returns: dict[Agent, deque[float]] = {agent: deque(maxlen=_EPISODES) for agent in agents}
+        """Returns of the agent's last episodes."""
+        self.num_episodes: dict[Agent, int] = dict.fromkeys(agents, 0)
+        """Number of finished episodes."""
+        self._seen = {agent: np.zeros(num_rows, np.bool_) for agent in agents}
+        self._ended = {agent: np.zeros(num_rows, np.bool_) for agent in agents}
+        self._running = {agent: np.zeros(num_rows) for agent in agents}
+        self._num_empty = 0  # steps since any agent acted
+        self._steady: tuple[object, object] | None = None
+        self._nowhere = np.zeros(num_rows, np.bool_)
+
+    def restore(self, returns: Mapping[Agent, Sequence[float]], num_episodes: Mapping[Agent, int]) -> None:
+        """Set the returns of the agents' last episodes, and the numbers of finished episodes."""
+        for agent, own in returns.items():
+            self.returns[agent] = deque(own, maxlen=_EPISODES)
+            self.num_episodes[agent] = num_episodes[agent]
+
+    def begin(self, present: Mapping[Agent, Flags]) -> None:
+        """Start new episodes after a reset of all environments."""
+        for agent in self.begins:
+            self._seen[agent] = present[agent].copy()
+            self.begins[agent] = present[agent].copy()
+            self._ended[agent] = np.zeros_like(self._ended[agent])
+            self._running[agent] = np.zeros_like(self._running[agent])
+        self._steady = None
+
+    def step(
+        self,
+        alive_before: Mapping[Agent, Flags],
+        alive: Mapping[Agent, Flags],
+        present: Mapping[Agent, Flags],
+        rewards: Mapping[Agent, Any],
+        terminations: Mapping[Agent, Flags],
+        truncations: Mapping[Agent, Flags],
+        lost: Flags,
+    ) -> StepFacts:
+        """Take a step of all environments. `lost`: environments with a restarted worker; their episodes do not count.
+
+        While the manager returns the very same dicts `alive` and `present`, with everybody in them, nothing is
+        computed anew.
+        """
+        if self._steady is not None and self._steady[0] is alive and self._steady[1] is present and not lost.any():
+            for agent in self._running:
+                self._running[agent] += rewards[agent]
+            self.begins = dict.fromkeys(self.begins, self._nowhere)
+            return StepFacts(self._nowhere, len(lost), alive_before, {}, {})
+        before = np.logical_or.reduce([alive_before[agent] for agent in self.begins])
+        now = np.logical_or.reduce([alive[agent] for agent in self.begins])
+        anew, over = ~before, before & ~now
+        self._num_empty = 0 if before.any() else self._num_empty + 1
+        if self._num_empty >= _MOST_EMPTY:
+            raise RuntimeError(
+                f"No agent took a step in {self._num_empty} rounds: episodes begin without agents. Make `reset` of "
+                "the environments leave some in `agents`."
+            )
+        begins, lived, unseen, returned = {}, {}, {}, {}
+        for agent, seen in self._seen.items():
+            acted, ended = alive_before[agent] & ~lost, self._ended[agent]
+            away = acted & ~present[agent] & ~terminations[agent]
+            back = ended & present[agent] & alive[agent] & ~anew
+            self._ended[agent] = (ended & ~back & ~anew) | (acted & (terminations[agent] | truncations[agent]))
+            lived[agent], unseen[agent], returned[agent] = acted & ~away, away, back
+            begins[agent] = (present[agent] & (anew | ~seen)) | back
+            self._running[agent] += np.where(acted, rewards[agent], 0.0)
+            finished = self._running[agent][over & seen & ~lost].tolist()
+            self.returns[agent].extend(finished)
+            self.num_episodes[agent] += len(finished)
+            self._running[agent][over] = 0.0
+            self._seen[agent] = present[agent] | (seen & ~anew)
+        self.begins = begins
+        everyone = all((alive[agent] & present[agent] & seen).all() for agent, seen in self._seen.items())
+        self._steady = (alive, present) if everyone else None
+        unseen, returned = ({agent: own for agent, own in each.items() if own.any()} for each in (unseen, returned))
+        return StepFacts(anew, int((before & ~lost).sum()), lived, unseen, returned)

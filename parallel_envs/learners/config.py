@@ -1,0 +1,498 @@
+"""Settings of a training run: a YAML file, checked completely before anything starts.
+
+    env: mpe2.simple_spread_v3           # or package.module:factory, ./file.py:Class, a Gymnasium id
+    num_envs: 8
+    total_steps: 200000
+    seed: 0
+    algorithm: {name: ppo, learning_rate: 0.0003}
+    agents:                              # differences of some agents
+      agent_2: {name: dqn}
+    parallel: {parallel_training: true, use_threads: true}
+
+`load_settings` reads a file into `TrainSettings`; `algorithm_configs` makes each agent's config of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
+
+from parallel_envs import spelling, standard_names
+from parallel_envs.choices import (
+    Backend,
+    LearnIn,
+    LoopMode,
+    OnDivergence,
+    OnFailure,
+    ScheduleName,
+    Strategy,
+    UpdateModeName,
+)
+from parallel_envs.env_files import absolute
+from parallel_envs.yaml_files import DEEPEST, settings_in, value_of
+from parallel_envs.yaml_files import BadSettings as BadSettings
+
+Agent = Hashable
+Kinds = Mapping[str, Any]
+"""Config classes of the algorithms (frozen dataclasses) by the algorithms' names."""
+
+# ---- types of values --------------------------------------------------------------------------------------------
+
+_POWER_OF_TEN = r"[+-]?[\d.]*\d[eE][+-]?\d+"
+
+
+def parse_number(value: Any) -> Any:
+    """Return the number of a text such as `1e6`, which YAML reads as text. Raises ValueError for True and False."""
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, not a flag")  # pydantic takes no TypeError
+    return float(value) if isinstance(value, str) and re.fullmatch(_POWER_OF_TEN, value) else value
+
+
+def _names_as_text(agents: Any) -> Any:
+    """Turn agents' names that are numbers into text, as in a file."""
+    return {str(name): own for name, own in agents.items()} if isinstance(agents, Mapping) else agents
+
+
+def _only_simultaneous(turns: Any) -> Any:
+    if turns == "sequential":
+        raise ValueError(WHY_SIMULTANEOUS)
+    return turns
+
+
+WHY_SIMULTANEOUS = "learners need all agents' actions at once, so environments that take turns cannot be trained in"
+
+PositiveInt = Annotated[int, BeforeValidator(parse_number), Field(gt=0)]
+NotNegative = Annotated[int, BeforeValidator(parse_number), Field(ge=0)]
+PositiveFloat = Annotated[float, BeforeValidator(parse_number), Field(gt=0)]
+# Python's None is a text in YAML
+PositiveIntOrNone = Annotated[PositiveInt | None, BeforeValidator(lambda value: None if value == "None" else value)]
+
+
+# ---- settings ---------------------------------------------------------------------------------------------------
+
+STEP_TIMEOUT, RESET_TIMEOUT, START_TIMEOUT = 300.0, 600.0, 600.0
+"""Deadlines, in seconds, of environments in training. Even slow simulators take seconds for a step, so five minutes are
+a hang, and a run of a night loses no more than that to one. A reset may load maps, and a start may start servers."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ParallelBlock(_Strict):
+    """The block `parallel`: few settings for what runs in parallel. `applied` translates it into the other settings."""
+
+    enabled: bool = True
+    """False: one process, one thread, one thing after another, and the same numbers."""
+    parallel_actions: bool = True
+    """Compute the actions of all agents at once."""
+    parallel_training: bool = True
+    """Agents learn in parallel: fused where that pays, elsewhere in workers."""
+    async_learning: Literal[True, False, "overlap", "free"] = False
+    """Collect while learning. True or "overlap": with weights that lag by one update; "free": both at full speed."""
+    train_interval: PositiveIntOrNone = 4
+    """Steps of each environment between two updates, for agents with a replay buffer that do not set it themselves.
+    Other agents learn when their rollouts are full. None: the algorithm's default."""
+    num_workers: PositiveIntOrNone = None
+    """Number of workers, those of environments and those that learn together. None: no limit, and as many that learn as
+    there are agents or cores, whichever is less."""
+    use_threads: bool = False
+    """Threads instead of processes."""
+
+    def applied(self) -> dict[str, Any]:
+        """Return the block in the words of the other settings."""
+        mode = "overlap" if self.async_learning else "sync"
+        if isinstance(self.async_learning, str):
+            mode = self.async_learning
+        workers = ("thread" if self.use_threads else "process") if self.enabled else "sequential"
+        return {
+            "mode": mode,
+            "train_interval": self.train_interval,
+            # fused updates round differently, so they are also used where nothing runs in parallel
+            "update_mode": f"fused_or_{workers}" if self.parallel_training else "sequential",
+            "strategy": "batch" if self.enabled and self.parallel_actions else "sequential",
+            "backend": workers if self.enabled else "serial",
+            "learn_in": workers if self.enabled else "serial",
+            "worker_budget": self.num_workers if self.enabled else None,
+        }
+
+
+class EnvSettings(_Strict):
+    """Settings of a run's environments and their failures."""
+
+    env: Annotated[str, AfterValidator(absolute)]
+    """A PettingZoo module (`mpe2.simple_spread_v3`) or id (`sisl/pursuit-v5`), `package.module:factory`,
+    `./file.py:Class`, or a Gymnasium id (`CartPole-v1`). The path of a file is made absolute: it is searched in the
+    working folder, then beside the settings file."""
+    env_kwargs: dict[str, Any] = {}
+    """Keyword arguments of the environment."""
+    turns: Annotated[Literal["simultaneous"], BeforeValidator(_only_simultaneous)] = "simultaneous"
+    """Learners need all agents' actions at once."""
+    num_envs: PositiveInt = 8
+    """Number of environments that are stepped at once."""
+    num_workers: PositiveInt | None = None
+    """Number of workers that share the environments; null: one for each. It also limits the workers of updates with
+    `update_mode` "process" or "thread"."""
+    backend: Backend = "process"
+    """Where environments run: in worker processes, in threads, or in the caller, one after another."""
+    on_failure: OnFailure = "restart"
+    """Reaction to an environment that raises or hangs, or to the death of its worker. "restart": the broken part is
+    replaced, its episode is cut short, nothing is learnt across the gap, and the run goes on. "raise": the run ends
+    with the error."""
+    step_timeout: PositiveFloat | None = STEP_TIMEOUT
+    """Seconds that a step of all environments may take, including resets after episodes that ended; null: no limit.
+    With `backend: serial` there is no deadline, as nothing can be interrupted."""
+    reset_timeout: PositiveFloat | None = RESET_TIMEOUT
+    """Seconds that the resets at the beginning, and after each checkpoint, may take; null: no limit."""
+    start_timeout: PositiveFloat | None = START_TIMEOUT
+    """Seconds that the construction of the environments may take; null: no limit."""
+    max_restarts: PositiveInt = 10
+    """Number of restarts of each worker within `restart_window` seconds. The next failure ends the run."""
+    restart_window: PositiveFloat = 600.0
+    """Seconds for which `max_restarts` counts. Seconds in which a deadline ran out are not counted."""
+
+
+class TrainSettings(EnvSettings):
+    """All settings of a training run."""
+
+    total_steps: PositiveInt
+    """Steps of environments, all rows together."""
+    seed: NotNegative = 0
+    """Source of all random numbers of a run."""
+    algorithm: Annotated[dict[str, Any], AfterValidator(lambda block: {"name": "ppo", **block})] = {"name": "ppo"}
+    """`name` (ppo if it is left out), and the fields of that algorithm's config."""
+    agents: Annotated[dict[str, dict[str, Any]], BeforeValidator(_names_as_text)] = {}
+    """For some agents, the differences from `algorithm`; with another `name`, the whole config."""
+    update_mode: UpdateModeName = "fused"
+    """How the updates of several agents are run. "fused_or_process" and so on are "fused" for agents of one kind with
+    small networks and minibatches, else the other. Runs of any mode except "auto" can be repeated to the bit. "auto"
+    measures, so its runs can be repeated up to rounding only. Its choice is written into the run's folder
+    (`chosen.json`), and a run that is resumed later continues with it."""
+    update_timeout: PositiveFloat | None = 600.0
+    """Seconds that a worker process has for a round of updates, after which it is replaced; null: no limit."""
+    on_divergence: OnDivergence = "skip"
+    """An agent's update with numbers that are not finite is undone, and the agent named. "skip": the run goes on;
+    "raise": it ends."""
+    strategy: Strategy = "batch"
+    """How the actions of several agents are computed; "batch": similar networks in one pass."""
+    mode: LoopMode = "sync"
+    """"sync": collecting and learning take turns; "overlap": both in parallel, one update behind; "free": both at full
+    speed."""
+    learn_in: LearnIn = "process"
+    queue: PositiveInt | None = None
+    max_lag: NotNegative = 1
+    updates_per_step: PositiveFloat | None = None
+    vtrace: bool = False
+    schedule: ScheduleName = "round_robin"
+    minibatch: tuple[PositiveInt, PositiveInt] | None = None
+    worker_budget: PositiveInt | None = None
+    """The most workers, those of environments and those that learn together."""
+    train_interval: PositiveInt | None = None
+    """For all agents whose algorithm has this setting and that do not set it themselves."""
+    folder: Path | None = None
+    """Folder of the run. None: a new folder in `runs`."""
+    checkpoint_every: PositiveInt | None = None
+    """Steps between checkpoints; None: a tenth of all. Episodes begin anew after each checkpoint, also in a run that is
+    not resumed there: both then continue alike."""
+    keep_checkpoints: PositiveInt = 3
+    """Number of newest checkpoints that stay in the folder."""
+    log_every: PositiveInt | None = None
+    """Steps between lines of metrics, which are means over these steps; None: a thousandth of all. Updates that are
+    further apart have a line each."""
+    tensorboard: bool = True
+    """Whether metrics are also written for TensorBoard."""
+    parallel: ParallelBlock | None = None
+    """Several of these settings in few words: `parallel-envs train --list parallel`."""
+
+    def applied(self) -> TrainSettings:
+        """Return the settings with all defaults computed, and with `parallel` translated."""
+        block = self.parallel.applied() if self.parallel else {}
+        if self.parallel:
+            from parallel_envs.learners.agent import configs_by_name  # brings torch, and few files have the block
+
+            kinds, common = configs_by_name(), self.algorithm.get("name")
+            names = {str(own.get("name", common)) for own in (self.algorithm, *self.agents.values())}
+            if not any(name not in kinds or hasattr(kinds[name], "train_interval") for name in names):
+                block["train_interval"] = None  # no agent can have a replay buffer
+        block["checkpoint_every"] = self.checkpoint_every or -(-self.total_steps // 10)
+        block["log_every"] = self.log_every or -(-self.total_steps // 1000)
+        twice = sorted(self.model_fields_set & block.keys() - {"checkpoint_every", "log_every"})
+        if twice:
+            raise BadSettings(f"`parallel` and `{'`, `'.join(twice)}` say the same thing. Say it in one place.")
+        return TrainSettings(**{**self.model_dump(exclude={"parallel"}, exclude_unset=True), **block})
+
+    def described(self) -> dict[str, Any]:
+        """Return all settings, including defaults, as JSON."""
+        return self.model_dump(mode="json", exclude={"parallel"})
+
+
+# ---- reading ----------------------------------------------------------------------------------------------------
+
+
+def load_settings(
+    path: str | Path | None, overrides: Sequence[str] = (), otherwise: Mapping[str, Any] | None = None
+) -> TrainSettings:
+    """Read the settings of a YAML file, with some replaced: `seed=3`, `algorithm.learning_rate=0.001`.
+
+    `path`: None if the overrides contain everything.
+    `otherwise`: values for settings that neither the file nor an override has.
+    """
+    content = dict(otherwise or {})
+    if path is not None:
+        content |= settings_in(path, BadSettings)
+        if isinstance(content.get("env"), str):
+            content["env"] = absolute(content["env"], beside=Path(path).parent)
+    for override, (*blocks, last), value in _read_all(overrides):
+        target = content
+        for block in blocks:
+            target = target.setdefault(block, {})
+            if not isinstance(target, dict):
+                raise BadSettings(f"The override {override!r} leads into `{block}`, which holds no settings.")
+        target[last] = value
+    return read_settings(content, " with ".join(filter(None, [str(path or ""), " ".join(overrides)])))
+
+
+def read_settings(content: Mapping[str, Any], where: str = "the settings") -> TrainSettings:
+    """Return the settings in a dict. Raises BadSettings with a line for each mistake."""
+    try:
+        return TrainSettings.model_validate(content).applied()
+    except ValidationError as error:
+        lines = [
+            explain(one, (ParallelBlock if one["loc"][0] == "parallel" else TrainSettings).model_fields)
+            for one in error.errors()
+        ]
+        raise BadSettings("\n  ".join([f"In {where}:", *lines])) from None
+
+
+def read_parallel(given: Any) -> dict[str, Any]:
+    """Translate a block `parallel`, or a dict with one under this name, into the words of the other settings."""
+    block = given["parallel"] if isinstance(given, Mapping) and given.keys() == {"parallel"} else given
+    if not isinstance(block, Mapping):
+        raise BadSettings(f"parallel={block!r} is not a block of settings. Give a dict such as {{'enabled': True}}.")
+    try:
+        return ParallelBlock.model_validate(block).applied()
+    except ValidationError as error:
+        lines = [explain(one, ParallelBlock.model_fields) for one in error.errors()]
+        raise BadSettings("\n  ".join(["In `parallel`:", *lines])) from None
+
+
+def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the values of `seed=3` and `train.num_iters=10`, by the names before the `=`."""
+    return {".".join(path): value for _, path, value in _read_all(overrides)}
+
+
+def _read_all(overrides: Sequence[str]) -> Iterator[tuple[str, list[str], Any]]:
+    """Yield each override with its path and its value.
+
+    Raises BadSettings for one that would undo an earlier one: a setting that is given twice is a mistake, as in a file.
+    Only a part of a block that was replaced as a whole may be named after the block.
+    """
+    for number, override in enumerate(overrides):
+        key, equals, text = override.partition("=")
+        for other in overrides[:number]:
+            if f"{other.partition('=')[0]}.".startswith(f"{key}."):
+                raise BadSettings(
+                    f"The override {override!r} would undo {other!r}, which stands before it. Give one of them."
+                )
+        if not equals or not key:
+            raise BadSettings(f"The override {override!r} does not have the form key=value, as in seed=3.")
+        path = key.split(".")
+        if len(path) > DEEPEST + 1:
+            raise BadSettings(
+                f"The override {override[:80]}... leads into more than {DEEPEST} blocks within one another."
+            )
+        yield override, path, value_of(text, f"The value of the override {override!r}", BadSettings)
+
+
+def explain(mistake: Mapping[str, Any], known: Collection[str]) -> str:
+    """Return a mistake that pydantic found as a sentence or two. `known`: the settings that may stand at its place."""
+    path = mistake["loc"]
+    name = ".".join(map(str, path))
+    if mistake["type"] == "extra_forbidden":
+        return f"`{name}` is unknown. {_right_setting(str(path[-1]), known, in_algorithm=len(path) == 1)}"
+    if mistake["type"] == "missing":
+        return f"`{name}` is missing."
+    advice = ""
+    if mistake["type"] == "dict_type" and isinstance(mistake["input"], str):
+        advice = f" Did you mean `{name}.name={mistake['input']}`?"
+    elif mistake["type"] == "tuple_type":
+        advice = " Give a list, such as [64, 256]."
+    elif mistake["type"] == "literal_error":
+        close = spelling.nearest(mistake["input"], re.findall(r"'(\w+)'", mistake["ctx"]["expected"]))
+        advice = f" Did you mean `{close}`?" if close else ""
+    return f"`{name}: {mistake['input']!r}`: {mistake['msg'].removeprefix('Value error, ')}.{advice}"
+
+
+def _right_setting(name: str, known: Collection[str], *, in_algorithm: bool) -> str:
+    """Advise on an unknown setting of a run. `in_algorithm`: whether it may be a setting of the block `algorithm`."""
+    owners: dict[str, list[str]] = {}
+    if in_algorithm:
+        from parallel_envs.learners.agent import configs_by_name  # brings torch, so only for a mistake
+
+        configs = configs_by_name()
+        owners["name"] = sorted(configs)
+        for algorithm, kind in sorted(configs.items()):
+            for field in dataclasses.fields(kind):
+                owners.setdefault(field.name, []).append(algorithm)
+    if name in owners:
+        return f"It is a setting of {', '.join(owners[name])}: write it as `algorithm.{name}`."
+    if standard := standard_names.told(name, known):
+        return standard
+    if elsewhere := {one.ours: one.note for one in standard_names.meanings_elsewhere(name, ()) if one.ours in owners}:
+        places = " or ".join(f"`algorithm.{ours}` ({', '.join(owners[ours])})" for ours in elsewhere)
+        return " ".join([f"It is called {places} here.", *filter(None, dict.fromkeys(elsewhere.values()))])
+    if owners and (reason := standard_names.ABSENT.get(name.lower())):
+        return f"{reason}: leave it out."
+    close = spelling.nearest(name, [*known, *owners])
+    if close is not None and close not in known:
+        return f"Did you mean `algorithm.{close}`?"
+    return spelling.advice(name, known)
+
+
+# ---- configs of algorithms --------------------------------------------------------------------------------------
+
+
+def algorithm_configs(settings: TrainSettings, agents: Iterable[Agent], kinds: Kinds) -> dict[Agent, Any]:
+    """Return a config for each agent, from `algorithm` and `agents` of the settings."""
+    named = {str(agent): agent for agent in agents}
+    for name in settings.agents:
+        if name not in named:
+            raise BadSettings(f"`agents.{name}` is unknown. {spelling.advice(name, named)}")
+    configs, common = {}, settings.algorithm
+    for name, agent in named.items():
+        own = settings.agents.get(name, {})
+        where = f"agents.{name}" if own else "algorithm"
+        if own.get("name", common.get("name")) == common.get("name"):
+            own = {**common, **own}  # not for another algorithm, which has other fields
+        given = _with_interval(settings, own, kinds)
+        configs[agent] = read_config(given, where, kinds, outside=TrainSettings.model_fields)
+    if settings.train_interval and not any("train_interval" in _fields(type(one)) for one in configs.values()):
+        raise BadSettings(
+            f"`train_interval: {settings.train_interval}` (maybe in the block `parallel`), and no agent learns from a "
+            "replay buffer: the others make one update for each rollout. Leave it out, or give another "
+            "`algorithm.rollout_length`."
+        )
+    return configs
+
+
+def completed(settings: TrainSettings, kinds: Kinds) -> TrainSettings:
+    """Return the settings with all fields of the algorithms' configs, including defaults.
+
+    A run's folder contains these settings, so that it stays correct when a default changes in a later version. An agent
+    with the common algorithm keeps only its differences: the rest stands in `algorithm`.
+    """
+
+    def complete(block: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            config = read_config(_with_interval(settings, block, kinds), "algorithm", kinds)
+        except BadSettings:  # a block that no agent uses may hold anything, and stays as it is
+            return dict(block)
+        return described_config(config, block["name"])
+
+    common = complete(settings.algorithm)
+    own = {
+        agent: block if block.get("name", common.get("name")) == common.get("name") else complete(block)
+        for agent, block in settings.agents.items()
+    }
+    return settings.model_copy(update={"algorithm": common, "agents": own})
+
+
+def described_config(config: Any, name: str) -> dict[str, Any]:
+    """Return all fields of a config, in the form that `read_config` reads."""
+    return {"name": name, **{field: _as_lists(value) for field, value in dataclasses.asdict(config).items()}}
+
+
+def _as_lists(value: Any) -> Any:
+    return [_as_lists(one) for one in value] if isinstance(value, tuple) else value
+
+
+def _with_interval(settings: TrainSettings, block: Mapping[str, Any], kinds: Kinds) -> dict[str, Any]:
+    """Return an algorithm's block with the run's `train_interval`, if the algorithm has one and the block does not."""
+    kind = kinds.get(str(block.get("name")))
+    if settings.train_interval and kind and "train_interval" in _fields(kind):
+        return {"train_interval": settings.train_interval, **block}
+    return dict(block)
+
+
+def read_config(given: Mapping[str, Any], where: str, kinds: Kinds, outside: Collection[str] = ()) -> Any:
+    """Return the config of `name` and the other fields. Raises BadSettings, naming the nearest right word.
+
+    `outside`: the settings beside `algorithm`, in the settings of a run.
+    """
+    known = f"Known are {', '.join(f'`{name}`' for name in sorted(kinds))}."
+    if "name" not in given:
+        raise BadSettings(f"`{where}.name` is missing. {known}")
+    name, fields = given["name"], {key: value for key, value in given.items() if key != "name"}
+    if not isinstance(name, str) or name not in kinds:
+        advice = f" Did you mean `{close}`?" if (close := spelling.nearest(name, kinds)) else ""
+        raise BadSettings(f"`{where}.name: {name}` is unknown.{advice} {known}")
+    kind = kinds[name]
+    _check_names(kind, fields, where, kinds, outside)
+    hints = typing.get_type_hints(kind)
+    for field, value in fields.items():
+        if hints[field] in (bool, str) or typing.get_origin(hints[field]) is Literal:
+            continue
+        try:
+            fields[field] = [parse_number(one) for one in value] if isinstance(value, list) else parse_number(value)
+        except ValueError as error:
+            raise BadSettings(f"`{where}.{field}: {value!r}`: {error}.") from None
+    try:
+        return TypeAdapter(kind).validate_python(fields)
+    except ValidationError as error:
+        raise BadSettings(" ".join(_explain_field(one, where) for one in error.errors())) from None
+
+
+def _explain_field(mistake: Mapping[str, Any], where: str) -> str:
+    """Return a mistake in an algorithm's config as a sentence or two."""
+    if not mistake["loc"]:  # a text of the config itself, in sentences
+        return f"`{where}`: {mistake['msg'].removeprefix('Value error, ')}"
+    value, advice = mistake["input"], ""
+    if mistake["type"] == "literal_error":
+        advice = spelling.hint(value, re.findall(r"'(\w+)'", mistake["ctx"]["expected"]))
+    elif mistake["type"] == "tuple_type":
+        is_number = isinstance(value, int) or (isinstance(value, str) and value.isdecimal())
+        advice = f" Give a list, as [{value}]." if is_number else " Give a list, such as [64, 64]."
+    return f"`{'.'.join([where, *map(str, mistake['loc'])])}: {value!r}`: {mistake['msg']}.{advice}"
+
+
+def _check_names(
+    kind: Any, given: Mapping[str, Any], where: str, kinds: Kinds | None = None, outside: Collection[str] = ()
+) -> None:
+    """Raise BadSettings for an unknown field, also within a field that is a config itself."""
+    hints = typing.get_type_hints(kind)
+    for name, value in given.items():
+        if name not in _fields(kind):
+            raise BadSettings(f"`{where}.{name}` is unknown. {_right_field(name, kind, kinds or {}, outside)}")
+        if isinstance(value, Mapping) and dataclasses.is_dataclass(hints[name]):
+            _check_names(hints[name], value, f"{where}.{name}")
+
+
+def _right_field(name: str, kind: Any, kinds: Kinds, outside: Collection[str]) -> str:
+    """Advise on an unknown field of a config: it may belong to the run, or to another algorithm."""
+    if standard := "" if name in outside else standard_names.told(name, _fields(kind)):
+        return standard
+    for ours in (name, *(one.ours for one in standard_names.meanings_elsewhere(name, ()))):
+        if ours in outside:
+            return f"It is a setting of the run: write it as `{ours}`, beside `algorithm`."
+        if others := [other for other, one in kinds.items() if ours in _fields(one)]:
+            return f"It is a setting of {' and '.join(others)}: leave it out."
+    reason = standard_names.ABSENT.get(name.lower())
+    return f"{reason}: leave it out." if reason else spelling.advice(name, _fields(kind))
+
+
+def _fields(kind: Any) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)}
