@@ -137,7 +137,7 @@ def test_tables_hold_what_the_choices_name() -> None:
 
 def test_tables_of_learners_hold_what_the_choices_name() -> None:
     pytest.importorskip("torch")
-    from parallel_envs.learners.learner import configs_by_name
+    from parallel_envs.learners.agent import configs_by_name
     from parallel_envs.learners.loops.options import SCHEDULES
     from parallel_envs.learners.updates import EITHER, MODES
 

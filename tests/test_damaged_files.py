@@ -162,10 +162,9 @@ def as_json(document: Any) -> bytes:
 
 def test_settings_of_train(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from parallel_envs.learners.algorithm_settings import algorithm_configs
-    from parallel_envs.learners.learner import configs_by_name
-    from parallel_envs.learners.outfit import loop_options
-    from parallel_envs.learners.settings import BadSettings, load_settings
+    from parallel_envs.learners.agent import configs_by_name
+    from parallel_envs.learners.config import BadSettings, algorithm_configs, load_settings
+    from parallel_envs.learners.train import loop_options
 
     def read(path: Path) -> None:
         settings = load_settings(path)
@@ -182,8 +181,8 @@ def test_settings_of_train(tmp_path: Path) -> None:
 
 def test_settings_of_meta_learners(tmp_path: Path) -> None:
     pytest.importorskip("torch")
+    from parallel_envs.learners.config import BadSettings
     from parallel_envs.learners.meta.config import load_settings
-    from parallel_envs.learners.settings import BadSettings
 
     def read(path: Path) -> None:
         yaml.safe_dump(load_settings(path).described()).encode()
@@ -251,19 +250,18 @@ def test_results_that_are_resumed(document: Any, tmp_path: Path) -> None:
 
 def test_files_of_runs(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from parallel_envs.learners.choice import Choice
-    from parallel_envs.learners.runs import BadRun, read_metrics
+    from parallel_envs.learners.run_folder import AutoMode, BadRun, read_metrics
 
     lines = {"update": 1, "steps": 3, "agents": {"a": {"loss": 0.5}}}
     as_line = lambda document: json.dumps(document).encode() + b"\n"  # noqa: E731  # a writer
     try_all(lambda path: read_metrics(path.parent), tmp_path / "metrics.jsonl", lines, BadRun, as_line)
     chosen = {"update_mode": "fused", "since_steps": 3}
-    try_all(lambda path: Choice(path.parent).go_back(10**9), tmp_path / "chosen.json", chosen, BadRun, as_json)
+    try_all(lambda path: AutoMode(path.parent).go_back(10**9), tmp_path / "chosen.json", chosen, BadRun, as_json)
 
 
 def test_checkpoints(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from parallel_envs.learners.checkpoints import BadCheckpoint, load_checkpoint, save_checkpoint
+    from parallel_envs.learners.checkpoint import BadCheckpoint, load_checkpoint, save_checkpoint
     from tests.learners.test_checkpoints import as_earlier_versions_wrote_it, state
 
     folder = tmp_path / "checkpoint"

@@ -12,11 +12,10 @@ pytest.importorskip("torch")
 
 from parallel_envs import MultiAgentEnvManager, ParallelEnvManager, evaluate
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
-from parallel_envs.learners.algorithm_settings import read_config
-from parallel_envs.learners.learner import configs_by_name
+from parallel_envs.learners.agent import configs_by_name
+from parallel_envs.learners.config import BadSettings, TrainSettings, read_config, read_settings
 from parallel_envs.learners.loops.options import LoopOptions
 from parallel_envs.learners.meta.config import TrainBlock, load_settings
-from parallel_envs.learners.settings import BadSettings, TrainSettings, read_settings
 from parallel_envs.standard_names import ABSENT, CALLED
 from parallel_envs.vector.manager import ParallelEnvManager as VectorManager
 

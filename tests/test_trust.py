@@ -91,7 +91,7 @@ def attacks(marker: Path) -> list[tuple[str, dict[str, Any]]]:
         ("parallel_envs.policies:load_policy", {"spec": "subprocess:Popen", "agent": 0, "args": touch}),
         ("parallel_envs.policies.specs:load_policy", {"spec": "stranger:Policy"}),
         ("parallel_envs.multiagent.by_name:FactoryByName", {"name": "stranger:Policy"}),
-        ("parallel_envs.learners.training:begin", {"config": "settings.yaml"}),
+        ("parallel_envs.learners.train:begin", {"config": "settings.yaml"}),
     ]
 
 
@@ -355,7 +355,7 @@ def test_nothing_is_unpickled_from_a_file(run: Path, tmp_path: Path) -> None:
     import numpy as np
 
     from parallel_envs.evaluation.trajectories import read_episode
-    from parallel_envs.learners.checkpoints import BadCheckpoint, load_agent
+    from parallel_envs.learners.checkpoint import BadCheckpoint, load_agent
     from parallel_envs.rollouts.replay import read_archive
     from parallel_envs.yaml_files import content_of
 

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parallel_envs.files import new_folder, place_of, write_down
-from parallel_envs.rollouts.archives import archive_writer, read_archive
+from parallel_envs.rollouts.replay import archive_writer, read_archive
 
 if TYPE_CHECKING:
     from parallel_envs.learners.parameters import AgentParameters

@@ -36,12 +36,11 @@ from parallel_envs.learners.config import (
 )
 from parallel_envs.learners.independent import IndependentLearners
 from parallel_envs.learners.loops import Loop, LoopOptions, open_loop
-from parallel_envs.learners.loops.budget import Shares, needed, shared_out
 from parallel_envs.learners.loops.loop import Metrics
-from parallel_envs.learners.loops.options import check_agents
-from parallel_envs.learners.meta.architectures import AGENT
+from parallel_envs.learners.loops.options import Shares, check_agents, fewest_workers, share_workers
+from parallel_envs.learners.meta.agent import AGENT
+from parallel_envs.learners.meta.config import is_meta
 from parallel_envs.learners.meta.learner import DEFAULT_ITERS, Learner
-from parallel_envs.learners.meta.settings import is_meta
 from parallel_envs.learners.outcomes import Ended, RunOutcome, commands_after, commands_after_meta, outcome_of
 from parallel_envs.learners.progress import Counted, Display, Progress, Repetitions, display
 from parallel_envs.learners.run_folder import (
@@ -61,7 +60,7 @@ from parallel_envs.multiagent.by_name import env_factory
 from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.trust import TUPLE_AGENTS, check_env
-from parallel_envs.vector.failures import env_names
+from parallel_envs.vector.checks import env_names
 from parallel_envs.yaml_files import settings_in
 
 Agent = Hashable
@@ -134,9 +133,9 @@ def worker_shares(settings: TrainSettings) -> Shares | None:
         return None
     num_envs = 0 if settings.backend == "serial" else settings.num_envs
     asked = min(settings.num_workers, num_envs) if settings.num_workers else None
-    least = needed(settings.mode, settings.learn_in, settings.update_mode)
+    least = fewest_workers(settings.mode, settings.learn_in, settings.update_mode)
     try:
-        return shared_out(settings.worker_budget, num_envs, least, env_workers=asked)
+        return share_workers(settings.worker_budget, num_envs, least, env_workers=asked)
     except ValueError as error:
         raise ValueError(f"`worker_budget` (in the block `parallel`: `num_workers`): {error}") from error
 

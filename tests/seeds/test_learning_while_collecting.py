@@ -26,11 +26,11 @@ from pettingzoo import ParallelEnv
 
 from parallel_envs.engine import cores_here
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
-from parallel_envs.learners.learner import AgentLearner
+from parallel_envs.learners.agent import AgentLearner
+from parallel_envs.learners.config import BadSettings, ParallelBlock, load_settings
 from parallel_envs.learners.loops import LoopOptions
 from parallel_envs.learners.loops.options import learning_workers
-from parallel_envs.learners.settings import BadSettings, ParallelBlock, load_settings
-from parallel_envs.learners.training import begin
+from parallel_envs.learners.train import begin
 from parallel_envs.learners.updates import SequentialUpdates
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.testing import assert_same_batch

@@ -17,34 +17,39 @@ import numpy as np
 from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent, Plan
 from parallel_envs.learners.loops.accounts import Accounts, LoopReport
-from parallel_envs.learners.loops.jobs import Job, Result
+from parallel_envs.learners.loops.behavior_policy import BehaviorPolicy
+from parallel_envs.learners.loops.learner_thread import (
+    InlineUpdates,
+    Job,
+    LearnerThread,
+    Result,
+    SubmittedUpdates,
+    open_runner,
+)
 from parallel_envs.learners.loops.loop import Loop, Metrics
 from parallel_envs.learners.loops.options import LoopOptions
-from parallel_envs.learners.loops.side import LearningSide, SerialSide, ThreadSide
-from parallel_envs.learners.loops.understudy import Understudy
-from parallel_envs.learners.loops.workers import learner_of
 from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
 from parallel_envs.rollouts.trajectories import TrajectoryStore
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.threads import one_torch_thread
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners
 
 
 class BesideLoop(Loop):
-    """Collects in the caller, and has a `LearningSide` learn."""
+    """Collects in the caller, and has a `SubmittedUpdates` learn."""
 
     def __init__(self, learners: IndependentLearners, options: LoopOptions, workers: int, *, merge: bool) -> None:
         super().__init__(learners)
         self.options = options
         self._planned = {agent: one.version for agent, one in learners.agents.items()}
         self._lived = {agent: one.counters["steps"] for agent, one in learners.agents.items()}
-        self._understudies = {agent: Understudy(one) for agent, one in learners.agents.items()}
-        learner = learner_of(learners, options, workers)
+        self._understudies = {agent: BehaviorPolicy(one) for agent, one in learners.agents.items()}
+        learner = open_runner(learners, options, workers)
         self._threads = one_torch_thread()  # for as long as two threads may use torch: it is one number for both
         self._threads.__enter__()
-        self.side: LearningSide = (
-            SerialSide(learner) if options.learn_in == "serial" else ThreadSide(learner, merge=merge)
+        self.side: SubmittedUpdates = (
+            InlineUpdates(learner) if options.learn_in == "serial" else LearnerThread(learner, merge=merge)
         )
         self._accounts = Accounts(options.mode)
         self._stopped = False
@@ -113,7 +118,7 @@ class BesideLoop(Loop):
         wanted = None if agents is None else list(agents)
         self._wait(lambda side: not side.num_unlearnt(wanted))
 
-    def _wait(self, is_so: Callable[[LearningSide], bool]) -> None:
+    def _wait(self, is_so: Callable[[SubmittedUpdates], bool]) -> None:
         """Wait for the side that learns."""
         waited = self._accounts.waited
         with self._accounts.waiting(), self.while_waiting():

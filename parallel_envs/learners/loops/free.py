@@ -16,8 +16,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.learner import AgentLearner
 from parallel_envs.learners.loops.loop import AsyncLoop, Metrics
 from parallel_envs.learners.loops.options import LoopOptions
 

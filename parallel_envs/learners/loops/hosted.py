@@ -22,9 +22,8 @@ from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent, UpdateReport
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates import MODES
-from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, ProcessUpdates
-from parallel_envs.learners.updates.process_host import LearnerHost, read_plan
-from parallel_envs.vector.layout import Field
+from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, LearnerHost, ProcessUpdates, read_plan
+from parallel_envs.vector.shared_arrays import Field
 
 
 class HostedUpdates(ProcessUpdates):

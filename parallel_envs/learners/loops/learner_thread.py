@@ -26,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from parallel_envs.errors import WorkerDied, WorkerTimeout
-from parallel_envs.learners.algorithm import Agent, Plan
-from parallel_envs.learners.brain import Brain, Report
+from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
 from parallel_envs.learners.loops.options import Candidate, LoopOptions, Schedule, by_turn, ordered
+from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates import (
     MODES,
     UPDATE_TIMEOUT,
@@ -70,7 +70,7 @@ class Result:
     """A finished job."""
 
     job: Job
-    report: Report
+    report: UpdateReport
     weights: dict[str, Any] = field(repr=False)
     """Copy of the actor's weights after the update."""
     seconds: float
@@ -353,7 +353,7 @@ class HostedUpdates(ProcessUpdates):
 
     def __init__(
         self,
-        brains: Mapping[Agent, Brain],
+        brains: Mapping[Agent, AgentParameters],
         workers: int = 1,
         inner: str = "sequential",
         timeout: float | None = UPDATE_TIMEOUT,

@@ -10,9 +10,8 @@ from parallel_envs.choices import LearnIn, LoopMode, ScheduleName, words
 from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.loops.schedules import SCHEDULES, Schedule
-from parallel_envs.vector.arguments import check_count, choice, yes_or_no
-from parallel_envs.vector.numbers import check_whole, is_number
+from parallel_envs.learners.loops.options import SCHEDULES, Schedule
+from parallel_envs.vector.checks import check_count, check_whole, choice, is_number, yes_or_no
 
 
 class LoopWords(TypedDict, total=False):

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Self
 
 from parallel_envs.learners.algorithm import Agent, UpdateReport
-from parallel_envs.learners.loops.jobs import Job, Result
-from parallel_envs.learners.loops.schedules import Candidate, Schedule, by_turn, ordered
+from parallel_envs.learners.loops.learner_thread import Job, Result
+from parallel_envs.learners.loops.options import Candidate, Schedule, by_turn, ordered
 from parallel_envs.learners.updates.mode import UpdateMode
 
 _GRACE_SECONDS = 5.0  # that an update is given to end by itself before its worker is ended

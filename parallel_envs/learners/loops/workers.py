@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.loops.budget import needed, shared_out, wanted
-from parallel_envs.learners.loops.hosted import HostedUpdates
-from parallel_envs.learners.loops.options import LoopOptions
-from parallel_envs.learners.loops.side import Learner
+from parallel_envs.learners.loops.learner_thread import HostedUpdates, UpdateRunner
+from parallel_envs.learners.loops.options import LoopOptions, fewest_workers, share_workers, wanted_workers
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates import MODES
 
@@ -20,15 +18,17 @@ if TYPE_CHECKING:
 def check_budget(options: LoopOptions, learners: IndependentLearners) -> int:
     """How many workers learning is to have. Raises ValueError, naming the numbers, if the budget is too small."""
     asked = options.mode, options.learn_in, learners.update_mode
-    own = wanted(*asked, len(learners.agents), learners.workers)
+    own = wanted_workers(*asked, len(learners.agents), learners.workers)
     if options.worker_budget is None:
         return own
     envs = 0 if learners.envs.envs.backend == "serial" else learners.envs.num_workers
-    least = own if options.mode == "sync" else needed(*asked)  # a mode that is there already is not made smaller
-    return min(own, shared_out(options.worker_budget, envs, least, env_workers=envs).learning)
+    least = (
+        own if options.mode == "sync" else fewest_workers(*asked)
+    )  # a mode that is there already is not made smaller
+    return min(own, share_workers(options.worker_budget, envs, least, env_workers=envs).learning)
 
 
-def learner_of(learners: IndependentLearners, options: LoopOptions, workers: int) -> Learner:
+def learner_of(learners: IndependentLearners, options: LoopOptions, workers: int) -> UpdateRunner:
     """What runs the updates while the learners' environments are stepped."""
     brains = {agent: one.parameters for agent, one in learners.agents.items()}
     inner = inner_mode(brains, learners.update_mode, options)
@@ -38,10 +38,10 @@ def learner_of(learners: IndependentLearners, options: LoopOptions, workers: int
         assert isinstance(mode, HostedUpdates)
         mode.resume()
         at_once = inner == "fused" or workers > 1
-        return Learner(mode, options.order, at_once=at_once, abandon=mode.abandon)
+        return UpdateRunner(mode, options.order, at_once=at_once, abandon=mode.abandon)
     here = "thread" if options.learn_in == "thread" and learners.update_mode == "thread" else inner
     mode = learners.run_by((options.learn_in, workers, here), lambda own: MODES[here](own, workers))
-    return Learner(mode, options.order, at_once=here != "sequential")
+    return UpdateRunner(mode, options.order, at_once=here != "sequential")
 
 
 def inner_mode(brains: Mapping[Agent, AgentParameters], update_mode: str, options: LoopOptions) -> str:

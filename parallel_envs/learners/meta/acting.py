@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from parallel_envs.learners.algorithm import Algorithm
 from parallel_envs.policies import BatchPolicy, Rows
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.threads import one_torch_thread
 
 
 class NetworkRows(BatchPolicy):

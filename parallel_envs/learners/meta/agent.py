@@ -13,11 +13,9 @@ from torch import nn
 
 from parallel_envs.learners.algorithm import AlgorithmConfig, Diverged, UpdateReport
 from parallel_envs.learners.config import BadSettings
-from parallel_envs.learners.meta.acting import NetworkRows
-from parallel_envs.learners.meta.architectures import AGENT_ARCHS, make_algorithm
-from parallel_envs.learners.meta.experience import Lesson
-from parallel_envs.learners.meta.memories import MemoryForm
-from parallel_envs.learners.meta.sequences import RolloutBuffer
+from parallel_envs.learners.meta.agent import AGENT_ARCHS, MetaPolicy, make_algorithm
+from parallel_envs.learners.meta.memory import MemoryConfig
+from parallel_envs.learners.meta.sequences import RolloutBuffer, RolloutToBatch
 from parallel_envs.learners.networks import GruCell
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.sequential import update_one
@@ -48,10 +46,10 @@ class MetaAgent:
         self,
         config: AlgorithmConfig,
         arch: AGENT_ARCHS,
-        form: MemoryForm,
+        form: MemoryConfig,
         observation_space: Space[Any],
         action_space: Space[Any],
-        lesson: Lesson,
+        lesson: RolloutToBatch,
         memory_span: int,
         seed: SeedTree,
     ) -> None:
@@ -66,10 +64,10 @@ class MetaAgent:
 
     # ---- living -----------------------------------------------------------------------------------------------------
 
-    def policy(self, *, deterministic: bool = False) -> NetworkRows:
+    def policy(self, *, deterministic: bool = False) -> MetaPolicy:
         """A policy that acts as this agent does, now and after it has learnt more."""
         self.algorithm.explore(self.parameters.module, self.counters["steps"])
-        return NetworkRows(self.parameters.module.actor, self.algorithm, deterministic=deterministic)
+        return MetaPolicy(self.parameters.module.actor, self.algorithm, deterministic=deterministic)
 
     def lived(self, rollouts: Rollouts) -> None:
         """Take in what was collected, for the next update."""

@@ -19,9 +19,8 @@ from gymnasium.spaces import Space
 from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig
 from parallel_envs.learners.config import BadSettings, described_config, read_config
 from parallel_envs.learners.dqn import DQN, DQNConfig
-from parallel_envs.learners.meta.memories import GRU, MemoryForm
-from parallel_envs.learners.meta.on_policy import MemoryMarkovPPO, MemoryPPO
-from parallel_envs.learners.meta.sequences import MemoryDQN, MemoryMarkovSAC, MemorySAC
+from parallel_envs.learners.meta.memory import GRU, MemoryConfig
+from parallel_envs.learners.meta.sequences import MemoryDQN, MemoryMarkovPPO, MemoryMarkovSAC, MemoryPPO, MemorySAC
 from parallel_envs.learners.ppo import PPO, PPOConfig
 from parallel_envs.learners.sac import SAC, SACConfig
 
@@ -48,10 +47,10 @@ def shown_to(arch: AGENT_ARCHS) -> dict[str, bool]:
     return {"add_previous_action": remembers, "add_previous_reward": remembers}
 
 
-def read_memory(given: Mapping[str, Any], arch: AGENT_ARCHS) -> MemoryForm:
+def read_memory(given: Mapping[str, Any], arch: AGENT_ARCHS) -> MemoryConfig:
     """What remembers. Raises BadSettings for what does not go together. None in `given` is what was not said."""
     told = {name: value for name, value in given.items() if value is not None}
-    form = MemoryForm(**told)
+    form = MemoryConfig(**told)
     sizes = sorted(told.keys() - {"name"})
     if form.name == "gru" and sizes:
         raise BadSettings(
@@ -91,7 +90,7 @@ def read_algorithm(given: Mapping[str, Any], arch: AGENT_ARCHS) -> AlgorithmConf
     return config
 
 
-def described_policy(config: AlgorithmConfig, memory: MemoryForm, name: str) -> dict[str, Any]:
+def described_policy(config: AlgorithmConfig, memory: MemoryConfig, name: str) -> dict[str, Any]:
     """The words of `policy` that `read_algorithm` and `read_memory` make the same of, defaults as well."""
     algorithm = described_config(config, name)
     sizes = {} if memory.name == "gru" else {"num_places": memory.num_places, "num_values": memory.num_values}
@@ -121,7 +120,7 @@ def make_algorithm(
     arch: AGENT_ARCHS,
     observation_space: Space[Any],
     action_space: Space[Any],
-    memory: MemoryForm = GRU,
+    memory: MemoryConfig = GRU,
 ) -> Algorithm:
     """The algorithm for these spaces. Raises BadSettings for spaces that it cannot take."""
     options = {} if arch is AGENT_ARCHS.Markov else {"memory": memory}

@@ -22,9 +22,9 @@ from typing import Any, Self, overload
 from parallel_envs.learners.algorithm import Diverged, NothingLearnt
 from parallel_envs.learners.checkpoint import load_checkpoint, save_checkpoint
 from parallel_envs.learners.config import BadSettings
-from parallel_envs.learners.meta.architectures import AGENT, described_policy
+from parallel_envs.learners.meta.agent import AGENT, described_policy
+from parallel_envs.learners.meta.config import MetaSettings, load_settings
 from parallel_envs.learners.meta.player import Player
-from parallel_envs.learners.meta.settings import MetaSettings, load_settings
 from parallel_envs.learners.outcomes import Ended, RunOutcome, outcome_of_meta
 from parallel_envs.learners.run_folder import CheckpointNotSaved, Run, new_folder_in_runs, settings_of
 from parallel_envs.meta.families import KNOWN

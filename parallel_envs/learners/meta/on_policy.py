@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from parallel_envs.learners.algorithm import Batch
-from parallel_envs.learners.meta.fast_weights import FastWeights
-from parallel_envs.learners.meta.memories import GRU, MemoryForm
-from parallel_envs.learners.meta.present import First, num_present
+from parallel_envs.learners.meta.memory import GRU, FastWeights, MemoryConfig
+from parallel_envs.learners.meta.sequences import First, num_present
 from parallel_envs.learners.networks import GruCell, Normaliser, Recurrent, Scale, linear, mlp
 from parallel_envs.learners.ppo import PPO, RecurrentActorCritic
 
@@ -26,7 +25,7 @@ class MemoryPPO(PPO):
     name: ClassVar[str] = "ppo"
     remembers: ClassVar[bool] = False
 
-    def __init__(self, *given: Any, memory: MemoryForm = GRU, **named: Any) -> None:
+    def __init__(self, *given: Any, memory: MemoryConfig = GRU, **named: Any) -> None:
         super().__init__(*given, **named)
         self.memory = memory
 

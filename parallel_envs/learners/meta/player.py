@@ -19,12 +19,18 @@ from parallel_envs.closing import ClosedAtExit
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.checkpoint import BadCheckpoint, check_fits, load_agent
 from parallel_envs.learners.config import RESET_TIMEOUT, START_TIMEOUT, STEP_TIMEOUT, BadSettings
-from parallel_envs.learners.meta.agent import MetaAgent
-from parallel_envs.learners.meta.architectures import AGENT, AGENT_ARCHS, read_algorithm, read_memory, shown_to
-from parallel_envs.learners.meta.curves import INNER, Adaptation
-from parallel_envs.learners.meta.experience import Lesson
-from parallel_envs.learners.meta.settings import MetaSettings, load_settings
-from parallel_envs.learners.meta.stage import GivenStage, OwnStage, Stage
+from parallel_envs.learners.meta.agent import (
+    AGENT,
+    AGENT_ARCHS,
+    MetaAgent,
+    observed_extras,
+    read_algorithm,
+    read_memory,
+)
+from parallel_envs.learners.meta.config import MetaSettings, load_settings
+from parallel_envs.learners.meta.env_factory import EnvFactory, GivenEnvs, SettingsEnvFactory
+from parallel_envs.learners.meta.player import INNER, Adaptation
+from parallel_envs.learners.meta.sequences import RolloutToBatch
 from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.run_folder import newest_checkpoint
 from parallel_envs.rollouts import Rollouts, collect
@@ -80,7 +86,11 @@ class Player(ClosedAtExit):
         if "env_kwargs" in names:
             return words
         env_kwargs = words.pop("env_kwargs", {})
-        return {**words, **{name: value for name, value in shown_to(self.agent_arch).items() if value}, **env_kwargs}
+        return {
+            **words,
+            **{name: value for name, value in observed_extras(self.agent_arch).items() if value},
+            **env_kwargs,
+        }
 
     @one_thread
     def init_env(
@@ -114,7 +124,7 @@ class Player(ClosedAtExit):
         """
         if env_type != "meta":
             raise BadSettings(f"env_type={env_type!r} is unknown. Only 'meta' is.")
-        shown = shown_to(self.agent_arch)  # a subclass may have passed it on
+        shown = observed_extras(self.agent_arch)  # a subclass may have passed it on
         words = {
             "env_name": env_name,
             "max_rollouts_per_task": max_rollouts_per_task,
@@ -136,17 +146,17 @@ class Player(ClosedAtExit):
             },
         }
         self._close_stage()
-        self.stage = OwnStage(words, shown, self._tree)
+        self.stage = SettingsEnvFactory(words, shown, self._tree)
         self.max_rollouts_per_task = max_rollouts_per_task
         self._look_at_spaces()
 
     def _look_at_spaces(self) -> None:
         self.observation_space, self.action_space = self._stage.spaces
 
-    stage: Stage | None = None
+    stage: EnvFactory | None = None
 
     @property
-    def _stage(self) -> Stage:
+    def _stage(self) -> EnvFactory:
         if self.stage is None:
             raise ClosedError(
                 "The learner has been closed. Make another, or go on with its run: Learner.resume(folder)."
@@ -154,10 +164,10 @@ class Player(ClosedAtExit):
         return self.stage
 
     @property
-    def _stage_to_fill(self) -> Stage:
+    def _stage_to_fill(self) -> EnvFactory:
         """The stage for environments that a subclass has made."""
         if self.stage is None:
-            self.stage = GivenStage(self._tree)
+            self.stage = GivenEnvs(self._tree)
             self.max_rollouts_per_task = self.settings.env.max_rollouts_per_task
         return self.stage
 
@@ -225,7 +235,7 @@ class Player(ClosedAtExit):
     def init_agent(self) -> None:
         """Make an agent that has learnt nothing, or what one has learnt that it is to begin with."""
         self._look_at_spaces()
-        lesson = Lesson(self.settings.train.reward_scale, self.settings.train.end_is_final)
+        lesson = RolloutToBatch(self.settings.train.reward_scale, self.settings.train.end_is_final)
         spaces = self.observation_space, self.action_space
         self._check_minibatch()
         span = self.settings.policy.memory_span or self._stage.most_steps

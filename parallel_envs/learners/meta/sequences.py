@@ -16,12 +16,11 @@ from torch import Tensor, nn
 
 from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan
 from parallel_envs.learners.dqn import DQN, QNetworks
-from parallel_envs.learners.meta.memories import GRU, MemoryForm, Remembering, remembering
-from parallel_envs.learners.meta.present import First, num_present
+from parallel_envs.learners.meta.memory import GRU, MemoryConfig, Remembering, memory_network
+from parallel_envs.learners.meta.sequences import First, num_present
 from parallel_envs.learners.networks import mlp
 from parallel_envs.learners.sac import SAC, Critic, SoftActorCritic
-from parallel_envs.rollouts.replay import ReplayBuffer
-from parallel_envs.rollouts.ring import Array, Indices
+from parallel_envs.rollouts.replay import Array, Indices, ReplayBuffer
 
 
 class RolloutBuffer(ReplayBuffer):
@@ -90,13 +89,13 @@ class RecurrentQ(nn.Module):
 class MemoryDQN(DQN):
     """DQN whose network remembers."""
 
-    def __init__(self, *given: Any, memory: MemoryForm = GRU, **named: Any) -> None:
+    def __init__(self, *given: Any, memory: MemoryConfig = GRU, **named: Any) -> None:
         super().__init__(*given, **named)
         self.memory = memory
 
     def make_module(self, generator: torch.Generator) -> nn.Module:
         num_actions = self.head.num_outputs - 1
-        body = remembering(self.memory, self.encoder.num_numbers, self.config, generator, num_actions)
+        body = memory_network(self.memory, self.encoder.num_numbers, self.config, generator, num_actions)
         both: Any = QNetworks
         return both(RecurrentQ(body, self.config.epsilon_start))  # type: ignore[no-any-return]  # it takes any network that can be copied
 
@@ -150,7 +149,7 @@ class MemorySAC(SAC):
 
     _num_seen: int | None = None
 
-    def __init__(self, *given: Any, memory: MemoryForm = GRU, **named: Any) -> None:
+    def __init__(self, *given: Any, memory: MemoryConfig = GRU, **named: Any) -> None:
         super().__init__(*given, **named)
         self.memory = memory
 
@@ -159,7 +158,7 @@ class MemorySAC(SAC):
         return SoftActorCritic(critics, self._actor(generator), self.config.temperature)
 
     def _critic(self, generator: torch.Generator) -> RecurrentCritic:
-        memory = remembering(self.memory, self.encoder.num_numbers, self.config, generator)
+        memory = memory_network(self.memory, self.encoder.num_numbers, self.config, generator)
         return RecurrentCritic(memory, Critic(memory.num_remembered + self.head.size, self.config, generator))
 
     def _actor(self, generator: torch.Generator) -> nn.Module:
@@ -168,7 +167,7 @@ class MemorySAC(SAC):
             layers = mlp(self._num_seen, config.hidden, self.head.num_outputs, generator, last_gain=0.01)
             return nn.Sequential(First(self._num_seen), *layers)
         given = self.memory, self.encoder.num_numbers, config, generator, self.head.num_outputs
-        return remembering(*given, last_gain=0.01)
+        return memory_network(*given, last_gain=0.01)
 
     def draw(self, experience: Any, generator: np.random.Generator, updates: int = 0) -> Plan:
         plan = drawn(self, experience, generator)

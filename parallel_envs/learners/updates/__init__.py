@@ -16,11 +16,10 @@ from collections.abc import Callable, Mapping
 from parallel_envs.learners.algorithm import Agent
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.auto import AutoUpdates
-from parallel_envs.learners.updates.fused import FusedUpdates, pays
+from parallel_envs.learners.updates.fused import FusedUpdates, is_worth_fusing
 from parallel_envs.learners.updates.mode import UpdateMode
 from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, ProcessUpdates
-from parallel_envs.learners.updates.sequential import SequentialUpdates
-from parallel_envs.learners.updates.thread import ThreadUpdates
+from parallel_envs.learners.updates.sequential import SequentialUpdates, ThreadUpdates
 
 MODES: dict[str, Callable[..., UpdateMode]] = {
     "sequential": lambda brains, workers=None, timeout=None: SequentialUpdates(brains),
@@ -39,7 +38,7 @@ def mode_for(word: str, brains: Mapping[Agent, AgentParameters]) -> str:
     """Return the mode that an `update_mode` stands for with these brains: the same in every run."""
     if word not in EITHER:
         return word
-    return "fused" if pays(brains) else EITHER[word]
+    return "fused" if is_worth_fusing(brains) else EITHER[word]
 
 
 __all__ = [

@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping
 from parallel_envs.engine import cores_here
 from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
 from parallel_envs.learners.parameters import AgentParameters
-from parallel_envs.learners.updates.fused import FusedUpdates, groups
+from parallel_envs.learners.updates.fused import FusedUpdates, alike_agents
 from parallel_envs.learners.updates.mode import UpdateMode
 from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, ProcessUpdates
-from parallel_envs.learners.updates.sequential import SequentialUpdates
-from parallel_envs.learners.updates.thread import ThreadUpdates
+from parallel_envs.learners.updates.sequential import SequentialUpdates, ThreadUpdates
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +90,7 @@ class AutoUpdates(UpdateMode):
         _log.info("%s", self.why)
 
     def _worth_trying(self, plans: Mapping[Agent, Plan]) -> list[str]:
-        names = ["fused"] if len(groups(self.brains, plans)) < len(plans) else []
+        names = ["fused"] if len(alike_agents(self.brains, plans)) < len(plans) else []
         if len(plans) > 1 and self._cores > 1 and self._typical("sequential") > _WORTH_WORKERS:
             names += ["thread", "process"]
         return names

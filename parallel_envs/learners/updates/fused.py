@@ -21,11 +21,10 @@ from parallel_envs.engine import Failure
 from parallel_envs.learners.algorithm import Agent, Algorithm, Batch, Metrics, Plan, UpdateReport, plan_tensors
 from parallel_envs.learners.checkpoint import CARRY
 from parallel_envs.learners.parameters import AgentParameters, ParameterMatrix, views
-from parallel_envs.learners.updates.mode import UpdateMode
-from parallel_envs.learners.updates.operations import written_down
-from parallel_envs.learners.updates.sequential import attempted, finished, tensors_of, undoing
-from parallel_envs.learners.updates.steps import take_steps
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.learners.updates.fused import traced
+from parallel_envs.learners.updates.mode import UpdateMode, take_steps
+from parallel_envs.learners.updates.sequential import finish_update, tensors_of, try_update, undo_on_error
+from parallel_envs.threads import one_torch_thread
 
 _MOST_CREWS = 32  # sets of agents that are remembered: each holds matrices of all their numbers
 _MOST_WORK = 6_000_000  # multiplications of a step of one agent up to which one pass for all is quicker
@@ -54,7 +53,7 @@ class FusedUpdates(UpdateMode):
     def _attempted(self, agents: tuple[Agent, ...], plans: Sequence[Plan]) -> list[UpdateReport]:
         """What is raised while agents are computed together concerns all of them, and nobody else."""
         if not self.brains[agents[0]].algorithm.stackable:
-            return [attempted(self.brains[agent], plan) for agent, plan in zip(agents, plans, strict=True)]
+            return [try_update(self.brains[agent], plan) for agent, plan in zip(agents, plans, strict=True)]
         try:
             return self._crew(agents).update(plans)
         except Exception as error:  # noqa: BLE001  # whatever it is: it is raised when the others have learnt
@@ -118,9 +117,9 @@ class Crew:
         self._gather()
         self._num_updates += 1
         arrays = [tensors_of(plan) for plan in plans]
-        with undoing(self.brains, self.matrix) as before:
+        with undo_on_error(self.brains, self.matrix) as before:
             reports, carries = self._stepped(plans, arrays, before)
-            return [finished(*each) for each in zip(self.brains, reports, arrays, carries, strict=True)]
+            return [finish_update(*each) for each in zip(self.brains, reports, arrays, carries, strict=True)]
 
     def _stepped(
         self, plans: Sequence[Plan], arrays: Sequence[Batch], before: ParameterMatrix
@@ -177,7 +176,7 @@ class Crew:
 
     def _compute(self, weights: Batch, fixed: Batch, batch: Batch) -> tuple[Tensor, list[Tensor], Metrics]:
         if not self._is_written and self._num_updates >= _WORTH_WRITING:
-            self._gradients = written_down(self._gradients, weights, fixed, batch)
+            self._gradients = traced(self._gradients, weights, fixed, batch)
             self._is_written = True
         return self._gradients(weights, fixed, batch)
 

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from parallel_envs.engine import HOST, Call, PoolSettings, Reply, SharedBlock, Ticket, cores_here, open_pool
+from parallel_envs.engine import HOST, Call, PendingRequest, PoolSettings, Reply, SharedBlock, cores_here, open_pool
 from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
 from parallel_envs.learners.parameters import AgentParameters
@@ -33,9 +33,9 @@ from parallel_envs.learners.updates.failures import (
     worker_late,
 )
 from parallel_envs.learners.updates.mode import UpdateMode
-from parallel_envs.learners.updates.process_host import LearnerHost, Outbox, plan_arrays, write_plan
-from parallel_envs.vector.layout import Field
-from parallel_envs.vector.layout import plan as lay_out
+from parallel_envs.learners.updates.process import LearnerHost, Outbox, plan_arrays, write_plan
+from parallel_envs.vector.shared_arrays import Field
+from parallel_envs.vector.shared_arrays import plan as lay_out
 
 _log = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ class ProcessUpdates(UpdateMode):
 
     # ---- replies ----------------------------------------------------------------------------------------------------
 
-    def _replies(self, ticket: Ticket, seconds: float | None) -> dict[int, Reply]:
+    def _replies(self, ticket: PendingRequest, seconds: float | None) -> dict[int, Reply]:
         """What workers answer in time. Those that do not are ended: their death is the answer."""
         if not self._is_answered(ticket, seconds):
             for worker in sorted(ticket.waiting):
@@ -224,7 +224,7 @@ class ProcessUpdates(UpdateMode):
                     self._late[worker] = seconds, stack
         return ticket.replies
 
-    def _is_answered(self, ticket: Ticket, seconds: float | None) -> bool:
+    def _is_answered(self, ticket: PendingRequest, seconds: float | None) -> bool:
         return self._pool.wait(ticket, seconds)
 
     def _tell(self, worker: int, method: str, *arguments: Any) -> None:

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from parallel_envs.engine import SharedBlock
 from parallel_envs.learners.algorithm import Agent, Algorithm, Plan, UpdateReport
 from parallel_envs.learners.parameters import AgentParameters
-from parallel_envs.learners.updates.sequential import attempted
-from parallel_envs.vector.layout import Field, plan
+from parallel_envs.learners.updates.sequential import try_update
+from parallel_envs.vector.shared_arrays import Field, plan
 
 Arrays = dict[str, npt.NDArray[Any]]
 Form = tuple[Field, ...]
@@ -79,7 +79,7 @@ class LearnerHost:
     def _update(self, agent: Agent, fields: Sequence[Field], version: int) -> UpdateReport:
         assert self._plans is not None
         brain = self._brains[agent]
-        report = attempted(brain, read_plan(self._plans, fields))
+        report = try_update(brain, read_plan(self._plans, fields))
         self._outboxes[agent].put(version, brain.arrays())
         return report
 

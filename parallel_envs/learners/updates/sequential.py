@@ -15,9 +15,8 @@ from parallel_envs.engine import Failure
 from parallel_envs.learners.algorithm import Agent, Batch, Metrics, Plan, UpdateReport, minibatch, plan_tensors
 from parallel_envs.learners.checkpoint import CARRY
 from parallel_envs.learners.parameters import AgentParameters, ParameterMatrix
-from parallel_envs.learners.updates.mode import UpdateMode
-from parallel_envs.learners.updates.steps import take_steps
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.learners.updates.mode import UpdateMode, take_steps
+from parallel_envs.threads import one_torch_thread
 
 
 class SequentialUpdates(UpdateMode):

@@ -12,8 +12,8 @@ from parallel_envs.engine import cores_here
 from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.mode import UpdateMode
-from parallel_envs.learners.updates.sequential import attempted
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.learners.updates.sequential import try_update
+from parallel_envs.threads import one_torch_thread
 
 
 class ThreadUpdates(UpdateMode):
@@ -27,7 +27,7 @@ class ThreadUpdates(UpdateMode):
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         with one_torch_thread():  # each thread has its own number, but they share that of the matrix library
-            futures = {agent: self._threads.submit(attempted, self.brains[agent], own) for agent, own in plans.items()}
+            futures = {agent: self._threads.submit(try_update, self.brains[agent], own) for agent, own in plans.items()}
             try:
                 wait(futures.values())
             except BaseException:  # Ctrl-C: no thread may go on writing what the caller takes to be its own

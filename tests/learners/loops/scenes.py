@@ -14,7 +14,7 @@ from parallel_envs.choices import UpdateModeName
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
 from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
 from parallel_envs.learners.loops import Loop, LoopOptions, open_loop
-from parallel_envs.learners.loops.jobs import Job
+from parallel_envs.learners.loops.learner_thread import Job
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates import SequentialUpdates
 from tests.learners.test_independent import Pressing, pressing

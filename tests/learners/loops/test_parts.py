@@ -10,10 +10,9 @@ import pytest
 
 from parallel_envs.learners.algorithm import Plan, UpdateReport
 from parallel_envs.learners.loops.accounts import Accounts, Lag
-from parallel_envs.learners.loops.jobs import Job
-from parallel_envs.learners.loops.minibatches import Minibatches
-from parallel_envs.learners.loops.schedules import SCHEDULES, Candidate, ordered
-from parallel_envs.learners.loops.side import Learner, ThreadSide
+from parallel_envs.learners.loops.free import MinibatchSizes
+from parallel_envs.learners.loops.learner_thread import Job, LearnerThread, UpdateRunner
+from parallel_envs.learners.loops.options import SCHEDULES, Candidate, ordered
 from tests.learners.loops.scenes import DQN, PPO, learners
 
 WAITING = [Candidate("a", 10, 0.5, 7), Candidate("b", 30, 0.1, 3), Candidate("c", 20, 0.9, -1)]
@@ -58,7 +57,7 @@ def test_who_waits_learns_in_the_order_of_the_schedule(schedule: str, order: str
     with learners(PPO) as made:
         brain = made.agents["red"].parameters
         mode: Any = Gated(dict.fromkeys("abcd", brain))
-        side = ThreadSide(Learner(mode, SCHEDULES[schedule], at_once=False), merge=True)
+        side = LearnerThread(UpdateRunner(mode, SCHEDULES[schedule], at_once=False), merge=True)
         try:
             side.submit([job("a", 1)])
             mode.begun.acquire()
@@ -77,7 +76,7 @@ def test_who_waits_learns_in_the_order_of_the_schedule(schedule: str, order: str
 def test_a_side_that_is_stopped_ends_what_it_does_and_drops_what_waits() -> None:
     with learners(PPO) as made:
         mode: Any = Gated({"a": made.agents["red"].parameters, "b": made.agents["red"].parameters})
-        side = ThreadSide(Learner(mode))
+        side = LearnerThread(UpdateRunner(mode))
         side.submit([job("a", 1)])
         mode.begun.acquire()
         side.submit([job("b", 1)])
@@ -124,7 +123,7 @@ def test_nothing_done_is_no_division_by_nothing() -> None:
 
 def test_minibatches_grow_while_learning_is_behind_and_shrink_while_it_waits() -> None:
     with learners({"red": DQN, "blue": PPO}) as made:
-        sizes = Minibatches(made.agents, (6, 36))
+        sizes = MinibatchSizes(made.agents, (6, 36))
         assert sizes.sizes == {"red": 8, "blue": 20}
         for collect_waited, learn_waited, size in [
             (1, 0, 16),

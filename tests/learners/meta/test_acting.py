@@ -10,36 +10,35 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from parallel_envs.learners.meta import AGENT_ARCHS
-from parallel_envs.learners.meta.acting import NetworkRows
-from parallel_envs.learners.meta.architectures import make_algorithm, read_algorithm
-from parallel_envs.learners.meta.memories import GRU, MemoryForm
+from parallel_envs.learners.meta.agent import MetaPolicy, make_algorithm, read_algorithm
+from parallel_envs.learners.meta.memory import GRU, MemoryConfig
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.policies import Rows
 from tests.learners.meta.families import PPO
 
 ROWS, SEEN = 6, 8
-FAST_WEIGHTS = MemoryForm("fast_weights", 5, 6)
+FAST_WEIGHTS = MemoryConfig("fast_weights", 5, 6)
 
 
-def policy(arch: AGENT_ARCHS, space: Any, deterministic: bool = False, form: MemoryForm = GRU) -> NetworkRows:
+def policy(arch: AGENT_ARCHS, space: Any, deterministic: bool = False, form: MemoryConfig = GRU) -> MetaPolicy:
     given = {**PPO, "memory_size": 33, "hidden": [37]} if arch is not AGENT_ARCHS.Markov else {"name": "ppo"}
     seen = Box(-np.inf, np.inf, (SEEN,), np.float32)
     algorithm = make_algorithm(read_algorithm(given, arch), arch, seen, space, form)
-    return NetworkRows(AgentParameters(algorithm, 3).module.actor, algorithm, deterministic=deterministic)
+    return MetaPolicy(AgentParameters(algorithm, 3).module.actor, algorithm, deterministic=deterministic)
 
 
-def acted(one: NetworkRows, observations: Any, state: Any, seeds: list[int]) -> tuple[Any, Any]:
+def acted(one: MetaPolicy, observations: Any, state: Any, seeds: list[int]) -> tuple[Any, Any]:
     rows = Rows([np.random.default_rng(seed) for seed in seeds], lambda: list(observations))
     return one.act(observations, state, np.zeros(len(seeds), np.bool_), rows)
 
 
-def remembered(one: NetworkRows, source: np.random.Generator) -> tuple[Any, ...]:
+def remembered(one: MetaPolicy, source: np.random.Generator) -> tuple[Any, ...]:
     return tuple(source.standard_normal(part.shape).astype(np.float32) for part in one.initial_state(ROWS))
 
 
 @pytest.mark.parametrize(("arch", "form"), [*((arch, GRU) for arch in AGENT_ARCHS), (AGENT_ARCHS.Memory, FAST_WEIGHTS)])
 @pytest.mark.parametrize("space", [Discrete(5), Box(-1.0, 1.0, (3,), np.float32)], ids=["discrete", "box"])
-def test_a_row_does_not_depend_on_what_the_others_do(arch: AGENT_ARCHS, form: MemoryForm, space: Any) -> None:
+def test_a_row_does_not_depend_on_what_the_others_do(arch: AGENT_ARCHS, form: MemoryConfig, space: Any) -> None:
     """To the bit, in batches of the same shape: others see, remember and draw something else altogether."""
     one, source = policy(arch, space, form=form), np.random.default_rng(0)
     for row in range(ROWS):
@@ -56,7 +55,7 @@ def test_a_row_does_not_depend_on_what_the_others_do(arch: AGENT_ARCHS, form: Me
 
 
 @pytest.mark.parametrize("form", [GRU, FAST_WEIGHTS])
-def test_a_row_by_itself_is_the_same_up_to_rounding(form: MemoryForm) -> None:
+def test_a_row_by_itself_is_the_same_up_to_rounding(form: MemoryConfig) -> None:
     one, source = policy(AGENT_ARCHS.Memory, Box(-1.0, 1.0, (3,), np.float32), form=form), np.random.default_rng(1)
     seen = source.standard_normal((ROWS, SEEN)).astype(np.float32)
     state = remembered(one, source)

@@ -10,16 +10,15 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from parallel_envs.learners.meta import AGENT_ARCHS
-from parallel_envs.learners.meta.agent import outlast
-from parallel_envs.learners.meta.architectures import make_algorithm, read_algorithm
-from parallel_envs.learners.meta.memories import GRU, MemoryForm
+from parallel_envs.learners.meta.agent import make_algorithm, read_algorithm, set_memory_span
+from parallel_envs.learners.meta.memory import GRU, MemoryConfig
 from parallel_envs.learners.meta.sequences import RolloutBuffer
 from parallel_envs.learners.parameters import AgentParameters
 from tests.learners.meta.families import DQN, SAC
 
 SEEN = Box(-np.inf, np.inf, (4,), np.float32)
 REACH = Box(-1.0, 1.0, (2,), np.float32)
-forms = pytest.mark.parametrize("form", [GRU, MemoryForm("fast_weights", 5, 6)], ids=["gru", "fast weights"])
+forms = pytest.mark.parametrize("form", [GRU, MemoryConfig("fast_weights", 5, 6)], ids=["gru", "fast weights"])
 LENGTHS = (3, 5, 2, 4)
 
 
@@ -37,7 +36,7 @@ def buffer(actions: Any, capacity: int = 100) -> RolloutBuffer:
 
 
 def brain(
-    given: dict[str, Any], actions: Any, arch: AGENT_ARCHS = AGENT_ARCHS.Memory, form: MemoryForm = GRU
+    given: dict[str, Any], actions: Any, arch: AGENT_ARCHS = AGENT_ARCHS.Memory, form: MemoryConfig = GRU
 ) -> AgentParameters:
     return AgentParameters(
         make_algorithm(read_algorithm({**given, "batch_size": 8}, arch), arch, SEEN, actions, form), 3
@@ -65,7 +64,7 @@ def test_a_buffer_too_small_for_a_rollout_says_so() -> None:
 
 
 @forms
-def test_values_of_a_rollout_are_those_of_its_steps_one_by_one(form: MemoryForm) -> None:
+def test_values_of_a_rollout_are_those_of_its_steps_one_by_one(form: MemoryConfig) -> None:
     one = brain(DQN, Discrete(3), form=form)
     chain, actor = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)), one.module.actor
     state, steps = actor.initial_state(2), []
@@ -76,7 +75,7 @@ def test_values_of_a_rollout_are_those_of_its_steps_one_by_one(form: MemoryForm)
 
 
 @forms
-def test_errors_of_dqn_are_those_worked_out_by_hand(form: MemoryForm) -> None:
+def test_errors_of_dqn_are_those_worked_out_by_hand(form: MemoryConfig) -> None:
     one = brain({**DQN, "double": False}, Discrete(3), form=form)
     algorithm: Any = one.algorithm
     plan = algorithm.draw(buffer(Discrete(3)), np.random.default_rng(0))
@@ -96,7 +95,7 @@ def test_errors_of_dqn_are_those_worked_out_by_hand(form: MemoryForm) -> None:
 
 @forms
 @pytest.mark.parametrize("arch", [AGENT_ARCHS.Memory, AGENT_ARCHS.Memory_Markov])
-def test_the_losses_of_sac_move_each_its_own_part(arch: AGENT_ARCHS, form: MemoryForm) -> None:
+def test_the_losses_of_sac_move_each_its_own_part(arch: AGENT_ARCHS, form: MemoryConfig) -> None:
     one = brain(SAC, Box(-1.0, 1.0, (1,), np.float32), arch, form)
     remembers = "cell" if form == GRU else "keys"
     algorithm: Any = one.algorithm
@@ -115,7 +114,7 @@ def test_the_losses_of_sac_move_each_its_own_part(arch: AGENT_ARCHS, form: Memor
 
 def test_memories_fade_over_one_step_to_so_many() -> None:
     one = brain(DQN, Discrete(3))
-    outlast(one.module, 50)
+    set_memory_span(one.module, 50)
     for network in (one.module.actor, one.module.target):
         cell = network.body.cell
         kept = torch.sigmoid(cell.seen.bias[16:32])
