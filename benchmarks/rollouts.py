@@ -52,7 +52,7 @@ class Work(Workload):
     """Whether a lock-step collector is measured beside: it can do without what a policy remembers."""
 
     @property
-    def plan_rollouts(self) -> list[PlannedRollout]:
+    def orders(self) -> list[PlannedRollout]:
         """Tasks, seeds and random generators: what makes the rollouts of all collectors the same."""
         return plan_rollouts(len(self.tasks), self.tasks, seed=_SEED, first_id=0)
 

@@ -95,7 +95,7 @@ class PollingScheme:
 
         for agent, plan in self._plans.items():
             learner = self.learners.agents[agent]
-            learner.finish(update_one(learner.brain, plan))
+            learner.finish(update_one(learner.parameters, plan))
         self._weights = {agent: learner.acting_weights() for agent, learner in self.learners.agents.items()}
         self.num_learnt += 1
 

@@ -234,10 +234,12 @@ def test_no_two_agents_share_a_buffer_or_a_network() -> None:
         for i, one in enumerate(agents):
             for other in agents[i + 1 :]:
                 assert one.model.memory is not other.model.memory
-                assert one.model.brain is not other.model.brain
+                assert one.model.parameters is not other.model.parameters
                 for name, array in one.state()["memory"]["arrays"].items():
                     assert not np.shares_memory(array, other.state()["memory"]["arrays"][name])
-                assert not np.shares_memory(one.brain.strip.weights.numpy(), other.brain.strip.weights.numpy())
+                assert not np.shares_memory(
+                    one.parameters.matrix.weights.numpy(), other.parameters.matrix.weights.numpy()
+                )
 
 
 def test_an_agent_learns_from_its_own_experience_only() -> None:

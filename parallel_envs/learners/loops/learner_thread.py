@@ -314,7 +314,7 @@ def _split(results: Sequence[Result], agents: Collection[Agent] | None) -> tuple
 
 def open_runner(learners: IndependentLearners, options: LoopOptions, workers: int) -> UpdateRunner:
     """Return the runner for a loop's updates, in the place that `learn_in` names and with so many workers."""
-    brains = {agent: one.brain for agent, one in learners.agents.items()}
+    brains = {agent: one.parameters for agent, one in learners.agents.items()}
     kinds = {brain.algorithm.signature for brain in brains.values()}
     fuses = learners.update_mode == "fused" or (learners.update_mode == "auto" and len(kinds) < len(brains))
     inner = "fused" if fuses else "sequential"

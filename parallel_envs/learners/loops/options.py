@@ -1,17 +1,75 @@
-"""What `IndependentLearners.train` was asked for, checked before anything starts."""
+"""Options of a loop, checked before anything starts: the mode, schedules, and the budget of workers.
+
+Schedules decide which of several waiting agents learns first:
+
+    round_robin   the agent that has not learnt for the longest time
+    most_data     the agent with the most steps that are not learnt from yet
+    slowest       the agent whose updates take the longest
+
+An agent learns only from its own steps, so the order decides when each agent learns, never what it learns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from parallel_envs.choices import LearnIn, LoopMode, ScheduleName, words
+from parallel_envs.engine import cores_here
 from parallel_envs.field_texts import documents_fields
 from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent
-from parallel_envs.learners.loops.options import SCHEDULES, Schedule
 from parallel_envs.vector.checks import check_count, check_whole, choice, is_number, yes_or_no
+
+if TYPE_CHECKING:
+    from parallel_envs.learners.independent import IndependentLearners
+
+# ---- schedules -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An agent that waits to learn."""
+
+    agent: Agent
+    num_fresh: int
+    """Steps that wait to be learnt from."""
+    seconds: float
+    """Average seconds of its updates so far."""
+    last_turn: int
+    """Turn in which it learnt last: a number that grows with every agent's update; -1: never."""
+
+
+Schedule = Callable[[Sequence[Candidate]], Sequence[Agent]]
+"""Function from the waiting agents, in the order in which they came, to the order in which they learn."""
+
+
+def by_turn(waiting: Sequence[Candidate]) -> Sequence[Agent]:
+    return [one.agent for one in sorted(waiting, key=lambda one: one.last_turn)]
+
+
+def by_data(waiting: Sequence[Candidate]) -> Sequence[Agent]:
+    return [one.agent for one in sorted(waiting, key=lambda one: (-one.num_fresh, one.last_turn))]
+
+
+def by_seconds(waiting: Sequence[Candidate]) -> Sequence[Agent]:
+    return [one.agent for one in sorted(waiting, key=lambda one: (-one.seconds, one.last_turn))]
+
+
+SCHEDULES: Mapping[str, Schedule] = {"round_robin": by_turn, "most_data": by_data, "slowest": by_seconds}
+
+
+def ordered(schedule: Schedule, waiting: Sequence[Candidate]) -> list[Agent]:
+    """Return the schedule's order. Raises ValueError unless it holds each waiting agent once."""
+    order = list(schedule(waiting))
+    there = [one.agent for one in waiting]
+    if len(order) != len(there) or set(order) != set(there):
+        raise ValueError(f"schedule={schedule!r} put {there} into the order {order}. Return each of them, once.")
+    return order
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------
 
 
 class LoopWords(TypedDict, total=False):
@@ -34,36 +92,37 @@ class LoopWords(TypedDict, total=False):
 @documents_fields
 @dataclass(frozen=True, kw_only=True)
 class LoopOptions:
-    """How collecting and learning go together.
+    """Options for how collecting and learning are combined.
 
-    Threads: any number may use one at once; nothing in it changes.
+    Threads: any number of threads may use an instance at once; an instance never changes.
     """
 
     mode: LoopMode = "sync"
-    """"sync": one after the other. "overlap": the next rollout is collected with the weights of before while all learn,
-    one update behind, and the same in every run. "free": each side goes on as fast as it can within `queue` and
-    `max_lag`; what comes of it depends on time."""
+    """"sync": one after the other. "overlap": the next rollout is collected with the previous weights while all learn,
+    one update behind, and the same in every run. "free": collecting and learning each go on as fast as they can within
+    `queue` and `max_lag`; the result depends on timing."""
     learn_in: LearnIn = "process"
-    """Where learning is while the other side collects. "process": in a worker; in several with update_mode="process"
+    """Place of learning while the caller collects. "process": in a worker; in several with update_mode="process"
     ("auto" is "fused" where agents are alike). "thread": in a thread, for networks so large that most of the time is
     spent inside torch. "serial": in the caller, in one thread, with the same numbers: for debugging."""
     queue: int | None = None
-    """"free": plans of updates that may wait, of all agents together. Collecting waits when there are so many."""
+    """"free": number of planned updates that may wait, of all agents together. Collecting waits when there are so
+    many."""
     max_lag: int = 1
-    """"free": updates that an agent's acting weights may be behind where a rollout begins."""
+    """"free": number of updates that an agent's acting weights may be behind where a rollout begins."""
     updates_per_step: float | None = None
-    """"free": agents that learn from a replay buffer make so many updates for each step that they live beyond
-    `learning_starts`, no more, and no fewer but for those of the last `train_interval`, which says when it is their
-    time. None: one update each time."""
+    """"free": updates for each step beyond `learning_starts`, for agents with a replay buffer. `train_interval` says
+    when updates are due. They are never more than this ratio, and fewer only by the updates of one interval. None: one
+    update each time."""
     vtrace: bool = False
-    """Advantages of PPO are corrected for actions that older weights have chosen."""
+    """Correct PPO's advantages for actions that older weights have chosen."""
     schedule: ScheduleName | Schedule = "round_robin"
-    """Who learns first: "round_robin", "most_data", "slowest", or a function: see `schedules.py`."""
+    """Order in which waiting agents learn: "round_robin", "most_data", "slowest", or a function (see `Schedule`)."""
     minibatch: tuple[int, int] | None = None
     """"free", and not with fused updates: bounds between which minibatches grow while learning is behind, and shrink
-    while it waits. With learn_in="serial" nobody waits, and they stay as they are."""
+    while learning waits. With learn_in="serial" nothing waits, and minibatches keep their size."""
     worker_budget: int | None = None
-    """Workers of environments and of learning together."""
+    """Number of workers for environments and learning together."""
 
     def __post_init__(self) -> None:
         choice("mode", self.mode, words(LoopMode))
@@ -75,19 +134,24 @@ class LoopOptions:
             raise ValueError(f"max_lag={self.max_lag} is below 0. Give 0 or more.")
         yes_or_no("vtrace", self.vtrace)
         if self.mode == "free":
-            self._check_queue()
+            self._check_free()
         else:
-            self._refuse_what_is_for_free()
+            for name, default in (("queue", None), ("max_lag", 1), ("updates_per_step", None), ("minibatch", None)):
+                if getattr(self, name) != default:
+                    why = "whose lag is exactly one update" if self.mode == "overlap" else "where nothing ever waits"
+                    raise ValueError(
+                        f"{name}={getattr(self, name)!r} contradicts mode={self.mode!r}, {why} and which is the same "
+                        f"in every run. Leave {name} out, or give mode='free'."
+                    )
         if self.mode == "sync" and self.vtrace:
             raise ValueError(
-                "vtrace=True with mode='sync': what is learnt from was chosen by the newest weights, and there is "
-                "nothing to correct. Give mode='overlap' or 'free'."
+                "vtrace=True with mode='sync': actions are chosen by the newest weights, so there is nothing to "
+                "correct. Give mode='overlap' or 'free'."
             )
-        self._check_minibatch()
         if self.worker_budget is not None:
             check_count("worker_budget", self.worker_budget)
 
-    def _check_queue(self) -> None:
+    def _check_free(self) -> None:
         if self.queue is None:
             raise ValueError(
                 "mode='free' was asked for without a bound of its queue: what waits could grow for ever. Give queue=, "
@@ -95,38 +159,25 @@ class LoopOptions:
             )
         check_count("queue", self.queue)
         ratio = self.updates_per_step
+        bounds: Any = self.minibatch
         if ratio is not None and not (is_number(ratio) and ratio > 0):
             raise ValueError(f"updates_per_step={ratio!r} allows no updates, or is no bound. Give a number above 0.")
-
-    def _refuse_what_is_for_free(self) -> None:
-        for name, default in (("queue", None), ("max_lag", 1), ("updates_per_step", None), ("minibatch", None)):
-            if getattr(self, name) != default:
-                why = "whose lag is exactly one update" if self.mode == "overlap" else "where nothing ever waits"
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r} contradicts mode={self.mode!r}, {why} and which is the same in "
-                    f"every run. Leave {name} out, or give mode='free'."
-                )
-
-    def _check_minibatch(self) -> None:
-        if self.minibatch is None:
-            return
-        bounds: Any = self.minibatch
-        if not isinstance(bounds, tuple | list) or len(bounds) != 2:
-            raise ValueError(f"minibatch={bounds!r} is no pair of bounds. Give two sizes, as (64, 256).")
-        low, high = bounds
-        for bound in (low, high):
-            check_count("minibatch", bound)
-        if high < low:
-            raise ValueError(f"minibatch={self.minibatch} has its bounds the wrong way round. Give the smaller first.")
+        if bounds is not None:
+            if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+                raise ValueError(f"minibatch={bounds!r} is no pair of bounds. Give two sizes, as (64, 256).")
+            for bound in bounds:
+                check_count("minibatch", bound)
+            if bounds[1] < bounds[0]:
+                raise ValueError(f"minibatch={bounds} has its bounds the wrong way round. Give the smaller first.")
 
     @property
     def order(self) -> Schedule:
-        """The schedule itself."""
+        """Return the schedule as a function."""
         return self.schedule if callable(self.schedule) else SCHEDULES[self.schedule]
 
 
 def check_agents(options: LoopOptions, agents: Mapping[Agent, AgentLearner], update_mode: str) -> None:
-    """Raise ValueError for what these agents cannot do."""
+    """Raise ValueError for options that these agents cannot have."""
     replaying = [agent for agent, one in agents.items() if not one.algorithm.on_policy]
     if options.vtrace and replaying:
         raise ValueError(
@@ -138,19 +189,79 @@ def check_agents(options: LoopOptions, agents: Mapping[Agent, AgentLearner], upd
             f"updates_per_step={options.updates_per_step}, and no agent learns from a replay buffer: the others make "
             "one update for each rollout. Leave it out, or give another rollout_length."
         )
-    if options.minibatch is not None:
-        _check_sizes(options.minibatch, agents.values(), update_mode)
-
-
-def _check_sizes(bounds: tuple[int, int], learners: Iterable[AgentLearner], update_mode: str) -> None:
-    if update_mode in ("fused", "auto"):
+    bounds = options.minibatch
+    if bounds is not None and update_mode in ("fused", "auto"):
         raise ValueError(
-            f"minibatch={bounds} with update_mode={update_mode!r}: sizes that adapt are those of each agent alone, and "
-            "fused updates are written down for one size of all. Give update_mode='sequential', 'thread' or 'process'."
+            f"minibatch={bounds} with update_mode={update_mode!r}: sizes that adapt differ from agent to agent, and "
+            "fused updates need one size for all. Give update_mode='sequential', 'thread' or 'process'."
         )
-    for learner in learners:
-        if bounds[1] > learner.most_rows:
+    for learner in agents.values():
+        if bounds is not None and bounds[1] > learner.most_rows:
             raise ValueError(
                 f"minibatch={bounds} and agent {learner.agent!r} learns from {learner.most_rows} rows at most. Give "
                 "smaller bounds."
             )
+
+
+# ---- the budget of workers -------------------------------------------------------------------------------------------
+
+_WITH_WORKERS = ("thread", "process", "auto", "fused_or_process", "fused_or_thread")
+"""Update modes that have workers also in a synchronous loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Numbers of workers for environments and for learning. A thread counts as a worker."""
+
+    envs: int
+    learning: int
+
+
+def fewest_workers(mode: str, learn_in: str, update_mode: str) -> int:
+    """Return the fewest workers with which learning can do."""
+    if mode == "sync" or learn_in == "serial":
+        return 1 if update_mode in _WITH_WORKERS else 0
+    return 1
+
+
+def wanted_workers(mode: str, learn_in: str, update_mode: str, num_agents: int, workers: int | None = None) -> int:
+    """Return the number of workers for learning without a budget. `workers` is the user's number, if any."""
+    least = fewest_workers(mode, learn_in, update_mode)
+    in_workers = mode != "sync" and learn_in == "process"
+    if update_mode not in (("process",) if in_workers else _WITH_WORKERS):
+        return least
+    cores = len(cores_here()) - in_workers  # one core is for collecting
+    return max(min(workers or max(cores, 1), num_agents), least)
+
+
+def share_workers(budget: int, num_envs: int, least: int, *, env_workers: int | None = None) -> Shares:
+    """Share out a budget of workers.
+
+    Learning gets its minimum, environments as many of the rest as they can use, and learning what is left. Raises
+    ValueError, naming the numbers, if the budget is too small.
+
+    Args:
+        budget: Number of workers for environments and learning together.
+        num_envs: The most workers that environments can use; 0: environments are stepped in the caller.
+        least: The fewest workers for learning.
+        env_workers: The number of workers of the environments, if it is already fixed.
+    """
+    envs = min(num_envs, max(budget - least, 1)) if env_workers is None else env_workers
+    envs = envs if num_envs else 0
+    if envs + least > budget:
+        raise ValueError(
+            f"A budget of {budget} workers was given; environments hold {envs} and learning needs at least {least}, "
+            f"which makes {envs + least}. Give a larger budget, or environments fewer workers."
+        )
+    return Shares(envs, budget - envs if least else 0)
+
+
+def learning_workers(options: LoopOptions, learners: IndependentLearners) -> int:
+    """Return the number of workers for learning. Raises ValueError, naming the numbers, if the budget is too small."""
+    asked = options.mode, options.learn_in, learners.update_mode
+    own = wanted_workers(*asked, len(learners.agents), learners.workers)
+    if options.worker_budget is None:
+        return own
+    envs = 0 if learners.envs.envs.backend == "serial" else learners.envs.num_workers
+    least = own if options.mode == "sync" else fewest_workers(*asked)  # an existing mode is not made smaller
+    return min(own, share_workers(options.worker_budget, envs, least, env_workers=envs).learning)

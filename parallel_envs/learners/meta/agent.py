@@ -1,31 +1,210 @@
-"""The agent as it learns: its network, its random generator, its memory of what it lived, its counters."""
+"""The agent of a meta-RL run: its architecture, its policy, and its network with generator, memory and counters.
+
+    Markov          sees one observation at a time
+    Memory          remembers all that it has seen, done and got on its task: recurrent, fed with the environment's
+                    observation, the previous action, the previous reward, and a flag for the start of an inner episode
+    Memory_Markov   has a policy that sees one observation, and learns with a value function that remembers
+
+The algorithms are PPO, DQN and SAC, with a GRU or fast weights as memory (`memory.py`, `sequences.py`).
+"""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from gymnasium.spaces import Space
 from torch import nn
 
-from parallel_envs.learners.algorithm import AlgorithmConfig, Diverged, UpdateReport
-from parallel_envs.learners.config import BadSettings
-from parallel_envs.learners.meta.agent import AGENT_ARCHS, MetaPolicy, make_algorithm
-from parallel_envs.learners.meta.memory import MemoryConfig
-from parallel_envs.learners.meta.sequences import RolloutBuffer, RolloutToBatch
+from parallel_envs.learners.algorithm import Algorithm, AlgorithmConfig, Diverged, UpdateReport
+from parallel_envs.learners.config import BadSettings, described_config, read_config
+from parallel_envs.learners.dqn import DQN, DQNConfig
+from parallel_envs.learners.meta.memory import GRU, MemoryConfig
+from parallel_envs.learners.meta.sequences import (
+    MemoryDQN,
+    MemoryMarkovPPO,
+    MemoryMarkovSAC,
+    MemoryPPO,
+    MemorySAC,
+    RolloutBuffer,
+    RolloutToBatch,
+)
 from parallel_envs.learners.networks import GruCell
 from parallel_envs.learners.parameters import AgentParameters
+from parallel_envs.learners.ppo import PPO, PPOConfig
+from parallel_envs.learners.sac import SAC, SACConfig
 from parallel_envs.learners.updates.sequential import update_one
+from parallel_envs.policies import BatchPolicy, Rows
 from parallel_envs.rollouts import Rollouts
 from parallel_envs.rollouts.priorities import PrioritizedReplayBuffer
 from parallel_envs.rollouts.replay import ReplayBuffer
 from parallel_envs.seeding import SeedTree
+from parallel_envs.threads import one_torch_thread
+
+AGENT = "meta"
+"""Name of the only agent, in errors and files."""
+
+
+# ---- architectures ---------------------------------------------------------------------------------------------------
+
+
+class AGENT_ARCHS(enum.StrEnum):  # noqa: N801  # its first name, in the original guide
+    """Architectures of an agent: what it remembers."""
+
+    Markov = "markov"
+    Memory = "memory"
+    Memory_Markov = "memory_markov"
+
+
+_CONFIGS: dict[str, type[AlgorithmConfig]] = {"ppo": PPOConfig, "dqn": DQNConfig, "sac": SACConfig}
+_ALGORITHMS: dict[tuple[type[AlgorithmConfig], AGENT_ARCHS], Any] = {
+    (PPOConfig, AGENT_ARCHS.Markov): PPO,
+    (PPOConfig, AGENT_ARCHS.Memory): MemoryPPO,
+    (PPOConfig, AGENT_ARCHS.Memory_Markov): MemoryMarkovPPO,
+    (DQNConfig, AGENT_ARCHS.Markov): DQN,
+    (DQNConfig, AGENT_ARCHS.Memory): MemoryDQN,
+    (SACConfig, AGENT_ARCHS.Markov): SAC,
+    (SACConfig, AGENT_ARCHS.Memory): MemorySAC,
+    (SACConfig, AGENT_ARCHS.Memory_Markov): MemoryMarkovSAC,
+}
+_OTHER_SETTINGS = {
+    "rollout_length": "train.num_rollouts_per_iter",
+    "learning_starts": "train.num_init_rollouts_pool",
+    "train_interval": "train.num_rollouts_per_iter",
+}
+"""Fields of algorithm configs that other settings of a meta-RL run replace."""
+
+
+def observed_extras(arch: AGENT_ARCHS) -> dict[str, bool]:
+    """Return the keywords for `MultiEpisodeWrapper` that say what to add to observations."""
+    remembers = arch is not AGENT_ARCHS.Markov
+    return {"add_previous_action": remembers, "add_previous_reward": remembers}
+
+
+def read_memory(given: Mapping[str, Any], arch: AGENT_ARCHS) -> MemoryConfig:
+    """Read the block `policy.memory`; None is a value that was not given. Raises BadSettings for contradictions."""
+    told = {name: value for name, value in given.items() if value is not None}
+    memory = MemoryConfig(**told)
+    sizes = sorted(told.keys() - {"name"})
+    if memory.name == "gru" and sizes:
+        raise BadSettings(
+            f"`policy.memory.{sizes[0]}: {told[sizes[0]]}` means nothing to a GRU, whose size the algorithm's settings "
+            "say. Leave it out, or choose `policy.memory.name: fast_weights`."
+        )
+    if memory.name != "gru" and arch is AGENT_ARCHS.Markov:
+        raise BadSettings(
+            f"`policy.memory.name: {memory.name}` remembers, and `policy.arch: markov` does not. Say `arch: memory`."
+        )
+    return memory
+
+
+def read_algorithm(given: Mapping[str, Any], arch: AGENT_ARCHS) -> AlgorithmConfig:
+    """Read the block `policy.algorithm`. Raises BadSettings for unknown settings and contradictions to `arch`."""
+    where, remembers = "policy.algorithm", arch is not AGENT_ARCHS.Markov
+    for name, place in _OTHER_SETTINGS.items():
+        if name in given:
+            raise BadSettings(f"`{where}.{name}` means nothing here: whole rollouts are learnt from. Say `{place}`.")
+    needed = {"network": "gru"} if remembers and given.get("name") == "ppo" else {}
+    config: Any = read_config({**needed, **given}, where, _CONFIGS)
+    network = getattr(config, "network", None)
+    if needed.get("network", network) != network:
+        raise BadSettings(
+            f"`{where}.network: {network}` does not go together with `policy.arch: {arch}`, which needs "
+            f"`{needed['network']}`. Leave the network out, or choose another arch."
+        )
+    if network == "gru" and not remembers:
+        raise BadSettings(f"`{where}.network: gru` remembers, and `policy.arch: markov` does not. Say `arch: memory`.")
+    if arch is AGENT_ARCHS.Memory_Markov and isinstance(config, DQNConfig):
+        raise BadSettings(
+            f"`policy.arch: {arch}` wants a policy apart from the values, and `{where}.name: dqn` has none. Choose ppo "
+            "or sac, or `arch: memory`."
+        )
+    for name, only in (("num_steps", 1), ("prioritized", 0.0), ("dueling", False)):
+        if remembers and getattr(config, name, only) != only:
+            raise BadSettings(
+                f"`{where}.{name}: {getattr(config, name)}` does not go together with an agent that remembers: it "
+                "learns from whole rollouts. Leave it out, or choose `arch: markov`."
+            )
+    return config  # type: ignore[no-any-return]  # `Any` for the fields that only some configs have
+
+
+def described_policy(config: AlgorithmConfig, memory: MemoryConfig, name: str) -> dict[str, Any]:
+    """Return the settings that `read_algorithm` and `read_memory` read as these configs, with all defaults."""
+    algorithm = described_config(config, name)
+    sizes = {} if memory.name == "gru" else {"num_places": memory.num_places, "num_values": memory.num_values}
+    return {
+        "algorithm": {word: value for word, value in algorithm.items() if word not in _OTHER_SETTINGS},
+        "memory": {"name": memory.name, "num_places": None, "num_values": None, **sizes},
+    }
+
+
+def make_algorithm(
+    config: AlgorithmConfig,
+    arch: AGENT_ARCHS,
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    memory: MemoryConfig = GRU,
+) -> Algorithm:
+    """Return the algorithm for these spaces. Raises BadSettings for spaces that it cannot take."""
+    options = {} if arch is AGENT_ARCHS.Markov else {"memory": memory}
+    kind = _ALGORITHMS[type(config), arch]
+    try:
+        made: Algorithm = kind(config, observation_space, action_space, agent=AGENT, **options)
+    except TypeError as error:
+        raise BadSettings(f"`policy.algorithm.name` does not suit the environment. {error}") from error
+    return made
+
+
+# ---- acting ----------------------------------------------------------------------------------------------------------
+
+
+class MetaPolicy(BatchPolicy):
+    """Acts in many rollouts at once. The memory of each rollout travels with the rollout's row and begins as zeros.
+
+    Each row draws from its own generator, and no operation mixes rows, so a row's actions depend on its own rollout
+    only. This holds up to rounding: a matrix product may round a row differently in a batch of another size, or at
+    another place in the batch. In batches of one row (`exact`) there is no such difference.
+
+    Args:
+        module: The learner's network itself: what the learner learns shows at once.
+        algorithm: Converts observations to numbers and outputs to actions.
+        deterministic: Take the likeliest action, and draw nothing.
+    """
+
+    def __init__(self, module: nn.Module, algorithm: Algorithm, *, deterministic: bool = False) -> None:
+        self.module: Any = module
+        self.encoder, self.head, self.deterministic = algorithm.encoder, algorithm.head, deterministic
+
+    def initial_state(self, num_rows: int) -> Any:
+        if not hasattr(self.module, "initial_state"):
+            return ()
+        return tuple(part.numpy() for part in self.module.initial_state(num_rows))
+
+    def act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
+        numbers, mask = self.encoder.numbers(observations)
+        with torch.inference_mode(), one_torch_thread():
+            features = torch.as_tensor(numbers)
+            if state:
+                outputs, after = self.module(features, tuple(torch.as_tensor(part) for part in state))
+                state = tuple(part.numpy() for part in after)
+            else:
+                outputs = self.module(features)
+        if self.deterministic:
+            return self.head.best(outputs.numpy(), mask), state
+        noise = np.concatenate([self.head.noise(generator, 1) for generator in rows.generators])
+        return self.head.choose(outputs.numpy(), mask, noise), state
+
+
+# ---- the agent -------------------------------------------------------------------------------------------------------
 
 _ROWS = 8
-"""Rollouts that are stored side by side."""
+"""Number of rollouts that a replay buffer stores side by side."""
 
 
 class MetaAgent:
@@ -33,49 +212,51 @@ class MetaAgent:
 
     Args:
         config: `PPOConfig`, `DQNConfig` or `SACConfig`.
-        arch: Whether it remembers, and where.
-        form: What remembers.
-        observation_space: As `MultiEpisodeWrapper` shows it.
-        action_space: The same.
-        lesson: How rollouts are told to it.
-        memory_span: Steps that memories last at the beginning; see `outlast`.
-        seed: All that is random about it is a child of this.
+        arch: The architecture.
+        memory_config: The kind and size of the memory.
+        observation_space: The observation space of `MultiEpisodeWrapper`.
+        action_space: Its action space.
+        to_batch: Converts rollouts to experience.
+        memory_span: Steps that memories last at the beginning; see `set_memory_span`.
+        seed: Source of everything random about the agent.
     """
 
     def __init__(
         self,
         config: AlgorithmConfig,
         arch: AGENT_ARCHS,
-        form: MemoryConfig,
+        memory_config: MemoryConfig,
         observation_space: Space[Any],
         action_space: Space[Any],
-        lesson: RolloutToBatch,
+        to_batch: RolloutToBatch,
         memory_span: int,
         seed: SeedTree,
     ) -> None:
-        self.config, self.arch, self.form, self.lesson = config, arch, form, lesson
-        self.algorithm = make_algorithm(config, arch, observation_space, action_space, form)
+        self.config, self.arch, self.memory_config, self.to_batch = config, arch, memory_config, to_batch
+        self.algorithm = make_algorithm(config, arch, observation_space, action_space, memory_config)
         self.parameters = AgentParameters(self.algorithm, seed.child("network").seed())
-        outlast(self.parameters.module, memory_span)
+        set_memory_span(self.parameters.module, memory_span)
         self.generator = seed.child("draws").generator()
         self.counters: dict[str, Any] = {"steps": 0, "updates": 0, "skipped": 0, "frozen": False}
-        self.memory = None if self.algorithm.on_policy else _new_memory(config, arch, observation_space, action_space)
+        self.memory: ReplayBuffer | None = None
         self._pending: list[Any] = []
+        if not self.algorithm.on_policy:
+            self.memory = _new_buffer(config, arch, observation_space, action_space)
 
-    # ---- living -----------------------------------------------------------------------------------------------------
+    # ---- acting -----------------------------------------------------------------------------------------------------
 
     def policy(self, *, deterministic: bool = False) -> MetaPolicy:
-        """A policy that acts as this agent does, now and after it has learnt more."""
+        """Return a policy that acts as this agent does, also after it has learnt more."""
         self.algorithm.explore(self.parameters.module, self.counters["steps"])
         return MetaPolicy(self.parameters.module.actor, self.algorithm, deterministic=deterministic)
 
     def lived(self, rollouts: Rollouts) -> None:
-        """Take in what was collected, for the next update."""
+        """Take in collected rollouts for the next update."""
         self.counters["steps"] += rollouts.num_steps
         if self.memory is None:
             self._pending += rollouts
         else:
-            self.lesson.store(rollouts, self.memory)
+            self.to_batch.store(rollouts, self.memory)
             if isinstance(self.memory, RolloutBuffer):
                 self.memory.longest = max(self.memory.longest, *map(len, rollouts))
 
@@ -85,11 +266,11 @@ class MetaAgent:
         """Learn. Returns means of metrics.
 
         Args:
-            num_updates: How often, for those that learn from a replay buffer.
-            rate: By what the config's learning rate is multiplied.
+            num_updates: Number of updates from a replay buffer. PPO makes one.
+            rate: Factor for the config's learning rate.
 
         Raises:
-            Diverged: A loss or a gradient was not finite; the numbers are as they were before.
+            Diverged: A loss or a gradient was not finite; the agent's numbers are unchanged.
         """
         self.algorithm.config = self.config
         reports = [self._update_once(rate) for _ in range(num_updates if self.memory is not None else 1)]
@@ -98,8 +279,11 @@ class MetaAgent:
     def _update_once(self, rate: float) -> UpdateReport:
         experience: Any = self.memory
         if self.memory is None:
-            experience, self._pending = self.lesson.trajectory(Rollouts(self._pending)), []
-            self._fit(experience.valid.size)
+            experience, self._pending = self.to_batch.trajectory(Rollouts(self._pending)), []
+            # Rollouts that ended early may give fewer rows than a minibatch. Then the minibatch is made smaller.
+            config: Any = self.algorithm.config
+            size = min(config.minibatch_size, experience.valid.size)
+            self.algorithm.config = dataclasses.replace(config, minibatch_size=size)
         plan = self.algorithm.draw(experience, self.generator, self.counters["updates"])
         learning_rate = self.config.learning_rate_after(self.counters["updates"]) * rate
         report = update_one(self.parameters, dataclasses.replace(plan, learning_rate=learning_rate))
@@ -111,18 +295,13 @@ class MetaAgent:
         self.counters["updates"] += 1
         return report
 
-    def _fit(self, num_rows: int) -> None:
-        """Rollouts that ended early may make a batch smaller than a minibatch: then it is one."""
-        config: Any = self.algorithm.config
-        self.algorithm.config = dataclasses.replace(config, minibatch_size=min(config.minibatch_size, num_rows))
-
-    # ---- keeping ----------------------------------------------------------------------------------------------------
+    # ---- checkpoints ------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """All that it is, for `save_checkpoint`. Rollouts that were collected and not learnt from are not in it."""
-        form = {"name": self.algorithm.name, "arch": str(self.arch), "memory": dataclasses.asdict(self.form)}
+        """Return the agent's state for `save_checkpoint`, without collected rollouts that are not learnt from yet."""
+        kind = {"name": self.algorithm.name, "arch": str(self.arch), "memory": dataclasses.asdict(self.memory_config)}
         state = {
-            "config": {**form, **dataclasses.asdict(self.config)},
+            "config": {**kind, **dataclasses.asdict(self.config)},
             "arrays": {name: array.copy() for name, array in self.parameters.arrays().items()},
             "counters": dict(self.counters),
             "generator": {"draws": copy.deepcopy(self.generator.bit_generator.state)},
@@ -132,7 +311,7 @@ class MetaAgent:
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Become what `state` told. ValueError if it does not fit; then nothing has changed."""
+        """Take over a state. Raises ValueError, and changes nothing, if the state does not fit."""
         self.parameters.load(dict(state["arrays"]))
         self.counters |= state["counters"]
         self.generator.bit_generator.state = copy.deepcopy(state["generator"]["draws"])
@@ -141,22 +320,24 @@ class MetaAgent:
             self.memory.load_state(state["memory"])
 
 
-def outlast(module: nn.Module, span: int) -> None:
-    """Have what GRUs remember fade over 1 to `span` steps, each number over its own, until they have learnt better.
+def set_memory_span(module: nn.Module, span: int) -> None:
+    """Let the memory of untrained GRUs fade over 1 to `span` steps, each number over its own number of steps.
 
-    A gate without a bias forgets half of everything at each step, and what is forgotten cannot be learnt from.
+    A gate without a bias forgets half of everything at each step, and forgotten facts cannot be learnt from.
     """
     for part in module.modules():
         if isinstance(part, GruCell):
             size = part.remembered.in_features
-            with torch.no_grad():  # what is kept is the second of three gates: sigmoid(log(n)) is 1 - 1 / (n + 1)
+            with torch.no_grad():  # the second of three gates keeps: sigmoid(log(n)) is 1 - 1 / (n + 1)
                 part.seen.bias[size : 2 * size] = torch.linspace(1.0, float(span), size).log()
 
 
-def _new_memory(config: Any, arch: AGENT_ARCHS, seen: Space[Any], done: Space[Any]) -> ReplayBuffer:
+def _new_buffer(
+    config: Any, arch: AGENT_ARCHS, observation_space: Space[Any], action_space: Space[Any]
+) -> ReplayBuffer:
     if config.buffer_size < _ROWS:
         raise BadSettings(f"`policy.algorithm.buffer_size: {config.buffer_size}` is too small. Give at least {_ROWS}.")
-    given: Any = (seen, done, config.buffer_size, _ROWS)
+    given: Any = (observation_space, action_space, config.buffer_size, _ROWS)
     returns: Any = {"num_steps": config.num_steps, "discount": config.discount}
     if arch is not AGENT_ARCHS.Markov:
         return RolloutBuffer(*given, **returns)

@@ -1,10 +1,10 @@
-"""What a meta-RL run is to do: a dict or a YAML file, checked word by word before anything starts.
+"""Settings of a meta-RL run: a dict or a YAML file, checked before anything starts.
 
 env:
   env_type: meta
-  env_name: AntDir-v0                  # families.py lists those known by name; package.module:Class; a Gymnasium id
-  max_rollouts_per_task: 2             # inner episodes on one task, which are one rollout
-  num_train_tasks: 50                  # null: a new one for each rollout
+  env_name: AntDir-v0                  # a family of families.py; package.module:Class; a Gymnasium id
+  max_rollouts_per_task: 2             # inner episodes on one task: together they are one rollout
+  num_train_tasks: 50                  # null: a new task for each rollout
   num_eval_tasks: 20
   num_parallel_workers: 6
 train: {num_rollouts_per_iter: 12, num_iters: 100}
@@ -43,106 +43,106 @@ class _Strict(BaseModel):
 
 
 class EnvBlock(_Strict):
-    """The arguments of `Learner.init_env`."""
+    """Settings of tasks and environments: the arguments of `Learner.init_env`."""
 
     env_type: str = "meta"
     """"meta": tasks of one family, several episodes on each."""
     env_name: Annotated[str, AfterValidator(absolute)]
     """A known family (`AntDir-v0`), `package.module:Class`, `./file.py:Class`, or a Gymnasium id."""
     max_rollouts_per_task: PositiveInt
-    """Inner episodes on one task, which together are one rollout."""
+    """Inner episodes on one task. Together they are one rollout."""
     num_train_tasks: PositiveInt | None
-    """None: each rollout has a task of its own, which is none of those for evaluation."""
+    """None: each rollout has a new task, which is never an evaluation task."""
     num_eval_tasks: PositiveInt
     num_parallel_workers: PositiveInt = 4
     num_envs: PositiveInt | None = None
-    """Environments that train side by side. None: one for each worker."""
+    """Parallel environments for training. None: one for each worker."""
     backend: Backend = "process"
     share_tasks: bool = False
-    """Evaluate on tasks that are trained on, too. For small families whose published figures are made so."""
+    """Let evaluation tasks be training tasks too, as in the published figures of some small families."""
     env_kwargs: dict[str, Any] = {}
-    """For the family's environments, and for `MultiEpisodeWrapper` (`horizon`, `rescale_actions`, `oracle` ...)."""
+    """Keywords for the environments and for `MultiEpisodeWrapper` (`horizon`, `rescale_actions`, `oracle` ...)."""
     on_failure: OnFailure = "restart"
-    """What to do when an environment raises or hangs, or its worker dies. "restart": the broken part is replaced, and
-    the rollout is played again from its beginning. "raise": the error ends the training. A single environment
-    (`num_envs: 1`) is played in this process: there errors are raised and no deadline holds."""
+    """Reaction to an environment that raises or hangs, or to the death of its worker. "restart": replace the broken
+    part and play the rollout again from its beginning. "raise": end the training with the error. A single environment
+    (`num_envs: 1`) runs in this process: errors are raised, and there are no deadlines."""
     step_timeout: PositiveFloat | None = STEP_TIMEOUT
-    """Seconds that a step of an environment may take. None: as long as it takes."""
+    """Seconds that a step of an environment may take. None: no limit."""
     reset_timeout: PositiveFloat | None = RESET_TIMEOUT
-    """The same for a reset."""
+    """Seconds that a reset may take. None: no limit."""
     start_timeout: PositiveFloat | None = START_TIMEOUT
-    """The same for the construction of the environments."""
+    """Seconds that constructing the environments may take. None: no limit."""
     max_restarts: PositiveInt = 10
-    """How often each worker may be restarted within `restart_window` seconds. The next failure is raised."""
+    """Restarts of each worker that are allowed within `restart_window` seconds. The next failure is raised."""
     restart_window: PositiveFloat = 600.0
-    """Seconds in which a deadline ran out are not counted."""
+    """Seconds; time in which a deadline ran out is not counted."""
     manager_options: dict[str, Any] = {}
-    """Everything else for `ParallelEnvManager`. Where it says what a word above says, it counts."""
+    """Other keywords for `ParallelEnvManager`. They override the settings above."""
 
 
 class TrainBlock(_Strict):
-    """How much is collected and learnt."""
+    """Settings of collecting and learning."""
 
     num_iters: PositiveInt | None = None
-    """Times that rollouts are collected and learnt from. None: 100, unless `n_env_steps_total` says when to end."""
+    """Iterations of collecting and learning. None: 100, unless `n_env_steps_total` says when to end."""
     n_env_steps_total: PositiveInt | None = None
-    """Steps of environments after which no more is collected."""
+    """Environment steps after which training ends."""
     num_init_rollouts_pool: NonNegativeInt = 0
-    """Rollouts with random actions, before anything else, for agents that learn from a replay buffer."""
+    """Rollouts with random actions at the beginning, for agents that learn from a replay buffer."""
     num_rollouts_per_iter: PositiveInt = 12
     num_updates_per_iter: PositiveInt | None = None
-    """For agents that learn from a replay buffer; None: 1. PPO makes one update of each iteration's rollouts."""
+    """Updates per iteration from a replay buffer. None: 1. PPO makes one update from each iteration's rollouts."""
     reward_scale: PositiveFloat = 1.0
-    """What rewards are multiplied by where they are learnt from; reports are not scaled."""
+    """Factor for the rewards that are learnt from. Reported returns are not scaled."""
     last_learning_rate: float = Field(default=1.0, ge=0.0, le=1.0)
-    """What is left of the learning rate at the end, as a share; it changes in a straight line over the training."""
+    """Share of the learning rate at the end. The learning rate changes linearly over the training."""
     end_is_final: bool = True
-    """Nothing counts that would come after a rollout's end: it is the end of all that is played on the task."""
+    """Treat the end of a rollout as terminal: nothing after it counts."""
     on_divergence: OnDivergence = "skip"
-    """An update that is not finite is undone. "skip": training goes on, with no more updates in that iteration;
-    "raise": it ends."""
+    """Reaction to an update that is not finite, after it was undone. "skip": training goes on, without more updates in
+    that iteration. "raise": training ends."""
     exact: bool = False
-    """Each row's actions are computed by itself: the same numbers to the bit for any number of workers, and slower."""
+    """Compute each row's actions separately: slower, but equal to the bit for any number of workers."""
 
 
 class EvalBlock(_Strict):
-    """How adaptation is measured."""
+    """Settings of evaluation."""
 
     interval: PositiveInt | None = None
-    """Iterations between evaluations. None: a tenth of all; there is always one at the end."""
+    """Iterations between evaluations. None: a tenth of all. There is always one at the end."""
     num_rollouts_per_task: PositiveInt = 1
     deterministic: bool = False
-    """Take the likeliest action in the place of one that is drawn."""
+    """Take the likeliest action instead of a random one."""
 
 
 class MemoryBlock(_Strict):
-    """What remembers, where the architecture does."""
+    """Settings of the memory, for architectures with one."""
 
     name: Literal["gru", "fast_weights"] = "gru"
-    """A gated recurrent unit, or a matrix to which each step adds (`fast_weights.py`). The one may learn to remember
-    anything; the other begins by remembering what was done and got where, and is soon read."""
+    """A gated recurrent unit, or a matrix to which each step adds (`FastWeights`). The GRU may learn to remember
+    anything. Fast weights remember actions and outcomes from the beginning, and learning to read them is quick."""
     num_places: PositiveInt | None = None
-    """Rows of the matrix: places to look in, which what is seen is shared out among. None: 32."""
+    """Rows of the fast weights' matrix. None: 32."""
     num_values: PositiveInt | None = None
-    """Its columns: numbers that each place holds, sums of what came of being there. None: 32."""
+    """Columns of the fast weights' matrix. None: 32."""
 
 
 class PolicyBlock(_Strict):
-    """What acts and learns."""
+    """Settings of the agent."""
 
     arch: Literal["markov", "memory", "memory_markov"] = "memory"
     memory: MemoryBlock = MemoryBlock()
     algorithm: dict[str, Any] = {"name": "ppo"}
-    """`name` (ppo, dqn, sac), and the fields of that algorithm's config."""
+    """`name` (ppo, dqn, sac) and fields of that algorithm's config."""
     memory_span: PositiveInt | None = None
-    """Steps that a GRU's memories last at the beginning: each number that is remembered its own, from 1 to so many
-    (Tallec and Ollivier 2018, arXiv 1804.11188). None: as many as a rollout has at most."""
+    """Steps that the memory of an untrained GRU lasts: each number of it lasts between 1 and so many steps (Tallec and
+    Ollivier 2018, arXiv 1804.11188). None: the most steps of a rollout."""
     begin_with: Path | None = None
-    """A run or a checkpoint of an agent of the same form, whose network this one begins with."""
+    """Run or checkpoint of an agent with the same network, from which to take the initial weights."""
 
 
 class MetaSettings(_Strict):
-    """All that a run depends on."""
+    """All settings of a run."""
 
     env: EnvBlock
     train: TrainBlock = TrainBlock()
@@ -150,14 +150,14 @@ class MetaSettings(_Strict):
     policy: PolicyBlock = PolicyBlock()
     seed: int = Field(default=0, ge=0)
     folder: Path | None = None
-    """The run's own. None: a new one in `runs`."""
+    """The run's folder. None: a new one in `runs`."""
     checkpoint_every: PositiveInt | None = None
     """Iterations between checkpoints; None: a tenth of all."""
     keep_checkpoints: PositiveInt = 3
     tensorboard: bool = False
 
     def described(self) -> dict[str, Any]:
-        """Everything, defaults as well, as JSON can say it. Raises BadSettings for what it cannot."""
+        """Return all settings with defaults, as plain values for JSON. Raises BadSettings for other values."""
         try:
             return self.model_dump(mode="json")
         except PydanticSerializationError as error:
@@ -177,19 +177,19 @@ _BLOCKS: dict[str, type[BaseModel]] = {
 
 
 def is_meta(content: Mapping[str, Any]) -> bool:
-    """Return whether settings are those of a meta-RL run: their `env` is a block, and elsewhere it is a name."""
+    """Return whether these are settings of a meta-RL run. There `env` is a block, in other runs it is a name."""
     return isinstance(content.get("env"), Mapping)
 
 
 def load_settings(given: Any, overrides: Mapping[str, Any] | None = None) -> MetaSettings:
-    """Settings of a dict, of the path of a YAML file, or of settings.
+    """Read and check settings.
 
     Args:
-        given: One of these.
-        overrides: What takes the place of some: `{"seed": 3, "train.num_iters": 10}`.
+        given: A dict, the path of a YAML file, or settings.
+        overrides: Settings that replace others: `{"seed": 3, "train.num_iters": 10}`.
 
     Raises:
-        BadSettings: a line for each mistake, with the nearest right word.
+        BadSettings: Some settings are wrong. The text has a line for each, with the nearest right name.
     """
     if isinstance(given, MetaSettings):
         given = given.described()
@@ -202,15 +202,23 @@ def load_settings(given: Any, overrides: Mapping[str, Any] | None = None) -> Met
     try:
         settings = MetaSettings.model_validate(content)
     except ValidationError as error:
-        lines = "".join(f"\n  {_told(mistake)}" for mistake in error.errors())
-        raise BadSettings(f"In {where}:{lines}") from None
-    check(settings)
+        lines = []
+        for mistake in error.errors():
+            name = ".".join(map(str, mistake["loc"]))
+            if mistake["type"] == "extra_forbidden":
+                block, _, word = name.rpartition(".")
+                lines.append(f"`{name}` is unknown. {_right_name(word, _BLOCKS.get(block, MetaSettings).model_fields)}")
+            elif mistake["type"] == "missing":
+                lines.append(f"`{name}` is missing.")
+            else:
+                lines.append(f"`{name}: {mistake['input']!r}`: {mistake['msg']}.")
+        raise BadSettings("\n  ".join([f"In {where}:", *lines])) from None
+    _check_contradictions(settings)
     return settings
 
 
-def check(settings: MetaSettings) -> None:
-    """Raise BadSettings for what contradicts itself."""
-    env, train = settings.env, settings.train
+def _check_contradictions(settings: MetaSettings) -> None:
+    env, train, policy = settings.env, settings.train, settings.policy
     if env.env_type != "meta":
         raise BadSettings(f"`env.env_type: {env.env_type}` is unknown. {advice(env.env_type, ['meta'])}")
     if train.num_iters is not None and train.n_env_steps_total is not None:
@@ -222,29 +230,19 @@ def check(settings: MetaSettings) -> None:
             f"`env.num_parallel_workers: {env.num_parallel_workers}` is more than `env.num_envs: {env.num_envs}`, so "
             "some workers would hold no environment. Ask for fewer workers or more environments."
         )
-    _check_rates(train, settings.policy.algorithm)
-    span, memory = settings.policy.memory_span, settings.policy.memory.name
-    if span is not None and memory != "gru":
-        raise BadSettings(
-            f"`policy.memory_span: {span}` is for GRUs, and `policy.memory.name: {memory}` forgets nothing. Leave it "
-            "out."
-        )
-    if settings.policy.algorithm.get("name") == "ppo":
-        _check_on_policy(train)
-
-
-def _check_rates(train: TrainBlock, algorithm: Mapping[str, Any]) -> None:
-    last, end = train.last_learning_rate, algorithm.get("learning_rate_end")
+    last, end = train.last_learning_rate, policy.algorithm.get("learning_rate_end")
     if last != 1.0 and end is not None:
         raise BadSettings(
             f"`train.last_learning_rate: {last}` and `policy.algorithm.learning_rate_end: {end}` both say how the "
             "learning rate falls, and one would multiply the other. Say it in one place."
         )
-
-
-def _check_on_policy(train: TrainBlock) -> None:
+    if policy.memory_span is not None and policy.memory.name != "gru":
+        raise BadSettings(
+            f"`policy.memory_span: {policy.memory_span}` is for GRUs, and `policy.memory.name: {policy.memory.name}` "
+            "forgets nothing. Leave it out."
+        )
     for field in ("num_init_rollouts_pool", "num_updates_per_iter"):
-        if getattr(train, field):
+        if policy.algorithm.get("name") == "ppo" and getattr(train, field):
             raise BadSettings(
                 f"`train.{field}: {getattr(train, field)}` was given, and PPO learns once from each iteration's own "
                 "rollouts. Leave it out, or choose dqn or sac."
@@ -252,7 +250,7 @@ def _check_on_policy(train: TrainBlock) -> None:
 
 
 def _replaced(content: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
-    """The same with another value at the end of a path. What was given stays as it is."""
+    """Return a copy of the settings with another value at a path."""
     first, *rest = path
     if not rest:
         return {**content, first: value}
@@ -262,46 +260,27 @@ def _replaced(content: Mapping[str, Any], path: Sequence[str], value: Any) -> di
     return {**content, first: _replaced(inner, rest, value)}
 
 
-def _right_word(word: str, known: Collection[str]) -> str:
-    """What was meant by a word that is not known where it stands: `known` are those that are.
+def _right_name(word: str, known: Collection[str]) -> str:
+    """Return advice for an unknown setting in a block with the `known` settings.
 
-    A word that another block knows is told by its whole path, as is what a name of another package is called there.
+    The advice names the full path of a setting in another block, and our name for another package's name.
     """
-    paths = _paths()
+    from parallel_envs.learners.agent import configs_by_name  # late: it imports torch
+
+    paths: dict[str, list[str]] = {name: [f"`{name}`"] for name in MetaSettings.model_fields}
+    for block, kind in _BLOCKS.items():
+        for name in kind.model_fields:
+            paths.setdefault(name, []).append(f"`{block}.{name}`")
+    for field in dict.fromkeys(one.name for kind in configs_by_name().values() for one in dataclasses.fields(kind)):
+        paths.setdefault(field, []).append(f"`policy.algorithm.{field}`")
+
     if standard := standard_names.told(word, known):
         return standard
     if word in paths:
-        return f"Did you mean {_listed(paths[word])}?"
+        return f"Did you mean {' or '.join(paths[word])}?"
     for meaning in standard_names.meanings_elsewhere(word, known):
         if meaning.ours in paths:
-            return f"It is called {_listed(paths[meaning.ours])} here.{meaning.note and f' {meaning.note}'}"
+            return f"It is called {' or '.join(paths[meaning.ours])} here.{meaning.note and f' {meaning.note}'}"
     if nearest(word, known) is None and (close := nearest(word, paths)) is not None:
-        return f"Did you mean {_listed(paths[close])}?"
+        return f"Did you mean {' or '.join(paths[close])}?"
     return advice(word, known)
-
-
-def _paths() -> dict[str, list[str]]:
-    """Where each setting is, by the last part of its path; those of algorithms, too."""
-    from parallel_envs.learners.agent import configs_by_name  # brings torch, so only where something is wrong
-
-    found: dict[str, list[str]] = {name: [name] for name in MetaSettings.model_fields}
-    for block, kind in _BLOCKS.items():
-        for name in kind.model_fields:
-            found.setdefault(name, []).append(f"{block}.{name}")
-    for field in dict.fromkeys(one.name for kind in configs_by_name().values() for one in dataclasses.fields(kind)):
-        found.setdefault(field, []).append(f"policy.algorithm.{field}")
-    return found
-
-
-def _listed(paths: Sequence[str]) -> str:
-    return " or ".join(f"`{path}`" for path in paths)
-
-
-def _told(mistake: Mapping[str, Any]) -> str:
-    name = ".".join(map(str, mistake["loc"]))
-    if mistake["type"] == "extra_forbidden":
-        where, _, word = name.rpartition(".")
-        return f"`{name}` is unknown. {_right_word(word, _BLOCKS.get(where, MetaSettings).model_fields)}"
-    if mistake["type"] == "missing":
-        return f"`{name}` is missing."
-    return f"`{name}: {mistake['input']!r}`: {mistake['msg']}."

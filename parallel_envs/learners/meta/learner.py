@@ -1,11 +1,11 @@
-"""`Learner`: from settings to an agent that adapts to tasks that it has not seen.
+"""`Learner`: trains an agent that adapts to tasks that it has not seen.
 
     learner = Learner("examples/results/meta/bandits.yaml")
     learner.train("runs/bandits")
     print(learner.evaluate().curve)                        # return by inner episode, on tasks kept for evaluation
 
-What is played, and where, is in `player.py`. Here it learns, in a run with metrics and checkpoints; one that is resumed
-at a checkpoint goes on as the one that was never ended.
+`player.py` holds the agent, its tasks and its environments. The learner adds training in a run with metrics and
+checkpoints. A run that is resumed at a checkpoint gives the same results as a run that was never interrupted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from parallel_envs.threads import one_thread
 from parallel_envs.trust import check_env
 
 DEFAULT_ITERS = 100
-"""Iterations of a training whose settings do not say when it ends."""
+"""Number of iterations if the settings do not say when training ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,11 +60,11 @@ MAY_CHANGE = frozenset(
         "train.on_divergence",
     )
 )
-"""Settings that may be others when a run is resumed."""
+"""Settings that may change when a run is resumed."""
 
 
 class Learner(Player):
-    """Trains one agent on many tasks, several episodes on each, and measures how it adapts to others.
+    """Trains one agent on many tasks, several episodes on each, and measures how it adapts to other tasks.
 
     A context manager; `close` ends the workers.
 
@@ -72,13 +72,20 @@ class Learner(Player):
     raises `ConcurrentCall` and does nothing; so does `close`.
 
     Args:
-        config: A dict, the path of a YAML file, or `MetaSettings`. See `settings.py` for the words.
-        **overrides: Words that are to take the place of others; give those of blocks as a dict:
+        config: A dict, the path of a YAML file, or `MetaSettings`. `config.py` lists the settings.
+        **overrides: Settings that replace others. Pass names with dots in a dict:
             `Learner(config, **{"seed": 3, "train.num_iters": 10})`.
 
     Raises:
-        BadSettings: Before anything has started.
+        BadSettings: A setting is wrong. Nothing has been started.
     """
+
+    # Set here, because `close` reads them if `__init__` of the base class fails.
+    _open_run: Run | None = None
+    _run_folder: Path | None = None  # of the run that was begun or resumed last
+    _learnt_from = 0  # number of rollouts when it learnt last
+    _is_whole = True  # False while an iteration is half done
+    _kept_at: int | None = None  # number of steps at the last checkpoint
 
     def __init__(self, config: Mapping[str, Any] | str | Path | MetaSettings, **overrides: Any) -> None:
         super().__init__(config, **overrides)
@@ -88,10 +95,10 @@ class Learner(Player):
 
     @one_thread
     def update(self, num_updates: int | EllipsisType | None = None) -> dict[str, float]:
-        """Have the agent learn from what was collected. Returns its metrics.
+        """Let the agent learn from the collected rollouts. Returns its metrics.
 
         Args:
-            num_updates: None or `...`: as the settings say.
+            num_updates: Number of updates; None or `...`: as the settings say.
         """
         began = time.perf_counter()
         said = self.settings.train.num_updates_per_iter
@@ -105,74 +112,102 @@ class Learner(Player):
 
     @one_thread
     def train(self, folder: str | Path | None = None) -> Path:
-        """Collect and learn until the settings' end, with metrics and checkpoints in a run's folder, which is returned.
+        """Collect and learn until the settings' end. Returns the run's folder, with metrics and checkpoints.
 
-        However it ends, `outcome.json` in the folder says how, and `parallel-envs report` reads it. Ctrl-C leaves a
-        checkpoint of the last whole iteration. A learner that was interrupted, or that `resume` has
-        made, goes on in its own folder.
+        However training ends, `outcome.json` in the folder says how, and `parallel-envs report` reads it. Ctrl-C leaves
+        a checkpoint of the last complete iteration. A learner that was interrupted, or that `resume` has made, goes on
+        in its own folder.
 
         Raises:
-            EnvError, WorkerDied, StepTimeout: With `env.on_failure: raise`, or once an environment fails more often
-                than `env.max_restarts` allows. A note says how to go on, as with any other error.
+            EnvError, WorkerDied, StepTimeout: With `env.on_failure: raise`, or if an environment fails more often than
+                `env.max_restarts` allows. A note says how to go on, as with any other error.
             Diverged: An update was not finite, with `train.on_divergence: raise`.
-            NothingLearnt: At the end: every update was undone. Where only some were, a warning says how many.
+            NothingLearnt: At the end: every update was undone. If only some were, a warning says how many.
             CheckpointNotSaved: See `Run.save_if_possible`.
         """
-        run = self._start_training(folder)
-        with self._closing_run(), self._telling_end(run):
-            try:
-                self._fill_pool()
-                while not self.finished:
-                    self.collect_rollouts_parallel(
-                        self.settings.train.num_rollouts_per_iter, parallel_env=self.train_env_parallel
-                    )
-                    self._learn(run)
-            except KeyboardInterrupt:
+        run, wanted = self._start_training(folder), self.settings.train
+        try:
+            with self._writing_outcome(run):
                 try:
-                    if self._has_news:  # it struck just before they were to be learnt from
+                    missing = wanted.num_init_rollouts_pool - self._num_rollouts
+                    if missing > 0:
+                        self._learnt_from = wanted.num_init_rollouts_pool  # these rollouts wait in the buffer
+                        envs = self.train_env_parallel
+                        self.collect_rollouts_parallel(missing, random_actions=True, parallel_env=envs)
+                    while not self.finished:
+                        envs = self.train_env_parallel
+                        self.collect_rollouts_parallel(wanted.num_rollouts_per_iter, parallel_env=envs)
                         self._learn(run)
-                finally:  # also if it strikes once more meanwhile
-                    self._keep(run, is_last=True)
-                raise
-            except CheckpointNotSaved:  # its text says how to go on
-                raise
-            except Exception as error:
-                error.add_note(f"{run.kept()} Learner.resume({str(run.folder)!r}).train() goes on from a checkpoint.")
-                raise
-        self._tell_of_losses()
+                except KeyboardInterrupt:
+                    try:
+                        if self._is_whole and self._num_rollouts > self._learnt_from:  # collected, not learnt from yet
+                            self._learn(run)
+                    finally:  # also after a second Ctrl-C
+                        self._keep(run, is_last=True)
+                    raise
+                except CheckpointNotSaved:  # its text says how to go on
+                    raise
+                except Exception as error:
+                    way_on = f"Learner.resume({str(run.folder)!r}).train() goes on from a checkpoint."
+                    error.add_note(f"{run.kept()} {way_on}")
+                    raise
+        finally:
+            self._close_run()
+        number, last = self._envs.restarts
+        if number:
+            _log.warning("Restarts of environments: %d. The last was of %s", number, last)
+        undone, learnt = self.agent.counters["skipped"], self.agent.counters["updates"]
+        if undone and not learnt:
+            raise NothingLearnt.of_counts({AGENT: undone})
+        if undone:
+            _log.warning("Updates that were not finite, and undone: %d of %d.", undone, undone + learnt)
         return run.folder
 
     @one_thread
     def _start_training(self, folder: str | Path | None = None) -> Run:
-        """Open the run's folder, unless it is open. For a `train` that a subclass has written itself.
+        """Open the run's folder, unless it is open.
+
+        A subclass may define its own `train` like this:
 
             self._start_training()
             while self._n_env_steps_total < self.n_env_steps_total:
                 self.collect_rollouts_parallel(self.num_rollouts_per_iter, parallel_env=self.train_env_parallel)
                 self.log_train_stats(self.update())
 
-        `close` closes it, and `train_folder` is where it is.
+        `close` closes the folder, and `train_folder` returns its path.
         """
-        if self._open_run is None:
-            self._open_run = self._run(folder)
-            self._resumed = self._open_run.folder
-        return self._open_run
+        if self._open_run is not None:
+            return self._open_run
+        settings = self.settings
+        options = {"keep_checkpoints": settings.keep_checkpoints, "tensorboard": settings.tensorboard}
+        if self._run_folder is None:
+            algorithm = f"meta-{settings.policy.algorithm.get('name', 'ppo')}"
+            chosen = folder or settings.folder
+            chosen = chosen or new_folder_in_runs(settings.env.env_name, [algorithm], self.seed)
+            run = Run.create(chosen, self._described(), seed=self.seed, **options)
+        else:
+            if folder is not None and Path(folder) != self._run_folder:
+                raise ValueError(f"The run goes on in {self._run_folder}, and folder={str(folder)!r} was given.")
+            run, newest = Run.resume(self._run_folder, **options)
+            if not self._is_whole or int(newest.name) != self._n_env_steps_total:
+                self.load(newest)  # the run has gone back to this checkpoint, and so does the learner
+        self._open_run, self._run_folder = run, run.folder
+        return run
 
-    _open_run: Run | None = None
+    def _described(self) -> dict[str, Any]:
+        """Return all settings for the run's folder, with defaults, so that later defaults do not change the run."""
+        told = self.settings.described()
+        told["policy"] |= described_policy(self._config, self._memory, self.settings.policy.algorithm["name"])
+        if self.settings.train.num_iters is None and self.settings.train.n_env_steps_total is None:
+            told["train"]["num_iters"] = DEFAULT_ITERS
+        return told
 
     @contextlib.contextmanager
-    def _closing_run(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            self._close_run()
-
-    @contextlib.contextmanager
-    def _telling_end(self, run: Run) -> Iterator[None]:
-        """Have the run's folder say how the training within has ended."""
+    def _writing_outcome(self, run: Run) -> Iterator[None]:
+        """Write into the run's folder how the block has ended."""
         began, since = self._n_env_steps_total, time.perf_counter()
 
-        def tell(ended: Ended, reason: str = "") -> None:
+        def write(ended: Ended, reason: str = "") -> None:
             seconds, steps = time.perf_counter() - since, self._n_env_steps_total
             name = self.settings.policy.algorithm.get("name", "ppo")
             counts: dict[str, Any] = {"steps": steps, "began": began, "seconds": seconds}
@@ -181,12 +216,12 @@ class Learner(Player):
         try:
             yield
         except KeyboardInterrupt:
-            tell("ctrl-c")
+            write("ctrl-c")
             raise
         except Exception as error:
-            tell("error", type(error).__name__)
+            write("error", type(error).__name__)
             raise
-        tell("budget")
+        write("budget")
 
     def _end_with(self, outcome: RunOutcome) -> None:
         outcome.write()
@@ -204,23 +239,23 @@ class Learner(Player):
 
     @property
     def train_folder(self) -> Path | None:
-        """The folder of the run that was begun or resumed last."""
-        return self._resumed
+        """Return the folder of the run that was begun or resumed last."""
+        return self._run_folder
 
     @property
     def num_init_rollouts_pool(self) -> int:
-        """As `train.num_init_rollouts_pool` of the settings."""
+        """Return `train.num_init_rollouts_pool` of the settings."""
         return self.settings.train.num_init_rollouts_pool
 
     @property
     def num_rollouts_per_iter(self) -> int:
-        """As `train.num_rollouts_per_iter` of the settings."""
+        """Return `train.num_rollouts_per_iter` of the settings."""
         return self.settings.train.num_rollouts_per_iter
 
     @property
     def n_env_steps_total(self) -> int:
-        """Steps of environments after which training ends: `train.n_env_steps_total` of the settings, or as many as the
-        rollouts of all iterations have at most.
+        """Return the number of environment steps after which training ends: `train.n_env_steps_total` of the settings,
+        or the most steps that the rollouts of all iterations can have.
         """
         said = self.settings.train
         if said.n_env_steps_total is not None:
@@ -228,45 +263,9 @@ class Learner(Player):
         rollouts = said.num_init_rollouts_pool + said.num_rollouts_per_iter * (said.num_iters or DEFAULT_ITERS)
         return rollouts * self.max_trajectory_len
 
-    def _tell_of_losses(self) -> None:
-        """Say what went wrong on the way. Raises NothingLearnt if every update was undone."""
-        number, last = self._stage.restarts
-        if number:
-            _log.warning("Restarts of environments: %d. The last was of %s", number, last)
-        undone, learnt = self.agent.counters["skipped"], self.agent.counters["updates"]
-        if undone and not learnt:
-            raise NothingLearnt.of_counts({AGENT: undone})
-        if undone:
-            _log.warning("Updates that were not finite, and undone: %d of %d.", undone, undone + learnt)
-
-    _resumed: Path | None = None
-
-    def _run(self, folder: str | Path | None) -> Run:
-        """A new run, or the one to go on with."""
-        options = {"keep_checkpoints": self.settings.keep_checkpoints, "tensorboard": self.settings.tensorboard}
-        if self._resumed is None:
-            algorithm = f"meta-{self.settings.policy.algorithm.get('name', 'ppo')}"
-            chosen = folder or self.settings.folder
-            chosen = chosen or new_folder_in_runs(self.settings.env.env_name, [algorithm], self.seed)
-            return Run.create(chosen, self._described(), seed=self.seed, **options)
-        if folder is not None and Path(folder) != self._resumed:
-            raise ValueError(f"The run goes on in {self._resumed}, and folder={str(folder)!r} was given.")
-        run, newest = Run.resume(self._resumed, **options)
-        if not self._is_whole or int(newest.name) != self._n_env_steps_total:
-            self.load(newest)  # the run has gone back to there, and so does the learner
-        return run
-
-    def _described(self) -> dict[str, Any]:
-        """Everything that the run's folder is to tell, so that defaults that are others later do not change it."""
-        told = self.settings.described()
-        told["policy"] |= described_policy(self._config, self._memory, self.settings.policy.algorithm["name"])
-        if self.settings.train.num_iters is None and self.settings.train.n_env_steps_total is None:
-            told["train"]["num_iters"] = DEFAULT_ITERS
-        return told
-
     @property
     def progress(self) -> float:
-        """How much of the training is done, from 0 to 1."""
+        """Return the share of the training that is done, from 0 to 1."""
         wanted = self.settings.train
         if wanted.n_env_steps_total is not None:
             return min(self._n_env_steps_total / wanted.n_env_steps_total, 1.0)
@@ -274,18 +273,14 @@ class Learner(Player):
 
     @property
     def finished(self) -> bool:
-        """Whether training has come to its end."""
+        """Return whether training has come to its end."""
         return self.progress >= 1.0
 
-    def _fill_pool(self) -> None:
-        missing = self.settings.train.num_init_rollouts_pool - self._num_rollouts
-        if missing > 0:
-            self._learnt_from = self.settings.train.num_init_rollouts_pool  # these wait in the buffer
-            self.collect_rollouts_parallel(missing, random_actions=True, parallel_env=self.train_env_parallel)
+    # ---- one iteration ----------------------------------------------------------------------------------------------
 
     def _learn(self, run: Run) -> None:
-        """Learn from what was collected, and write down what came of it."""
-        with Interrupts():  # a Ctrl-C waits until that is done; a second one does not
+        """Learn from the collected rollouts, and end the iteration."""
+        with Interrupts():  # Ctrl-C waits until this is done; a second one does not
             self._learnt_from, self._is_whole = self._num_rollouts, False
             stats: dict[str, float] = {}
             try:
@@ -297,7 +292,7 @@ class Learner(Player):
             self._end_iteration(run, stats)
 
     def _end_iteration(self, run: Run, stats: Mapping[str, float]) -> None:
-        """Count an iteration, write down what came of it, and save a checkpoint where one is due."""
+        """Count an iteration, write its metrics, and save a checkpoint if one is due."""
         self.num_iters_done += 1
         told = {"return": float(self.last_rollouts.total_rewards.mean()), **stats}
         self.log_train_stats(run, {**told, "skipped": float(self.agent.counters["skipped"])})
@@ -306,22 +301,10 @@ class Learner(Player):
             self._keep(run, is_last=self.finished)
 
     def _keep(self, run: Run, *, is_last: bool) -> None:
-        """Save a checkpoint, if there is none of this moment, and nothing is half learnt."""
+        """Save a checkpoint, unless there is one at this step or an iteration is half done."""
         if self._is_whole and self._n_env_steps_total != self._kept_at:
             saved = run.save_if_possible(self._n_env_steps_total, self.save, is_last=is_last)
             self._kept_at = self._kept_at if saved is None else self._n_env_steps_total
-
-    _learnt_from = 0
-    """How many rollouts there were when it learnt last."""
-    _is_whole = True
-    """Whether no iteration was cut short while it learnt."""
-    _kept_at: int | None = None
-    """How many steps had been made when a checkpoint was saved last."""
-
-    @property
-    def _has_news(self) -> bool:
-        """Whether rollouts wait to be learnt from."""
-        return self._is_whole and self._num_rollouts > self._learnt_from
 
     @overload
     def log_train_stats(self, run: Mapping[str, float], /) -> None: ...
@@ -331,10 +314,10 @@ class Learner(Player):
 
     @one_thread
     def log_train_stats(self, run: Run | Mapping[str, float], stats: Mapping[str, float] | None = None) -> None:
-        """Write a line of metrics, with an evaluation where one is due.
+        """Write a line of metrics, with an evaluation if one is due.
 
-        `log_train_stats(stats)`, in a `train` of a subclass's own, ends an iteration: it is counted, and a checkpoint
-        is saved where one is due.
+        `log_train_stats(stats)`, in the `train` of a subclass, ends an iteration: the iteration is counted, and a
+        checkpoint is saved if one is due.
         """
         if not isinstance(run, Run):
             with Interrupts():
@@ -346,7 +329,7 @@ class Learner(Player):
             "update": self.num_iters_done,
             "steps": self._n_env_steps_total,
             "rollouts": self._num_rollouts,
-            "restarts": self._stage.restarts[0],
+            "restarts": self._envs.restarts[0],
         }
         if self.finished or self.num_iters_done % self._tenth(self.settings.eval.interval) == 0:
             counts["evaluation"] = self.evaluate().told()
@@ -354,7 +337,7 @@ class Learner(Player):
         run.log(counts, {AGENT: stats})
 
     def _tenth(self, wanted: int | None) -> int:
-        """An interval in iterations: as wanted, or a tenth of all."""
+        """Return an interval in iterations: `wanted`, or a tenth of all iterations."""
         if wanted is not None:
             return wanted
         total, done = self.settings.train.n_env_steps_total, self._n_env_steps_total
@@ -362,11 +345,11 @@ class Learner(Player):
             return math.ceil((self.settings.train.num_iters or DEFAULT_ITERS) / 10)
         return max(math.ceil(total / max(done / self.num_iters_done, 1) / 10), 1)
 
-    # ---- keeping ----------------------------------------------------------------------------------------------------
+    # ---- checkpoints ------------------------------------------------------------------------------------------------
 
     @one_thread
     def save(self, folder: str | Path) -> None:
-        """Write a checkpoint: the agent, and how far the run is."""
+        """Write a checkpoint: the agent and the progress of the run."""
         about = {
             "num_iters_done": self.num_iters_done,
             "num_rollouts": self._num_rollouts,
@@ -377,7 +360,7 @@ class Learner(Player):
 
     @one_thread
     def load(self, folder: str | Path) -> None:
-        """Become what was saved."""
+        """Take over a checkpoint."""
         stored = load_checkpoint(folder)
         self.agent.load_state(stored.agents[AGENT])
         self.num_iters_done = stored.about["num_iters_done"]
@@ -387,13 +370,13 @@ class Learner(Player):
 
     @classmethod
     def resume(cls, folder: str | Path, *, trust: Sequence[str] = (), **overrides: Any) -> Self:
-        """A learner that goes on from the newest checkpoint of a run. `train` does so in the same folder.
+        """Return a learner at the newest checkpoint of a run. Its `train` goes on in the same folder.
 
         Args:
-            folder: The run's.
-            trust: Modules whose environments the run's settings.yaml may name. UntrustedName for others: see
-                `parallel_envs.trust`.
-            **overrides: Settings that are to be others, as far as what is learnt does not depend on them.
+            folder: The run's folder.
+            trust: Modules of environments that the run's settings.yaml may name. UntrustedName is raised for others:
+                see `parallel_envs.trust`.
+            **overrides: Settings to change, as far as the results do not depend on them.
         """
         if odd := sorted(overrides.keys() - MAY_CHANGE):
             raise BadSettings(
@@ -410,5 +393,5 @@ class Learner(Player):
         except BaseException:
             learner.close()
             raise
-        learner._resumed = Path(folder)
+        learner._run_folder = Path(folder)
         return learner

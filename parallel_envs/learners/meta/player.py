@@ -1,7 +1,7 @@
-"""An agent, and where it plays: tasks, environments, rollouts of them, and how well it adapts.
+"""An agent with its tasks and environments: collecting rollouts, and measuring how well the agent adapts.
 
-Every rollout has a number, and from the seed and that number follow its task, its environment's seed and its draws. So
-the sequential path and the parallel one collect the same rollouts, for any number of workers.
+Every rollout has a number. Its task, its environment's seed and its random draws follow from that number and the
+learner's seed. So sequential and parallel collection give the same rollouts, for any number of workers.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from gymnasium import Env
 
 from parallel_envs.choices import Backend, OnFailure
@@ -29,7 +32,6 @@ from parallel_envs.learners.meta.agent import (
 )
 from parallel_envs.learners.meta.config import MetaSettings, load_settings
 from parallel_envs.learners.meta.env_factory import EnvFactory, GivenEnvs, SettingsEnvFactory
-from parallel_envs.learners.meta.player import INNER, Adaptation
 from parallel_envs.learners.meta.sequences import RolloutToBatch
 from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.run_folder import newest_checkpoint
@@ -40,9 +42,59 @@ from parallel_envs.tasks import Task
 from parallel_envs.threads import CallGuard, one_thread
 from parallel_envs.vector import ParallelEnvManager
 
+Floats = npt.NDArray[np.float64]
+
+INNER = "inner_episode"
+"""Info with the number of the inner episode that a step belongs to."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adaptation:
+    """Returns of evaluation rollouts by inner episode: how returns grow from one episode on a task to the next."""
+
+    returns: Floats
+    """`[rollouts, inner episodes]`; NaN for episodes after the end of a rollout."""
+    task_ids: npt.NDArray[np.int64]
+    """`[rollouts]`."""
+
+    @classmethod
+    def of(cls, rollouts: Rollouts, num_episodes: int) -> Adaptation:
+        """Compute the returns of rollouts that were collected with `info_keys=[INNER]`."""
+        returns = np.full((len(rollouts), num_episodes), np.nan)
+        for row, rollout in zip(returns, rollouts, strict=True):
+            episodes = np.array(rollout.infos[INNER], np.int64)
+            last = int(episodes[-1]) + 1
+            row[:last] = np.bincount(episodes, rollout.rewards, num_episodes)[:last]
+        return cls(returns, np.array([rollout.task_id for rollout in rollouts], np.int64))
+
+    @property
+    def curve(self) -> Floats:
+        """Return the mean return of each inner episode over all rollouts."""
+        return np.asarray(np.nanmean(self.returns, 0))
+
+    @property
+    def total(self) -> float:
+        """Return the mean return of a whole rollout."""
+        return float(np.nansum(self.returns, 1).mean())
+
+    @property
+    def error(self) -> float:
+        """Return the standard error of `total`."""
+        totals = np.nansum(self.returns, 1)
+        return float(totals.std(ddof=1) / np.sqrt(len(totals))) if len(totals) > 1 else float("nan")
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{value:.3g}" for value in self.curve)
+        return f"Adaptation({len(self.returns)} rollouts, total {self.total:.4g}, by episode [{told}])"
+
+    def told(self) -> dict[str, Any]:
+        """Return the figures as plain values, for a line of metrics."""
+        curve = [float(value) if np.isfinite(value) else None for value in self.curve]
+        return {"total": self.total, "by_episode": curve, "rollouts": len(self.returns)}
+
 
 class Player(ClosedAtExit):
-    """Plays with one agent on many tasks, several episodes on each, as settings say. It learns in `Learner`.
+    """Plays with one agent on many tasks, several episodes on each, as settings say. `Learner` adds training.
 
     A context manager; `close` ends the workers.
 
@@ -61,23 +113,23 @@ class Player(ClosedAtExit):
         self._num_rollouts = 0
         self._n_env_steps_total = 0
         self.last_rollouts = Rollouts()
-        """What was collected last."""
+        """The rollouts that were collected last."""
         self.seconds = {"collect": 0.0, "learn": 0.0, "evaluate": 0.0}
-        """How long each has taken."""
+        """Seconds spent so far."""
         try:
-            self.init_env(**self._env_words())
+            self.init_env(**self._init_env_arguments())
             self.init_agent()
         except BaseException:
             self.close()
             raise
 
-    # ---- what there is ----------------------------------------------------------------------------------------------
+    # ---- environments -----------------------------------------------------------------------------------------------
 
-    def _env_words(self) -> dict[str, Any]:
-        """The arguments of `init_env`: all that it names, and others that are not as by default, and `env_type`.
+    def _init_env_arguments(self) -> dict[str, Any]:
+        """Return the arguments for `init_env`: all that it names, those with other values than by default, `env_type`.
 
-        A subclass's `init_env` that passes its `**kwargs` on to `make_env` is given what environments are made with by
-        name: `env_kwargs`, and what the agent is to see.
+        If a subclass's `init_env` does not name `env_kwargs`, it is likely to pass its `**kwargs` on to `make_env`.
+        Then the contents of `env_kwargs` are arguments, and the keywords that say what the agent is to see.
         """
         block, words = self.settings.env, self.settings.env.model_dump()
         names, fields = inspect.signature(self.init_env).parameters, type(block).model_fields
@@ -86,11 +138,8 @@ class Player(ClosedAtExit):
         if "env_kwargs" in names:
             return words
         env_kwargs = words.pop("env_kwargs", {})
-        return {
-            **words,
-            **{name: value for name, value in observed_extras(self.agent_arch).items() if value},
-            **env_kwargs,
-        }
+        extras = {name: value for name, value in observed_extras(self.agent_arch).items() if value}
+        return {**words, **extras, **env_kwargs}
 
     @one_thread
     def init_env(
@@ -115,16 +164,17 @@ class Player(ClosedAtExit):
         manager_options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Draw the tasks and start the workers. What there was before is closed.
+        """Draw the tasks and start the workers. Previous environments are closed.
 
-        The arguments are those of the block `env` of the settings; `kwargs` are added to `env_kwargs`.
+        The arguments are those of the settings' block `env`; `kwargs` are added to `env_kwargs`.
 
-        A subclass may have an `init_env` of its own, which sets `train_env`, `eval_env` and, for rollouts side by side,
-        `train_env_parallel`. What these were made by tells the tasks: see `num_train_tasks` of `make_env`.
+        A subclass may define its own `init_env`, which sets `train_env`, `eval_env` and, for parallel rollouts,
+        `train_env_parallel`. These environments name the tasks: see `num_train_tasks` of `make_env`.
         """
         if env_type != "meta":
             raise BadSettings(f"env_type={env_type!r} is unknown. Only 'meta' is.")
-        shown = observed_extras(self.agent_arch)  # a subclass may have passed it on
+        extras = observed_extras(self.agent_arch)
+        more = {name: one for name, one in kwargs.items() if name not in extras}  # a subclass may pass extras on
         words = {
             "env_name": env_name,
             "max_rollouts_per_task": max_rollouts_per_task,
@@ -134,7 +184,7 @@ class Player(ClosedAtExit):
             "num_envs": num_envs,
             "backend": backend,
             "share_tasks": share_tasks,
-            "env_kwargs": {**(env_kwargs or {}), **{name: one for name, one in kwargs.items() if name not in shown}},
+            "env_kwargs": {**(env_kwargs or {}), **more},
             "manager_options": {
                 "on_failure": on_failure,
                 "step_timeout": step_timeout,
@@ -145,138 +195,138 @@ class Player(ClosedAtExit):
                 **(manager_options or {}),
             },
         }
-        self._close_stage()
-        self.stage = SettingsEnvFactory(words, shown, self._tree)
+        self._close_envs()
+        self._env_factory = SettingsEnvFactory(words, extras, self._tree)
         self.max_rollouts_per_task = max_rollouts_per_task
-        self._look_at_spaces()
+        self.observation_space, self.action_space = self._envs.spaces
 
-    def _look_at_spaces(self) -> None:
-        self.observation_space, self.action_space = self._stage.spaces
-
-    stage: EnvFactory | None = None
+    _env_factory: EnvFactory | None = None
 
     @property
-    def _stage(self) -> EnvFactory:
-        if self.stage is None:
+    def _envs(self) -> EnvFactory:
+        if self._env_factory is None:
             raise ClosedError(
                 "The learner has been closed. Make another, or go on with its run: Learner.resume(folder)."
             )
-        return self.stage
+        return self._env_factory
 
     @property
-    def _stage_to_fill(self) -> EnvFactory:
-        """The stage for environments that a subclass has made."""
-        if self.stage is None:
-            self.stage = GivenEnvs(self._tree)
+    def _envs_to_set(self) -> EnvFactory:
+        """Return the place for environments that a subclass has made."""
+        if self._env_factory is None:
+            self._env_factory = GivenEnvs(self._tree)
             self.max_rollouts_per_task = self.settings.env.max_rollouts_per_task
-        return self.stage
+        return self._env_factory
 
     @property
     def train_env_parallel(self) -> ParallelEnvManager | None:
-        """Where rollouts are collected side by side. None: one after another, in `train_env`.
+        """Environments for parallel rollouts. None: rollouts are collected one after another in `train_env`.
 
-        This and the other environments may be set. The learner closes what it has been given, and what it had before.
+        This and the other environments may be set. The learner closes the environments that are set, and those that
+        they replace.
         """
-        return self._stage.many("train")
+        return self._envs.many("train")
 
     @train_env_parallel.setter
     def train_env_parallel(self, envs: ParallelEnvManager | None) -> None:
-        self._stage_to_fill.use_many("train", envs)
+        self._envs_to_set.use_many("train", envs)
 
     @property
     def eval_env_parallel(self) -> ParallelEnvManager | None:
-        """Environments of evaluation's own, if there are several for training; made when they are first asked for."""
-        return self._stage.many("eval")
+        """Separate environments for evaluation, if there are several for training; made on first use."""
+        return self._envs.many("eval")
 
     @eval_env_parallel.setter
     def eval_env_parallel(self, envs: ParallelEnvManager | None) -> None:
-        self._stage_to_fill.use_many("eval", envs)
+        self._envs_to_set.use_many("eval", envs)
 
     @property
     def train_env(self) -> Env[Any, Any]:
-        """One environment for training, made when it is first asked for."""
-        return self._stage.single("train")
+        """One environment for training, made on first use."""
+        return self._envs.single("train")
 
     @train_env.setter
     def train_env(self, env: Env[Any, Any]) -> None:
-        self._stage_to_fill.use_single("train", env)
+        self._envs_to_set.use_single("train", env)
 
     @property
     def eval_env(self) -> Env[Any, Any]:
-        """One environment for evaluation, which is never trained in; made when it is first asked for."""
-        return self._stage.single("eval")
+        """One environment for evaluation, which is never trained in; made on first use."""
+        return self._envs.single("eval")
 
     @eval_env.setter
     def eval_env(self, env: Env[Any, Any]) -> None:
-        self._stage_to_fill.use_single("eval", env)
+        self._envs_to_set.use_single("eval", env)
 
     @property
     def train_tasks(self) -> list[Any] | None:
-        """The tasks that are trained on; None if each rollout has a new one."""
-        tasks = self._stage.tasks.train_tasks
+        """Return the tasks for training; None if each rollout has a new task."""
+        tasks = self._envs.tasks.train_tasks
         return None if tasks is None else [task.value for task in tasks]
 
     @property
     def eval_tasks(self) -> list[Any]:
-        """The tasks that are kept for evaluation."""
-        return [task.value for task in self._stage.tasks.eval_tasks]
+        """Return the tasks that are kept for evaluation."""
+        return [task.value for task in self._envs.tasks.eval_tasks]
 
     @property
     def max_trajectory_len(self) -> int:
-        """How many steps a rollout has at most."""
-        return self._stage.most_steps
+        """Return the largest number of steps in a rollout."""
+        return self._envs.most_steps
 
     @property
     def num_env_steps(self) -> int:
-        """Steps of environments so far that were trained on."""
+        """Return the number of environment steps in training so far."""
         return self._n_env_steps_total
+
+    # ---- the agent --------------------------------------------------------------------------------------------------
 
     @one_thread
     def init_agent(self) -> None:
-        """Make an agent that has learnt nothing, or what one has learnt that it is to begin with."""
-        self._look_at_spaces()
-        lesson = RolloutToBatch(self.settings.train.reward_scale, self.settings.train.end_is_final)
-        spaces = self.observation_space, self.action_space
-        self._check_minibatch()
-        span = self.settings.policy.memory_span or self._stage.most_steps
-        form = self.agent_arch, self._memory
-        self.agent = MetaAgent(self._config, *form, *spaces, lesson, span, self._tree.child("agent"))
-        if self.settings.policy.begin_with is not None:
-            self._begin_with(self.settings.policy.begin_with)
-
-    def _check_minibatch(self) -> None:
-        most = self.settings.train.num_rollouts_per_iter * self._stage.most_steps
+        """Make an untrained agent, or one with the network that `policy.begin_with` names."""
+        self.observation_space, self.action_space = self._envs.spaces
+        train, policy, longest = self.settings.train, self.settings.policy, self._envs.most_steps
+        most = train.num_rollouts_per_iter * longest
         if isinstance(self._config, PPOConfig) and self._config.minibatch_size > most:
             raise BadSettings(
                 f"`policy.algorithm.minibatch_size: {self._config.minibatch_size}` is more than the {most} steps that "
                 "the rollouts of an iteration have at most. Give fewer, or a larger `train.num_rollouts_per_iter`."
             )
-
-    def _begin_with(self, given: Path) -> None:
-        try:
-            stored = load_agent(newest_checkpoint(given) or given, AGENT)
-            check_fits(stored, self.agent.state(), AGENT, given)
-        except (BadCheckpoint, FileNotFoundError) as error:
-            raise BadSettings(f"`policy.begin_with: {given}` cannot be taken. {error}") from error
-        self.agent.parameters.load(dict(stored["arrays"]))
+        self.agent = MetaAgent(
+            self._config,
+            self.agent_arch,
+            self._memory,
+            self.observation_space,
+            self.action_space,
+            RolloutToBatch(train.reward_scale, train.end_is_final),
+            policy.memory_span or longest,
+            self._tree.child("agent"),
+        )
+        if policy.begin_with is not None:
+            try:
+                stored = load_agent(newest_checkpoint(policy.begin_with) or policy.begin_with, AGENT)
+                check_fits(stored, self.agent.state(), AGENT, policy.begin_with)
+            except (BadCheckpoint, FileNotFoundError) as error:
+                raise BadSettings(f"`policy.begin_with: {policy.begin_with}` cannot be taken. {error}") from error
+            self.agent.parameters.load(dict(stored["arrays"]))
 
     # ---- collecting -------------------------------------------------------------------------------------------------
 
     @one_thread
     def collect_rollouts(self, num_rollouts: int, random_actions: bool = False) -> int:
-        """Play so many rollouts one after another. Returns how many steps of the environment that took."""
+        """Play so many rollouts one after another. Returns the number of environment steps."""
         return self._collect(self.train_env, num_rollouts, random_actions)
 
     @one_thread
     def collect_rollouts_parallel(
         self, num_rollouts: int, random_actions: bool = False, parallel_env: ParallelEnvManager | None = None
     ) -> int:
-        """The same rollouts, in the environments of `parallel_env` side by side; None: as `collect_rollouts`."""
+        """Play the same rollouts in parallel in `parallel_env`; None: one after another, as `collect_rollouts`."""
         return self._collect(self.train_env if parallel_env is None else parallel_env, num_rollouts, random_actions)
 
     def _collect(self, envs: Any, num_rollouts: int, random_actions: bool) -> int:
         began = time.perf_counter()
-        tasks: list[Task] = self._stage.tasks.for_rollouts(self._num_rollouts, num_rollouts)
+        tasks: list[Task] = self._envs.tasks.for_rollouts(self._num_rollouts, num_rollouts)
         self.last_rollouts = collect(
             envs,
             None if random_actions else self.agent.policy(),
@@ -287,27 +337,27 @@ class Player(ClosedAtExit):
             first_id=self._num_rollouts,
             exact=self.settings.train.exact,
         )
-        with Interrupts():  # nothing of it has been lived, or all of it
+        with Interrupts():  # Ctrl-C strikes before or after all of this
             self.agent.lived(self.last_rollouts)
             self._num_rollouts += num_rollouts
             self._n_env_steps_total += self.last_rollouts.num_steps
             self.seconds["collect"] += time.perf_counter() - began
         return self.last_rollouts.num_steps
 
-    # ---- measuring --------------------------------------------------------------------------------------------------
+    # ---- evaluation -------------------------------------------------------------------------------------------------
 
     @one_thread
     def evaluate(self, num_rollouts_per_task: int | None = None, deterministic: bool | None = None) -> Adaptation:
-        """Play the evaluation tasks, each in rollouts of its own. It draws the same each time it is called.
+        """Play rollouts of the evaluation tasks. Every call uses the same random numbers.
 
         Args:
             num_rollouts_per_task: None: as the settings say.
-            deterministic: The same.
+            deterministic: None: as the settings say.
         """
         began, wanted = time.perf_counter(), self.settings.eval
         times = wanted.num_rollouts_per_task if num_rollouts_per_task is None else num_rollouts_per_task
         best = wanted.deterministic if deterministic is None else deterministic
-        tasks = [task for task in self._stage.tasks.eval_tasks for _ in range(times)]
+        tasks = [task for task in self._envs.tasks.eval_tasks for _ in range(times)]
         rollouts = collect(
             self.eval_env_parallel or self.eval_env,
             self.agent.policy(deterministic=best),
@@ -323,9 +373,9 @@ class Player(ClosedAtExit):
     @one_thread
     def close(self) -> None:
         """End the workers and close the environments. Calling it twice does nothing."""
-        self._close_stage()
+        self._close_envs()
 
-    def _close_stage(self) -> None:
-        if self.stage is not None:
-            self.stage.close()
-        self.stage = None
+    def _close_envs(self) -> None:
+        if self._env_factory is not None:
+            self._env_factory.close()
+        self._env_factory = None

@@ -1,14 +1,14 @@
-"""Ways to run the updates of many agents: equal numbers, different speeds.
+"""Update modes: ways to run the updates of many agents, with equal numbers and different speeds.
 
     sequential   one agent after another: the reference
-    thread       each in a thread
-    process      in workers that own the learners
-    fused        agents of one kind in one pass
-    auto         measures these, and keeps the fastest
+    thread       each agent in a thread
+    process      in worker processes that own the learners
+    fused        alike agents in one pass
+    auto         measures the modes above and keeps the fastest
 
-`fused_or_process`, `fused_or_thread` and `fused_or_sequential` stand for one of two: see `mode_for`.
+`fused_or_process`, `fused_or_thread` and `fused_or_sequential` stand for one of two modes: see `mode_for`.
 
-To add one, subclass `UpdateMode` (`mode.py`) and add a line to `MODES`.
+To add a mode, subclass `UpdateMode` (`mode.py`) and add a line to `MODES`.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,14 +28,14 @@ MODES: dict[str, Callable[..., UpdateMode]] = {
     "fused": lambda brains, workers=None, timeout=None: FusedUpdates(brains),
     "auto": AutoUpdates,
 }
-"""By name: called with brains by agent, the number of workers or None, and the seconds that a worker process has for a
-round of updates or None. What runs in the caller's own process cannot be ended, and has no such limit."""
+"""Modes by name. Each is called with the brains by agent, the number of workers or None, and the seconds that a worker
+process has for a round of updates or None. Updates in the caller's own process cannot be ended and ignore the limit."""
 EITHER = {f"fused_or_{mode}": mode for mode in ("sequential", "process", "thread")}
-"""Words for "fused" where that pays, and for this mode elsewhere."""
+"""Names that mean "fused" where fusing is quicker, and this mode elsewhere."""
 
 
 def mode_for(word: str, brains: Mapping[Agent, AgentParameters]) -> str:
-    """Return the mode that an `update_mode` stands for with these brains: the same in every run."""
+    """Return the mode that an `update_mode` stands for with these brains. The result is the same in every run."""
     if word not in EITHER:
         return word
     return "fused" if is_worth_fusing(brains) else EITHER[word]

@@ -1,4 +1,4 @@
-"""Measures the ways to run updates on the updates themselves, and keeps the fastest."""
+"""The update mode that measures the other modes on real updates and keeps the fastest."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from parallel_envs.learners.updates.sequential import SequentialUpdates, ThreadU
 _log = logging.getLogger(__name__)
 
 _WORTH_WORKERS = 0.005
-"""Seconds that an update of all agents must take, one after another, before threads and processes are tried."""
+"""Seconds that a sequential update of all agents must take before threads and processes are tried."""
 _WARM, _TRIES = 3, 3
-"""Updates of each way that are not measured, as it may have to start or to write down something; and that are."""
+"""Updates of each mode that are not measured, because it may have to start workers or trace, and updates that are."""
 
 
 class AutoUpdates(UpdateMode):
-    """Tries each way that may pay, on full updates: every one of them counts, as all come to the same numbers.
+    """Tries each mode that may be faster, on full updates. No update is wasted, because all modes compute the same.
 
-    An update is full if as many agents take part in it as in the largest so far. Others run one after another.
+    An update is full if as many agents take part as in the largest update so far. Smaller updates run sequentially.
 
     Args:
         brains, workers, timeout: As for `ProcessUpdates`.
-        choice: The way that was kept before, by a run that goes on: nothing is measured.
+        choice: Mode that an earlier part of this run has chosen. With it nothing is measured.
     """
 
     name = "auto"
@@ -42,70 +42,60 @@ class AutoUpdates(UpdateMode):
         choice: str | None = None,
     ) -> None:
         super().__init__(brains)
-        self._ways: dict[str, Callable[[], UpdateMode]] = {
+        self._modes: dict[str, Callable[[], UpdateMode]] = {
             "sequential": lambda: SequentialUpdates(brains),
             "fused": lambda: FusedUpdates(brains),
             "thread": lambda: ThreadUpdates(brains, workers),
             "process": lambda: ProcessUpdates(brains, workers, timeout),
         }
         self._cores = workers or len(cores_here())
-        self._waiting: list[str] = []
+        self._untried: list[str] = []
         self._largest = 0
-        self._current: UpdateMode = SequentialUpdates(brains) if choice is None else self._ways[choice]()
+        self._current: UpdateMode = SequentialUpdates(brains) if choice is None else self._modes[choice]()
         self.seconds: dict[str, list[float]] = {}
-        """What each way has taken."""
+        """Seconds of each update, by mode."""
         self.choice = choice
-        """The one that was kept, once all have been tried."""
+        """The mode that was kept, once all have been tried."""
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         if self.choice is not None:
             return self._current.update(plans)
         if len(plans) < self._largest or not plans:
-            return self._unmeasured(plans)
+            reports = SequentialUpdates(self.brains).update(plans)
+            for agent in plans:  # the measured mode may keep copies
+                self._current.changed(agent)
+            return reports
         self._largest = len(plans)
         began = time.perf_counter()
         reports = self._current.update(plans)
-        self.seconds.setdefault(self._current.name, []).append(time.perf_counter() - began)
-        if len(self.seconds[self._current.name]) >= _WARM + _TRIES:
-            self._go_on(plans)
-        return reports
-
-    def _unmeasured(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
-        """One after another, whatever is being measured, which is told: it may keep copies."""
-        reports = SequentialUpdates(self.brains).update(plans)
-        for agent in plans:
-            self._current.changed(agent)
-        return reports
-
-    def _go_on(self, plans: Mapping[Agent, Plan]) -> None:
-        """Try the next way, or keep the fastest."""
+        measured = self.seconds.setdefault(self._current.name, [])
+        measured.append(time.perf_counter() - began)
+        if len(measured) < _WARM + _TRIES:
+            return reports
         if self._current.name == "sequential":
-            self._waiting = self._worth_trying(plans)
-        if self._waiting:
-            self._turn_to(self._waiting.pop(0))
-            return
-        self.choice = min(self.seconds, key=self._typical)
-        if self.choice != self._current.name:
-            self._turn_to(self.choice)
-        _log.info("%s", self.why)
-
-    def _worth_trying(self, plans: Mapping[Agent, Plan]) -> list[str]:
-        names = ["fused"] if len(alike_agents(self.brains, plans)) < len(plans) else []
-        if len(plans) > 1 and self._cores > 1 and self._typical("sequential") > _WORTH_WORKERS:
-            names += ["thread", "process"]
-        return names
+            self._untried = ["fused"] if len(alike_agents(self.brains, plans)) < len(plans) else []
+            if len(plans) > 1 and self._cores > 1 and self._typical("sequential") > _WORTH_WORKERS:
+                self._untried += ["thread", "process"]
+        if self._untried:
+            self._turn_to(self._untried.pop(0))
+        else:
+            self.choice = min(self.seconds, key=self._typical)
+            if self.choice != self._current.name:
+                self._turn_to(self.choice)
+            _log.info("%s", self.why)
+        return reports
 
     def _typical(self, name: str) -> float:
-        """The median, without the first ones."""
+        """Return the median time of a mode's measured updates."""
         measured = sorted(self.seconds[name][_WARM:])
         return measured[len(measured) // 2]
 
     def _turn_to(self, name: str) -> None:
         self._current.close()
-        self._current = self._ways[name]()
+        self._current = self._modes[name]()
 
     @property
-    def is_elsewhere(self) -> bool:  # type: ignore[override]  # here it depends on which way is being taken
+    def is_elsewhere(self) -> bool:  # type: ignore[override]  # here it depends on the current mode
         return self._current.is_elsewhere
 
     @property

@@ -1,11 +1,11 @@
-"""Agents of one kind in one pass: parameters stacked in a matrix, losses computed for all rows at once.
+"""Updates of alike agents in one pass: parameters are stacked in a matrix, losses are computed for all rows at once.
 
-The loss is the agent's own function, unchanged: `torch.func` differentiates it, `torch.vmap` runs it for all rows, and
-(where it is short) its operations are written down once (`operations.py`), so that a step is a list of calls into torch
-with nothing between them. Agents whose losses are different functions, or whose minibatches have other shapes, form
-other groups; those that learn from pictures learn one after another (`Algorithm.stackable`).
+The loss is the agent's own function, unchanged: `torch.func` differentiates the loss and `torch.vmap` runs it for all
+rows. A short loss is also traced once (`traced`), so that a step becomes a list of calls into torch with no Python
+between them. Agents with different loss functions or minibatch shapes form separate groups. Agents that learn from
+pictures learn one after another (`Algorithm.stackable`).
 
-No operation looks from one row to another: gradients are clipped, and Adam steps, row by row (`steps.py`).
+No operation mixes rows: gradients are clipped and Adam steps are taken row by row (`take_steps`).
 """
 
 from __future__ import annotations
@@ -15,90 +15,88 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from parallel_envs.engine import Failure
 from parallel_envs.learners.algorithm import Agent, Algorithm, Batch, Metrics, Plan, UpdateReport, plan_tensors
 from parallel_envs.learners.checkpoint import CARRY
 from parallel_envs.learners.parameters import AgentParameters, ParameterMatrix, views
-from parallel_envs.learners.updates.fused import traced
-from parallel_envs.learners.updates.mode import UpdateMode, take_steps
+from parallel_envs.learners.updates.mode import Evaluate, UpdateMode, take_steps
 from parallel_envs.learners.updates.sequential import finish_update, tensors_of, try_update, undo_on_error
 from parallel_envs.threads import one_torch_thread
 
-_MOST_CREWS = 32  # sets of agents that are remembered: each holds matrices of all their numbers
-_MOST_WORK = 6_000_000  # multiplications of a step of one agent up to which one pass for all is quicker
-_USUAL_ROWS = 256  # of a minibatch, where an algorithm of the user's own does not say it
-_WORTH_WRITING = 3  # updates of a crew before its operations are written down, which takes as long as many of them
+_MOST_GROUPS = 32  # groups that are kept: each holds matrices with all numbers of its agents
+_MOST_WORK = 6_000_000  # multiplications in one agent's step, up to which one pass for all agents is quicker
+_USUAL_ROWS = 256  # rows of a minibatch, if the config of a user's own algorithm does not name them
+_UPDATES_BEFORE_TRACING = 3  # tracing a loss takes as long as several updates
+_MOST_CONSTANT = 65_536  # numbers in a constant of a traced loss: a larger one is not worth its memory
 
 Gradients = Callable[..., tuple[Tensor, list[Tensor], Metrics]]
 
 
 class FusedUpdates(UpdateMode):
-    """Every group of agents of one signature in one pass."""
+    """Updates each group of alike agents in one pass."""
 
     name = "fused"
 
     def __init__(self, brains: Mapping[Agent, AgentParameters]) -> None:
         super().__init__(brains)
-        self._crews: dict[tuple[Agent, ...], Crew] = {}
+        self._groups: dict[tuple[Agent, ...], FusedGroup] = {}
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         reports: dict[Agent, UpdateReport] = {}
         with one_torch_thread():
-            for agents in groups(self.brains, plans):
-                reports |= zip(agents, self._attempted(agents, [plans[agent] for agent in agents]), strict=True)
+            for agents in alike_agents(self.brains, plans):
+                own = [plans[agent] for agent in agents]
+                if not self.brains[agents[0]].algorithm.stackable:
+                    made = [try_update(self.brains[agent], plan) for agent, plan in zip(agents, own, strict=True)]
+                else:
+                    try:
+                        made = self._group(agents).update(own)
+                    except Exception as error:  # noqa: BLE001  # any error: it is raised after the others have learnt
+                        made = [UpdateReport.of_nothing(failure=Failure.of(error))] * len(agents)
+                reports |= zip(agents, made, strict=True)
         return {agent: reports[agent] for agent in plans}
 
-    def _attempted(self, agents: tuple[Agent, ...], plans: Sequence[Plan]) -> list[UpdateReport]:
-        """What is raised while agents are computed together concerns all of them, and nobody else."""
-        if not self.brains[agents[0]].algorithm.stackable:
-            return [try_update(self.brains[agent], plan) for agent, plan in zip(agents, plans, strict=True)]
-        try:
-            return self._crew(agents).update(plans)
-        except Exception as error:  # noqa: BLE001  # whatever it is: it is raised when the others have learnt
-            return [UpdateReport.of_nothing(failure=Failure.of(error))] * len(agents)
-
-    def _crew(self, agents: tuple[Agent, ...]) -> Crew:
-        if agents not in self._crews:
-            while len(self._crews) >= _MOST_CREWS:
-                del self._crews[next(iter(self._crews))]
-            self._crews[agents] = Crew([self.brains[agent] for agent in agents])
-        return self._crews[agents]
+    def _group(self, agents: tuple[Agent, ...]) -> FusedGroup:
+        if agents not in self._groups:
+            while len(self._groups) >= _MOST_GROUPS:
+                del self._groups[next(iter(self._groups))]
+            self._groups[agents] = FusedGroup([self.brains[agent] for agent in agents])
+        return self._groups[agents]
 
 
-def pays(brains: Mapping[Agent, AgentParameters]) -> bool:
-    """Return whether one pass for all is likely to be quicker than workers that learn side by side.
+def is_worth_fusing(brains: Mapping[Agent, AgentParameters]) -> bool:
+    """Return whether one pass for all agents is likely to be quicker than workers that learn side by side.
 
-    It is for agents of one kind whose steps are so small that most of their time is what a call into torch costs. This
-    follows from the networks and the minibatches alone and nothing is measured, so it is the same in every run.
+    True for alike agents whose steps are so small that most of the time is the overhead of calls into torch. The answer
+    follows from the networks and minibatches alone. Nothing is measured, so the answer is the same in every run.
     """
     algorithms = [brain.algorithm for brain in brains.values()]
-    alike = len(brains) > 1 and len({algorithm.signature for algorithm in algorithms}) == 1 and algorithms[0].stackable
-    return alike and max(_work_of(brain) for brain in brains.values()) <= _MOST_WORK
+    if len(brains) < 2 or len({one.signature for one in algorithms}) > 1 or not algorithms[0].stackable:
+        return False
+    work = []
+    for brain in brains.values():
+        config: Any = brain.algorithm.config
+        rows: int = getattr(config, "minibatch_size", 0) or getattr(config, "batch_size", _USUAL_ROWS)
+        work.append(brain.matrix.weights.numel() * rows)  # about the multiplications of a step
+    return max(work) <= _MOST_WORK
 
 
-def _work_of(brain: AgentParameters) -> int:
-    """Multiplications of a step, about: parameters times rows."""
-    config: Any = brain.algorithm.config
-    rows: int = getattr(config, "minibatch_size", 0) or getattr(config, "batch_size", _USUAL_ROWS)
-    return int(brain.matrix.weights.numel() * rows)
-
-
-def groups(brains: Mapping[Agent, AgentParameters], plans: Mapping[Agent, Plan]) -> list[tuple[Agent, ...]]:
-    """Agents whose losses are one function, of arguments of one form. Who is not to be stacked is alone."""
+def alike_agents(brains: Mapping[Agent, AgentParameters], plans: Mapping[Agent, Plan]) -> list[tuple[Agent, ...]]:
+    """Group agents with the same loss function and the same shapes of data. Agents that cannot be stacked are alone."""
     together: dict[Any, list[Agent]] = {}
     for agent, plan in plans.items():
         arrays = {**plan.arrays, **plan.noise, "picks": plan.picks, "weights": plan.weights}
-        forms = tuple(sorted((name, array.shape, array.dtype.str) for name, array in arrays.items()))
+        shapes = tuple(sorted((name, array.shape, array.dtype.str) for name, array in arrays.items()))
         algorithm = brains[agent].algorithm
         apart = None if algorithm.stackable else agent
-        together.setdefault((algorithm.signature, forms, apart), []).append(agent)
+        together.setdefault((algorithm.signature, shapes, apart), []).append(agent)
     return [tuple(agents) for agents in together.values()]
 
 
-class Crew:
-    """Brains of one kind, whose numbers are rows of one strip while they are together."""
+class FusedGroup:
+    """Alike brains whose numbers are the rows of one matrix while the group learns together."""
 
     def __init__(self, brains: Sequence[AgentParameters]) -> None:
         self.brains = list(brains)
@@ -106,59 +104,41 @@ class Crew:
         self.matrix = ParameterMatrix.stacked([brain.matrix for brain in self.brains])
         self._buffers = [dict(brain.module.named_buffers(remove_duplicate=False)) for brain in self.brains]
         self._num_updates = 0
-        self._see = stacked(self.leader, "see")
+        self._see = torch.vmap(_functional(self.leader, "see"))
         self._gradients = stacked_gradients(self.leader)
-        self._is_written = not self.leader.algorithm.traceable
+        self._is_traced = not self.leader.algorithm.traceable
         self._gradient = torch.zeros_like(self.matrix.weights)
         self._spare = self._gradient[:, : self.leader.layout.num_spare].clone()
 
     def update(self, plans: Sequence[Plan]) -> list[UpdateReport]:
-        """All of it for all brains; if it raises, for none."""
-        self._gather()
-        self._num_updates += 1
-        arrays = [tensors_of(plan) for plan in plans]
-        with undo_on_error(self.brains, self.matrix) as before:
-            reports, carries = self._stepped(plans, arrays, before)
-            return [finish_update(*each) for each in zip(self.brains, reports, arrays, carries, strict=True)]
-
-    def _stepped(
-        self, plans: Sequence[Plan], arrays: Sequence[Batch], before: ParameterMatrix
-    ) -> tuple[list[UpdateReport], Any]:
-        """Reports, and what each remembers at the end."""
-        fixed = self._fixed()
-        data = self._prepared({name: torch.stack([own[name] for own in arrays]) for name in arrays[0]}, fixed)
-        carries = data.pop(CARRY, [None] * len(plans))
-        evaluate = self._evaluation(data, [plan_tensors(plan) for plan in plans], fixed)
-        algorithms = [brain.algorithm for brain in self.brains]
-        return take_steps(algorithms, plans, self.matrix, before, evaluate), carries
-
-    def _fixed(self) -> Batch:
-        """What is not trained: targets (views of the strip) and statistics."""
-        targets = views(self.leader.layout.targets, self.matrix.targets)
-        return targets | {name: torch.stack([own[name] for own in self._buffers]) for name in self._buffers[0]}
-
-    @torch.no_grad()
-    def _prepared(self, arrays: Batch, fixed: Batch) -> dict[str, Any]:
-        """The data of all agents, behind an axis of agents."""
-        tensors = {**views(self.leader.layout.trained, self.matrix.weights), **fixed}
-        seen = self._see(tensors, arrays)
-        return self.leader.algorithm.prepare(seen, arrays)
-
-    def _gather(self) -> None:
-        """Have every brain live in its row; it may have lived in another crew's since."""
-        for index, brain in enumerate(self.brains):
+        """Update all agents of the group. If this raises, the numbers of all agents are unchanged."""
+        for index, brain in enumerate(self.brains):  # the brain may have moved to another group's matrix since
             row = self.matrix.row(index)
             if brain.matrix.weights.data_ptr() != row.weights.data_ptr():
                 brain.move_to(row)
+        self._num_updates += 1
+        arrays = [tensors_of(plan) for plan in plans]
+        with undo_on_error(self.brains, self.matrix) as before:
+            algorithms, layout = [brain.algorithm for brain in self.brains], self.leader.layout
+            weights = views(layout.trained, self.matrix.weights)
+            fixed = views(layout.targets, self.matrix.targets)
+            fixed |= {name: torch.stack([own[name] for own in self._buffers]) for name in self._buffers[0]}
+            together = {name: torch.stack([own[name] for own in arrays]) for name in arrays[0]}
+            with torch.no_grad():
+                data = algorithms[0].prepare(self._see({**weights, **fixed}, together), together)
+            del together  # the steps need the prepared data only
+            carries: Any = data.pop(CARRY, [None] * len(plans))
+            evaluate = self._evaluation(data, [plan_tensors(plan) for plan in plans], weights, fixed)
+            reports = take_steps(algorithms, plans, self.matrix, before, evaluate)
+            return [finish_update(*each) for each in zip(self.brains, reports, arrays, carries, strict=True)]
 
-    def _evaluation(self, data: Batch, plans: Sequence[Batch], fixed: Batch) -> Callable[[int], Any]:
-        """Losses, metrics and gradients of step after step."""
+    def _evaluation(self, data: Batch, plans: Sequence[Batch], weights: Batch, fixed: Batch) -> Evaluate:
+        """Return the function that computes losses, metrics and gradients of a step."""
         num_rows = data[next(iter(data))].shape[1]
         stacked = {name: tensor.flatten(0, 1) for name, tensor in data.items()}
         starts = torch.arange(len(plans))[:, None] * num_rows
         picks = torch.stack([plan["picks"] for plan in plans], 1) + starts  # (steps, agents, rows)
         others = {name: torch.stack([plan[name] for plan in plans], 1) for name in plans[0] if name != "picks"}
-        weights = views(self.leader.layout.trained, self.matrix.weights)
 
         def evaluate(step: int) -> tuple[Tensor, Metrics, Tensor]:
             flat = picks[step].flatten()
@@ -168,37 +148,19 @@ class Crew:
             }
             batch |= {name: tensor[step] for name, tensor in others.items()}
             with torch.no_grad():
-                losses, parts, metrics = self._compute(weights, fixed, batch)
+                if not self._is_traced and self._num_updates >= _UPDATES_BEFORE_TRACING:
+                    self._gradients = traced(self._gradients, weights, fixed, batch)
+                    self._is_traced = True
+                losses, parts, metrics = self._gradients(weights, fixed, batch)
                 torch.cat([*parts, self._spare], 1, out=self._gradient)
             return losses, metrics, self._gradient
 
         return evaluate
 
-    def _compute(self, weights: Batch, fixed: Batch, batch: Batch) -> tuple[Tensor, list[Tensor], Metrics]:
-        if not self._is_written and self._num_updates >= _WORTH_WRITING:
-            self._gradients = traced(self._gradients, weights, fixed, batch)
-            self._is_written = True
-        return self._gradients(weights, fixed, batch)
-
-
-def stacked(brain: AgentParameters, method: str) -> Callable[[Batch, Batch], Any]:
-    """A method of an algorithm that takes a module, for stacked parameters and arguments."""
-    return torch.vmap(_called(brain, method))
-
-
-def _called(brain: AgentParameters, method: str) -> Callable[[Batch, Batch], Any]:
-    whole = _Method(brain.algorithm, method, copy.deepcopy(brain.module))  # its tensors are swapped in and out
-
-    def call(tensors: Batch, arguments: Batch) -> Any:
-        named = {f"module.{name}": tensor for name, tensor in tensors.items()}
-        return torch.func.functional_call(whole, named, (arguments,), tie_weights=False)
-
-    return call
-
 
 def stacked_gradients(brain: AgentParameters) -> Gradients:
-    """From stacked parameters and minibatches to losses, gradients and metrics, a row for each agent."""
-    call = _called(brain, "loss")
+    """Return a function from stacked parameters and minibatches to losses, gradients and metrics, a row per agent."""
+    call = _functional(brain, "loss")
 
     def loss(weights: Batch, fixed: Batch, batch: Batch) -> tuple[Tensor, tuple[Tensor, Metrics]]:
         value, metrics = call({**weights, **fixed}, batch)
@@ -213,8 +175,19 @@ def stacked_gradients(brain: AgentParameters) -> Gradients:
     return all_rows
 
 
+def _functional(brain: AgentParameters, method: str) -> Callable[[Batch, Batch], Any]:
+    """Return a method of the algorithm as a function of the module's tensors and the method's arguments."""
+    whole = _Method(brain.algorithm, method, copy.deepcopy(brain.module))  # its tensors are swapped in and out
+
+    def call(tensors: Batch, arguments: Batch) -> Any:
+        named = {f"module.{name}": tensor for name, tensor in tensors.items()}
+        return torch.func.functional_call(whole, named, (arguments,), tie_weights=False)
+
+    return call
+
+
 class _Method(nn.Module):
-    """A method of an algorithm as a module, so that `functional_call` can put other parameters in."""
+    """Wraps a method of an algorithm as a module, so that `functional_call` can put in other parameters."""
 
     def __init__(self, algorithm: Algorithm, method: str, module: nn.Module) -> None:
         super().__init__()
@@ -222,3 +195,84 @@ class _Method(nn.Module):
 
     def forward(self, arguments: Batch) -> Any:
         return getattr(self.algorithm, self.method)(self.module, arguments)
+
+
+# ---- tracing ---------------------------------------------------------------------------------------------------------
+
+
+def traced(function: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
+    """Return the function as a graph of torch operations for arguments of these shapes. It must not branch on data.
+
+    `make_fx` records the operations of one call. Many of them do nothing (views of a tensor in the shape that it has,
+    factors of 1), are repeated, or give the same result each time. They are removed; the rest computes the same
+    numbers, to the bit.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx  # late: it imports symbolic algebra, which takes a second
+
+    module = make_fx(function)(*arguments)
+    # Run each operation and hold all results, so that no two of them share memory by chance. `Interpreter.run` would
+    # show a progress bar and leave a thread behind.
+    run = fx.Interpreter(module)
+    run.args_iter = iter(module.graph.process_inputs(*arguments))
+    for node in module.graph.nodes:
+        run.env[node] = run.run_node(node)
+    _remove_needless(module, run.env)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return module
+
+
+def _remove_needless(module: fx.GraphModule, values: dict[fx.Node, Any]) -> None:
+    """Let users of a needless operation use the operation's input, an equal operation, or a constant instead.
+
+    Values that are written to after their creation are left alone, and so are their views.
+    """
+    aten = torch.ops.aten
+    blanks = aten.ones_like.default, aten.zeros_like.default, aten.new_zeros.default  # they look at shapes only
+    operations = [node for node in module.graph.nodes if node.op == "call_function"]
+
+    def memory(value: Any) -> int:
+        return value.untyped_storage().data_ptr() if isinstance(value, Tensor) else 0
+
+    written = set()
+    for node in operations:
+        schema = getattr(node.target, "_schema", None)  # picking one of several results has no schema
+        if schema is not None and schema.is_mutable:
+            written.add(memory(values[node.args[0]]))
+    done: dict[Any, fx.Node] = {}
+    fixed = {node for node in module.graph.nodes if node.op == "get_attr"}
+    for node in operations:
+        value = values[node]
+        read = [value, *(values[other] for other in node.all_input_nodes)]
+        is_random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        if not isinstance(value, Tensor) or is_random or not written.isdisjoint(map(memory, read)):
+            continue
+        other = _unchanged_input(node, values)
+        if other is None:
+            key = node.target, str(node.args), str(node.kwargs)  # other operations appear in these texts by name
+            is_constant = node.target in blanks or fixed.issuperset(node.all_input_nodes)
+            if key not in done and is_constant and value.numel() <= _MOST_CONSTANT:
+                name = f"constant_{node.name}"
+                module.register_buffer(name, value.clone())
+                with module.graph.inserting_before(node):
+                    done[key] = module.graph.get_attr(name)
+                values[done[key]] = value
+                fixed.add(done[key])
+            other = done.setdefault(key, node)
+        if other is not node:
+            node.replace_all_uses_with(other)
+
+
+def _unchanged_input(node: fx.Node, values: dict[fx.Node, Any]) -> fx.Node | None:
+    """Return the operation's first input if the operation returns that input unchanged, else None."""
+    aten = torch.ops.aten
+    views = aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.detach.default
+    first = node.args[0] if node.args else None
+    if not isinstance(first, fx.Node):
+        return None
+    by_one = node.target in (aten.mul.Scalar, aten.mul.Tensor) and node.args[1] == 1
+    if node.target not in views and not by_one:
+        return None
+    before, after = values[first], values[node]
+    same = (before.shape, before.stride(), before.dtype) == (after.shape, after.stride(), after.dtype)
+    return first if same else None

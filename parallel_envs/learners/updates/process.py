@@ -1,25 +1,28 @@
-"""Agents' updates in worker processes, each of which owns its agents' brains for good.
+"""Updates in worker processes. Each worker owns copies of its agents' brains.
 
     caller                                          worker
     plan  ──▶ shared block ── request ──▶           steps, Adam, statistics
     brain ◀── shared block ◀── report, version ──   all numbers of the new version
 
-What is random has been drawn by then (`Plan`), so nothing but arrays travels. The caller's brains are whole at any
-time: they change when a version has arrived, never while one is written. So a worker that dies loses nothing: another
-one starts from the caller's numbers, and makes the same update from the same plan. One that hangs is ended when its
-time is up, and from there on it is one that has died.
+Everything random is already in the `Plan`, so only arrays travel. The caller's brains are complete at any time: they
+change when a version has arrived, never while one is written. So a dead worker loses nothing: another worker starts
+from the caller's numbers and makes the same update from the same plan. A worker that misses its deadline is ended and
+then treated as dead.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from parallel_envs.engine import HOST, Call, PendingRequest, PoolSettings, Reply, SharedBlock, cores_here, open_pool
 from parallel_envs.errors import WorkerDied, WorkerTimeout
-from parallel_envs.learners.algorithm import Agent, Plan, UpdateReport
+from parallel_envs.learners.algorithm import Agent, Algorithm, Plan, UpdateReport
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates.failures import (
     AGAIN,
@@ -33,36 +36,151 @@ from parallel_envs.learners.updates.failures import (
     worker_late,
 )
 from parallel_envs.learners.updates.mode import UpdateMode
-from parallel_envs.learners.updates.process import LearnerHost, Outbox, plan_arrays, write_plan
+from parallel_envs.learners.updates.sequential import SequentialUpdates
 from parallel_envs.vector.shared_arrays import Field
 from parallel_envs.vector.shared_arrays import plan as lay_out
 
 _log = logging.getLogger(__name__)
 
 UPDATE_TIMEOUT = 600.0
-"""Seconds for a round of updates, unless told otherwise. Updates take milliseconds to seconds; a run that hangs over
-night costs more than one that ends and says what to give."""
-_START_SECONDS = 300.0  # for a worker to import torch and build networks, on a machine that has other things to do
+"""Default seconds for a round of updates. Updates take milliseconds to seconds. A run that hangs overnight costs more
+than a run that ends and says which option to give."""
+_START_SECONDS = 300.0  # for a worker to import torch and build networks, on a busy machine
 _TRIES = 2
+
+Arrays = dict[str, npt.NDArray[Any]]
+Fields = tuple[Field, ...]
+
+
+# ---- shared memory ---------------------------------------------------------------------------------------------------
+
+
+class Outbox:
+    """Shared memory for all numbers of one brain, twice: one version is read while the next is written.
+
+    Each half has a header with the version that it holds. The header is written last.
+    """
+
+    def __init__(self, block: SharedBlock, fields: Fields) -> None:
+        arrays = _arrays_in(block, fields)
+        self._versions = arrays.pop("version")
+        self._halves = [{name[2:]: array for name, array in arrays.items() if name[0] == which} for which in "01"]
+
+    @staticmethod
+    def fields(arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[Fields, int]:
+        """Return the fields of an outbox for these arrays, and its size in bytes."""
+        wanted: list[Any] = [("version", "i8", (2,))]
+        wanted += [(f"{which}.{name}", array.dtype, array.shape) for which in "01" for name, array in arrays.items()]
+        fields, num_bytes = lay_out(wanted)
+        return tuple(fields), num_bytes
+
+    def put(self, version: int, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        self._versions[version % 2] = -1
+        for name, array in arrays.items():
+            self._halves[version % 2][name][...] = array
+        self._versions[version % 2] = version
+
+    def get(self, version: int) -> Arrays:
+        """Return views of a version. Raises RuntimeError if the version is not there, complete."""
+        if self._versions[version % 2] != version:
+            raise RuntimeError(f"Version {version} of a learner's weights is not in its outbox.")
+        return self._halves[version % 2]
+
+
+def _arrays_in(block: SharedBlock, fields: Sequence[Field]) -> Arrays:
+    return {field.name: block.array(field.dtype, field.shape, field.offset) for field in fields}
+
+
+def _placed_at(start: int, fields: Sequence[Field], num_bytes: int) -> tuple[Fields, int]:
+    """Return the fields moved to `start` in a block, and where the next fields start."""
+    moved = tuple(dataclasses.replace(field, offset=field.offset + start) for field in fields)
+    return moved, start + -(-num_bytes // 64) * 64
+
+
+def plan_arrays(plan: Plan) -> Arrays:
+    """Return all arrays of a plan under unique names."""
+    named: Arrays = {"picks": plan.picks, "weights": plan.weights}
+    if plan.learning_rate is not None:
+        named["learning_rate"] = np.array(plan.learning_rate)
+    named |= {f"arrays.{name}": array for name, array in plan.arrays.items()}
+    return named | {f"noise.{name}": array for name, array in plan.noise.items()}
+
+
+def read_plan(block: SharedBlock, fields: Sequence[Field]) -> Plan:
+    """Return the plan in shared memory, as views."""
+    arrays = _arrays_in(block, fields)
+    lived, noise = (
+        {name.partition(".")[2]: array for name, array in arrays.items() if name.startswith(part)}
+        for part in ("arrays.", "noise.")
+    )
+    rate = float(arrays["learning_rate"]) if "learning_rate" in arrays else None
+    return Plan(lived, arrays["picks"], arrays["weights"], noise, rate)
+
+
+# ---- in the worker ---------------------------------------------------------------------------------------------------
+
+
+class LearnerHost:
+    """Object in a worker that holds the brains of some agents and updates them by a mode.
+
+    Plans are read from shared memory, and new numbers are written to the outboxes in `block`.
+    """
+
+    def __init__(
+        self,
+        mode: type[UpdateMode],
+        algorithms: Mapping[Agent, Algorithm],
+        block: SharedBlock,
+        fields: Mapping[Agent, Fields],
+    ) -> None:
+        self._brains = {agent: AgentParameters(algorithm, 0) for agent, algorithm in algorithms.items()}
+        self._mode = mode(self._brains)
+        self._outboxes = {agent: Outbox(block, fields[agent]) for agent in algorithms}
+        self._plans: SharedBlock | None = None
+
+    def load(self, arrays: Mapping[Agent, Arrays]) -> None:
+        """Replace the numbers of these agents."""
+        for agent, own in arrays.items():
+            self._brains[agent].load(own)
+
+    def attach(self, block: SharedBlock) -> None:
+        """Read plans from this block from now on."""
+        self._plans = block
+
+    def update(self, requests: Mapping[Agent, tuple[Sequence[Field], int]]) -> dict[Agent, UpdateReport]:
+        """Learn from the plans in these fields, and write the new numbers to the outboxes under these versions.
+
+        If an agent's update raises, its version holds unchanged numbers.
+        """
+        assert self._plans is not None
+        reports = self._mode.update({agent: read_plan(self._plans, fields) for agent, (fields, _) in requests.items()})
+        for agent, (_, version) in requests.items():
+            self._outboxes[agent].put(version, self._brains[agent].arrays())
+        return reports
+
+
+# ---- in the caller ---------------------------------------------------------------------------------------------------
 
 
 class ProcessUpdates(UpdateMode):
-    """Workers that learn, one for each core unless told otherwise, never more than agents.
+    """Runs updates in workers: by default one worker for each core, and never more workers than agents.
 
     Args:
-        brains: Of all agents.
-        workers: How many.
-        timeout: Seconds that a worker has for a round of its agents' updates; None: as long as it takes. One that needs
-            longer is replaced and the update made again, as if it had died; the second time, `WorkerTimeout` is raised
-            (for a death, `WorkerDied`). Updates may be made after it.
+        brains: The brains of all agents.
+        workers: The number of workers.
+        timeout: Seconds that a worker has for a round of its agents' updates; None: no limit. A worker that takes
+            longer is replaced and the update made again, as after a death. The second time, `WorkerTimeout` is raised
+            (`WorkerDied` for a death). The mode can be used after that.
     """
 
     name = "process"
     is_elsewhere = True
     host: Callable[..., LearnerHost] = LearnerHost
-    """Makes what lives in a worker."""
+    """Makes the object that lives in a worker."""
+    worker_mode: type[UpdateMode] = SequentialUpdates
+    """Mode that runs the updates in a worker."""
     niceness = 0
-    """How readily workers leave the cores to others."""
+    """Niceness of the workers: a higher value leaves the cores to other processes."""
 
     def __init__(
         self,
@@ -73,46 +191,49 @@ class ProcessUpdates(UpdateMode):
         super().__init__(brains)
         self.timeout = timeout
         num_workers = min(workers or len(cores_here()) or 1, len(self.brains))
-        self._homes = _shared_out(self.brains, num_workers)
-        self._forms = {agent: Outbox.form(brain.arrays()) for agent, brain in self.brains.items()}
+        self._worker_of = _assign_workers(self.brains, num_workers)
         self._versions = dict.fromkeys(self.brains, 0)
-        self._stale = set(self.brains)  # whose numbers the worker has not got
+        self._stale = set(self.brains)  # agents whose newest numbers the worker does not have
+        self._fields: dict[Agent, Fields] = {}
         self._outboxes: dict[Agent, Outbox] = {}
         self._out: dict[int, SharedBlock] = {}
         self._in: dict[int, SharedBlock] = {}
-        self._late: dict[int, tuple[float | None, str]] = {}  # who was ended for it: after how long, and where it was
-        # Nothing is preloaded: that would be in every later worker of this program, and torch is large.
+        self._late: dict[int, tuple[float | None, str]] = {}  # ended workers: their deadline, and where they hung
+        # Nothing is preloaded: every later worker of this program would hold it, and torch is large.
         settings = PoolSettings(name="learner", niceness=self.niceness, start_timeout=_START_SECONDS)
         self._pool = open_pool(num_workers, settings)
         try:
             self._key = self._pool.new_key()
             for worker in range(num_workers):
-                self._lay_out(worker)
-            self._settle_in(range(num_workers))
+                end = 0
+                for agent in self._agents_of(worker):
+                    self._fields[agent], end = _placed_at(end, *Outbox.fields(self.brains[agent].arrays()))
+                block = self._out[worker] = SharedBlock.create(end)
+                self._outboxes |= {agent: Outbox(block, self._fields[agent]) for agent in self._agents_of(worker)}
+            self._build_hosts(range(num_workers))
         except BaseException:
             self.close()
             raise
 
     def _agents_of(self, worker: int) -> list[Agent]:
-        return [agent for agent, home in self._homes.items() if home == worker]
+        return [agent for agent, own in self._worker_of.items() if own == worker]
 
-    def _lay_out(self, worker: int) -> None:
-        """Shared memory for what comes out of a worker."""
-        end = 0
-        for agent in self._agents_of(worker):
-            fields, num_bytes = self._forms[agent]
-            self._forms[agent] = tuple(_moved(field, end) for field in fields), num_bytes
-            end += -(-num_bytes // 64) * 64
-        block = self._out[worker] = SharedBlock.create(end)
-        self._outboxes |= {agent: Outbox(block, self._forms[agent][0]) for agent in self._agents_of(worker)}
-
-    def _settle_in(self, workers: Collection[int]) -> None:
-        """Build the hosts of fresh workers. Those that do not live to see it are replaced, once."""
+    def _build_hosts(self, workers: Collection[int]) -> None:
+        """Build the hosts in fresh workers. A worker that dies meanwhile is replaced, once."""
         for attempt in range(1, _TRIES + 1):
-            replies = self._replies(self._pool.send(self._builds(workers)), _START_SECONDS)
+            calls = {}
+            for worker in workers:
+                agents = self._agents_of(worker)
+                algorithms = {agent: self.brains[agent].algorithm for agent in agents}
+                fields = {agent: self._fields[agent] for agent in agents}
+                build = self._key, self.host, self.worker_mode, algorithms, self._out[worker], fields
+                calls[worker] = Call(HOST, "build", build)
+                self._stale.update(agents)
+                self._in.pop(worker, None)
+            replies = self._replies(self._pool.send(calls), _START_SECONDS)
             if failed := {worker: reply.failure for worker, reply in replies.items() if reply.failure is not None}:
                 for worker in failed:
-                    self._pool.kill(worker)  # without its host it is of no use; the next update replaces it
+                    self._pool.kill(worker)  # useless without its host; the next update replaces the worker
                 worker, failure = next(iter(failed.items()))
                 raise host_error(failure, self._agents_of(worker))
             workers = dead = {worker: reply for worker, reply in replies.items() if reply.death is not None}
@@ -122,91 +243,64 @@ class ProcessUpdates(UpdateMode):
                 raise self._fault_of(dead, ITS_START, NOT_STARTED)
             self._restart(dead, self._fault_of(dead, ITS_START, STARTED_AGAIN))
 
-    def _builds(self, workers: Collection[int]) -> dict[int, Call]:
-        calls = {}
-        for worker in workers:
-            agents = self._agents_of(worker)
-            algorithms = {agent: self.brains[agent].algorithm for agent in agents}
-            forms = {agent: self._forms[agent][0] for agent in agents}
-            calls[worker] = Call(HOST, "build", (self._key, self.host, algorithms, self._out[worker], forms))
-            self._stale.update(agents)
-            self._in.pop(worker, None)
-        return calls
-
     # ---- an update --------------------------------------------------------------------------------------------------
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         self._pool.check_open("Updates were to be made")  # before plans are written into shared memory
         reports: dict[Agent, UpdateReport] = {}
         for attempt in range(1, _TRIES + 1):
-            waiting = {agent: plan for agent, plan in plans.items() if agent not in reports}
-            calls = self._calls(waiting)
-            self._stale |= waiting.keys()  # until a version has arrived: Ctrl-C or an error may come before
+            missing = {agent: plan for agent, plan in plans.items() if agent not in reports}
+            calls = self._calls(missing)
+            self._stale |= missing.keys()  # until a version has arrived: Ctrl-C or an error may come first
             replies = self._replies(self._pool.send(calls), self.timeout)
-            for worker, reply in replies.items():
-                if reply.death is None:
-                    reports |= self._reports_in(worker, reply, waiting)
             dead = {worker: reply for worker, reply in replies.items() if reply.death is not None}
+            for worker, reply in replies.items():
+                if reply.failure is not None:  # the host itself raised, so this holds for all agents of the worker
+                    mine = [agent for agent in self._agents_of(worker) if agent in missing]
+                    reports |= dict.fromkeys(mine, UpdateReport.of_nothing(failure=reply.failure))
+                elif reply.death is None:
+                    reports |= reply.value
             if not dead:
                 break
-            self._replace(dead, give_up=attempt == _TRIES)
-        self._take_in(reports)  # all at once: whom a worker has failed is not left behind the others
+            give_up = attempt == _TRIES
+            fault = self._fault_of(dead, AN_UPDATE, GIVEN_UP if give_up else AGAIN)
+            self._restart(dead, None if give_up else fault)
+            self._build_hosts(dead)
+            if give_up:
+                raise fault
+        # All versions are taken over at once, so that the agents of a lost worker are not left behind the others.
+        for agent, report in reports.items():
+            if report.failure is None:
+                self._versions[agent] += 1
+                self.brains[agent].load(self._outboxes[agent].get(self._versions[agent]))
+                self._stale.discard(agent)
         return {agent: reports[agent] for agent in plans}
 
-    def _reports_in(self, worker: int, reply: Reply, asked: Collection[Agent]) -> Mapping[Agent, UpdateReport]:
-        """Of the agents of a worker. What it raised itself, it raised for all of them."""
-        if reply.failure is None:
-            reports: Mapping[Agent, UpdateReport] = reply.value
-            return reports
-        mine = [agent for agent in self._agents_of(worker) if agent in asked]
-        return dict.fromkeys(mine, UpdateReport.of_nothing(failure=reply.failure))
-
     def _calls(self, plans: Mapping[Agent, Plan]) -> dict[int, Call]:
-        """What each worker is to do. Its plans lie in shared memory then."""
-        asks: dict[int, dict[Agent, Any]] = {}
-        for worker in dict.fromkeys(self._homes[agent] for agent in plans):
-            mine = {agent: plans[agent] for agent in self._agents_of(worker) if agent in plans}
-            asks[worker] = self._placed(worker, mine)
-        return {worker: Call(self._key, "update", (ask,)) for worker, ask in asks.items()}
-
-    def _placed(self, worker: int, plans: Mapping[Agent, Plan]) -> dict[Agent, tuple[list[Field], int]]:
-        forms, end = {}, 0
-        for agent, plan in plans.items():
-            fields, num_bytes = lay_out([(name, one.dtype, one.shape) for name, one in plan_arrays(plan).items()])
-            forms[agent] = [_moved(field, end) for field in fields]
-            end += -(-num_bytes // 64) * 64
-        self._prepare(worker, plans, end)
-        for agent, plan in plans.items():
-            write_plan(self._in[worker], forms[agent], plan)
-        return {agent: (form, self._versions[agent] + 1) for agent, form in forms.items()}
-
-    def _prepare(self, worker: int, agents: Collection[Agent], num_bytes: int) -> None:
-        """Have room for the plans, and see that the worker has the numbers it is to start from."""
-        if worker not in self._in or self._in[worker].num_bytes < num_bytes:
-            block = self._in[worker] = SharedBlock.create(num_bytes)
-            self._tell(worker, "attach", block)
-            block.close()
-        stale = {agent: self.brains[agent].arrays() for agent in agents if agent in self._stale}
-        if stale:
-            self._tell(worker, "load", stale)
-
-    def _take_in(self, reports: Mapping[Agent, UpdateReport]) -> None:
-        """Versions have arrived, whole: they are the brains' from here on. Where an update raised, there is none."""
-        for agent in [agent for agent, report in reports.items() if report.failure is None]:
-            self._versions[agent] += 1
-            self.brains[agent].load(self._outboxes[agent].get(self._versions[agent]))
-            self._stale.discard(agent)
-
-    def _replace(self, dead: Mapping[int, Reply], *, give_up: bool) -> None:
-        """Put fresh workers in the place of those that have died in an update."""
-        fault = self._fault_of(dead, AN_UPDATE, GIVEN_UP if give_up else AGAIN)
-        self._restart(dead, None if give_up else fault)
-        self._settle_in(dead)
-        if give_up:
-            raise fault
+        """Write the plans into shared memory, and return the request to each worker."""
+        calls = {}
+        for worker in dict.fromkeys(self._worker_of[agent] for agent in plans):
+            mine = {agent: plan_arrays(plans[agent]) for agent in self._agents_of(worker) if agent in plans}
+            places: dict[Agent, Fields] = {}
+            end = 0
+            for agent, arrays in mine.items():
+                laid_out = lay_out([(name, one.dtype, one.shape) for name, one in arrays.items()])
+                places[agent], end = _placed_at(end, *laid_out)
+            if worker not in self._in or self._in[worker].num_bytes < end:
+                block = self._in[worker] = SharedBlock.create(end)
+                self._tell(worker, "attach", block)
+                block.close()
+            if stale := {agent: self.brains[agent].arrays() for agent in mine if agent in self._stale}:
+                self._tell(worker, "load", stale)
+            for agent, fields in places.items():
+                for name, array in _arrays_in(self._in[worker], fields).items():
+                    np.copyto(array, mine[agent][name])
+            requests = {agent: (fields, self._versions[agent] + 1) for agent, fields in places.items()}
+            calls[worker] = Call(self._key, "update", (requests,))
+        return calls
 
     def _restart(self, workers: Collection[int], fault: WorkerDied | WorkerTimeout | None) -> None:
-        """`fault`: why, for the log."""
+        """Replace workers. `fault` is logged as the reason."""
         if fault is not None:
             _log.warning("%s", "\n".join([str(fault), *getattr(fault, "__notes__", ())]))
         for worker in workers:
@@ -215,7 +309,7 @@ class ProcessUpdates(UpdateMode):
     # ---- replies ----------------------------------------------------------------------------------------------------
 
     def _replies(self, ticket: PendingRequest, seconds: float | None) -> dict[int, Reply]:
-        """What workers answer in time. Those that do not are ended: their death is the answer."""
+        """Return the workers' replies. Workers that miss the deadline are ended; their death is the reply."""
         if not self._is_answered(ticket, seconds):
             for worker in sorted(ticket.waiting):
                 stack = self._pool.stack(worker)
@@ -228,25 +322,24 @@ class ProcessUpdates(UpdateMode):
         return self._pool.wait(ticket, seconds)
 
     def _tell(self, worker: int, method: str, *arguments: Any) -> None:
-        """Have a worker do something small. If it cannot any more, the next request is told so."""
+        """Call a short method of a worker's host. If the worker is dead, the next request reports the death."""
         for reply in self._replies(self._pool.call(worker, self._key, method, *arguments), self.timeout).values():
             if reply.failure is not None:
                 raise host_error(reply.failure, self._agents_of(worker))
 
     def _fault_of(self, dead: Mapping[int, Reply], doing: str, advice: str) -> WorkerDied | WorkerTimeout:
-        """Why workers are not there any more: the first, with the others in notes."""
-        first, *others = [self._fault(worker, reply, doing, advice) for worker, reply in sorted(dead.items())]
-        for other in others:
-            first.add_note(str(other))
-        return first
-
-    def _fault(self, worker: int, reply: Reply, doing: str, advice: str) -> WorkerDied | WorkerTimeout:
-        """Why a worker is not there any more."""
-        death, agents = reply.death, self._agents_of(worker)
-        assert death is not None
-        if worker in self._late:
-            return worker_late(death, agents, doing, *self._late.pop(worker), advice)
-        return worker_died(death, agents, doing, advice)
+        """Return the error for the first dead worker, with the errors for the others as notes."""
+        faults: list[WorkerDied | WorkerTimeout] = []
+        for worker, reply in sorted(dead.items()):
+            death, agents = reply.death, self._agents_of(worker)
+            assert death is not None
+            if worker in self._late:
+                faults.append(worker_late(death, agents, doing, *self._late.pop(worker), advice))
+            else:
+                faults.append(worker_died(death, agents, doing, advice))
+        for other in faults[1:]:
+            faults[0].add_note(str(other))
+        return faults[0]
 
     def changed(self, agent: Agent) -> None:
         self._stale.add(agent)
@@ -257,14 +350,10 @@ class ProcessUpdates(UpdateMode):
             block.close()
 
 
-def _shared_out(brains: Mapping[Agent, AgentParameters], num_workers: int) -> dict[Agent, int]:
-    """The worker of each agent: large networks first, each to the worker that has the least to do."""
-    load, homes = [0] * num_workers, {}
+def _assign_workers(brains: Mapping[Agent, AgentParameters], num_workers: int) -> dict[Agent, int]:
+    """Assign a worker to each agent: large networks first, each to the worker with the least load."""
+    load, workers = [0] * num_workers, {}
     for agent in sorted(brains, key=lambda agent: -brains[agent].matrix.weights.numel()):
-        homes[agent] = load.index(min(load))
-        load[homes[agent]] += brains[agent].matrix.weights.numel()
-    return {agent: homes[agent] for agent in brains}
-
-
-def _moved(field: Field, offset: int) -> Field:
-    return dataclasses.replace(field, offset=field.offset + offset)
+        workers[agent] = load.index(min(load))
+        load[workers[agent]] += brains[agent].matrix.weights.numel()
+    return {agent: workers[agent] for agent in brains}

@@ -1,17 +1,22 @@
-"""One agent after another, each by plain autograd: the reference. If in doubt, this mode is right."""
+"""The update of one agent by plain autograd: one agent after another (the reference), or each in a thread.
+
+If two modes disagree, `SequentialUpdates` is right.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from parallel_envs.engine import Failure
+from parallel_envs.engine import Failure, cores_here
 from parallel_envs.learners.algorithm import Agent, Batch, Metrics, Plan, UpdateReport, minibatch, plan_tensors
 from parallel_envs.learners.checkpoint import CARRY
 from parallel_envs.learners.parameters import AgentParameters, ParameterMatrix
@@ -20,42 +25,75 @@ from parallel_envs.threads import one_torch_thread
 
 
 class SequentialUpdates(UpdateMode):
-    """Every agent's update in the caller, in turn."""
+    """Runs the agents' updates in the caller, one after another."""
 
     name = "sequential"
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
-        return {agent: attempted(self.brains[agent], plan) for agent, plan in plans.items()}
+        return {agent: try_update(self.brains[agent], plan) for agent, plan in plans.items()}
 
 
-def attempted(brain: AgentParameters, plan: Plan) -> UpdateReport:
-    """One agent's update. What it raises is in the report: it is no other agent's concern."""
+class ThreadUpdates(UpdateMode):
+    """Runs each agent's update in a thread, as many at a time as there are `workers` (by default: cores).
+
+    For networks so large that most of the time is spent inside torch.
+    """
+
+    name = "thread"
+
+    def __init__(self, brains: Mapping[Agent, AgentParameters], workers: int | None = None) -> None:
+        super().__init__(brains)
+        one_thread = partial(torch.set_num_threads, 1)
+        self._threads = ThreadPoolExecutor(workers or len(cores_here()) or 1, "learner", one_thread)
+
+    def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
+        with one_torch_thread():  # each thread has its own number, but all share the number of the matrix library
+            futures = {agent: self._threads.submit(try_update, self.brains[agent], own) for agent, own in plans.items()}
+            try:
+                wait(futures.values())
+            except BaseException:  # Ctrl-C: no thread may keep writing to brains that the caller takes for its own
+                for future in futures.values():
+                    future.cancel()
+                wait(futures.values())
+                raise
+        return {agent: future.result() for agent, future in futures.items()}
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+
+def try_update(brain: AgentParameters, plan: Plan) -> UpdateReport:
+    """Update one agent. An exception is returned in the report, because it does not concern other agents."""
     try:
         return update_one(brain, plan)
-    except Exception as error:  # noqa: BLE001  # whatever it is: it is raised when the others have learnt
+    except Exception as error:  # noqa: BLE001  # any error: it is raised after the other agents have learnt
         return UpdateReport.of_nothing(failure=Failure.of(error))
 
 
 def update_one(brain: AgentParameters, plan: Plan) -> UpdateReport:
-    """One agent's update. If it raises, the agent's numbers are as they were before."""
-    with one_torch_thread(), undoing([brain], brain.matrix) as before:
+    """Update one agent. If this raises, the agent's numbers are unchanged."""
+    with one_torch_thread(), undo_on_error([brain], brain.matrix) as before:
         arrays = tensors_of(plan)
         with torch.no_grad():
             data = brain.algorithm.prepare(brain.algorithm.see(brain.module, arrays), arrays)
         carry = data.pop(CARRY, None)
+        drawn = plan_tensors(plan)
         gradient = torch.zeros_like(brain.matrix.weights)
         brain.layout.bind_gradients(brain.module, gradient)
-        evaluation = Evaluation(brain, data, plan_tensors(plan), gradient)
-        (report,) = take_steps([brain.algorithm], [plan], brain.matrix, before, evaluation)
-        return finished(brain, report, arrays, carry)
+
+        def evaluate(step: int) -> tuple[Tensor, Metrics, Tensor]:
+            gradient.zero_()
+            loss, metrics = brain.algorithm.loss(brain.module, minibatch(data, drawn, step))
+            torch.autograd.backward(loss)
+            return loss.detach()[None], {name: value[None] for name, value in metrics.items()}, gradient
+
+        (report,) = take_steps([brain.algorithm], [plan], brain.matrix, before, evaluate)
+        return finish_update(brain, report, arrays, carry)
 
 
 @contextlib.contextmanager
-def undoing(brains: Sequence[AgentParameters], strip: ParameterMatrix) -> Iterator[ParameterMatrix]:
-    """What is raised within leaves all numbers of these brains, who live in the rows of `strip`, as they were before.
-
-    Gives a copy of the strip as it was.
-    """
+def undo_on_error(brains: Sequence[AgentParameters], strip: ParameterMatrix) -> Iterator[ParameterMatrix]:
+    """Restore the numbers of these brains, the rows of `strip`, if the block raises. Yields a copy of `strip`."""
     before = strip.clone()
     statistics = [(own, own.clone()) for brain in brains for own in brain.statistics.values()]
     try:
@@ -68,31 +106,18 @@ def undoing(brains: Sequence[AgentParameters], strip: ParameterMatrix) -> Iterat
         raise
 
 
-class Evaluation:
-    """Loss and gradient of one agent's minibatches, as rows of one."""
-
-    def __init__(self, brain: AgentParameters, data: Batch, plan: Batch, gradient: Tensor) -> None:
-        self.parameters, self.data, self.plan, self.gradient = brain, data, plan, gradient
-
-    def __call__(self, step: int) -> tuple[Tensor, Metrics, Tensor]:
-        self.gradient.zero_()
-        loss, metrics = self.parameters.algorithm.loss(self.parameters.module, minibatch(self.data, self.plan, step))
-        torch.autograd.backward(loss)
-        return loss.detach()[None], {name: value[None] for name, value in metrics.items()}, self.gradient
-
-
 def tensors_of(plan: Plan) -> Batch:
-    """What was lived, as tensors that share the plan's memory."""
+    """Return the plan's experience as tensors that share the plan's memory."""
     return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in plan.arrays.items()}
 
 
-def finished(brain: AgentParameters, report: UpdateReport, arrays: Batch, carry: Tensor | None) -> UpdateReport:
-    """The end of an update: running statistics, if it came to anything, and what is remembered."""
+def finish_update(brain: AgentParameters, report: UpdateReport, arrays: Batch, carry: Tensor | None) -> UpdateReport:
+    """Update running statistics if the agent has learnt, and add priorities and recurrent memory to the report."""
     if report.learnt:
         brain.algorithm.after_update(brain.module, arrays)
     taught = brain.algorithm.taught(brain.module, arrays)
     if taught is not None:
-        taught = taught.nan_to_num(0.0, 0.0, 0.0)  # of what cannot be learnt from, nothing can
+        taught = taught.nan_to_num(0.0, 0.0, 0.0)  # steps that are not finite teach nothing
     told: dict[str, Any] = {
         name: one.numpy().copy() for name, one in (("carry", carry), ("taught", taught)) if one is not None
     }

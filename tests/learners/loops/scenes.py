@@ -1,4 +1,4 @@
-"""Learners in small environments, and sides that take their time."""
+"""Learners in small environments, and loops whose collecting and learning take random times."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def learners(
 
 
 class Slow(SequentialUpdates):
-    """Takes a while, a different one each time."""
+    """Sequential updates that take a random time."""
 
     def __init__(self, brains: Mapping[Agent, AgentParameters], seed: int) -> None:
         super().__init__(brains)
@@ -63,13 +63,13 @@ class Slow(SequentialUpdates):
 
 
 def dawdle(source: np.random.Generator) -> None:
-    """Mostly no time, now and then more than an update takes."""
+    """Sleep: mostly not at all, now and then longer than an update takes."""
     time.sleep(float(source.choice([0.0, 0.0, 0.001, 0.005])))
 
 
 @contextlib.contextmanager
 def unhurried(made: IndependentLearners, seed: int, **how: Any) -> Iterator[Loop]:
-    """A loop in threads, both of whose sides take as long as they like."""
+    """Yield a loop with a learner thread, in which steps and updates take random times."""
     source = np.random.default_rng(seed)
     step = made.step
 
@@ -79,16 +79,16 @@ def unhurried(made: IndependentLearners, seed: int, **how: Any) -> Iterator[Loop
 
     made.step = slow_step  # type: ignore[method-assign]  # the loop is to find it
     with open_loop(made, LoopOptions(learn_in="thread", **how)) as loop:
-        side: Any = loop
-        side.side.learner.mode = Slow({agent: one.parameters for agent, one in made.agents.items()}, seed)
+        updates: Any = loop.updates  # type: ignore[attr-defined]  # of an asynchronous loop
+        updates.runner.mode = Slow({agent: one.parameters for agent, one in made.agents.items()}, seed)
         yield loop
     del made.step  # the method is there again
 
 
 def jobs_of(loop: Any, watch: Callable[[Job], None] = lambda job: None) -> list[Job]:
-    """A list to which every job is added that the loop submits, with copies of its arrays."""
+    """Return a list to which every submitted job is added, with copies of its arrays."""
     seen: list[Job] = []
-    submit = loop.side.submit
+    submit = loop.updates.submit
 
     def noted(jobs: list[Job]) -> None:
         for job in jobs:
@@ -97,12 +97,12 @@ def jobs_of(loop: Any, watch: Callable[[Job], None] = lambda job: None) -> list[
             seen.append(dataclasses.replace(job, plan=dataclasses.replace(job.plan, arrays=arrays)))
         submit(jobs)
 
-    loop.side.submit = noted
+    loop.updates.submit = noted
     return seen
 
 
 def advance(loop: Loop, num_steps: int) -> None:
-    """Go on for so many steps, and come to rest."""
+    """Advance so many steps, and settle."""
     for _ in range(num_steps):
         loop.advance()
     loop.settle()

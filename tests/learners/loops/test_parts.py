@@ -1,4 +1,4 @@
-"""The parts without processes or clocks: schedules, accounts, sizes of minibatches."""
+"""Parts of loops without processes or clocks: schedules, accounts, sizes of minibatches."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def test_schedules_say_who_learns_first(name: str, order: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [["a"], ["a", "b", "b"], ["a", "b", "d"], ["a", "b", "c", "a"]])
-def test_a_schedule_names_each_of_those_who_wait(wrong: list[str]) -> None:
+def test_a_schedule_names_each_waiting_agent_once(wrong: list[str]) -> None:
     with pytest.raises(ValueError, match=r"put \['a', 'b', 'c'\] into the order"):
         ordered(lambda waiting: wrong, WAITING)
 
 
 class Gated:
-    """Updates that are let through one by one; who came is written down."""
+    """Updates that are let through one by one, with a record of the agents."""
 
     def __init__(self, brains: Any) -> None:
         self.brains = brains
@@ -52,39 +52,39 @@ def job(agent: str, num_fresh: int, version: int = 0) -> Job:
 
 
 @pytest.mark.parametrize(("schedule", "order"), [("most_data", "abdcb"), ("round_robin", "acdbb")])
-def test_who_waits_learns_in_the_order_of_the_schedule(schedule: str, order: str) -> None:
+def test_waiting_agents_learn_in_the_order_of_the_schedule(schedule: str, order: str) -> None:
     """`a` learns while the others come; an agent's own updates stay in their order."""
     with learners(PPO) as made:
         brain = made.agents["red"].parameters
         mode: Any = Gated(dict.fromkeys("abcd", brain))
-        side = LearnerThread(UpdateRunner(mode, SCHEDULES[schedule], at_once=False), merge=True)
+        updates = LearnerThread(UpdateRunner(mode, SCHEDULES[schedule], at_once=False), merge=True)
         try:
-            side.submit([job("a", 1)])
+            updates.submit([job("a", 1)])
             mode.begun.acquire()
             for agent, num_fresh, version in [("c", 5, 0), ("d", 8, 0), ("b", 9, 0), ("b", 2, 1)]:
-                side.submit([job(agent, num_fresh, version)])
+                updates.submit([job(agent, num_fresh, version)])
             mode.gate.release(5)
-            side.wait_until(lambda side: not side.num_unlearnt())
+            updates.wait_until(lambda updates: not updates.num_unfinished())
             assert "".join(mode.order) == order
-            own = [result.job.version for result in side.take() if result.job.agent == "b"]
+            own = [result.job.version for result in updates.take() if result.job.agent == "b"]
             assert own == [0, 1]
         finally:
             mode.gate.release(9)
-            side.stop()
+            updates.stop()
 
 
-def test_a_side_that_is_stopped_ends_what_it_does_and_drops_what_waits() -> None:
+def test_a_learner_thread_that_is_stopped_ends_what_it_does_and_drops_what_waits() -> None:
     with learners(PPO) as made:
         mode: Any = Gated({"a": made.agents["red"].parameters, "b": made.agents["red"].parameters})
-        side = LearnerThread(UpdateRunner(mode))
-        side.submit([job("a", 1)])
+        updates = LearnerThread(UpdateRunner(mode))
+        updates.submit([job("a", 1)])
         mode.begun.acquire()
-        side.submit([job("b", 1)])
+        updates.submit([job("b", 1)])
         mode.gate.release()
-        side.stop()
-        side.stop()
+        updates.stop()
+        updates.stop()
         assert mode.order in (["a"], ["a", "b"])  # `b` may have been begun before the stop
-        assert [result.job.agent for result in side.take()] == mode.order
+        assert [result.job.agent for result in updates.take()] == mode.order
 
 
 # ---- accounts -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What one row does depends on its own rollout alone."""
+"""A row's actions depend on its own rollout only."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_row_by_itself_is_the_same_up_to_rounding(form: MemoryConfig) -> None:
         np.testing.assert_allclose(own[0][0], after[0][row], atol=1e-5)
 
 
-def test_what_was_remembered_decides() -> None:
+def test_actions_depend_on_memory() -> None:
     one = policy(AGENT_ARCHS.Memory, Box(-1.0, 1.0, (3,), np.float32), deterministic=True)
     seen = np.zeros((2, SEEN), np.float32)
     state = (np.stack([np.zeros(33), np.ones(33)]).astype(np.float32),)

@@ -1,4 +1,4 @@
-"""What an agent sees, remembers and does across the ends of inner and outer episodes, against a loop written by hand.
+"""Observations, memory and actions across the ends of inner and outer episodes, against a loop written by hand.
 
 The loop knows the bare environment and the bare network, nothing of wrappers, collection or batches.
 """
@@ -29,7 +29,7 @@ archs = pytest.mark.parametrize("arch", ["memory", "memory_markov", "markov", "f
 
 @dataclass(frozen=True)
 class Told:
-    """What came of one rollout."""
+    """The records of one rollout."""
 
     features: Any
     actions: Any
@@ -101,7 +101,7 @@ def test_learning_sees_what_acting_saw(arch: str, space: Any) -> None:
     """The outputs that PPO computes from whole sequences are those by which the actions were chosen."""
     with rollouts_of(arch, space, AutoresetMode.NEXT_STEP) as learner:
         algorithm, module = learner.agent.algorithm, learner.agent.parameters.module
-        plan = algorithm.draw(learner.agent.lesson.trajectory(learner.last_rollouts), np.random.default_rng(0))
+        plan = algorithm.draw(learner.agent.to_batch.trajectory(learner.last_rollouts), np.random.default_rng(0))
         with torch.no_grad():
             outputs, *_ = algorithm.see(module, {name: torch.tensor(array) for name, array in plan.arrays.items()})
         for row, rollout in enumerate(learner.last_rollouts):

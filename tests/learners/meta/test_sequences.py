@@ -1,4 +1,4 @@
-"""DQN and SAC that remember: whole rollouts, and what is worked out of them."""
+"""DQN and SAC that remember: whole rollouts, and their losses."""
 
 from __future__ import annotations
 
