@@ -12,9 +12,16 @@ from typing import Any
 
 import pytest
 
-from parallel_envs.cli.cgroups import Limits, limits
-from parallel_envs.cli.diagnosis import DESCRIPTORS_EACH, Finding, findings
-from parallel_envs.cli.machine import Machine, Trial, try_start_method
+from parallel_envs.cli.doctor import (
+    DESCRIPTORS_EACH,
+    Finding,
+    Limits,
+    Machine,
+    Trial,
+    findings,
+    limits,
+    try_start_method,
+)
 from parallel_envs.engine import PoolSettings, open_pool, start_keeper
 from tests.cli.test_tool import command, told
 
