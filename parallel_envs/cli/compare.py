@@ -66,10 +66,7 @@ def _policies_alone(result: EvaluationResult) -> list[str]:
 
 
 def _comparisons(
-    first: EvaluationResult,
-    second: EvaluationResult,
-    first_policy: str | None = None,
-    second_policy: str | None = None,
+    first: EvaluationResult, second: EvaluationResult, first_policy: str | None = None, second_policy: str | None = None
 ) -> dict[str, Comparison]:
     """Return a comparison for each mission, and one for all missions of an environment."""
     from parallel_envs.evaluation.comparison import compare as compare_scores

@@ -13,15 +13,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from parallel_envs.choices import StartMethod
 from parallel_envs.cli.outputs import console
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 Level = Literal["ok", "note", "problem"]
 
@@ -55,17 +52,6 @@ def doctor(
 
 
 def _show(machine: Machine, found: Sequence[Finding]) -> None:
-    shown, problems = console(), sum(finding.level == "problem" for finding in found)
-    shown.print(_table(found))
-    installed = [f"{name}=={version}" for name, version in machine.versions.items() if version is not None]
-    missing = [name for name, version in machine.versions.items() if version is None]
-    lines = [f"installed: {', '.join(installed)}", *([f"not installed: {', '.join(missing)}"] if missing else [])]
-    lines.append("Worker processes work here." if not problems else f"Problems: {problems}.")
-    for line in lines:
-        shown.print(line, markup=False, highlight=False)
-
-
-def _table(found: Sequence[Finding]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
@@ -73,7 +59,14 @@ def _table(found: Sequence[Finding]) -> Table:
     for finding in found:
         advice = f"\n[bold]{escape(finding.advice)}[/]" if finding.advice else ""
         table.add_row(_MARKS[finding.level], escape(finding.subject), escape(finding.fact) + advice)
-    return table
+    shown, problems = console(), sum(finding.level == "problem" for finding in found)
+    shown.print(table)
+    installed = [f"{name}=={version}" for name, version in machine.versions.items() if version is not None]
+    missing = [name for name, version in machine.versions.items() if version is None]
+    lines = [f"installed: {', '.join(installed)}", *([f"not installed: {', '.join(missing)}"] if missing else [])]
+    lines.append("Worker processes work here." if not problems else f"Problems: {problems}.")
+    for line in lines:
+        shown.print(line, markup=False, highlight=False)
 
 
 # ---- control groups: limits of a container or a service manager -----------------------------------------------------

@@ -23,14 +23,9 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130  # the exit code that shells expect after a Ctrl-C
 _PARALLEL = "--parallel-policy"
 _OPTIONS = {
+    **{name: f"--{name}" for name in ("proportions", "episodes", "jobs", "seed", "turns", "strategy")},
     "parallel_policy": _PARALLEL,
     "max_steps": "--steps",
-    "proportions": "--proportions",
-    "episodes": "--episodes",
-    "jobs": "--jobs",
-    "seed": "--seed",
-    "turns": "--turns",
-    "strategy": "--strategy",
 }
 """Options by the names of the arguments of `evaluate`, which its errors use."""
 _KEPT: dict[str, tuple[type, ...]] = {
@@ -137,8 +132,7 @@ def evaluate(
         ),
     ] = 0.0,
     episode_timeout: Annotated[
-        float,
-        typer.Option(min=0.0, metavar="SECONDS", help="Time for an episode. A longer one fails. 0: no limit."),
+        float, typer.Option(min=0.0, metavar="SECONDS", help="Time for an episode. A longer one fails. 0: no limit.")
     ] = 0.0,
     steps: Annotated[
         int, typer.Option("--steps", "-s", min=1, metavar="N", help="An episode ends after this number of steps.")
@@ -274,13 +268,16 @@ def evaluate(
                 threshold.check(missions, names)
             outputs = Outputs(output or resume, values["save_episodes"], values["record"], values["videos"])
             outputs.check()
+            jobs = values["jobs"]
+            if jobs != "auto" and not jobs.isdecimal():
+                raise typer.BadParameter(f"--jobs {jobs!r} is neither a whole number from 0 up nor 'auto'.")
             kept = {name: values[name] for name in _KEPT if values[name] is not None}
             arguments = {
                 "missions": missions,
                 "policies": candidates,
                 "num_agents": values["cogs"],
                 "versus": share,
-                "jobs": _jobs(values["jobs"]),
+                "jobs": jobs if jobs == "auto" else int(jobs),
                 "strict": values["strict"],
                 "resume": resume,
                 "preload": slow_imports(candidates),
@@ -400,12 +397,6 @@ def _candidates(values: Mapping[str, Any], earlier: EvaluationResult | None) -> 
         ]
     with held_checkpoints(found, None if earlier is None else earlier.settings) as held:
         yield held
-
-
-def _jobs(text: str) -> int | str:
-    if text != "auto" and not text.isdecimal():
-        raise typer.BadParameter(f"--jobs {text!r} is neither a whole number from 0 up nor 'auto'.")
-    return text if text == "auto" else int(text)
 
 
 def _numeric_arguments(

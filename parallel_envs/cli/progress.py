@@ -116,8 +116,8 @@ class BarPerMission(_Display):
         super().begin(work, done)
         wanted = self._tally.wanted
         for mission in list(wanted)[:_MAX_BARS] if len(wanted) > 1 else ():
-            self._tasks[mission] = self._bars.add_task(mission, total=wanted[mission], told="")
-        self._tasks[_TOTAL] = self._bars.add_task(_TOTAL, total=wanted.total(), told="")
+            self._tasks[mission] = self._bars.add_task(mission, total=wanted[mission], text="")
+        self._tasks[_TOTAL] = self._bars.add_task(_TOTAL, total=wanted.total(), text="")
         self._shown = self._clock()
         self._update()
 
@@ -126,8 +126,8 @@ class BarPerMission(_Display):
         for mission, task in self._tasks.items():
             if mission != _TOTAL:
                 failed = tally.failed[mission]
-                self._bars.update(task, completed=tally.done[mission], told=f"{failed} failed" if failed else "")
-        self._bars.update(self._tasks[_TOTAL], completed=tally.done.total(), told=tally.speed_text())
+                self._bars.update(task, completed=tally.done[mission], text=f"{failed} failed" if failed else "")
+        self._bars.update(self._tasks[_TOTAL], completed=tally.done.total(), text=tally.speed_text())
         self._bars.refresh()
 
 
@@ -143,6 +143,6 @@ def shown(console: Console | None = None, clock: Clock = time.monotonic) -> Iter
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
-    texts = TextColumn("{task.fields[told]}")
+    texts = TextColumn("{task.fields[text]}")
     with Progress(*columns, texts, console=console, auto_refresh=False, transient=True) as bars:
         yield BarPerMission(bars, clock)

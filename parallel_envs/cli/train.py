@@ -119,6 +119,8 @@ def print_settings(names: Sequence[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from parallel_envs.field_texts import Field, type_text
+
     sections = _sections()
     for name in names:
         if name not in sections:
@@ -131,17 +133,12 @@ def print_settings(names: Sequence[str]) -> None:
         table.add_column("setting = default, type", width=_FIRST_COLUMN, overflow="fold")
         table.add_column("meaning", overflow="fold")
         for field in fields:
-            table.add_row(Text(_setting_text(field)), Text(field.text))
+            default = " (required)"
+            if (value := field.default) is not Field.required:
+                default = f" = {json.dumps(list(value) if isinstance(value, tuple) else value)}"
+            setting = f"{field.name}{default}\n  {type_text(field.hint, none='null')}"
+            table.add_row(Text(setting), Text(field.text))
         console.print(table)
-
-
-def _setting_text(field: Field) -> str:
-    from parallel_envs.field_texts import Field, type_text
-
-    value = field.default
-    in_yaml = "" if value is Field.required else json.dumps(list(value) if isinstance(value, tuple) else value)
-    default = " (required)" if value is Field.required else f" = {in_yaml}"
-    return f"{field.name}{default}\n  {type_text(field.hint, none='null')}"
 
 
 def _sections() -> dict[str, tuple[str, Sequence[Field]]]:

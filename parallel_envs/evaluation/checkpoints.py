@@ -1,4 +1,4 @@
-"""Checkpoints and fingerprints of policies: what was evaluated stays fixed, and a change of it is noticed.
+"""Checkpoints and fingerprints of policies: an evaluation uses one state of each policy, and notices a change.
 
     with held_checkpoints(candidates, settings_to_resume) as candidates: ...
     fingerprint(source)
@@ -52,19 +52,12 @@ _MAX_TRIES = 5  # a run may remove a checkpoint while it is copied
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HeldCheckpoint:
-    """A copy of a checkpoint.
+    """A copy of a checkpoint."""
 
-    Args:
-        path: The original checkpoint, or the original folder of one agent.
-        folder: The folder that the user gave as the policy: `path` itself, or the folder of the run.
-        copy: The copy of `folder`, which contains only this checkpoint.
-        digest: The fingerprint of the copy and of the policy's class.
-    """
-
-    path: str
-    folder: str
-    copy: str
-    digest: str | None
+    path: str  # the original checkpoint, or the original folder of one agent
+    folder: str  # the folder that the user gave as the policy: `path` itself, or the folder of the run
+    copy: str  # the copy of `folder`, which contains only this checkpoint
+    digest: str | None  # the fingerprint of the copy and of the policy's class
 
 
 @contextlib.contextmanager
@@ -73,11 +66,8 @@ def held_checkpoints(
 ) -> Iterator[list[Candidate]]:
     """Yield the candidates, each with a copy of its checkpoint. Candidates without one, or with a copy, are unchanged.
 
-    Args:
-        candidates: The policies.
-        earlier: The settings of the result that is resumed. The checkpoints that they name are used.
-
-    Raises BadEvaluation if there is no checkpoint, if it cannot be copied, or if it changed since `earlier`.
+    The checkpoints that `earlier` names, the settings of a result to resume, are used again. Raises BadEvaluation if
+    there is no checkpoint, if it cannot be copied, or if it has changed since.
     """
     policies = (earlier or {}).get("policies")
     with contextlib.ExitStack() as stack:
@@ -91,7 +81,7 @@ def held_checkpoints(
                 into = Path(stack.enter_context(temporary)) / str(place)
                 before = policies.get(candidate.name) if isinstance(policies, Mapping) else None
                 copied = _hold(candidate.name, source, before if isinstance(before, Mapping) else {}, into)
-                candidate = dataclasses.replace(candidate, held=copied)  # noqa: PLW2901  # the same policy, held
+                candidate = dataclasses.replace(candidate, held=copied)  # noqa: PLW2901  # adds the copy
             held.append(candidate)
         yield held
 
@@ -150,7 +140,7 @@ def _hold(name: str, spec: PolicySpec, before: Mapping[str, Any], into: Path) ->
         raise BadEvaluation(
             f"The episodes so far were played by the policy {name!r} of the checkpoint {earlier}, and the checkpoint "
             f"or the code of the policy has changed since ({DIGEST} {before[DIGEST]}, now {digest}). New "
-            "episodes could not be compared with them: restore the old state, or begin anew."
+            "episodes could not be compared with them: restore the old state, or start a new evaluation."
         )
     return HeldCheckpoint(str(path), str(folder), str(into), digest)
 
@@ -181,7 +171,7 @@ def _copied(folder: Path, wanted: Path | None, name: str, spec: PolicySpec, into
             if wanted is not None:
                 raise BadEvaluation(
                     f"The episodes so far were played by the policy {name!r} of the checkpoint {wanted}, which is "
-                    "gone. New episodes could not be compared with them: restore the checkpoint, or begin anew."
+                    "gone. New episodes could not be compared with them: restore the checkpoint, or start a new evaluation."
                 ) from None
             if not is_run or tries == _MAX_TRIES:
                 raise BadEvaluation(
@@ -224,11 +214,8 @@ def fingerprint(source: Any, apart_from: Collection[Path] = ()) -> str | None:
 
     The hash of a spec covers the source of its module and its data files; the hash of an object or a function covers
     its code. Modules that these import are not covered, nor is what an object holds: a change of weights in a file is
-    noticed, a change of weights in memory is not. Code of this package is never covered.
-
-    Args:
-        source: A spec, or a policy itself.
-        apart_from: Files to leave out, because results are written to them.
+    noticed, a change of weights in memory is not. Code of this package is never covered, nor are the files
+    `apart_from`, because results are written to them.
     """
     parts = list(_parts_of_spec(source, apart_from) if isinstance(source, PolicySpec) else _parts_of_object(source))
     if not parts:

@@ -1,14 +1,12 @@
 """Comparison of policies: paired differences with a p-value, the cross-play matrix, and Elo ratings.
 
     compare({"easy": [3.0, 4.0]}, {"easy": [2.0, 4.0]}, seed=7)
-    compare_results(first, second)
-
     pairings = [Pairing("careful", "random", 3.0, 1.0), Pairing("random", "careful", 2.0, 2.0)]
     cross_play(pairings).returns      # the mean return of each policy beside each other
     elo_ratings(pairings)             # one number for each policy, from who did better than whom
 
-An episode that both policies played from the same seed is a pair. What makes an episode harder than others is in both
-of its scores and not in their difference, so pairs need far fewer episodes than a comparison of two averages.
+An episode that both policies played from the same seed is a pair. An episode that is harder than others lowers both
+of its scores and not their difference, so pairs need far fewer episodes than a comparison of two averages.
 
 A pairing is two policies that share an episode. Where agents work together, it shows how well the two cooperate; where
 they play against one another, which one won.
@@ -26,13 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parallel_envs.evaluation.records import EvaluationResult, plain
-from parallel_envs.evaluation.statistics import (
-    LEVEL,
-    Interval,
-    bootstrap_interval,
-    comparable_missions,
-    standard_error,
-)
+from parallel_envs.evaluation.statistics import LEVEL, Interval, bootstrap_interval, comparable_missions, standard_error
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import hint, is_one_of, suggests_keywords
 
@@ -41,7 +33,7 @@ Array = npt.NDArray[Any]
 _MOST_EXACT = 12  # up to so many pairs, all choices of signs are counted: 4,096
 _FLIPS = 9_999  # random choices of signs, if there are more pairs
 _ROUNDING = 1e-12  # relative: sums of the same numbers in another order count as equal
-_ADVICE = "Evaluate both on the same."
+_ADVICE = "Evaluate both with equal missions and max_steps."
 
 
 # ---- paired differences ---------------------------------------------------------------------------------------------
@@ -67,7 +59,7 @@ class Comparison:
 def compare(
     first: Mapping[Any, Sequence[float]], second: Mapping[Any, Sequence[float]], *, seed: int = 0
 ) -> Comparison:
-    """Compare scores by mission; scores at the same place belong to one episode.
+    """Compare scores by mission; scores with equal indices belong to one episode.
 
     Raises ValueError if there is no common mission, or if a mission has different numbers of scores.
     """
@@ -141,10 +133,7 @@ def compare_results(
 
 
 def paired_scores(
-    first: EvaluationResult,
-    second: EvaluationResult,
-    first_policy: str | None = None,
-    second_policy: str | None = None,
+    first: EvaluationResult, second: EvaluationResult, first_policy: str | None = None, second_policy: str | None = None
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Return the arguments of `compare`: by mission the scores of both, episode by episode.
 

@@ -1,4 +1,4 @@
-"""One episode: its seeds, its steps, the actions of its agents, and the record that comes out.
+"""Episodes: the seeds, the steps, the actions of the agents, and the resulting record.
 
     make the environment -> reset -> [ actions of all agents -> step ] ... -> EpisodeRecord
 
@@ -57,15 +57,9 @@ MissionKey = str | tuple[str, str]
 class EpisodeSpec:
     """An episode to play.
 
-    All randomness follows from the evaluation's seed, the mission's name and the episode's number: other missions,
-    other policies and other episodes change nothing.
-
-    Args:
-        mission: The name of the mission.
-        episode: The number of the episode in the mission, from 0.
-        root: The seed of the evaluation.
-        alone: The name of the policy that all agents have, where each policy is evaluated on its own. Empty: all
-            policies share the agents. Seeds do not follow from it, so all policies play the same episodes.
+    All randomness follows from the evaluation's seed (`root`), the mission's name and the episode's number: other
+    missions, other policies and other episodes change nothing. `alone` is the policy of all agents, where each policy
+    is evaluated on its own. Seeds do not follow from it, so all policies play the same episodes.
     """
 
     mission: str
@@ -244,15 +238,6 @@ class _Episode:
             if not math.isfinite(number):
                 raise ValueError(f"The environment gave {agent!r} the reward {number}.")
             self._returns[agent] = self._returns.get(agent, 0.0) + number
-        if infos:
-            self._record_infos(infos)
-        over = {agent for flags in (terminated, truncated) for agent, flag in flags.items() if flag}
-        if self._config.trajectories:
-            step = actions, observations, rewards, terminated, truncated
-            self._steps.append(tuple(copy.deepcopy(dict(one)) for one in step))
-        return observations, over
-
-    def _record_infos(self, infos: Mapping[Agent, Any]) -> None:
         for name, kept in self._infos.items():
             for agent, info in infos.items():
                 if info and name in info:
@@ -261,9 +246,13 @@ class _Episode:
                     except Exception as error:  # user code
                         text = f"The info {name!r} cannot be kept ({error}). Leave it out of info_keys."
                         raise TypeError(text) from error
-        flags = [info[name] for info in infos.values() if info for name in _SUCCESS if name in info]
-        if flags:
+        if flags := [info[name] for info in infos.values() if info for name in _SUCCESS if name in info]:
             self._success = all(bool(one) for one in flags)
+        over = {agent for flags in (terminated, truncated) for agent, flag in flags.items() if flag}
+        if self._config.trajectories:
+            step = actions, observations, rewards, terminated, truncated
+            self._steps.append(tuple(copy.deepcopy(dict(one)) for one in step))
+        return observations, over
 
     def record(self, failure: Failure | None, attempt: int, seconds: float) -> EpisodeRecord:
         """Return the record of the episode, up to where it was played."""
@@ -300,17 +289,11 @@ class _Episode:
 
 
 class ActionSource(ABC):
-    """Computes the actions of one episode.
+    """Computes the actions of one episode. `policy_of` returns the policy of a new agent.
 
     The first action of an agent may take any time: libraries are loaded then, and code is compiled. A later action that
     takes longer than `action_timeout` is dropped, and the agent does nothing in this step. An agent that has been late
     by more than `lateness_budget` in all gets no more calls in this episode.
-
-    Args:
-        policy_of: Returns the policy of a new agent.
-        env: The environment, for its action spaces.
-        config: The deadlines.
-        noops: The actions of late agents.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -34,7 +34,7 @@ from parallel_envs.evaluation.config import (
     strategies_of,
 )
 from parallel_envs.evaluation.determinism import one_thread
-from parallel_envs.evaluation.episode import EpisodeSpec, MissionKey, episode_specs
+from parallel_envs.evaluation.episode import EpisodeSpec, episode_specs
 from parallel_envs.evaluation.missions import Mission, missions_of
 from parallel_envs.evaluation.policies import Candidate, candidates_of
 from parallel_envs.evaluation.records import EpisodeKey, EpisodeRecord, EvaluationResult
@@ -108,34 +108,27 @@ def evaluate(
             `missions_of`.
         policies: One or several, in a sequence or a dict by name: specs ("random", "package.module:Class", a folder),
             policies, functions of the observation. See `candidates_of`. The folder of a training run means its newest
-            checkpoint at the start: it is copied first, so a run that goes on training changes nothing, and the
-            settings of the result have its path and digest.
+            checkpoint at the start. It is copied first, so the run may go on training.
         episodes: The number of episodes of each mission.
         seed: All seeds follow from it.
-        jobs: The most processes that work, for episodes and for agents together. (Processes that only start and watch
-            others are not counted.) 0: episodes are played in this process, and strategies that need processes have one
-            for each core; "auto": one for each core. Workers that play whole episodes come first, one for each episode
-            up to `jobs`. With the strategy "auto" they share the remaining jobs for their agents, so agents are tried
-            in processes only if there are more jobs than episodes. With "process" by name each worker has at least one
-            process for agents: `jobs // 2` workers, or fewer if there are fewer episodes, share the remaining jobs. So
-            `jobs=1` is refused with "process". Results are the same in all cases.
+        jobs: The most processes that work, for episodes and for agents together. 0: episodes are played in this
+            process, and strategies that need processes have one for each core; "auto": one for each core. Workers that
+            play whole episodes come first, one for each episode up to `jobs`. With the strategy "auto" they share the
+            remaining jobs for their agents. With "process" by name each worker has at least one process for agents:
+            `jobs // 2` workers, or fewer if there are fewer episodes, share the remaining jobs, so `jobs=1` is refused.
+            Results are the same in all cases.
         parallel_policy: How the actions of an episode's agents are computed: one after another (False), by the name of
             a strategy of `parallel_envs.wrappers`, or by the strategy that a rehearsal finds to be the quickest (True,
             "auto"). `strategies` of the result has the chosen ones. Policies that share state, such as a list or the
-            global generators of Python, NumPy or torch, use it in any order with threads, and do not share it with
-            processes.
+            global generators, use it in any order with threads, and do not share it with processes.
         strategy: The strategies of single agents: a dict of names by agent. Other agents act as `parallel_policy` says.
             A name instead of a dict is the strategy of all agents.
         num_agents: The number of agents that each mission shall have. It is given to the environment by the keyword
-            that takes it (N, num_agents, n_agents and others, see `missions.NUM_AGENTS`), as if the mission had been
-            given as `name?N=4`. A mission that takes no such number, or has another number of agents then, is a
-            BadEvaluation.
+            that takes it (see `missions.NUM_AGENTS`), as if the mission had been given as `name?N=4`.
         versus: With several policies: True has them share the agents of each episode, dealt out anew in each (the
             records are `mixed`); a UserWarning names missions in which a policy gets no agent. False evaluates each
-            policy on its own: all agents of an episode have one policy, and every policy plays the same episodes, from
-            the same seeds. `parallel-envs eval` does that unless it is given --versus.
-        proportions: The number of agents of each policy, relative to the others. They are shuffled in each episode.
-            Only with `versus`.
+            policy on its own, on the same episodes. `parallel-envs eval` does that unless it is given --versus.
+        proportions: The number of agents of each policy, relative to the others. Only with `versus`.
         action_timeout: Seconds for an action, from an agent's second one on; None: no deadline. A later action is
             dropped and counted, and the agent does nothing in that step. How many are late depends on the machine, its
             load and `jobs`, and so do the scores: the result counts late actions (`EpisodeRecord.late`,
@@ -151,10 +144,9 @@ def evaluate(
         trajectories: Whether to keep observations, actions and rewards, too. A function is called with each record
             instead, as episodes end, and the result has no trajectories: so they need not all fit into memory.
         strict: Raise EpisodeFailed when an episode has failed for good.
-        resume: A result, or the file of a result, of the same evaluation that ended early: only the missing episodes
-            are played. A policy is the same if its name, its arguments, its code and the files in its folder are; the
-            state of an object, such as a network's weights, is not compared. Of a training run the checkpoint that was
-            evaluated before is used again; if it is gone or has changed, that is a BadEvaluation.
+        resume: A result, or its file, of the same evaluation that ended early: only the missing episodes are played. A
+            policy is the same if its name, its arguments, its code and the files in its folder are; the state of an
+            object in memory is not compared. Of a training run the same checkpoint is used again.
         save: A file that always holds the complete episodes, as JSON. It can be resumed.
         context: How workers are started: "forkserver", "spawn" or "fork".
         preload: Modules that all workers need and that take long to import ("torch"): they are imported once for all
@@ -226,6 +218,10 @@ def evaluate(
             "policy": absolute_policies(_texts_of(policies), [one.name for one in held]),
         }
         known_texts = {name: text for name, text in texts.items() if text is not None}
+        where = "The result to resume" if isinstance(resume, EvaluationResult) else str(resume)
+        records = earlier_records(earlier, where, settings, specs)
+        if earlier is not None and isinstance(resume, str | Path) and save is not None:
+            check_nothing_is_lost(Path(resume), Path(save), earlier, records)
         evaluation = _Evaluation(
             missions=found,
             candidates=held,
@@ -240,16 +236,17 @@ def evaluate(
             progress=progress,
             settings=settings,
             options={"jobs": str(jobs), "strict": strict, **known_texts, **(options or {})},
-            resume=resume,
-            earlier=earlier,
             save=save,
+            records=records,
+            strategies={} if earlier is None else dict(earlier.strategies),
+            why={} if earlier is None else dict(earlier.why),
         )
         return evaluation.run()
 
 
 @dataclass(kw_only=True)
 class _Evaluation:
-    """One call of `evaluate`, with checked arguments."""
+    """A call of `evaluate`, with checked arguments."""
 
     missions: Sequence[Mission]
     candidates: Sequence[Candidate]
@@ -264,27 +261,17 @@ class _Evaluation:
     progress: Progress | None
     settings: Mapping[str, Any]
     options: Mapping[str, Any]
-    resume: str | Path | EvaluationResult | None
-    earlier: EvaluationResult | None
     save: str | Path | None
-    records: dict[EpisodeKey, EpisodeRecord] = field(init=False)
-    saver: ResultSaver = field(init=False)
-    worker_bytes: tuple[int, ...] = field(init=False, default=())
-    strategies: dict[str, Mapping[Any, str]] = field(init=False, default_factory=dict)
-    why: dict[str, str] = field(init=False, default_factory=dict)
+    records: dict[EpisodeKey, EpisodeRecord]
+    strategies: dict[str, Mapping[Any, str]]
+    why: dict[str, str]
+    worker_bytes: tuple[int, ...] = ()
 
     _guard = CallGuard("evaluate")
     """Shared by all evaluations: those that play in this process use state that the process has only once."""
 
     def __post_init__(self) -> None:
-        earlier, resume, save = self.earlier, self.resume, self.save
-        where = "The result to resume" if isinstance(resume, EvaluationResult) else str(resume)
-        self.records = earlier_records(earlier, where, self.settings, self.specs)
-        if earlier is not None:
-            self.strategies, self.why = dict(earlier.strategies), dict(earlier.why)
-            if isinstance(resume, str | Path) and save is not None:
-                check_nothing_is_lost(Path(resume), Path(save), earlier, self.records)
-        self.saver = ResultSaver(save, partial(self._result, interrupted=True))
+        self.saver = ResultSaver(self.save, partial(self._result, interrupted=True))
 
     def run(self) -> EvaluationResult:
         specs = [spec for spec in self.specs if spec.key not in self.records]
@@ -335,16 +322,12 @@ class _Evaluation:
             rehearsals.check(self.candidates, self.num_agents)
             for text in rehearsals.warnings(self.candidates):
                 warnings.warn(text, PolicyNeverPlays, stacklevel=line_outside())
-            found = {_text_of(key): one for key, one in rehearsals.results.items()}
+            results = rehearsals.results
+            found = {key if isinstance(key, str) else f"{key[0]} ({key[1]})": one for key, one in results.items()}
             self.strategies |= {name: one.chosen for name, one in found.items() if one.chosen}
             self.why |= {name: one.why for name, one in found.items() if one.why}
             episodes = EpisodeQueue(
-                specs,
-                rehearsals.results,
-                self.candidates,
-                self._note,
-                strict=self.strict,
-                side_by_side=workers.num_workers > 1,
+                specs, results, self.candidates, self._note, strict=self.strict, side_by_side=workers.num_workers > 1
             )
             workers.run(episodes)
             self.worker_bytes = workers.peak_bytes()
@@ -370,10 +353,6 @@ class _Evaluation:
             strategies=self.strategies,
             why=self.why,
         )
-
-
-def _text_of(key: MissionKey) -> str:
-    return key if isinstance(key, str) else f"{key[0]} ({key[1]})"
 
 
 # ---- missions and policies as text, for `--resume` ------------------------------------------------------------------

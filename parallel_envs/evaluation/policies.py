@@ -87,9 +87,7 @@ class Candidate:
 
 @suggests_keywords
 def candidates_of(
-    policies: Any,
-    proportions: Sequence[float] | Mapping[str, float] | None = None,
-    trust: Sequence[str] = (),
+    policies: Any, proportions: Sequence[float] | Mapping[str, float] | None = None, trust: Sequence[str] = ()
 ) -> list[Candidate]:
     """Return the policies that share the agents. Raises BadEvaluation, UntrustedName.
 
@@ -212,9 +210,7 @@ def deal(candidates: Sequence[Candidate], agents: Sequence[Agent], generator: np
 class PolicyTemplate:
     """A policy in the state before it played. The template itself never plays; `copied` gives policies that do.
 
-    Args:
-        policy: The policy.
-        make: Makes the policy anew, for a policy that cannot be copied.
+    `make` makes the policy anew, if it cannot be copied.
     """
 
     def __init__(self, policy: Any, make: Callable[[], Any]) -> None:

@@ -24,6 +24,11 @@ from parallel_envs.files import write_whole
 Agent = Any
 """Any hashable object."""
 
+_CSV_COLUMNS = (
+    *("mission", "episode", "seed", "score", "success", "length", "late", "attempts", "seconds"),
+    *("failure", "error", "policy"),
+)
+
 EpisodeKey = tuple[str, int] | tuple[str, int, str]
 """The mission's name and the number of the episode; and the policy, where each policy plays on its own."""
 
@@ -37,21 +42,16 @@ not in its space; an episode that took too long; a worker that died; the evaluat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The reason why an episode has no result.
-
-    Args:
-        kind: The cause.
-        error_type: The name of the exception, such as `ValueError` or `WorkerDied`.
-        message: The text of the exception.
-        traceback: The remote traceback, or the last output or stack of a worker that died or hung, if it is known.
-        where: The part of the episode: `making policies`, `making the env`, `reset`, `step 17`.
-    """
+    """The reason why an episode has no result."""
 
     kind: FailureKind
     error_type: str
+    """The name of the exception, such as `ValueError` or `WorkerDied`."""
     message: str
     traceback: str = ""
+    """The remote traceback, or the last output or stack of a worker that died or hung, if it is known."""
     where: str = ""
+    """The part of the episode: `making policies`, `making the env`, `reset`, `step 17`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +75,7 @@ class EpisodeRecord:
     Args:
         mission: The mission's name.
         episode: The number of the episode in the mission, from 0.
-        seed: The seed of the environment's reset. It follows from the evaluation's seed, the mission's name and the
-            number.
+        seed: The seed of the environment's reset.
         assignment: The name of each agent's policy.
         returns: The sum of each agent's rewards.
         length: The number of steps.
@@ -87,8 +86,7 @@ class EpisodeRecord:
         attempts: How often the episode was played.
         seconds: The duration of the last attempt. It is not compared when records are.
         trajectory: The observations, actions and rewards, if they were requested.
-        alone: The policy of all agents, where each policy was evaluated on its own (`versus=False`). Empty: all
-            policies share the agents.
+        alone: The policy of all agents, where each policy was evaluated on its own (`versus=False`), else empty.
     """
 
     mission: str
@@ -113,7 +111,7 @@ class EpisodeRecord:
 
     @property
     def mixed(self) -> bool:
-        """Whether agents of several policies played in the episode."""
+        """True if agents of several policies played in the episode."""
         return len(set(self.assignment.values())) > 1
 
     @property
@@ -226,8 +224,35 @@ class EvaluationResult:
         return text
 
     def to_csv(self, path: str | Path | None = None) -> str:
-        """Return a row for each episode as CSV, and write it to `path`, if one is given."""
-        return _written(_csv_of(self), path)
+        """Return a row for each episode as CSV, and write it to `path`, if one is given.
+
+        A row has the figures of the episode, then policy, return and late actions of each agent. The column `policy`
+        has the policy that all agents had, or "mixed".
+        """
+        import csv
+        import io
+
+        agents_of = [list(dict.fromkeys([*record.assignment, *record.returns])) for record in self.episodes]
+        agents = list(dict.fromkeys(str(agent) for own in agents_of for agent in own))
+        columns = [*_CSV_COLUMNS, *(f"{what}:{agent}" for agent in agents for what in ("policy", "return", "timeouts"))]
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        for record, own in zip(self.episodes, agents_of, strict=True):
+            failure = record.failure
+            row = {name: getattr(record, name) for name in _CSV_COLUMNS if hasattr(record, name)}
+            row["failure"] = failure.kind if failure else ""
+            if failure:
+                row["error"] = f"{failure.error_type}: {failure.message}"
+            row["policy"] = "mixed" if record.mixed else record.alone or next(iter(record.assignment.values()), "")
+            for agent in own:
+                row |= {
+                    f"policy:{agent}": record.assignment.get(agent),
+                    f"return:{agent}": None if failure else record.returns.get(agent),
+                    f"timeouts:{agent}": record.timeouts.get(agent, 0),
+                }
+            writer.writerow({name: "" if value is None else plain(value) for name, value in row.items()})
+        return _written(text.getvalue(), path)
 
     def to_table(self, width: int = 120) -> str:
         """Return tables of missions and policies as text of at most `width` columns."""
@@ -411,42 +436,3 @@ def names_of(keys: Iterable[Any]) -> dict[Any, str]:
     """Return keys as text: by `str`, or by `repr` if two keys would have the same text."""
     shown = {key: str(key) for key in keys}
     return shown if len(set(shown.values())) == len(shown) else {key: repr(key) for key in shown}
-
-
-# ---- CSV ------------------------------------------------------------------------------------------------------------
-
-_COLUMNS = (
-    *("mission", "episode", "seed", "score", "success", "length", "late", "attempts", "seconds"),
-    *("failure", "error", "policy"),
-)
-
-
-def _csv_of(result: EvaluationResult) -> str:
-    """Return a row for each episode: its figures, then policy, return and late actions of each agent.
-
-    The column `policy` has the policy that all agents had, or "mixed".
-    """
-    import csv
-    import io
-
-    agents_of = [list(dict.fromkeys([*record.assignment, *record.returns])) for record in result.episodes]
-    agents = list(dict.fromkeys(str(agent) for own in agents_of for agent in own))
-    columns = [*_COLUMNS, *(f"{what}:{agent}" for agent in agents for what in ("policy", "return", "timeouts"))]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    for record, own in zip(result.episodes, agents_of, strict=True):
-        failure = record.failure
-        row = {name: getattr(record, name) for name in _COLUMNS if hasattr(record, name)}
-        row["failure"] = failure.kind if failure else ""
-        if failure:
-            row["error"] = f"{failure.error_type}: {failure.message}"
-        row["policy"] = "mixed" if record.mixed else record.alone or next(iter(record.assignment.values()), "")
-        for agent in own:
-            row |= {
-                f"policy:{agent}": record.assignment.get(agent),
-                f"return:{agent}": None if failure else record.returns.get(agent),
-                f"timeouts:{agent}": record.timeouts.get(agent, 0),
-            }
-        writer.writerow({name: "" if value is None else plain(value) for name, value in row.items()})
-    return text.getvalue()

@@ -38,11 +38,7 @@ def earlier_records(
 ) -> dict[EpisodeKey, EpisodeRecord]:
     """Return the records that need not be played again. Raises BadEvaluation if they come from another evaluation.
 
-    Args:
-        earlier: The result to resume, if any.
-        where: The name of the result in errors: its file.
-        settings: The settings that are requested now.
-        specs: The episodes that are requested.
+    `settings` and `specs` are requested now. `where` is the name of the earlier result in errors.
     """
     if earlier is None:
         return {}
@@ -71,7 +67,7 @@ def _check_same(where: str, earlier: dict[str, Any], now: dict[str, Any]) -> Non
         if not is_same:
             raise BadEvaluation(
                 f"{where} was made with {name}={before!r}, and {requested!r} is requested. Its numbers would not be "
-                "comparable with the rest: request the same, or begin anew."
+                "comparable with the rest: give the old value, or start a new evaluation."
             )
 
     policies: Any = earlier.get("policies")
@@ -84,8 +80,8 @@ def _check_same(where: str, earlier: dict[str, Any], now: dict[str, Any]) -> Non
         if (before := policies[name].get(DIGEST, one.get(DIGEST))) != one.get(DIGEST):
             raise BadEvaluation(
                 f"{where} was made with a policy {name!r} whose code or files have changed since ({before} and not "
-                f"{one.get(DIGEST)}). Its numbers would not be comparable with the rest: begin anew, or restore the "
-                "old policy."
+                f"{one.get(DIGEST)}). Its numbers would not be comparable with the rest: restore the old policy, or "
+                "start a new evaluation."
             )
     for name, value in now.items():
         if name not in (*_MAY_DIFFER, "policies"):
@@ -94,7 +90,7 @@ def _check_same(where: str, earlier: dict[str, Any], now: dict[str, Any]) -> Non
         how = "share the agents of each episode" if earlier.get("versus", True) else "play one by one"
         raise BadEvaluation(
             f"{where} was made with policies that {how}, and now the opposite is requested (versus). Its numbers would "
-            "not be comparable with the rest: request the same, or begin anew."
+            "not be comparable with the rest: give the old value, or start a new evaluation."
         )
     missions = earlier.get("missions")
     if not isinstance(missions, dict):
@@ -133,11 +129,9 @@ class NotSaved(OSError):
 
 
 class ResultSaver:
-    """Writes a results file while episodes are played, as often as that takes little time.
+    """Writes a results file while episodes are played, as often as that takes little time. No path: does nothing.
 
-    Args:
-        path: The file, JSON as `EvaluationResult.to_json` writes it. None: nothing is written.
-        result: Returns the result of the episodes that are complete now.
+    `result` returns the result of the episodes that are complete now.
     """
 
     def __init__(self, path: str | Path | None, result: Callable[[], EvaluationResult]) -> None:

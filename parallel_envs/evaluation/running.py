@@ -76,14 +76,9 @@ class WorkQueue(ABC):
 
 
 class EvaluationWorkers:
-    """Worker processes, each with an `EvaluationWorker`. With `jobs=0` the only worker is the caller's process.
+    """Worker processes, each with an `EvaluationWorker` from `make`. With `jobs=0` the worker is the caller's process.
 
-    Args:
-        jobs: How many worker processes.
-        context: How they are started.
-        preload: Modules that all of them will need.
-        make: Makes an `EvaluationWorker`.
-        episode_timeout: Seconds after which a worker is killed that does not end an episode itself. None: no limit.
+    A worker that does not end an episode soon after `episode_timeout` is killed. None: no worker is killed.
     """
 
     def __init__(
@@ -140,8 +135,17 @@ class EvaluationWorkers:
         """Do all work of a queue."""
         while True:
             for worker in self._pool.all_workers:
-                if worker not in self._busy and (item := queue.next()) is not None:
-                    self._send(worker, item)
+                if worker in self._busy or (item := queue.next()) is None:
+                    continue
+                grace = _GRACE_SECONDS
+                if worker in self._stale:
+                    grace = _FRESH_GRACE_SECONDS
+                    self._pool.restart(worker)
+                    # Requests are answered in the order in which they were sent, so this one needs no wait.
+                    self._pool.send({worker: Call(HOST, "build", (self._key, self._make))})
+                    self._stale.discard(worker)
+                ticket = self._pool.send({worker: Call(self._key, item.method, item.args)})
+                self._busy[worker] = item, ticket, time.monotonic() + (self._timeout or _LONG_SECONDS) + grace
             if not self._busy:
                 return
             seconds = _LOOK_UP_SECONDS
@@ -152,17 +156,6 @@ class EvaluationWorkers:
             for worker, result in self._results():
                 if queue.finish(result):
                     self._stale.add(worker)
-
-    def _send(self, worker: int, item: WorkItem) -> None:
-        grace = _GRACE_SECONDS
-        if worker in self._stale:
-            grace = _FRESH_GRACE_SECONDS
-            self._pool.restart(worker)
-            # Requests are answered in the order in which they were sent, so there is no need to wait for this one.
-            self._pool.send({worker: Call(HOST, "build", (self._key, self._make))})
-            self._stale.discard(worker)
-        ticket = self._pool.send({worker: Call(self._key, item.method, item.args)})
-        self._busy[worker] = item, ticket, time.monotonic() + (self._timeout or _LONG_SECONDS) + grace
 
     def _results(self) -> list[tuple[int, WorkResult]]:
         """Return the results that have arrived, and kill the workers that are too late."""
@@ -307,15 +300,9 @@ def _without_agents(candidates: Sequence[Candidate], numbers: Iterable[int]) -> 
 
 
 class EpisodeQueue(WorkQueue):
-    """The episodes.
+    """The episodes. `note` is called with each record. With `strict` a failed episode raises EpisodeFailed.
 
-    Args:
-        specs: The episodes to play.
-        rehearsals: The findings of the rehearsals.
-        candidates: The policies.
-        note: Is called with each record, as it arrives.
-        strict: Raise EpisodeFailed if an episode fails for good.
-        side_by_side: Whether several episodes are played at once. Otherwise they are played in the order of the list.
+    With `side_by_side` several episodes are played at once. Otherwise they are played in the order of the list.
     """
 
     def __init__(

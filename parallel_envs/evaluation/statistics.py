@@ -66,15 +66,10 @@ def summarise(
     seed: int = 0,
     mixed: bool = False,
 ) -> Summary:
-    """Return the statistics of scores that come in strata.
+    """Return the statistics of scores that come in strata: by mission, a score for each episode without a failure.
 
-    Args:
-        strata: By mission, a score for each episode without a failure.
-        failed: The number of episodes that failed.
-        successes: Whether each episode without a failure succeeded; None where it is not known.
-        late: The number of late actions.
-        seed: The seed of the bootstrap.
-        mixed: Whether agents of several policies played in some of the episodes.
+    `successes` says whether each of these episodes succeeded, None where it is not known. `seed` is for the bootstrap.
+    The other arguments are fields of `Summary`.
     """
     pooled = np.concatenate([np.zeros(0), *(np.asarray(values, float) for values in strata.values())])
     with np.errstate(**_QUIET):

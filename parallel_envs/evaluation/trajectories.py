@@ -20,14 +20,7 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
-from parallel_envs.evaluation.records import (
-    BadDocument,
-    EpisodeRecord,
-    Trajectory,
-    names_of,
-    record_of,
-    record_values,
-)
+from parallel_envs.evaluation.records import BadDocument, EpisodeRecord, Trajectory, names_of, record_of, record_values
 from parallel_envs.files import short_name
 from parallel_envs.rollouts.archives import read_archive, write_archive
 

@@ -44,17 +44,13 @@ class CannotRender(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """A video of an episode.
-
-    Args:
-        path: The file, or None if there is none.
-        record: The episode, as it was evaluated.
-        problem: Why there is no video, or why it may not show what was evaluated. Empty if all is well.
-    """
+    """A video of an episode, or the problem that prevented it."""
 
     path: Path | None
     record: EpisodeRecord
+    """The episode as it was evaluated."""
     problem: str = ""
+    """Why there is no video, or why it may not show what was evaluated. Empty if all is well."""
 
 
 def check_can_record(which: str) -> None:
@@ -90,18 +86,11 @@ def record_videos(
     backend: Backend = "process",
     trust: Sequence[str] = (),
 ) -> Iterator[Video]:
-    """Record the chosen episodes, one at a time.
+    """Record the chosen episodes ("best", "worst", "median" or "all") in a folder, one at a time.
 
-    Args:
-        result: The evaluation.
-        missions: The missions of the evaluation, in any form that `evaluate` takes.
-        policies: The policies of the evaluation. Of a training run the checkpoint that was evaluated is taken: if it is
-            gone or has changed, that is a BadEvaluation.
-        which: Which episodes: "best", "worst", "median" or "all".
-        folder: The folder of the videos. Their names have the mission and the number of the episode.
-        proportions: The proportions of the evaluation.
-        backend: "process", or "serial" for missions and policies that cannot be pickled.
-        trust: The trusted modules of the evaluation.
+    `missions`, `policies`, `proportions` and `trust` are those of the evaluation. Of a training run the checkpoint that
+    was evaluated is taken; if it is gone or has changed, that is a BadEvaluation. The backend "serial" is for missions
+    and policies that cannot be pickled.
     """
     check_can_record(which)
     by_name = {mission.name: mission for mission in missions_of(missions)}
@@ -170,10 +159,9 @@ def _difference(evaluated: EpisodeRecord, replayed: EpisodeRecord) -> str:
 
 
 class VideoWorker:
-    """The object in the worker process: it plays an episode and records it.
+    """Plays an episode in a worker process and records it.
 
-    Args:
-        own_process: Whether it may set the environment variables that make SDL and MuJoCo render without a display.
+    With `own_process` it may set the environment variables that make SDL and MuJoCo render without a display.
     """
 
     def __init__(self, own_process: bool) -> None:
@@ -189,11 +177,7 @@ class VideoWorker:
             lateness_budget=None, max_steps=replay.max_steps
         )  # no deadlines: recording takes time
         templates = PolicyTemplates(replay.candidates, replay.spec.root, alone=bool(replay.spec.alone))
-        with (
-            contextlib.closing(_VideoFile(path)) as video,
-            one_thread(),
-            contextlib.closing(templates),
-        ):
+        with contextlib.closing(_VideoFile(path)) as video, one_thread(), contextlib.closing(templates):
             context = EpisodeContext(maker=EnvMaker(shown), templates=templates, config=config, watch=video.add_frame)
             record = play_episode(replay.spec, context)
         if not path.exists():

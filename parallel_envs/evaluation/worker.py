@@ -30,39 +30,22 @@ _AUTO_STEPS = 6  # of which "auto" measures five
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """The findings of a rehearsal.
-
-    Args:
-        mission: The name of the mission.
-        agents: The agents that are known before anything is played.
-        problem: Why the mission cannot be evaluated, or None.
-        strategy: How the actions are computed, for all agents or by agent: the strategies that were requested, with the
-            quickest one in the place of "auto".
-        chosen: The strategy of each of `agents`.
-        why: The measurements of "auto", and which policies cannot be pickled. Empty if there is nothing to say.
-        is_open: Whether other agents may join during an episode.
-    """
+    """The findings of a rehearsal."""
 
     mission: str
-    agents: tuple[Agent, ...] = ()
-    problem: str | None = None
-    strategy: Strategy | Mapping[Agent, Strategy] = "sequential"
-    chosen: Mapping[Agent, str] = field(default_factory=dict)
-    why: str = ""
-    is_open: bool = False
+    agents: tuple[Agent, ...] = ()  # the agents that are known before anything is played
+    is_open: bool = False  # whether other agents may join during an episode
+    problem: str | None = None  # why the mission cannot be evaluated
+    strategy: Strategy | Mapping[Agent, Strategy] = "sequential"  # of all agents, or by agent; "auto" is resolved
+    chosen: Mapping[Agent, str] = field(default_factory=dict)  # the strategy of each of `agents`
+    why: str = ""  # the measurements of "auto", and which policies cannot be pickled
 
 
 class EvaluationWorker:
     """Plays episodes, one at a time.
 
-    Args:
-        missions: All missions of the evaluation.
-        candidates: The policies.
-        seed: The seed of the evaluation.
-        config: How episodes are played.
-        registrations: Environments that the caller has registered with Gymnasium or PettingZoo.
-        num_processes: How many processes it may start for the actions of agents. None: one for each core.
-        alone: Whether each policy plays on its own.
+    `registrations`: environments that the caller has registered with Gymnasium or PettingZoo. `num_processes`: how many
+    processes the worker may start for the actions of agents; None: one for each core.
     """
 
     def __init__(
@@ -97,12 +80,11 @@ class EvaluationWorker:
             try:
                 return _rehearse(spec, self._context(spec, self._config.strategy))
             except EpisodeAborted as end:
-                failure = end.failure
-                problem = f"{failure.where} raised {failure.error_type}: {failure.message}"
-                return Rehearsal(mission=spec.mission, problem=problem)
+                text = f"{end.failure.where} raised {end.failure.error_type}: {end.failure.message}"
+                return Rehearsal(mission=spec.mission, problem=text)
 
     def play(self, spec: EpisodeSpec, strategy: Strategy | Mapping[Agent, Strategy], attempt: int) -> EpisodeRecord:
-        """Play an episode, with the actions of all agents computed by this strategy, or each by its own."""
+        """Play an episode with one strategy for all agents, or one by agent."""
         return play_episode(spec, self._context(spec, strategy), attempt)
 
     def peak_bytes(self) -> int:
@@ -136,32 +118,24 @@ def _rehearse(spec: EpisodeSpec, context: EpisodeContext) -> Rehearsal:
         with attributed_to("env", f"The mission {name!r} cannot begin: its reset"):
             observations, _ = env.reset(seed=spec.env_seed)
             agents = list(env.agents)
-            everyone = list(getattr(env, "possible_agents", None) or agents)
+            everyone = tuple(getattr(env, "possible_agents", None) or agents)
+        is_open = getattr(env, "possible_agents", None) is None
+        rehearsal = Rehearsal(mission=name, agents=everyone, is_open=is_open)
+        if not agents:
+            return replace(rehearsal, problem=f"The mission {name!r} begins without agents.")
         seen = {agent: observations[agent] for agent in agents if agent in observations}
-        problem = _first_misfit(spec, context, env, seen) if agents else f"The mission {name!r} begins without agents."
-        rehearsal = Rehearsal(
-            mission=name,
-            agents=tuple(everyone),
-            problem=problem,
-            is_open=getattr(env, "possible_agents", None) is None,
-        )
-        return rehearsal if problem else _with_strategies(rehearsal, spec, context, env, seen)
-
-
-def _first_misfit(spec: EpisodeSpec, context: EpisodeContext, env: Any, seen: Mapping[Agent, Any]) -> str | None:
-    """Have each policy act once for each agent. Return the first problem, or None."""
-    for place, candidate in enumerate(context.templates.candidates):
-        if spec.alone not in ("", candidate.name):
-            continue
-        policies = EpisodePolicies(context.templates, env, spec.agent_seed)
-        with closing(policies.close, "policies"):
-            for agent, observation in seen.items():
-                who = f"The policy {candidate.name!r} does not fit {agent!r} of {spec.mission!r}: it"
-                with attributed_to("policy", who):
-                    action = policies.add(agent, place).step(observation)
-                if problem := action_problem(env.action_space(agent), action):
-                    return f"{who} returned {problem}."
-    return None
+        for place, candidate in enumerate(context.templates.candidates):
+            if spec.alone not in ("", candidate.name):
+                continue
+            policies = EpisodePolicies(context.templates, env, spec.agent_seed)
+            with closing(policies.close, "policies"):
+                for agent, observation in seen.items():
+                    who = f"The policy {candidate.name!r} does not fit {agent!r} of {name!r}: it"
+                    with attributed_to("policy", who):
+                        action = policies.add(agent, place).step(observation)
+                    if problem := action_problem(env.action_space(agent), action):
+                        return replace(rehearsal, problem=f"{who} returned {problem}.")
+        return _with_strategies(rehearsal, spec, context, env, seen)
 
 
 def _with_strategies(
