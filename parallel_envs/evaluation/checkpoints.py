@@ -171,7 +171,7 @@ def _copied(folder: Path, wanted: Path | None, name: str, spec: PolicySpec, into
             if wanted is not None:
                 raise BadEvaluation(
                     f"The episodes so far were played by the policy {name!r} of the checkpoint {wanted}, which is "
-                    "gone. New episodes could not be compared with them: restore the checkpoint, or start a new evaluation."
+                    "gone. New episodes could not be compared with them: restore it, or start a new evaluation."
                 ) from None
             if not is_run or tries == _MAX_TRIES:
                 raise BadEvaluation(
