@@ -1,4 +1,4 @@
-"""What a crew is given to do, and what is made of what it did: no worker is needed for that."""
+"""The queues of work, and the records that they make of results: no worker is needed for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work list: seeds that depend on nothing else, and which episode comes next."""
+"""The list of episodes: seeds depend on nothing else."""
 
 from __future__ import annotations
 
