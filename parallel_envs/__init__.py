@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         WorkerStartError,
         WorkerTimeout,
     )
-    from parallel_envs.evaluation import evaluate
+    from parallel_envs.evaluation.evaluate import evaluate
     from parallel_envs.groups import EnvStateManager
     from parallel_envs.learners import DQNConfig, IndependentLearners, LoopOptions, PPOConfig, SACConfig
     from parallel_envs.meta import MultiEpisodeWrapper, VariBadWrapper, make_env, make_parallel_env

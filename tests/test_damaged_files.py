@@ -14,10 +14,8 @@ import pytest
 import yaml
 
 from parallel_envs.evaluation import BadEvaluation, EvaluationResult, evaluate, missions_of
-from parallel_envs.evaluation.comparison import compare, paired_scores
-from parallel_envs.evaluation.documents import BadDocument
-from parallel_envs.evaluation.formats import to_csv, to_json, to_table, to_yaml
-from parallel_envs.evaluation.pairings import cross_play, elo_ratings, pairings_of
+from parallel_envs.evaluation.comparison import compare, cross_play, elo_ratings, paired_scores, pairings_of
+from parallel_envs.evaluation.records import BadDocument
 from parallel_envs.groups import EnvStateManager
 from parallel_envs.groups.failures import BadSettings as BadGroups
 from parallel_envs.groups.settings import read_settings as read_groups
@@ -214,14 +212,14 @@ def test_policy_folders(tmp_path: Path) -> None:
 def document() -> Any:
     """The result of two policies that met in one evaluation, as a file has it."""
     result = evaluate("mpe2.simple_spread_v3", ["random", "noop"], episodes=2, max_steps=3)
-    return json.loads(to_json(result))
+    return json.loads(result.to_json())
 
 
 def test_results(document: Any, tmp_path: Path) -> None:
     def read(path: Path) -> None:
         result = EvaluationResult.from_json(path)
-        for write in (to_json, to_csv, to_table, to_yaml):
-            write(result)
+        for write in (result.to_json, result.to_csv, result.to_table, result.to_yaml):
+            write()
         try:
             ours, theirs = paired_scores(result, result)
             compare(ours, theirs)

@@ -1,7 +1,8 @@
 """The command `parallel-envs`.
 
-Exit codes: 0 done, 1 it went wrong, 2 it cannot be done as asked. A command is a function in a file of its own that
-reads what the user said and leaves the work to the package; what it needs is imported when it is called.
+Exit codes: 0 done, 1 it went wrong, 2 it cannot be done as asked. A command is a function in a file of its own, which
+reads the options and leaves the work to the package. Modules that it needs are imported when it is called, so that
+`--help` stays quick.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ app.command(add_help_option=False, context_settings={"allow_extra_args": True, "
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     if "" not in sys.path:
-        # `package.module:factory` is looked for where the user is. What is installed comes first: in a folder that came
-        # from a stranger, a file `torch.py` must not take the place of torch.
+        # `package.module:factory` is searched in the working folder, too. Installed modules come first: a file
+        # `torch.py` in a folder from a stranger must not take the place of torch.
         sys.path.append("")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # where there is no sign for ±, a question mark and not an error
+            stream.reconfigure(errors="replace")  # an encoding without ± prints a question mark instead of raising
     app(prog_name="parallel-envs")

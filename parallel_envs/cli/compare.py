@@ -1,4 +1,4 @@
-"""`parallel-envs compare`."""
+"""`parallel-envs compare`: two evaluations, or the policies of one evaluation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parallel_envs.cli.deliveries import console
 from parallel_envs.cli.mistakes import plain_errors
+from parallel_envs.cli.outputs import console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,87 +20,80 @@ if TYPE_CHECKING:
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="FIRST.json", help="What `eval --output` wrote.")],
-    second: Annotated[Path | None, typer.Argument(metavar="SECOND.json", help="The same missions and seed.")] = None,
+    first: Annotated[Path, typer.Argument(metavar="FIRST.json", help="A file that `eval --output` wrote.")],
+    second: Annotated[
+        Path | None, typer.Argument(metavar="SECOND.json", help="A file with the same missions and seed.")
+    ] = None,
 ) -> None:
-    """Compare two evaluations, episode by episode, or the policies that met in one.
+    """Compare two evaluations, episode by episode, or the policies of one evaluation.
 
     An episode that both played from the same seed is a pair: the difference is first minus second, `better` counts
-    pairs that the first has won, and `p` is how often chance alone makes such a difference. Of one evaluation: the
-    first policy and each other, if each played on its own; if they shared the agents (--versus), what each policy got
-    beside each other, and Elo ratings from who did better than whom.
+    pairs that the first has won, and `p` is how often such a difference arises by chance. Of one evaluation: the
+    first policy and each other, if each played on its own; if they shared the agents (--versus), the returns of each
+    policy beside each other, and Elo ratings from who did better than whom.
 
     Example: parallel-envs compare careful.json careless.json
     """
     from parallel_envs.evaluation import EvaluationResult
+    from parallel_envs.evaluation.tables import comparison_table
 
     with plain_errors(ValueError):
         one = EvaluationResult.from_json(first)
         if second is not None:
             other = EvaluationResult.from_json(second)
             for file, result in ((first, one), (second, other)):
-                if len(named := _one_by_one(result)) > 1:
+                if len(names := _policies_alone(result)) > 1:
                     raise ValueError(
-                        f"{file} has several policies, each on its own: {', '.join(map(repr, named))}. Give that file "
+                        f"{file} has several policies, each on its own: {', '.join(map(repr, names))}. Give that file "
                         "alone to compare them, or evaluate one policy for each file."
                     )
-            found = [_rows_table(_side_by_side(one, other))]
-        elif len(policies := _one_by_one(one)) > 1:
+            tables = [comparison_table(_comparisons(one, other))]
+        elif len(policies := _policies_alone(one)) > 1:
             rows: dict[str, Comparison] = {}
             for policy in policies[1:]:
-                pairs = _side_by_side(one, one, policies[0], policy)
-                rows |= {f"{policies[0]} - {policy}: {name}": found for name, found in pairs.items()}
-            found = [_rows_table(rows)]
+                found = _comparisons(one, one, policies[0], policy)
+                rows |= {f"{policies[0]} - {policy}: {name}": comparison for name, comparison in found.items()}
+            tables = [comparison_table(rows)]
         else:
-            found = list(_met(one))
-    for table in found:
+            tables = list(_cross_play_tables(one))
+    for table in tables:
         console().print(table)
 
 
-def _one_by_one(result: EvaluationResult) -> list[str]:
-    """The policies that played on their own, each beside others that did, too."""
+def _policies_alone(result: EvaluationResult) -> list[str]:
+    """Return the policies that each played on its own."""
     return list(dict.fromkeys(record.alone for record in result.episodes if record.alone))
 
 
-def _side_by_side(
-    first: EvaluationResult,
-    second: EvaluationResult,
-    first_policy: str | None = None,
-    second_policy: str | None = None,
+def _comparisons(
+    first: EvaluationResult, second: EvaluationResult, first_policy: str | None = None, second_policy: str | None = None
 ) -> dict[str, Comparison]:
-    """A comparison for each mission, and one for those of an environment together."""
-    from parallel_envs.evaluation.comparison import compare as compared
+    """Return a comparison for each mission, and one for all missions of an environment."""
+    from parallel_envs.evaluation.comparison import compare as compare_scores
     from parallel_envs.evaluation.comparison import paired_scores
-    from parallel_envs.evaluation.tables import like_parts
+    from parallel_envs.evaluation.tables import comparable_parts
 
     ours, theirs = paired_scores(first, second, first_policy, second_policy)
-    rows = {name: compared({name: ours[name]}, {name: theirs[name]}) for name in ours}
-    for title, part in like_parts(first):
+    rows = {name: compare_scores({name: ours[name]}, {name: theirs[name]}) for name in ours}
+    for title, part in comparable_parts(first):
         if len(both := [name for name in part.missions if name in ours]) > 1:
             scores = ({name: one[name] for name in both} for one in (ours, theirs))
-            rows[title] = compared(*scores)
+            rows[title] = compare_scores(*scores)
     return rows
 
 
-def _rows_table(rows: dict[str, Comparison]) -> Table:
-    from parallel_envs.evaluation.tables import comparison_table
-
-    return comparison_table(rows)
-
-
-def _met(result: EvaluationResult) -> Iterator[Table]:
-    """Cross-play and ratings; for missions of each environment by themselves, as their returns have no common mean."""
-    from parallel_envs.evaluation.pairings import cross_play, elo_ratings, pairings_of
-    from parallel_envs.evaluation.statistics import like_missions
+def _cross_play_tables(result: EvaluationResult) -> Iterator[Table]:
+    """Yield cross-play and ratings, separately for each environment, because returns have no common mean."""
+    from parallel_envs.evaluation.comparison import cross_play, elo_ratings, pairings_of
+    from parallel_envs.evaluation.statistics import comparable_missions
     from parallel_envs.evaluation.tables import cross_play_table
 
-    pairings = pairings_of(result)
-    if all(pairing.first == pairing.second for pairing in pairings):
+    if all(pairing.first == pairing.second for pairing in pairings_of(result)):
         raise ValueError(
-            "No two policies met in this evaluation. Give a second one, or evaluate with several policies (-p, -p), "
-            "which meet with --versus."
+            "No two policies met in this evaluation. Give a second file, or evaluate with several policies (-p, -p) "
+            "and --versus."
         )
-    for group in like_missions(result):
+    for group in comparable_missions(result):
         part = dataclasses.replace(result, episodes=tuple(one for one in result.episodes if one.mission in group))
         if met := pairings_of(part):
             yield cross_play_table(cross_play(met), elo_ratings(met))

@@ -1,4 +1,4 @@
-"""`parallel-envs eval`."""
+"""`parallel-envs eval`: play missions with policies and print the result, or resume an evaluation that ended early."""
 
 from __future__ import annotations
 
@@ -14,27 +14,20 @@ import typer
 from typer.core import TyperCommand
 
 from parallel_envs.choices import Recorded, Strategy, Turns
-from parallel_envs.cli.deliveries import Deliveries, Format, show
 from parallel_envs.cli.mistakes import plain_errors, trusted
+from parallel_envs.cli.outputs import BadThreshold, Format, Outputs, Threshold, show
 
 if TYPE_CHECKING:
-    from parallel_envs.evaluation import Candidate, EvaluationResult, Mission
+    from parallel_envs.evaluation import Candidate, EvaluationResult
 
-
-_INTERRUPTED = 130  # what shells expect of a program that Ctrl-C has ended
-_NO_LIMIT = 0.0
+_INTERRUPTED = 130  # the exit code that shells expect after a Ctrl-C
 _PARALLEL = "--parallel-policy"
 _OPTIONS = {
+    **{name: f"--{name}" for name in ("proportions", "episodes", "jobs", "seed", "turns", "strategy")},
     "parallel_policy": _PARALLEL,
     "max_steps": "--steps",
-    "proportions": "--proportions",
-    "episodes": "--episodes",
-    "jobs": "--jobs",
-    "seed": "--seed",
-    "turns": "--turns",
-    "strategy": "--strategy",
 }
-"""What the arguments of `evaluate` are called here."""
+"""Options by the names of the arguments of `evaluate`, which its errors use."""
 _KEPT: dict[str, tuple[type, ...]] = {
     "jobs": (str,),
     "turns": (str,),
@@ -47,7 +40,7 @@ _KEPT: dict[str, tuple[type, ...]] = {
     "save_episodes": (str,),
     "fail_below": (list,),
 }
-"""Options that the file keeps for `--resume` (`EvaluationResult.options`), with the types that they have there."""
+"""Options that the results file keeps for `--resume` (`EvaluationResult.options`), and their types in the file."""
 _SETTINGS = {
     "episodes": "episodes",
     "seed": "seed",
@@ -57,19 +50,17 @@ _SETTINGS = {
     "action_timeout_ms": "action_timeout",
     "episode_timeout": "episode_timeout",
 }
-"""Options that are in the settings of the file, by the names that they have there."""
+"""Options whose values are in the settings of the results file, and their names there."""
 
 
 class EvalCommand(TyperCommand):
-    """Lets `--parallel-policy` stand alone, as a flag, for `--parallel-policy auto`."""
+    """Reads `--parallel-policy` without a value as `--parallel-policy auto`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        alone = {
-            place
-            for place, word in enumerate(args)
-            if word == _PARALLEL and (place + 1 == len(args) or args[place + 1].startswith("-"))
-        }
-        given = [f"{word}=auto" if place in alone else word for place, word in enumerate(args)]
+        given = [
+            f"{word}=auto" if word == _PARALLEL and (not after or after[0].startswith("-")) else word
+            for word, after in ((word, args[place + 1 : place + 2]) for place, word in enumerate(args))
+        ]
         return super().parse_args(ctx, given)
 
 
@@ -81,9 +72,9 @@ def evaluate(
             "--mission",
             "-m",
             metavar="NAME",
-            help="What to play, again for more: a PettingZoo module or id, a Gymnasium id, package.module:factory, "
-            "./file.py:Class, each with ?key=value if need be; a wildcard (`mpe2.simple_*`); a file missions.yaml, or "
-            "a set in it (missions.yaml:easy).",
+            help="An environment; give the option again for more: a PettingZoo module or id, a Gymnasium id, "
+            "package.module:factory, ./file.py:Class, each with ?key=value if needed; a wildcard (`mpe2.simple_*`); a "
+            "file missions.yaml, or a set in it (missions.yaml:easy).",
         ),
     ] = None,
     policy: Annotated[
@@ -92,13 +83,12 @@ def evaluate(
             "--policy",
             "-p",
             metavar="SPEC",
-            help="What acts: random, noop, package.module:Class, a folder, or class=C,data=D. Again for more: each is "
-            "evaluated on its own, on the same episodes, and they stand side by side. With --versus they share the "
-            "agents.",
+            help="A policy: random, noop, package.module:Class, a folder, or class=C,data=D. Give the option again for "
+            "more: each is evaluated on its own, on the same episodes. With --versus they share the agents.",
         ),
     ] = None,
     episodes: Annotated[
-        int, typer.Option("--episodes", "-e", min=1, metavar="N", help="How many of each mission.")
+        int, typer.Option("--episodes", "-e", min=1, metavar="N", help="Number of episodes of each mission.")
     ] = 10,
     cogs: Annotated[
         int | None,
@@ -106,8 +96,8 @@ def evaluate(
             "--cogs",
             min=1,
             metavar="N",
-            help="How many agents each mission is to have: as ?N=4, ?num_agents=4 and so on in its name, whichever "
-            "keyword the mission has.",
+            help="Number of agents of each mission: as ?N=4, ?num_agents=4 and so on in its name, by the keyword that "
+            "the mission has.",
         ),
     ] = None,
     jobs: Annotated[
@@ -116,8 +106,8 @@ def evaluate(
             "--jobs",
             "-j",
             metavar="N|auto",
-            help="How many processes work at most, for episodes and for agents together: episodes come first, and "
-            "agents (--parallel-policy) share what is left. 0: episodes in this one, and agents in one for each core.",
+            help="The most processes that work, for episodes and for agents together: episodes come first, and agents "
+            "(--parallel-policy) share the rest. 0: episodes in this process, and agents in one for each core.",
         ),
     ] = "0",
     parallel_policy: Annotated[
@@ -125,55 +115,54 @@ def evaluate(
         typer.Option(
             _PARALLEL,
             metavar="HOW",
-            help="How the agents of an episode act at once: sequential, thread, process, batch, gpu, or auto, which "
-            "is meant where nothing follows.",
+            help="How the actions of an episode's agents are computed: sequential, thread, process, batch, gpu, or "
+            "auto, which is also meant without a value.",
         ),
     ] = "sequential",
     strategy: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="AGENT=HOW",
-            help="The same for one agent, again for more. All others act as --parallel-policy says.",
-        ),
+        typer.Option(metavar="AGENT=HOW", help="--parallel-policy for one agent; give the option again for more."),
     ] = None,
     action_timeout_ms: Annotated[
         float,
         typer.Option(
             min=0.0,
             metavar="MS",
-            help="For an action; one that comes later is dropped, and scores then depend on the machine. 0: no limit.",
+            help="Time for an action. A later action is dropped, and scores then depend on the machine. 0: no limit.",
         ),
     ] = 0.0,
     episode_timeout: Annotated[
-        float,
-        typer.Option(min=0.0, metavar="SECONDS", help="An episode that takes longer fails. 0: no limit."),
+        float, typer.Option(min=0.0, metavar="SECONDS", help="Time for an episode. A longer one fails. 0: no limit.")
     ] = 0.0,
     steps: Annotated[
-        int, typer.Option("--steps", "-s", min=1, metavar="N", help="After so many an episode is over.")
+        int, typer.Option("--steps", "-s", min=1, metavar="N", help="An episode ends after this number of steps.")
     ] = 1000,
     turns: Annotated[
         Turns | None,
-        typer.Option(metavar="HOW", help="AEC environments: simultaneous (if they can), or sequential, one by one."),
+        typer.Option(
+            metavar="HOW",
+            help="How AEC environments are played: simultaneous (if they can), or sequential, one agent after another.",
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Where everything random comes from.")] = 42,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="All randomness follows from it.")] = 42,
     versus: Annotated[
         bool,
         typer.Option(
             "--versus",
-            help="Several policies share the agents of each episode, which are dealt out anew in each; their rows are "
-            "marked as mixed. `parallel-envs compare FILE` then has cross-play and Elo.",
+            help="Several policies share the agents of each episode, dealt out anew in each; their rows are marked as "
+            "mixed. `parallel-envs compare FILE` then shows cross-play and Elo ratings.",
         ),
     ] = False,
     proportions: Annotated[
         str | None,
-        typer.Option(metavar="N,N", help="How many agents each policy gets, relative to the others: means --versus."),
+        typer.Option(metavar="N,N", help="Number of agents of each policy, relative to the others. Implies --versus."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first episode that fails.")] = False,
     allow_late: Annotated[
         bool, typer.Option("--allow-late", help="Exit with 0 also if actions were late (--action-timeout-ms).")
     ] = False,
     format: Annotated[  # noqa: A002  # the option's name
-        Format, typer.Option(metavar="FORMAT", help="What is printed: table, json, csv or yaml.")
+        Format, typer.Option(metavar="FORMAT", help="Format of the printed result: table, json, csv or yaml.")
     ] = "table",
     output: Annotated[
         Path | None,
@@ -181,24 +170,26 @@ def evaluate(
             "--output",
             "-o",
             metavar="FILE",
-            help="Written as its ending says: .json (kept up to date, can be resumed), .csv, .yaml, .txt.",
+            help="A file of the result, in the format of its ending: .json (kept up to date, can be resumed), .csv, "
+            ".yaml, .txt.",
         ),
     ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A .json output that is not complete: play the rest, as the file says, and write it there. Options "
-            "that are given besides replace those of the file, and are refused where numbers depend on them.",
+            help="A .json output that is not complete: play the missing episodes, with the options in the file, and "
+            "write them there. Other options replace those of the file, and are refused if numbers depend on them.",
         ),
     ] = None,
     record: Annotated[
         Recorded | None,
         typer.Option(metavar="WHICH", help="Videos of each mission's best, worst or median episode, or of all."),
     ] = None,
-    videos: Annotated[Path, typer.Option(metavar="DIR", help="Where videos go.")] = Path("videos"),
+    videos: Annotated[Path, typer.Option(metavar="DIR", help="The folder of videos.")] = Path("videos"),
     save_episodes: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep all that was seen and done, a .npz file for each episode.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Save observations, actions and rewards, a .npz file for each episode."),
     ] = None,
     trust: Annotated[
         list[str] | None,
@@ -206,7 +197,7 @@ def evaluate(
             "--trust",
             metavar="MODULE",
             help="A module whose classes and environments a file may name (a folder's policy.json, the file of "
-            "--resume), again for more. Without it only this package's own are made from files.",
+            "--resume); give the option again for more. Without it only this package's own are made from files.",
         ),
     ] = None,
     fail_below: Annotated[
@@ -218,130 +209,134 @@ def evaluate(
         ),
     ] = None,
 ) -> None:
-    """Play missions with policies, and say how well they did. The numbers are the same for any number of jobs.
+    """Play missions with policies, and show how well they did. The numbers are the same for any number of jobs.
 
     Progress goes to stderr, results to stdout. Exit codes: 0 done; 1 an episode failed, an action was late, a threshold
     was missed, or a file could not be written; 2 it cannot be done as asked, and nothing was played; 130 ended by
-    Ctrl-C, with what was complete.
+    Ctrl-C, with the complete episodes.
 
     Example: parallel-envs eval -m mpe2.simple_spread_v3 -p random --episodes 20 --jobs 4 --output results.json
     """
     if resume is None:
-        _begin_early(jobs)
-    from parallel_envs.cli.thresholds import BadThreshold, Threshold
+        _start_early(jobs)
     from parallel_envs.errors import ParallelEnvsError
-    from parallel_envs.evaluation import BadEvaluation
-    from parallel_envs.evaluation.evaluating import absolute_policies, absolute_words
+    from parallel_envs.evaluation import BadEvaluation, missions_of
+    from parallel_envs.evaluation.evaluate import absolute_missions, absolute_policies
+    from parallel_envs.evaluation.resume import earlier_result
 
     mistakes = BadEvaluation, BadThreshold, ParallelEnvsError, OSError
-    said = {name: value for name, value in locals().items() if name in context.params}
-    given = {name for name in said if _is_given(context, name)}
+    values = {name: value for name, value in locals().items() if name in context.params}
+    sources = {name: context.get_parameter_source(name) for name in values}
+    given = {name for name, source in sources.items() if source is not None and source.name != "DEFAULT"}
     with contextlib.ExitStack() as stack:
         with plain_errors(*mistakes, words=_OPTIONS):
-            said["trust"] = trust = trusted(trust)
-            earlier = None if resume is None else _earlier(resume)
+            values["trust"] = trust = trusted(trust)
+            earlier = earlier_result(resume)
             if earlier is not None:
-                said |= _kept_options(earlier, given, str(resume))
+                values |= _kept_options(earlier, given, str(resume))
                 for name in {"mission", "policy"} - given:
-                    _check_trusted(name, said[name], resume, trust)
-                _begin_early(said["jobs"])
-            if not said["mission"] or not said["policy"]:
-                raise typer.BadParameter(_missing(said, earlier is not None))
-            missions = _missions(said["mission"], said["cogs"], said["turns"], earlier)
-            shares = _numbers(said["proportions"])
-            candidates = stack.enter_context(_candidates(said["policy"], shares, earlier, trust))
-            share = _share_agents(said, candidates, earlier)
-            if len(candidates) > 1:
-                typer.echo(_told_of_sharing(len(candidates), share), err=True)
-            thresholds = [Threshold.parse(text) for text in said["fail_below"] or ()]
-            names = [one.name for one in missions] + [one.name for one in candidates]
+                    _check_trusted(name, values[name], str(resume), trust)
+                _start_early(values["jobs"])
+            if missing := [_option(name) for name in ("mission", "policy") if not values[name]]:
+                raise typer.BadParameter(
+                    f"Missing option '{missing[0]}'. To resume an evaluation that ended early, --resume FILE is enough."
+                    if earlier is None
+                    else f"The file {resume} does not hold the texts of what was evaluated: a program that called "
+                    f"`evaluate` wrote it. Add {' and '.join(missing)}, or resume it in that program (`resume=`)."
+                )
+            missions = missions_of(values["mission"], values["cogs"])
+            if earlier is not None and absolute_missions(values["mission"]) == earlier.options.get("mission"):
+                before = earlier.settings.get("missions")  # a wildcard may match more now
+                missions = [one for one in missions if not isinstance(before, dict) or one.name in before]
+            if values["turns"] is not None:
+                missions = [dataclasses.replace(one, turns=values["turns"]) for one in missions]
+            candidates = stack.enter_context(_candidates(values, earlier))
+            names = [one.name for one in candidates]
+            # Proportions imply --versus; else the file to resume decides.
+            share = versus or proportions is not None or any(one.proportion != 1 for one in candidates)
+            share = share or (earlier is not None and earlier.settings.get("versus") is not False)
+            if len(names) > 1:
+                typer.echo(
+                    f"The {len(names)} policies share the agents of each episode: their rows are mixed."
+                    if share
+                    else f"Each of the {len(names)} policies is evaluated on its own, on the same episodes. To have "
+                    "them share the agents of an episode, give --versus.",
+                    err=True,
+                )
+            thresholds = [Threshold.parse(text) for text in values["fail_below"] or ()]
             for threshold in thresholds:
-                threshold.check_name(names)
-                threshold.check_missions(missions)
-            deliveries = Deliveries(output or resume, said["save_episodes"], said["record"], said["videos"])
-            deliveries.check()
-            asked = {
+                threshold.check(missions, names)
+            outputs = Outputs(output or resume, values["save_episodes"], values["record"], values["videos"])
+            outputs.check()
+            jobs = values["jobs"]
+            if jobs != "auto" and not jobs.isdecimal():
+                raise typer.BadParameter(f"--jobs {jobs!r} is neither a whole number from 0 up nor 'auto'.")
+            kept = {name: values[name] for name in _KEPT if values[name] is not None}
+            arguments = {
                 "missions": missions,
                 "policies": candidates,
-                "num_agents": said["cogs"],
+                "num_agents": values["cogs"],
                 "versus": share,
-                "jobs": _jobs(said["jobs"]),
-                "strict": said["strict"],
+                "jobs": jobs if jobs == "auto" else int(jobs),
+                "strict": values["strict"],
                 "resume": resume,
                 "preload": slow_imports(candidates),
                 "options": {
-                    "mission": absolute_words(said["mission"]),
-                    "policy": absolute_policies(said["policy"], [one.name for one in candidates]),
-                    **_to_keep(said),
+                    "mission": absolute_missions(values["mission"]),
+                    "policy": absolute_policies(values["policy"], names),
+                    **{name: str(one) if isinstance(one, Path) else one for name, one in kept.items()},
                 },
-                **_numbers_depend_on(said, given, earlier),
+                **_numeric_arguments(values, given, earlier),
             }
-            result, went_wrong = _played(deliveries, asked)
-        show(result, said["format"])
+            result, went_wrong = _play(outputs, arguments)
+        show(result, values["format"])
         with plain_errors(*mistakes, words=_OPTIONS, exit_code=1):
-            deliveries.make(result, missions, candidates)
+            outputs.write(result, missions, candidates)
     from parallel_envs.evaluation.statistics import late_actions_text
 
-    missed = [told for threshold in thresholds for told in threshold.missed_by(result)]
-    for line in missed:
-        typer.echo(line, err=True)
-    late, allowed = late_actions_text(result), said["allow_late"]
+    missed = [text for threshold in thresholds for text in threshold.missed_by(result)]
+    late, late_is_error = late_actions_text(result), not values["allow_late"]
+    lines = list(missed)
     if late is not None:
-        typer.echo(f"{late}{'' if allowed else ' With --allow-late this is no error.'}", err=True)
+        lines.append(f"{late}{' With --allow-late this is no error.' if late_is_error else ''}")
     if result.missing:
-        typer.echo(_how_to_go_on(result, deliveries, said), err=True)
+        lines.append(_how_to_resume(result, outputs, values))
+    for line in lines:
+        typer.echo(line, err=True)
     if result.interrupted and not went_wrong:
         raise typer.Exit(_INTERRUPTED)
-    if went_wrong or missed or result.failures or not deliveries.complete or (late is not None and not allowed):
+    if went_wrong or missed or result.failures or not outputs.complete or (late is not None and late_is_error):
         raise typer.Exit(1)
 
 
-def _share_agents(said: Mapping[str, Any], candidates: Sequence[Candidate], earlier: EvaluationResult | None) -> bool:
-    """Return whether the policies share the agents of each episode. Proportions say so, too; else a file that is gone
-    on with says what it was."""
-    if said["versus"] or said["proportions"] is not None or any(one.proportion != 1 for one in candidates):
-        return True
-    return earlier is not None and earlier.settings.get("versus") is not False
+def _start_early(jobs: str) -> None:
+    """Have the process that workers are forked from load their modules, while this process still loads the same."""
+    if jobs == "0":
+        return
+    from parallel_envs.engine import start_keeper
+    from parallel_envs.errors import WorkerStartError
 
-
-def _told_of_sharing(number: int, share: bool) -> str:
-    if share:
-        return f"The {number} policies share the agents of each episode: their rows are mixed."
-    return (
-        f"Each of the {number} policies is evaluated on its own, on the same episodes. To have them share the agents "
-        "of an episode, give --versus."
-    )
+    with contextlib.suppress(WorkerStartError, OSError):  # reported when workers are started, if it matters then
+        start_keeper(preload=("parallel_envs.engine.worker", "parallel_envs.evaluation.worker"))
 
 
 def slow_imports(candidates: Sequence[Candidate]) -> tuple[str, ...]:
-    """What every worker will need for these and takes seconds to import: it is imported once for all of them."""
+    """Return modules that every worker needs for these policies and takes seconds to import."""
     from parallel_envs.extras import is_installed
     from parallel_envs.policies.specs import TRAINED, PolicySpec
 
-    home = TRAINED.partition(":")[0]
     specs = [one.source for one in candidates if isinstance(one.source, PolicySpec)]
-    wanted = is_installed("torch")  # else the policy that needs it says so
-    return ("torch",) if wanted and any(spec.class_path.partition(":")[0] == home for spec in specs) else ()
+    is_trained = any(spec.class_path.partition(":")[0] == TRAINED.partition(":")[0] for spec in specs)
+    return ("torch",) if is_trained and is_installed("torch") else ()  # the policy itself reports a missing torch
 
 
-def _begin_early(jobs: str) -> None:
-    """Have the process that workers are forked from load what they need, while this one still loads the same."""
-    if jobs == "0":
-        return
-    from parallel_envs.engine import start_supervisor
-    from parallel_envs.errors import WorkerStartError
-
-    with contextlib.suppress(WorkerStartError, OSError):  # told when workers are started, if it matters then
-        start_supervisor(preload=("parallel_envs.engine.worker", "parallel_envs.evaluation.player"))
-
-
-def _played(deliveries: Deliveries, asked: dict[str, Any]) -> tuple[EvaluationResult, bool]:
-    """What has come of it, and whether that went wrong: an episode failed with --strict, or the file is not there."""
+def _play(outputs: Outputs, arguments: dict[str, Any]) -> tuple[EvaluationResult, bool]:
+    """Return the result, and whether an episode failed with --strict or the file could not be written."""
     from parallel_envs.cli.progress import shown
     from parallel_envs.errors import EpisodeFailed
     from parallel_envs.evaluation import NotSaved
     from parallel_envs.evaluation import evaluate as play
-    from parallel_envs.evaluation.mistakes import PolicyNeverPlays
+    from parallel_envs.evaluation.config import PolicyNeverPlays
 
     usual = warnings.showwarning
 
@@ -354,13 +349,14 @@ def _played(deliveries: Deliveries, asked: dict[str, Any]) -> tuple[EvaluationRe
     with shown() as progress, warnings.catch_warnings():
         warnings.simplefilter("always", PolicyNeverPlays)
         warnings.showwarning = show_in_a_line
-        warnings.filterwarnings("ignore", r"[\d,]+ actions? (was|were) late", RuntimeWarning)  # said below the result
+        # The command prints this text below the result.
+        warnings.filterwarnings("ignore", r"[\d,]+ actions? (was|were) late", RuntimeWarning)
         try:
             result = play(
-                trajectories=False if deliveries.save_episodes is None else deliveries.keep,
-                save=deliveries.kept_up_to_date,
+                trajectories=False if outputs.save_episodes is None else outputs.save_episode,
+                save=outputs.result_file,
                 progress=progress,
-                **asked,
+                **arguments,
             )
         except (EpisodeFailed, NotSaved) as error:
             held: EvaluationResult = error.result
@@ -369,85 +365,93 @@ def _played(deliveries: Deliveries, asked: dict[str, Any]) -> tuple[EvaluationRe
     return result, False
 
 
-# ---- an evaluation that ended early -----------------------------------------------------------------------------
-
-
-def _earlier(path: Path) -> EvaluationResult:
-    from parallel_envs.evaluation.resuming import earlier_result
-
-    found = earlier_result(path)
-    assert found is not None, "there is a path"
-    return found
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    """Return whether the user has given this option: its value is not the default."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
-
-
-def _kept_options(earlier: EvaluationResult, given: Collection[str], where: str) -> dict[str, Any]:
-    """Return the options that a file keeps, except those that are given on the command line now."""
-    from parallel_envs.evaluation import BadEvaluation
-
-    kept: dict[str, Any] = {}
-    for name, kinds in {**_KEPT, "mission": (list, dict), "policy": (list, dict)}.items():
-        value = earlier.options.get(name)
-        if name in given or value is None:
-            continue
-        parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [""]
-        is_known = name != "format" or value in get_args(Format)
-        if not isinstance(value, kinds) or not is_known or not all(isinstance(part, str) for part in parts):
-            raise BadEvaluation(f"{where} is damaged: its option {name!r} is {value!r}. Give {_option(name)} besides.")
-        kept[name] = Path(str(value)) if name in ("videos", "save_episodes") else value
-    return kept
-
-
-def _to_keep(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the file is to keep, as values that JSON can hold."""
-    found = {name: said[name] for name in _KEPT if said[name] is not None}
-    return {name: str(value) if isinstance(value, Path) else value for name, value in found.items()}
-
-
-def _missing(said: Mapping[str, Any], is_resumed: bool) -> str:
-    options = [_option(name) for name in ("mission", "policy") if not said[name]]
-    if is_resumed:
-        return (
-            f"The file {said['resume']} does not say in words what was evaluated: it was written by a program that "
-            f"called `evaluate`. Give {' and '.join(options)} besides, or go on in that program (`resume=`)."
-        )
-    return f"Missing option '{options[0]}'. To go on with an evaluation that ended early, --resume FILE is enough."
+# ---- options --------------------------------------------------------------------------------------------------------
 
 
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _how_to_go_on(result: EvaluationResult, deliveries: Deliveries, said: Mapping[str, Any]) -> str:
-    from parallel_envs.shell_commands import as_argument, shell_command
+@contextlib.contextmanager
+def _candidates(values: Mapping[str, Any], earlier: EvaluationResult | None) -> Iterator[list[Candidate]]:
+    """Yield the policies. Their checkpoints are held until videos have been made, too."""
+    from parallel_envs.evaluation import candidates_of
+    from parallel_envs.evaluation.checkpoints import held_checkpoints
 
-    played = len(result.episodes)
-    told = f"{played} of {played + len(result.missing)} episodes were played"
-    if deliveries.kept_up_to_date is None:
-        return f"{told}, and cannot be gone on with: there is no --output FILE.json."
-    file = as_argument(deliveries.kept_up_to_date)
-    modules = _modules_to_trust(said, deliveries.kept_up_to_date)
-    words = ["eval --resume", file, *(f"--trust {shlex.quote(module)}" for module in modules)]
-    command = shell_command("parallel-envs", "parallel_envs", " ".join(words))
-    return f"{told}, which are kept. To play the rest: {command}"
+    proportions = None
+    if (text := values["proportions"]) is not None:
+        try:
+            proportions = [float(part) for part in text.replace(":", ",").split(",")]
+        except ValueError:
+            text = f"--proportions {text!r} are not numbers. Give one for each policy: 2,1."
+            raise typer.BadParameter(text) from None
+    found = candidates_of(values["policy"], proportions, values["trust"])
+    if earlier is not None and proportions is None:
+        policies = earlier.settings.get("policies")
+        known = (
+            {name: one for name, one in policies.items() if "proportion" in one} if isinstance(policies, dict) else {}
+        )
+        found = [
+            dataclasses.replace(one, proportion=known[one.name]["proportion"]) if one.name in known else one
+            for one in found
+        ]
+    with held_checkpoints(found, None if earlier is None else earlier.settings) as held:
+        yield held
 
 
-def _check_trusted(option: str, named: Any, file: Path | None, trust: Sequence[str]) -> None:
+def _numeric_arguments(
+    values: Mapping[str, Any], given: Collection[str], earlier: EvaluationResult | None
+) -> dict[str, Any]:
+    """Return the arguments of `evaluate` that numbers depend on: of an earlier result, unless they are given now."""
+    strategies = [word.rpartition("=") for word in values["strategy"] or ()]
+    if wrong := ["".join(parts) for parts in strategies if not parts[0] or not parts[2]]:
+        raise typer.BadParameter(f"--strategy {wrong[0]!r} does not have the form AGENT=HOW, such as agent_0=thread.")
+    arguments = {
+        "episodes": values["episodes"],
+        "seed": values["seed"],
+        "parallel_policy": values["parallel_policy"],
+        "strategy": {agent: name for agent, _, name in strategies} or None,
+        "action_timeout": values["action_timeout_ms"] / 1000 or None,
+        "episode_timeout": values["episode_timeout"] or None,
+        "max_steps": values["steps"],
+    }
+    if earlier is None:
+        return arguments
+    kept = [*(setting for option, setting in _SETTINGS.items() if option not in given), "lateness_budget", "info_keys"]
+    return arguments | {name: earlier.settings[name] for name in kept if name in earlier.settings}
+
+
+# ---- resuming -------------------------------------------------------------------------------------------------------
+
+
+def _kept_options(earlier: EvaluationResult, given: Collection[str], file: str) -> dict[str, Any]:
+    """Return the options that a results file keeps, except those that are given on the command line now."""
+    from parallel_envs.evaluation import BadEvaluation
+
+    kept: dict[str, Any] = {}
+    for name, types in {**_KEPT, "mission": (list, dict), "policy": (list, dict)}.items():
+        value = earlier.options.get(name)
+        if name in given or value is None:
+            continue
+        parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [""]
+        is_known = name != "format" or value in get_args(Format)
+        if not isinstance(value, types) or not is_known or not all(isinstance(part, str) for part in parts):
+            raise BadEvaluation(f"{file} is damaged: its option {name!r} is {value!r}. Add {_option(name)}.")
+        kept[name] = Path(str(value)) if name in ("videos", "save_episodes") else value
+    return kept
+
+
+def _check_trusted(option: str, named: Any, file: str, trust: Sequence[str]) -> None:
     """Raise UntrustedName for missions and policies that only a results file names, if they may run foreign code."""
     from parallel_envs.errors import UntrustedName
     from parallel_envs.evaluation import BadEvaluation
-    from parallel_envs.evaluation.mission_names import check_trusted
+    from parallel_envs.evaluation.missions import check_trusted
     from parallel_envs.policies.specs import PolicySpec
     from parallel_envs.trust import check_policy
 
     for text in (named.values() if isinstance(named, Mapping) else named) or ():
         if option == "mission":
-            check_trusted(text, str(file), trust)
+            check_trusted(text, file, trust)
         else:
             try:
                 spec = PolicySpec.parse(text, trust)
@@ -455,103 +459,29 @@ def _check_trusted(option: str, named: Any, file: Path | None, trust: Sequence[s
                 raise
             except (TypeError, ValueError) as error:
                 raise BadEvaluation(f"{file}: {error}") from None
-            check_policy(spec.class_path, str(file), trust)
+            check_policy(spec.class_path, file, trust)
 
 
-def _modules_to_trust(said: Mapping[str, Any], file: Path) -> list[str]:
-    """Return the modules that `--resume FILE` must be told to trust, since the file alone names them then."""
+def _how_to_resume(result: EvaluationResult, outputs: Outputs, values: Mapping[str, Any]) -> str:
+    """Return a text with the command that plays the missing episodes, and trusts the modules that the file names."""
     from parallel_envs.errors import UntrustedName
+    from parallel_envs.shell_commands import as_argument, shell_command
 
-    modules: list[str] = list(said["trust"])
+    played, file = len(result.episodes), outputs.result_file
+    text = f"{played} of {played + len(result.missing)} episodes were played"
+    if file is None:
+        return f"{text}, and cannot be resumed: there is no --output FILE.json."
+    modules: list[str] = list(values["trust"])
     for option in ("mission", "policy"):
         while True:
             try:
-                _check_trusted(option, said[option], file, modules)
+                _check_trusted(option, values[option], str(file), modules)
             except UntrustedName as error:
                 if error.module not in modules:
                     modules.append(error.module)
                     continue
             break
-    return modules
-
-
-# ---- what the user said ------------------------------------------------------------------------------------------
-
-
-def _missions(names: Any, cogs: int | None, turns: Turns | None, earlier: EvaluationResult | None) -> list[Mission]:
-    """Return the missions; of an evaluation that is resumed with its own words, those that it had."""
-    from parallel_envs.evaluation import missions_of
-    from parallel_envs.evaluation.evaluating import absolute_words
-
-    found = missions_of(names, cogs)
-    if earlier is not None and absolute_words(names) == earlier.options.get("mission"):
-        before = earlier.settings.get("missions")
-        found = [mission for mission in found if not isinstance(before, dict) or mission.name in before]
-    return found if turns is None else [dataclasses.replace(mission, turns=turns) for mission in found]
-
-
-@contextlib.contextmanager
-def _candidates(
-    policies: Any, shares: list[float] | None, earlier: EvaluationResult | None, trust: Sequence[str]
-) -> Iterator[list[Candidate]]:
-    """Give the policies. Checkpoints are held until videos are made, too."""
-    from parallel_envs.evaluation import candidates_of
-    from parallel_envs.evaluation.checkpoints import holding
-
-    found = candidates_of(policies, shares, trust)
-    if earlier is not None and shares is None:
-        told = earlier.settings.get("policies")
-        before = {name: one for name, one in told.items() if "proportion" in one} if isinstance(told, dict) else {}
-        known = [before.get(one.name, {"proportion": one.proportion})["proportion"] for one in found]
-        found = [dataclasses.replace(one, proportion=share) for one, share in zip(found, known, strict=True)]
-    with holding(found, None if earlier is None else earlier.settings) as held:
-        yield held
-
-
-def _numbers_depend_on(
-    said: Mapping[str, Any], given: Collection[str], earlier: EvaluationResult | None
-) -> dict[str, Any]:
-    """Return the arguments of `evaluate` on which numbers depend: of an earlier result what is not given now."""
-    told = {
-        "episodes": said["episodes"],
-        "seed": said["seed"],
-        "parallel_policy": said["parallel_policy"],
-        "strategy": _by_agent(said["strategy"]),
-        "action_timeout": _seconds(said["action_timeout_ms"] / 1000),
-        "episode_timeout": _seconds(said["episode_timeout"]),
-        "max_steps": said["steps"],
-    }
-    if earlier is None:
-        return told
-    kept = [setting for option, setting in _SETTINGS.items() if option not in given]
-    settings = earlier.settings
-    return told | {name: settings[name] for name in (*kept, "lateness_budget", "info_keys") if name in settings}
-
-
-def _jobs(text: str) -> int | str:
-    if text == "auto":
-        return text
-    if not text.isdecimal():
-        raise typer.BadParameter(f"--jobs {text!r} is neither a whole number from 0 up nor 'auto'.")
-    return int(text)
-
-
-def _by_agent(words: Sequence[str] | None) -> dict[str, str] | None:
-    """Return the strategies of single agents; of what was given twice the last."""
-    parts = [word.rpartition("=") for word in words or ()]
-    if wrong := [word for word, (agent, _, name) in zip(words or (), parts, strict=True) if not agent or not name]:
-        raise typer.BadParameter(f"--strategy {wrong[0]!r} has not the form AGENT=HOW, as agent_0=thread has.")
-    return {agent: name for agent, _, name in parts} or None
-
-
-def _numbers(text: str | None) -> list[float] | None:
-    if text is None:
-        return None
-    try:
-        return [float(part) for part in text.replace(":", ",").split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"--proportions {text!r} are not numbers. Give one for each policy: 2,1.") from None
-
-
-def _seconds(number: float) -> float | None:
-    return None if number == _NO_LIMIT else number
+    words = ["eval --resume", as_argument(file), *(f"--trust {shlex.quote(module)}" for module in modules)]
+    return (
+        f"{text}, and are saved. To play the rest: {shell_command('parallel-envs', 'parallel_envs', ' '.join(words))}"
+    )

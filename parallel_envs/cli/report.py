@@ -1,4 +1,4 @@
-"""`parallel-envs report`: what came of a training run."""
+"""`parallel-envs report`: the outcome of a training run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parallel_envs.cli.mistakes import plain_errors
 
 
 def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]) -> None:
-    """Say what came of a training run: how it ended, and each agent's episodes, last mean return and best.
+    """Show the outcome of a training run: how it ended, and each agent's episodes, last mean return and best.
 
     Example: parallel-envs report runs/spread
     """

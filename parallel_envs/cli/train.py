@@ -1,39 +1,52 @@
-"""`parallel-envs train`."""
+"""`parallel-envs train`: train as a settings file says, resume a run, or list all settings.
+
+The list is read from the classes that check the settings: nothing about a setting is written down here.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from parallel_envs.cli.mistakes import plain_errors, trusted
-from parallel_envs.cli.setting_list import print_settings
+from parallel_envs.spelling import hint
+
+if TYPE_CHECKING:
+    from parallel_envs.field_texts import Field
+
+_NARROWEST, _WIDEST = 40, 100
+_FIRST_COLUMN = 28
 
 
 def train(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="CONFIG.yaml [key=value ...]", help="Settings, and those to replace: seed=3."),
+        typer.Argument(
+            metavar="CONFIG.yaml [key=value ...]", help="A settings file, and settings that replace others."
+        ),
     ] = None,
     listed: Annotated[
         bool,
         typer.Option("--list", help="Show settings with type, default and meaning: run, env, parallel, ppo, dqn, sac."),
     ] = False,
-    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with the run in this folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Resume the run in this folder.")] = None,
     trust: Annotated[
         list[str] | None,
         typer.Option(
             metavar="MODULE",
-            help="With --resume: a module whose environments the run's settings.yaml may name, again for more. Without "
-            "it only environments of this package and of known, installed families are made from that file.",
+            help="With --resume: a module whose environments the run's settings.yaml may name; give the option again "
+            "for more. Without it only environments of this package and of known, installed families are made from "
+            "that file.",
         ),
     ] = None,
 ) -> None:
-    """Train independent learners as a settings file says. What comes of it is in the run's folder.
+    """Train independent learners as a settings file says. The results are in the run's folder.
 
     Example: parallel-envs train examples/simple_spread.yaml seed=1 algorithm.learning_rate=0.001
 
@@ -41,6 +54,7 @@ def train(
     """
     from parallel_envs.errors import MissingExtra, UntrustedName
     from parallel_envs.extras import require
+    from parallel_envs.files import is_file
 
     if listed:
         with plain_errors(MissingExtra):
@@ -48,59 +62,106 @@ def train(
         print_settings(words or [])
         return
     modules = trusted(trust)
-    config, overrides = _config_and_overrides(words or [])
+    files = [word for word in words or () if "=" not in word or is_file(word)]
+    if len(files) > 1:
+        raise typer.BadParameter(f"{' and '.join(files)} are two settings files. Give one; overrides are key=value.")
+    config, overrides = Path(files[0]) if files else None, [word for word in words or () if word not in files]
     with plain_errors(MissingExtra):
         require("Training", "torch", "safetensors")
-    from parallel_envs.learners.algorithm import Diverged, NothingLearnt
-    from parallel_envs.learners.checkpoint import BadCheckpoint
-    from parallel_envs.learners.config import BadSettings
-    from parallel_envs.learners.run_folder import BadRun, CheckpointNotSaved
+    from parallel_envs.learners.brain import Diverged, NothingLearnt
+    from parallel_envs.learners.checkpoints import BadCheckpoint
+    from parallel_envs.learners.runs import BadRun, CheckpointNotSaved
+    from parallel_envs.learners.settings import BadSettings
 
     mistakes = BadCheckpoint, BadRun, BadSettings, Diverged, OSError, MissingExtra, UntrustedName
-    with plain_errors(*mistakes), plain_errors(NothingLearnt, CheckpointNotSaved, exit_code=1), _faults_elsewhere():
-        from parallel_envs.learners.train import begin, go_on
+    with plain_errors(*mistakes), plain_errors(NothingLearnt, CheckpointNotSaved, exit_code=1), _remote_errors():
+        from parallel_envs.learners.training import begin, go_on
 
         if resume is not None:
             folder = go_on(resume, config, overrides, trust=modules)
         elif config is not None and config.is_dir():
-            raise typer.BadParameter(
-                f"{config} is a folder. Give a settings file; to go on with a run, --resume {config}."
-            )
+            raise typer.BadParameter(f"{config} is a folder. Give a settings file, or resume a run: --resume {config}.")
         elif config is not None or any(word.startswith("env=") for word in overrides):
             folder = begin(config, overrides)
         else:
             raise typer.BadParameter(
-                "Give a settings file (CONFIG.yaml), settings (env=CartPole-v1 total_steps=100000), or a run to go on "
-                "with (--resume DIR)."
+                "Give a settings file (CONFIG.yaml), settings (env=CartPole-v1 total_steps=100000), or a run to resume "
+                "(--resume DIR)."
             )
     typer.echo(str(folder))
 
 
 @contextlib.contextmanager
-def _faults_elsewhere() -> Iterator[None]:
-    """What environments raise is told with its own traceback, a worker's end with its last words: ours add nothing."""
-    from parallel_envs.errors import EnvError, WorkerDied, WorkerTimeout
+def _remote_errors() -> Iterator[None]:
+    """Print errors of environments and workers with the remote traceback and output. Our own frames add nothing."""
+    from parallel_envs.errors import EnvError, RemoteTraceback, WorkerDied, WorkerTimeout
 
     try:
         yield
     except (EnvError, WorkerDied, WorkerTimeout) as error:
-        for told in (*_traceback_of(error.__cause__), str(error), *getattr(error, "__notes__", ())):
-            typer.echo(told.strip(), err=True)
+        cause, texts = error.__cause__, [str(error), *getattr(error, "__notes__", ())]
+        if isinstance(cause, RemoteTraceback):
+            texts.insert(0, str(cause))
+        elif cause is not None:
+            texts.insert(0, "".join(traceback.format_exception(cause)))
+        for text in texts:
+            typer.echo(text.strip(), err=True)
         raise typer.Exit(1) from None
 
 
-def _traceback_of(cause: BaseException | None) -> list[str]:
-    from parallel_envs.errors import RemoteTraceback
-
-    if isinstance(cause, RemoteTraceback):
-        return [str(cause)]
-    return [] if cause is None else ["".join(traceback.format_exception(cause))]
+# ---- the list of settings -------------------------------------------------------------------------------------------
 
 
-def _config_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
-    from parallel_envs.files import is_file
+def print_settings(names: Sequence[str]) -> None:
+    """Print these sections of settings to stdout, or all sections. Raises BadParameter for an unknown name."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    files = [word for word in words if "=" not in word or is_file(word)]
-    if len(files) > 1:
-        raise typer.BadParameter(f"{' and '.join(files)} are two settings files. Give one; overrides are key=value.")
-    return (Path(files[0]) if files else None), [word for word in words if word not in files]
+    from parallel_envs.field_texts import Field, type_text
+
+    sections = _sections()
+    for name in names:
+        if name not in sections:
+            known = ", ".join(sections)
+            raise typer.BadParameter(f"{name!r} is no section of settings. Choose from {known}.{hint(name, sections)}")
+    console = Console(width=min(max(Console().width, _NARROWEST), _WIDEST))
+    for name in dict.fromkeys(names or sections):
+        place, fields = sections[name]
+        table = Table(box=SIMPLE_HEAD, title=Text(f"{name}: {place}"), title_justify="left", padding=(0, 1, 0, 0))
+        table.add_column("setting = default, type", width=_FIRST_COLUMN, overflow="fold")
+        table.add_column("meaning", overflow="fold")
+        for field in fields:
+            default = " (required)"
+            if (value := field.default) is not Field.required:
+                default = f" = {json.dumps(list(value) if isinstance(value, tuple) else value)}"
+            setting = f"{field.name}{default}\n  {type_text(field.hint, none='null')}"
+            table.add_row(Text(setting), Text(field.text))
+        console.print(table)
+
+
+def _sections() -> dict[str, tuple[str, Sequence[Field]]]:
+    """Return by section where its settings are in a file, and the settings."""
+    import dataclasses
+
+    from parallel_envs.field_texts import fields_of, texts_of
+    from parallel_envs.learners.learner import configs_by_name
+    from parallel_envs.learners.loops.options import LoopOptions
+    from parallel_envs.learners.settings import EnvSettings, ParallelBlock, TrainSettings
+
+    shared = texts_of(LoopOptions)  # a run's settings include these, without a text of their own
+    of_runs = [
+        field if field.text else dataclasses.replace(field, text=shared.get(field.name, ""))
+        for field in fields_of(TrainSettings)
+        if field.name not in EnvSettings.model_fields
+    ]
+    return {
+        "run": ("at the top of a settings file", of_runs),
+        "env": ("at the top of a settings file", fields_of(EnvSettings)),
+        "parallel": ("in the block `parallel`", fields_of(ParallelBlock)),
+        **{
+            name: (f"in the block `algorithm`, with `name: {name}`", fields_of(kind))
+            for name, kind in configs_by_name().items()
+        },
+    }

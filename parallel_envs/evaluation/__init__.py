@@ -1,17 +1,16 @@
-"""Missions x episodes x agents under one budget of workers, with the same numbers for any number of them.
+"""Evaluation: episodes of missions with policies, with the same numbers for any number of workers.
 
-Start with `evaluating.py` (`evaluate`). An `Order` (`work.py`) is an episode to be played; a worker's `Player`
-(`player.py`) plays it (`episode.py`) with copies of its policies (`originals.py`); a `Crew` (`crew.py`) keeps the
-workers busy with the `Work` that `running.py` has for it.
+`evaluate` (evaluate.py) checks its arguments and starts worker processes (running.py). Each holds an `EvaluationWorker`
+(worker.py), which plays episodes (episode.py) with copies of the policies (policies.py). The records of the episodes
+are an `EvaluationResult` (records.py).
 """
 
-from parallel_envs.evaluation.candidates import Candidate, candidates_of
-from parallel_envs.evaluation.evaluating import Progress, evaluate
-from parallel_envs.evaluation.mission_names import missions_of
-from parallel_envs.evaluation.missions import Mission
-from parallel_envs.evaluation.mistakes import BadEvaluation
+from parallel_envs.evaluation.config import BadEvaluation
+from parallel_envs.evaluation.evaluate import Progress, evaluate
+from parallel_envs.evaluation.missions import Mission, missions_of
+from parallel_envs.evaluation.policies import Candidate, candidates_of
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult, Failure, Trajectory
-from parallel_envs.evaluation.resuming import NotSaved
+from parallel_envs.evaluation.resume import NotSaved
 
 __all__ = [
     "BadEvaluation",

@@ -1,42 +1,76 @@
-"""What is to be played: an environment by its name or a callable, what it is made with, and what results call it."""
+"""Missions: environments to evaluate on, from names, wildcards, YAML files and callables.
+
+    CartPole-v1                            a Gymnasium id, a PettingZoo id or module, or package.module:factory
+    ./my_env.py:MyEnv                      a class in a file; results call it my_env.py:MyEnv, wherever the file is
+    mpe2.simple_spread_v3?N=5              with keyword arguments; values are read as YAML
+    mpe2.simple_*                          every environment with a matching name
+    missions.yaml   missions.yaml:easy     every mission of a file; one set of it, or its missions with matching names
+
+A file of missions:
+
+    missions:
+      spread:
+        env: mpe2.simple_spread_v3
+        kwargs: {max_cycles: 50}
+        variants:                          # spread:three and spread:five
+          three: {N: 3}
+          five: {N: 5}
+      cart: {env: CartPole-v1}
+    sets:
+      easy: [cart, "spread:*"]
+
+A callable that returns a MettaGrid configuration is a mission, too: parallel-envs eval -m
+"mettagrid.builder.envs:make_arena?num_agents=4" -p random. It needs the extra `mettagrid`.
+"""
 
 from __future__ import annotations
 
+import fnmatch
+import importlib.util
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 
 from parallel_envs.choices import Turns
-from parallel_envs.env_files import absolute
-from parallel_envs.evaluation.generators import seeded_globally
-from parallel_envs.evaluation.grids import Grid, is_config
-from parallel_envs.evaluation.mistakes import BadEvaluation
-from parallel_envs.multiagent.aec import TURNS, FastConversion, as_parallel, faster_conversion
-from parallel_envs.multiagent.by_name import FactoryByName, GymnasiumFactory, OneAgent, ZooFactory, env_factory
-from parallel_envs.spelling import hint, is_one_of, suggests_keywords
+from parallel_envs.env_files import absolute, file_of, is_env_file, without_class
+from parallel_envs.env_ids import PACKAGES, known_zoo_ids, modules_of, zoo_module
+from parallel_envs.evaluation.config import BadEvaluation, check_whole
+from parallel_envs.evaluation.determinism import seeded_globally
+from parallel_envs.extras import advice_for
+from parallel_envs.multiagent.by_name import FactoryByName, GymnasiumFactory, OneAgent, env_factory
+from parallel_envs.multiagent.conversion import QuickerConversion, quicker
+from parallel_envs.multiagent.loading import TURNS, ZooFactory, playable
+from parallel_envs.spelling import hint, is_one_of, nearest_few, suggests_keywords
+from parallel_envs.trust import check_env
+from parallel_envs.yaml_files import content_of, value_of
 
 NUM_AGENTS = (
     *("num_agents", "n_agents", "N", "num_cogs", "n_cogs", "cogs", "num_players", "n_players"),
     *("n_pursuers", "n_walkers", "n_pistons"),  # PettingZoo's pursuit and waterworld, multiwalker, pistonball
 )
-"""The keywords by which environments take the number of their agents."""
+"""Keywords by which environments take the number of their agents."""
+
+_MISSION_FILE = re.compile(r"(?P<path>.+\.ya?ml)(:(?P<which>[^:].*))?")
+_FACTORY = re.compile(r"[\w.]+:\w+")
 
 
 @suggests_keywords
 @dataclass(frozen=True, kw_only=True)
 class Mission:
-    """A mission.
+    """An environment to evaluate on.
 
     Args:
-        name: What results call it. Its seeds follow from it.
+        name: The name in results. The seeds of episodes follow from it.
         env: A PettingZoo module (`mpe2.simple_spread_v3`) or id (`sisl/pursuit-v5`), a Gymnasium id (`CartPole-v1`, one
-            agent called `agent_0`), `package.module:factory`, `./file.py:Class`, or a callable that makes either kind
-            or a configuration of MettaGrid's.
-        kwargs: What the environment is made with.
+            agent called `agent_0`), `package.module:factory`, `./file.py:Class`, or a callable that makes an
+            environment of either kind or a MettaGrid configuration.
+        kwargs: Keyword arguments for making the environment.
         turns: How an AEC environment is played: all agents at once ("simultaneous"), or one after another
             ("sequential").
     """
@@ -57,29 +91,29 @@ class Mission:
                 f"kwargs={self.kwargs!r} of the mission {self.name!r} is not a dict of keyword arguments."
             )
         if isinstance(self.env, str):
-            object.__setattr__(self, "env", absolute(self.env))  # workers and results files know no working folder
+            # Workers and readers of results files may have another working folder.
+            object.__setattr__(self, "env", absolute(self.env))
 
     def make(self) -> Any:
-        """The environment as it is given, a Gymnasium one with its one agent as PettingZoo has it."""
-        make = partial(self.env, **self.kwargs) if callable(self.env) else self._by_name()
+        """Return a new environment. A Gymnasium environment is wrapped as a PettingZoo environment with one agent."""
+        make = partial(self.env, **self.kwargs) if callable(self.env) else self._factory()
         env = make()
-        if is_config(env):
-            return Grid(env)
+        if is_mettagrid_config(env):
+            return MettaGridEnv(env)
         if isinstance(env, gymnasium.vector.VectorEnv):
             raise TypeError(f"The mission {self.name!r} makes {env}, a vector of environments. Make one environment.")
         return OneAgent(env) if isinstance(env, gymnasium.Env) else env
 
-    def _by_name(self) -> Callable[[], Any]:
+    def _factory(self) -> Callable[[], Any]:
         return env_factory(str(self.env), self.kwargs, self.turns)
 
     def described(self) -> dict[str, Any]:
-        """What it is, as JSON can say it."""
+        """Return the environment, its keyword arguments and `turns` as values that JSON can hold."""
         env = self.env if isinstance(self.env, str) else getattr(self.env, "__qualname__", type(self.env).__name__)
         return {"env": env, "kwargs": {key: _plain(value) for key, value in self.kwargs.items()}, "turns": self.turns}
 
 
 def _plain(value: Any) -> Any:
-    """A value of a YAML file is plain already; anything else is told as Python shows it."""
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -92,15 +126,15 @@ class EnvMaker:
 
     def __init__(self, mission: Mission) -> None:
         self.mission = mission
-        self._is_quick: bool | None = None  # whether a quicker conversion is right; found out once, since it takes long
+        self._is_quick: bool | None = None  # whether a quicker conversion is right; checked once, because it takes long
 
     def make(self) -> Any:
-        """A new environment. It is closed again if it turns out to be none."""
+        """Return a new environment. Raise TypeError if the mission makes something else, after closing it."""
         env = self.mission.make()
         if isinstance(env, OneAgent):
             return env
         try:
-            return as_parallel(env, self.mission.turns, self._quicken)
+            return playable(env, self.mission.turns, self._quicken)
         except BaseException:
             if callable(close := getattr(env, "close", None)):
                 close()
@@ -108,52 +142,219 @@ class EnvMaker:
 
     def _quicken(self, env: Any) -> Any:
         if self._is_quick is None:
-            made = faster_conversion(env)
-            self._is_quick = isinstance(made, FastConversion)
+            made = quicker(env)
+            self._is_quick = isinstance(made, QuickerConversion)
             return made
-        return FastConversion(env) if self._is_quick else env
+        return QuickerConversion(env) if self._is_quick else env
+
+
+# ---- missions from what the user gives ------------------------------------------------------------------------------
+
+
+@suggests_keywords
+def missions_of(given: Any, num_agents: int | None = None) -> list[Mission]:
+    """Return the missions in the given order. Raises BadEvaluation.
+
+    Args:
+        given: A name (see the top of this file), a callable that makes an environment, or a `Mission`; a sequence of
+            these; or a dict of them by the names that results shall have.
+        num_agents: The number of agents that each mission shall have: see `with_num_agents`.
+    """
+    if num_agents is not None:
+        check_whole("num_agents", num_agents, least=1)
+    if isinstance(given, Mapping):
+        found = []
+        for name, one in given.items():
+            own = _missions(one)
+            found += [replace(mission, name=f"{name}:{mission.name}" if len(own) > 1 else str(name)) for mission in own]
+    else:
+        several = isinstance(given, Sequence) and not isinstance(given, str)
+        found = [mission for one in (given if several else [given]) for mission in _missions(one)]
+    if not found:
+        raise BadEvaluation("No mission was given. Give at least one, such as 'CartPole-v1'.")
+    if num_agents is not None:
+        found = [with_num_agents(mission, int(num_agents)) for mission in found]
+    names = [mission.name for mission in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        files = {str(one.env) for one in found if one.name == twice[0] and is_env_file(one.env)}
+        if len(files) > 1:
+            raise BadEvaluation(
+                f"Two missions are called {twice[0]!r}: results name a file by its name, without its folder. Rename "
+                "one of the files, or evaluate them separately (in Python, a dict {name: mission} names them, too)."
+            )
+        raise BadEvaluation(
+            f"Two missions are called {twice[0]!r}, and results could not tell them apart. Leave one out, or give a "
+            "dict {name: mission}."
+        )
+    return found
+
+
+def _missions(given: Any) -> list[Mission]:
+    if isinstance(given, Mission):
+        return [given]
+    if isinstance(given, str):
+        return named_missions(given)
+    if callable(given):
+        inner = getattr(given, "func", given)
+        return [Mission(name=str(getattr(inner, "__name__", type(inner).__name__)), env=given)]
+    raise BadEvaluation(f"{given!r} is not a mission. Give a name, a callable that makes an environment, or a Mission.")
+
+
+def named_missions(text: str) -> list[Mission]:
+    """Return the missions that a text names."""
+    if match := _MISSION_FILE.fullmatch(text):
+        return _missions_in_file(Path(match["path"]), match["which"])
+    name, kwargs = _split(text)
+    if is_env_file(name):
+        _check_known(name)
+        short = f"{file_of(name).name}:{name.rpartition(':')[2]}"  # seeds follow from it, so it has no folder in it
+        return [Mission(name=f"{short}{text[len(name) :]}", env=name, kwargs=kwargs)]
+    if "*" in name or "[" in name:
+        arguments = text[len(name) :]
+        return [Mission(name=f"{one}{arguments}", env=one, kwargs=kwargs) for one in _matching_names(name)]
+    _check_known(name)
+    return [Mission(name=text, env=name, kwargs=kwargs)]
+
+
+def check_trusted(text: str, file: str, trust: Sequence[str]) -> None:
+    """Raise UntrustedName if `file` names a mission that may run code which the user does not trust: see `trust.py`.
+
+    Nothing is imported before it has been checked, so call this before `missions_of`.
+    """
+    if match := _MISSION_FILE.fullmatch(text):
+        path = Path(match["path"])
+        named = [(absolute(block["env"], beside=path.parent), kwargs) for _, block, kwargs in _file_entries(path)]
+    else:
+        name, kwargs = _split(text)
+        if not is_env_file(name) and ("*" in name or "[" in name):
+            if package := _package_of(name):
+                check_env(f"{package}.any", {}, file, trust)  # looking for matching names imports the package
+            named = [(one, kwargs) for one in _matching_names(name)]
+        else:
+            named = [(name, kwargs)]
+    for name, kwargs in named:
+        check_env(name, kwargs, file, trust)
+
+
+def _split(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name in front of the question mark, and the keyword arguments behind it."""
+    name, _, given = text.partition("?")
+    parts = [part.partition("=") for part in given.split("&")] if given else []
+    if not name.strip() or any(not key or not equals for key, equals, _ in parts):
+        raise BadEvaluation(f"The mission {text!r} does not have the form name?key=value&key=value.")
+    return name, {key: value_of(value, f"A value in the mission {text!r}", BadEvaluation) for key, _, value in parts}
+
+
+def _check_known(name: str) -> None:
+    """Raise BadEvaluation with similar names for an unknown environment. No environment is made."""
+    if is_env_file(name):
+        try:
+            env_factory(name)
+        except ValueError as error:
+            raise BadEvaluation(str(error)) from None
+        return
+    if _FACTORY.fullmatch(name):
+        module = name.partition(":")[0]
+        if not _can_import(module):
+            raise BadEvaluation(
+                f"The mission {name!r} cannot be made: there is no module {module!r}.{_install_advice(name)}"
+            )
+        return
+    if problem := without_class(name):
+        raise BadEvaluation(f"The mission {problem}")
+    try:
+        env_factory(name, {})
+    except ValueError as error:
+        text = _install_advice(name) or _similar(name) or f" {error}"
+        raise BadEvaluation(f"The mission {name!r} is unknown.{text}") from None
+
+
+def _install_advice(name: str) -> str:
+    """Return how to install the package of an environment, if the package is known and missing, or an empty text."""
+    package = re.split(r"[.:/]", name)[0]
+    if advice := advice_for(package):
+        return advice
+    is_missing = package in {known.partition(".")[0] for known in PACKAGES} and not _can_import(package)
+    return f" Its package is not installed: pip install {package}." if is_missing else ""
+
+
+def _can_import(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _similar(name: str, known: Iterable[str] | None = None, most: int = 3) -> str:
+    """Return the question whether a similar name was meant, by default of an environment. Empty if there is none."""
+    close = nearest_few(name, _known_names() if known is None else known, most=most, cutoff=0.7)
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def _known_names() -> list[str]:
+    """Return the installed environments that can be given by name alone."""
+    modules = [module for package in PACKAGES for module in modules_of(package)]
+    return [*sorted(gymnasium.registry), *sorted(known_zoo_ids()), *modules]
+
+
+def _package_of(pattern: str) -> str:
+    """Return the package that contains all modules of a wildcard, or an empty text."""
+    package = pattern.rpartition(".")[0]
+    return "" if set("*[/") & set(package) else package
+
+
+def _matching_names(pattern: str) -> list[str]:
+    others = modules_of(package) if (package := _package_of(pattern)) else ()
+    found = fnmatch.filter(dict.fromkeys([*_known_names(), *others]), pattern)
+    if "/" not in pattern:  # an environment with a module and an id would be played twice
+        found = [name for name in found if "/" not in name or zoo_module(name) is None]
+    if not found:
+        raise BadEvaluation(f"No mission matches {pattern!r}.{_similar(pattern.replace('*', ''))}")
+    return found
+
+
+# ---- the number of agents -------------------------------------------------------------------------------------------
 
 
 def with_num_agents(mission: Mission, number: int) -> Mission:
     """Return the mission with this number of agents, given by the keyword of `NUM_AGENTS` that its environment has.
 
-    The keyword is looked up in the signature of what makes the environment; nothing is made. If the signature does not
-    tell (`**kwargs` alone) or has several of these keywords, environments are made here, one by each keyword, until one
-    has this number of agents. A mission that is named after its environment is called as if the number had been given
-    in its name (`name?N=4`), so it has the same episodes.
+    The keyword is looked up in the signature of the function or class that makes the environment. If the signature does
+    not tell (`**kwargs` alone) or has several of these keywords, environments are made here, one by each keyword, until
+    one has this number of agents. A mission that is named after its environment is renamed as if the number had been
+    given in its name (`name?N=4`), so both have the same episodes.
 
     Raises BadEvaluation for a mission that takes no number of agents, or that was given another number already.
     """
-    if isinstance(mission.env, str) and isinstance(mission._by_name(), GymnasiumFactory):
+    if isinstance(mission.env, str) and isinstance(mission._factory(), GymnasiumFactory):
         if number == 1:
             return mission
         raise BadEvaluation(
-            f"The mission {mission.name!r} is a Gymnasium environment, which has one agent, and {number} are asked for."
+            f"The mission {mission.name!r} is a Gymnasium environment, which has one agent, and {number} are requested."
         )
     for keyword in NUM_AGENTS:
         if keyword in mission.kwargs:
             if mission.kwargs[keyword] == number:
                 return mission
             raise BadEvaluation(
-                f"The mission {mission.name!r} says {keyword}={mission.kwargs[keyword]!r}, and {number} agents are "
-                "asked for. Give one of the two."
+                f"The mission {mission.name!r} has {keyword}={mission.kwargs[keyword]!r}, and {number} agents are "
+                "requested. Give one of the two."
             )
     named, takes_any = _keywords(mission)
     known = [keyword for keyword in NUM_AGENTS if keyword in named]
     if len(known) != 1:
         tried = known or (list(NUM_AGENTS) if takes_any else [])
-        known = [keyword for keyword in tried if _num_agents_of(_given(mission, keyword, number)) == number][:1]
+        known = [keyword for keyword in tried if _count_agents(_with_keyword(mission, keyword, number)) == number][:1]
     if not known:
         others = ", ".join(sorted(named)) or "none"
         raise BadEvaluation(
             f"The mission {mission.name!r} takes no number of agents by any of the keywords {', '.join(NUM_AGENTS)}. "
-            f"Its own keywords: {others}. If some of these make agents, give them in the mission: name?keyword=value."
+            f"Its own keywords: {others}. If one of these sets the agents, give it in the mission: name?keyword=value."
         )
-    return _given(mission, known[0], number)
+    return _with_keyword(mission, known[0], number)
 
 
-def _given(mission: Mission, keyword: str, number: int) -> Mission:
-    """Return the mission with one more keyword argument."""
+def _with_keyword(mission: Mission, keyword: str, number: int) -> Mission:
     name = mission.name
     if isinstance(mission.env, str) and name.partition("?")[0] == mission.env:
         name = f"{name}{'&' if '?' in name else '?'}{keyword}={number}"
@@ -161,8 +362,8 @@ def _given(mission: Mission, keyword: str, number: int) -> Mission:
 
 
 def _keywords(mission: Mission) -> tuple[set[str], bool]:
-    """Return the keyword arguments that a mission's environment is made with, and whether it may take others."""
-    make = mission.env if callable(mission.env) else mission._by_name()
+    """Return the keyword arguments of a mission's environment, and whether it may take others."""
+    make = mission.env if callable(mission.env) else mission._factory()
     makers: list[Any] = [make]
     try:
         if isinstance(make, FactoryByName):
@@ -182,8 +383,8 @@ def _keywords(mission: Mission) -> tuple[set[str], bool]:
     return named, any(one.kind is inspect.Parameter.VAR_KEYWORD for one in last)
 
 
-def _num_agents_of(mission: Mission) -> int | None:
-    """Return how many agents a mission has, found out by making it. None: it cannot be made."""
+def _count_agents(mission: Mission) -> int | None:
+    """Make an environment and return the number of its agents. Return None if the environment cannot be made."""
     with seeded_globally(0):
         try:
             env = EnvMaker(mission).make()
@@ -198,4 +399,151 @@ def _num_agents_of(mission: Mission) -> int | None:
         except Exception:  # noqa: BLE001  # as above
             return None
         finally:
+            env.close()
+
+
+# ---- files of missions ----------------------------------------------------------------------------------------------
+
+_EXAMPLE = "`missions: {cart: {env: CartPole-v1}}`"
+_MISSION_SCHEMA = {"env": str, "kwargs": {"*": object}, "turns": str, "variants": {"*": {"*": object}}}
+_FILE_SCHEMA = {"missions": {"*": _MISSION_SCHEMA}, "sets": {"*": [str]}}
+"""By name a type, a list of it, or a block. "*" stands for any name."""
+_REQUIRED = ("missions", "env")
+
+
+def _missions_in_file(path: Path, which: str | None) -> list[Mission]:
+    """Return the missions of a file: all, the missions of the set `which`, or those with names that match `which`."""
+    missions = {}
+    for name, block, kwargs in _file_entries(path):
+        env = absolute(block["env"], beside=path.parent)
+        try:
+            _check_known(env)
+            missions[name] = Mission(name=name, env=env, kwargs=kwargs, turns=block.get("turns", "simultaneous"))
+        except BadEvaluation as error:
+            raise BadEvaluation(f"In {path}, mission {name!r}: {error}") from None
+    if which is None:
+        return list(missions.values())
+    sets = _file_content(path).get("sets", {})
+
+    def chosen(pattern: str, inside: tuple[str, ...]) -> list[str]:
+        """Return the names that a set, a name or a wildcard stands for. `inside`: the sets that led here."""
+        if pattern in inside:
+            raise BadEvaluation(f"In {path} the set {pattern!r} contains itself, by way of {' and '.join(inside)}.")
+        if pattern in sets:
+            return [name for one in sets[pattern] for name in chosen(one, (*inside, pattern))]
+        found = fnmatch.filter(missions, pattern) or fnmatch.filter(missions, f"{pattern}:*")
+        if not found:
+            meant = _similar(pattern, [*missions, *sets])
+            meant = meant or f" The file has {', '.join(map(repr, [*sets, *missions]))}."
+            raise BadEvaluation(f"{path} has neither a mission nor a set {pattern!r}.{meant}")
+        return found
+
+    return [missions[name] for name in dict.fromkeys(chosen(which, ()))]
+
+
+def _file_entries(path: Path) -> Iterator[tuple[str, Mapping[str, Any], dict[str, Any]]]:
+    """Yield each mission of a file, or each of its variants: name, block and keyword arguments. Nothing is imported."""
+    for name, block in _file_content(path)["missions"].items():
+        variants = {f"{name}:{variant}": kwargs for variant, kwargs in block.get("variants", {}).items()}
+        for full_name, kwargs in (variants or {name: {}}).items():
+            yield full_name, block, {**block.get("kwargs", {}), **kwargs}
+
+
+def _file_content(path: Path) -> dict[str, Any]:
+    content = content_of(path, BadEvaluation)
+    if mistakes := list(_mistakes(content, _FILE_SCHEMA, "")):
+        raise BadEvaluation("\n  ".join([f"In {path}:", *mistakes]))
+    found: dict[str, Any] = content
+    return found
+
+
+def _mistakes(value: Any, schema: Any, where: str) -> Iterator[str]:
+    """Yield a sentence for each part of a file that does not have the form of the schema."""
+    if isinstance(schema, type):
+        if not isinstance(value, schema):
+            yield f"`{where}: {value!r}` is not text."
+    elif isinstance(schema, list):
+        if not isinstance(value, list):
+            yield f"`{where}: {value!r}` is not a list."
+        else:
+            for place, one in enumerate(value):
+                yield from _mistakes(one, schema[0], f"{where}.{place}")
+    elif not isinstance(value, dict):
+        yield f"`{where or 'the file'}` is {value!r}, and must be a block: {_EXAMPLE}."
+    else:
+        for name, one in value.items():
+            inner = f"{where}.{name}" if where else str(name)
+            if not isinstance(name, str):
+                yield f"The name in `{inner}` is not text. Write it in quotes."
+            elif name in schema or "*" in schema:
+                yield from _mistakes(one, schema.get(name, schema.get("*")), inner)
+            else:
+                meant = _similar(name, schema, most=1) or f" Known are {', '.join(schema)}."
+                yield f"`{inner}` is unknown.{meant}"
+        missing = [name for name in _REQUIRED if name in schema and name not in value]
+        yield from (f"`{where}.{name}` is missing." if where else f"`{name}` is missing." for name in missing)
+
+
+# ---- MettaGrid ------------------------------------------------------------------------------------------------------
+
+
+def is_mettagrid_config(made: Any) -> bool:
+    """Return whether an object is a MettaGrid configuration, without importing mettagrid."""
+    kinds = type(made).__mro__
+    return any((kind.__module__.split(".")[0], kind.__name__) == ("mettagrid", "MettaGridConfig") for kind in kinds)
+
+
+class MettaGridEnv:
+    """MettaGrid's own PettingZoo environment, made anew at each reset. Agents are numbers, actions are discrete.
+
+    MettaGrid's simulator counts the maps that it has made and adds their number to the map's seed, and MettaGrid's
+    environment makes one map when it is constructed and another one when it is reset. A map without a seed is random.
+    Here the map follows from the seed of the reset alone, so an episode is the one that MettaGrid's
+    `run_episode_local` plays with this seed.
+    """
+
+    metadata: Mapping[str, Any] = {"name": "mettagrid"}
+    render_mode = None
+
+    def __init__(self, config: Any) -> None:
+        from mettagrid.policy.policy_env_interface import PolicyEnvInterface
+
+        self.config = config
+        about = PolicyEnvInterface.from_mg_cfg(config)
+        self._spaces = about.observation_space, about.action_space
+        self.possible_agents = list(range(about.num_agents))
+        self._env: Any = None
+
+    @property
+    def agents(self) -> list[int]:
+        return [] if self._env is None else list(self._env.agents)
+
+    def observation_space(self, agent: int) -> Any:
+        return self._spaces[0]
+
+    def action_space(self, agent: int) -> Any:
+        return self._spaces[1]
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        from mettagrid.envs.pettingzoo_env import MettaGridPettingZooEnv
+        from mettagrid.runner.rollout import resolve_env_for_seed
+        from mettagrid.simulator import Simulator
+
+        class SimulatorOfOneMap(Simulator):  # type: ignore[misc]  # mettagrid need not be installed
+            """Gives all maps the seed of their configuration, however many maps it has made."""
+
+            def next_map_seed(self, base_seed: int) -> int:
+                return base_seed
+
+        self.close()
+        number = 0 if seed is None else seed
+        self._env = MettaGridPettingZooEnv(SimulatorOfOneMap(), resolve_env_for_seed(self.config, number))
+        return self._env.reset(seed=number)
+
+    def step(self, actions: Mapping[int, Any]) -> Any:
+        return self._env.step(actions)
+
+    def close(self) -> None:
+        env, self._env = self._env, None
+        if env is not None:
             env.close()

@@ -1,48 +1,64 @@
-"""What an evaluation has found out: a record for each episode, and all of them together."""
+"""Records of episodes, the result of an evaluation, and its form as JSON, YAML, CSV, text and HTML.
+
+A JSON or YAML document holds the episodes and, for readers, their statistics. Reading takes the episodes alone and
+computes the statistics anew. Numbers are read back bit by bit. NaN and infinity are written as text, because JSON has
+no words for them. Agents are text in all files.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from parallel_envs.evaluation.statistics import Summary
+import numpy as np
+
+from parallel_envs.evaluation.statistics import Summary, per_mission, per_mission_and_policy, per_policy
+from parallel_envs.files import write_whole
 
 Agent = Any
-"""Whatever is hashable. In files an agent is text."""
+"""Any hashable object."""
+
+_CSV_COLUMNS = (
+    *("mission", "episode", "seed", "score", "success", "length", "late", "attempts", "seconds"),
+    *("failure", "error", "policy"),
+)
+
+EpisodeKey = tuple[str, int] | tuple[str, int, str]
+"""The mission's name and the number of the episode; and the policy, where each policy plays on its own."""
 
 FailureKind = Literal["policy", "env", "nonsense", "timeout", "death", "run"]
-"""Who is to blame: a policy that raised or could not be made; an environment that did; a policy whose action is not in
-its space; an episode that took too long; a worker that ended; the evaluation itself."""
+"""The cause of a failure: a policy that raised or could not be made; an environment that did; a policy whose action is
+not in its space; an episode that took too long; a worker that died; the evaluation itself."""
+
+
+# ---- values ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why an episode has no result.
-
-    Args:
-        kind: Who is to blame.
-        error_type: The name of the exception, such as `ValueError` or `WorkerDied`.
-        message: Its text.
-        traceback: The remote one, or what a worker that died or hung was doing, as far as it is known.
-        where: In which part of the episode: `making policies`, `making the env`, `reset`, `step 17`.
-    """
+    """The reason why an episode has no result."""
 
     kind: FailureKind
     error_type: str
+    """The name of the exception, such as `ValueError` or `WorkerDied`."""
     message: str
     traceback: str = ""
+    """The remote traceback, or the last output or stack of a worker that died or hung, if it is known."""
     where: str = ""
+    """The part of the episode: `making policies`, `making the env`, `reset`, `step 17`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """What was seen and done in an episode, one entry for each step. Observations have one entry more: the first.
+    """The observations, actions and rewards of an episode: a dict by agent for each step.
 
-    Each entry is a dict by agent, of the agents that were there.
+    `observations` has one entry more than the others, the observations of the reset.
     """
 
     observations: Sequence[Mapping[Agent, Any]]
@@ -54,25 +70,23 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRecord:
-    """One episode. What failed has a `failure`, and returns and length up to there that count for nothing.
+    """The result of an episode. If the episode failed, its returns and length up to the failure do not count.
 
     Args:
         mission: The mission's name.
-        episode: Its number within the mission, from 0.
-        seed: What the env was reset with; it follows from the evaluation's seed, the mission's name and the number.
+        episode: The number of the episode in the mission, from 0.
+        seed: The seed of the environment's reset.
         assignment: The name of each agent's policy.
         returns: The sum of each agent's rewards.
-        length: How many steps were taken.
-        success: Whether the mission was accomplished, where the env tells it.
-        infos: The last values of those infos that were asked for, each a dict by agent.
-        timeouts: How many of each agent's actions were late, for agents who were late at all.
-        failure: Why there is no result, or None.
-        attempts: How often the episode was tried.
-        seconds: How long the last attempt took, by the clock. (It is not the same in every run, so records that differ
-            in it only are equal.)
-        trajectory: What was seen and done, if it was asked for.
-        alone: The policy that all agents had, where several policies were evaluated one by one (`versus=False`). Empty:
-            all policies that were evaluated share the agents.
+        length: The number of steps.
+        success: Whether the mission was accomplished, if the environment tells.
+        infos: The last values of the requested infos, each a dict by agent.
+        timeouts: The number of late actions of each agent that was late.
+        failure: The reason why there is no result, or None.
+        attempts: How often the episode was played.
+        seconds: The duration of the last attempt. It is not compared when records are.
+        trajectory: The observations, actions and rewards, if they were requested.
+        alone: The policy of all agents, where each policy was evaluated on its own (`versus=False`), else empty.
     """
 
     mission: str
@@ -91,65 +105,65 @@ class EpisodeRecord:
     alone: str = ""
 
     @property
-    def key(self) -> tuple[str, int] | tuple[str, int, str]:
-        """The episode's place in the work: mission and number; and the policy, where policies played one by one."""
+    def key(self) -> EpisodeKey:
+        """The mission and the number; and the policy, where each policy played on its own."""
         return (self.mission, self.episode, self.alone) if self.alone else (self.mission, self.episode)
 
     @property
     def mixed(self) -> bool:
-        """Whether agents of several policies played in it."""
+        """True if agents of several policies played in the episode."""
         return len(set(self.assignment.values())) > 1
 
     @property
     def late(self) -> int:
-        """How many actions were late, of all agents together. 0 unless there was an `action_timeout`."""
+        """The number of late actions of all agents together. 0 unless there was an `action_timeout`."""
         return sum(self.timeouts.values())
 
     @property
     def score(self) -> float | None:
-        """The mean of the agents' returns. None: the episode failed."""
+        """The mean of the agents' returns, or None if the episode failed."""
         return None if self.failure is not None or not self.returns else _mean(self.returns.values())
 
     def late_of(self, policy: str) -> int:
-        """How many actions were late, of the agents that had this policy."""
+        """Return the number of late actions of the agents that had this policy."""
         return sum(count for agent, count in self.timeouts.items() if self.assignment.get(agent) == policy)
 
     def score_of(self, policy: str) -> float | None:
-        """The mean of the returns of the agents that had this policy. None: nobody had it, or the episode failed."""
+        """Return the mean return of the agents that had this policy. None: no agent had it, or the episode failed."""
         mine = [total for agent, total in self.returns.items() if self.assignment.get(agent) == policy]
         return _mean(mine) if mine and self.failure is None else None
 
 
-def _mean(values: Any) -> float:
+def _mean(values: Iterable[Any]) -> float:
     numbers = [float(value) for value in values]
     return sum(numbers) / len(numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EvaluationResult:
-    """All episodes, in the order of the work: mission by mission as they were given, each from episode 0 up.
+    """All episodes, mission by mission in the given order, each from episode 0 up.
 
-    `print(result)` shows its table, as wide as the terminal; so does a notebook.
+    `print(result)` shows a table as wide as the terminal; a notebook shows the table, too.
 
     Args:
-        episodes: Those that were played.
-        settings: What was asked for, as values that JSON can hold.
-        interrupted: Whether a Ctrl-C ended it.
+        episodes: The episodes that were played.
+        settings: The arguments that the numbers depend on, as values that JSON can hold.
+        interrupted: Whether a Ctrl-C ended the evaluation.
         missing: The episodes that were not played then, each by its `EpisodeRecord.key`.
-        worker_bytes: The most memory that each worker had, as far as it is known; nothing with `jobs=0`.
-        options: How it was run, as values that JSON can hold: what no number depends on, and the words in which
-            missions and policies were given. `parallel-envs eval --resume FILE` goes on with them.
+        worker_bytes: The most memory that each worker had, as far as it is known; empty with `jobs=0`.
+        options: The arguments that no number depends on, and the texts in which missions and policies were given, as
+            values that JSON can hold. `parallel-envs eval --resume FILE` uses them.
         strategies: The strategy by which each agent acted, by mission and agent (by "mission (policy)" and agent where
-            policies played one by one): what was asked for, what "auto" chose, or "sequential" where a policy
-            cannot be pickled and so cannot act in a process. Missions of which nothing was played are not in it. If the
-            evaluation was resumed, the strategies are those of the last part.
-        why: What "auto" measured in each mission, and which policies could not be pickled, in words.
+            each policy played on its own): the requested one, the one that "auto" chose, or "sequential" where a
+            policy cannot be pickled and so cannot act in a process. Missions of which nothing was played are not in
+            it. If the evaluation was resumed, the strategies are those of the last part.
+        why: The measurements of "auto" in each mission, and which policies could not be pickled, in words.
     """
 
     episodes: tuple[EpisodeRecord, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     interrupted: bool = False
-    missing: tuple[tuple[str, int] | tuple[str, int, str], ...] = ()
+    missing: tuple[EpisodeKey, ...] = ()
     worker_bytes: tuple[int, ...] = field(default=(), compare=False)
     options: Mapping[str, Any] = field(default_factory=dict, compare=False)
     strategies: Mapping[str, Mapping[Agent, str]] = field(default_factory=dict, compare=False)
@@ -161,14 +175,14 @@ class EvaluationResult:
     def __repr__(self) -> str:
         parts = [f"{len(self.episodes)} episodes", f"{len(self.missions)} missions", f"{len(self.policies)} policies"]
         counts = ("failed", len(self.failures)), ("missing", len(self.missing))
-        told = [*parts, *(f"{number} {what}" for what, number in counts if number)]
-        return f"<EvaluationResult: {', '.join(told)}{', interrupted' if self.interrupted else ''}>"
+        parts += [f"{number} {what}" for what, number in counts if number]
+        return f"<EvaluationResult: {', '.join(parts)}{', interrupted' if self.interrupted else ''}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from parallel_envs.evaluation.formats import to_html
+        """Return the table for a notebook."""
+        from parallel_envs.evaluation.tables import html_table
 
-        return to_html(self)
+        return html_table(self)
 
     @property
     def failures(self) -> tuple[EpisodeRecord, ...]:
@@ -183,53 +197,242 @@ class EvaluationResult:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """The names of the policies, in the order in which they were given as far as that is known."""
+        """The names of the policies, in the order in which they were given if that is known."""
         met = [name for record in self.episodes for name in record.assignment.values()]
         return tuple(dict.fromkeys([*map(str, self.settings.get("policies", ())), *met]))
 
     def per_mission(self) -> dict[str, Summary]:
-        """What the episodes of each mission come to."""
-        from parallel_envs.evaluation.statistics import per_mission
-
+        """Return the statistics of each mission."""
         return per_mission(self)
 
     def per_policy(self) -> dict[str, Summary]:
-        """What each policy comes to, over all missions: intervals are stratified by mission. Missions of different
-        environments have no common mean: see `statistics.like_missions`."""
-        from parallel_envs.evaluation.statistics import per_policy
+        """Return the statistics of each policy over all missions; intervals are stratified by mission.
 
+        Missions of different environments have no common mean: see `statistics.comparable_missions`.
+        """
         return per_policy(self)
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """All of it as JSON text, written to a file as well if there is a path."""
-        from parallel_envs.evaluation.formats import to_json
+        """Return everything except trajectories as JSON, and write it to `path`, if one is given."""
+        return _written(json.dumps(to_document(self), indent=2, allow_nan=False) + "\n", path)
 
-        return _written(to_json(self), path)
+    def to_yaml(self) -> str:
+        """Return everything except trajectories as YAML."""
+        import yaml
+
+        text: str = yaml.safe_dump(to_document(self), sort_keys=False, allow_unicode=True, width=120)
+        return text
 
     def to_csv(self, path: str | Path | None = None) -> str:
-        """A row for each episode, as CSV text, written to a file as well if there is a path."""
-        from parallel_envs.evaluation.formats import to_csv
+        """Return a row for each episode as CSV, and write it to `path`, if one is given.
 
-        return _written(to_csv(self), path)
+        A row has the figures of the episode, then policy, return and late actions of each agent. The column `policy`
+        has the policy that all agents had, or "mixed".
+        """
+        import csv
+        import io
+
+        agents_of = [list(dict.fromkeys([*record.assignment, *record.returns])) for record in self.episodes]
+        agents = list(dict.fromkeys(str(agent) for own in agents_of for agent in own))
+        columns = [*_CSV_COLUMNS, *(f"{what}:{agent}" for agent in agents for what in ("policy", "return", "timeouts"))]
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        for record, own in zip(self.episodes, agents_of, strict=True):
+            failure = record.failure
+            row = {name: getattr(record, name) for name in _CSV_COLUMNS if hasattr(record, name)}
+            row["failure"] = failure.kind if failure else ""
+            if failure:
+                row["error"] = f"{failure.error_type}: {failure.message}"
+            row["policy"] = "mixed" if record.mixed else record.alone or next(iter(record.assignment.values()), "")
+            for agent in own:
+                row |= {
+                    f"policy:{agent}": record.assignment.get(agent),
+                    f"return:{agent}": None if failure else record.returns.get(agent),
+                    f"timeouts:{agent}": record.timeouts.get(agent, 0),
+                }
+            writer.writerow({name: "" if value is None else plain(value) for name, value in row.items()})
+        return _written(text.getvalue(), path)
 
     def to_table(self, width: int = 120) -> str:
-        """Missions and policies as tables to read, at most so many columns wide."""
-        from parallel_envs.evaluation.formats import to_table
+        """Return tables of missions and policies as text of at most `width` columns."""
+        from parallel_envs.evaluation.tables import text_table
 
-        return to_table(self, width)
+        return text_table(self, width)
 
     @classmethod
     def from_json(cls, path: str | Path) -> EvaluationResult:
-        """What `to_json` wrote to a file. Agents are text then, as in all files."""
-        from parallel_envs.evaluation.formats import from_json
-
-        return from_json(path)
+        """Return the result in a file that `to_json` wrote. Raise BadDocument, naming the file, for another file."""
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise BadDocument(f"{path} cannot be read: {error.strerror}.") from error
+        except (ValueError, RecursionError) as error:
+            raise BadDocument(
+                f"{path} is not JSON ({error}). Give a file that `parallel-envs eval --output` wrote."
+            ) from error
+        return from_document(document, str(path))
 
 
 def _written(text: str, path: str | Path | None) -> str:
-    """The text, which a file holds afterwards, whole or not at all."""
     if path is not None:
-        from parallel_envs.evaluation.formats import write
-
-        write(path, text)
+        write_text(path, text)
     return text
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file: readers see the old file or the whole new one."""
+    write_whole(Path(path), lambda file: file.write(text.encode()))
+
+
+# ---- documents: JSON and YAML ---------------------------------------------------------------------------------------
+
+SCHEMA = 1
+KIND = "parallel_envs evaluation"
+
+Values = dict[str, Any]
+
+_RECORD_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("mission", "alone"), (str,)),
+    **dict.fromkeys(("episode", "seed", "length", "attempts"), (int,)),
+    **dict.fromkeys(("assignment", "returns", "infos", "timeouts"), (Mapping,)),
+    **dict.fromkeys(("seconds",), (int, float)),
+    **dict.fromkeys(("success",), (bool, type(None))),
+}
+"""The types of a record's fields in a document."""
+_SETTINGS_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("missions",), (Mapping,)),
+    **dict.fromkeys(("policies",), (Mapping, list, tuple)),
+    **dict.fromkeys(("seed", "max_steps", "episodes"), (int,)),
+}
+"""The types of the settings that are read from a document."""
+
+
+class BadDocument(ValueError):
+    """A document that is not an evaluation. The text says what is wrong with it, and where."""
+
+
+def to_document(result: EvaluationResult) -> Values:
+    """Return an evaluation, except trajectories, as values that JSON and YAML can hold."""
+    cells = per_mission_and_policy(result)
+    return {
+        "kind": KIND,
+        "schema": SCHEMA,
+        "settings": plain(result.settings),
+        "options": plain(result.options),
+        **({"strategies": plain(result.strategies)} if result.strategies else {}),
+        **({"why": plain(result.why)} if result.why else {}),
+        "interrupted": result.interrupted,
+        "missing": [list(key) for key in result.missing],
+        "worker_bytes": list(result.worker_bytes),
+        "missions": {
+            name: {
+                **plain(dataclasses.asdict(summary)),
+                "policies": {
+                    policy: plain(dataclasses.asdict(cell)) for (of, policy), cell in cells.items() if of == name
+                },
+            }
+            for name, summary in per_mission(result).items()
+        },
+        "policies": {name: plain(dataclasses.asdict(summary)) for name, summary in per_policy(result).items()},
+        "episodes": [record_values(record) for record in result.episodes],
+    }
+
+
+def from_document(document: Any, where: str = "The document") -> EvaluationResult:
+    """Return the evaluation in a document. Raise BadDocument if it is not one. `where`: its name in errors."""
+    if not isinstance(document, Mapping) or document.get("kind") != KIND:
+        raise BadDocument(f"{where} is not an evaluation. Give a file that `parallel-envs eval --output` wrote.")
+    if document.get("schema") != SCHEMA:
+        raise BadDocument(
+            f"{where} has schema {document.get('schema')!r}, and this version reads {SCHEMA}. Evaluate anew, or read "
+            "it with the version that wrote it."
+        )
+    try:
+        _check_type("episodes", document["episodes"], (list, tuple))
+        _check_type("settings", document["settings"], (Mapping,))
+        for name in ("options", "strategies", "why"):
+            _check_type(name, document.get(name, {}), (Mapping,))
+        for name, types in _SETTINGS_TYPES.items():
+            if name in document["settings"]:
+                _check_type(name, document["settings"][name], types)
+        missing: list[EpisodeKey] = []
+        for mission, episode, *alone in document["missing"]:
+            if alone:
+                (policy,) = alone
+                missing.append((str(mission), int(episode), str(policy)))
+            else:
+                missing.append((str(mission), int(episode)))
+        return EvaluationResult(
+            episodes=tuple(map(record_of, document["episodes"])),
+            settings=dict(document["settings"]),
+            interrupted=bool(document["interrupted"]),
+            missing=tuple(missing),
+            worker_bytes=tuple(map(int, document["worker_bytes"])),
+            options=dict(document.get("options", {})),
+            strategies={
+                str(mission): {str(agent): str(name) for agent, name in named.items()}
+                for mission, named in document.get("strategies", {}).items()
+            },
+            why={str(mission): str(text) for mission, text in document.get("why", {}).items()},
+        )
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise BadDocument(f"{where} is damaged: {type(error).__name__}: {error}. Evaluate anew.") from error
+
+
+def record_values(record: EpisodeRecord) -> Values:
+    """Return an episode, except its trajectory, as values that JSON can hold."""
+    values = {one.name: getattr(record, one.name) for one in dataclasses.fields(record)}
+    del values["trajectory"]
+    if not record.alone:
+        del values["alone"]  # earlier versions do not know this field, and can read the record without it
+    failure = dataclasses.asdict(record.failure) if record.failure else None
+    return {**plain(values), "late": record.late, "failure": failure}
+
+
+def record_of(values: Mapping[str, Any]) -> EpisodeRecord:
+    """Return the episode that `record_values` wrote. Raise TypeError, ValueError and others for wrong values."""
+    found = dict(values)
+    for name, types in _RECORD_TYPES.items():
+        if name in found:
+            _check_type(name, found[name], types)
+    for name, kind in (("returns", float), ("timeouts", int)):
+        found[name] = {agent: kind(number) for agent, number in found.get(name, {}).items()}
+    for policy in found.get("assignment", {}).values():
+        _check_type("assignment", policy, (str,))
+    failure = found.pop("failure", None)
+    found.pop("late", None)  # written for readers: the sum of `timeouts`
+    for name, text in (failure or {}).items():
+        _check_type(name, text, (str,))
+    if found.pop("trajectory", None) is not None:
+        raise ValueError("trajectories are not in such files")
+    return EpisodeRecord(**found, failure=Failure(**failure) if failure else None)
+
+
+def _check_type(name: str, value: Any, types: tuple[type, ...]) -> None:
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        raise TypeError(f"{name} is {value!r}")
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: arrays as lists, keys as text, objects of other types as their `repr`."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float() | np.floating():
+            return float(value) if math.isfinite(value) else str(float(value))
+        case np.bool_() | np.integer() | np.ndarray():
+            return plain(value.tolist())
+        case Mapping():
+            names = names_of(value)
+            return {names[key]: plain(inner) for key, inner in value.items()}
+        case Sequence() | set() | frozenset() if not isinstance(value, bytes):
+            return [plain(inner) for inner in value]
+        case _:
+            return repr(value)
+
+
+def names_of(keys: Iterable[Any]) -> dict[Any, str]:
+    """Return keys as text: by `str`, or by `repr` if two keys would have the same text."""
+    shown = {key: str(key) for key in keys}
+    return shown if len(set(shown.values())) == len(shown) else {key: repr(key) for key in shown}

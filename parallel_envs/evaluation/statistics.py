@@ -1,9 +1,10 @@
-"""What many numbers come to: mean, standard error, interquartile mean with an interval, share of successes.
+"""Statistics of scores: mean, standard error, interquartile mean with a bootstrap interval, success rate.
 
     summarise({"easy": [3.0, 4.0], "hard": [1.0, 0.0]}, failed=1, seed=7)
+    bootstrap_interval([[3.0, 4.0, 3.5], [1.0, 0.0, 2.0]], interquartile_mean, seed=7)
 
-Numbers come in strata, one for each mission: missions differ by more than chance, so an interval draws within each of
-them and never exchanges one for another. An episode that failed has no return. It is counted, not averaged.
+Scores come in strata, one for each mission. Missions differ by more than chance, so the bootstrap resamples within each
+stratum, with replacement. An episode that failed has no return: it is counted, not averaged.
 """
 
 from __future__ import annotations
@@ -17,36 +18,43 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from parallel_envs.evaluation.bootstrap import Interval, bootstrap_interval
+from parallel_envs.seeding import SeedTree
 
 if TYPE_CHECKING:
     from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
 
-_LIKE_FLOATS: dict[str, Any] = {"invalid": "ignore", "over": "ignore"}
-"""Figures of infinite returns, which a file may have, are not numbers, and no warning says so."""
-_TRIMMED = 0.25  # cut off at either end by the interquartile mean
+Interval = tuple[float, float]
+Statistic = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+"""A function from samples along the last axis to one number for each sample."""
+
+LEVEL = 0.95
+RESAMPLES = 2_000
+_AT_ONCE = 1 << 22  # numbers held at a time
+_TRIMMED = 0.25  # the share that the interquartile mean cuts off at either end
+_QUIET: dict[str, Any] = {"invalid": "ignore", "over": "ignore"}
+"""No warnings for infinite returns, which a file may have: their figures are NaN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Statistics of some episodes. What cannot be said of so few is None."""
+    """Statistics of some episodes. A figure that needs more episodes is None."""
 
     n: int
-    """Episodes that were played to their end: those that the figures are made of."""
+    """The number of episodes without a failure. The figures are made of these."""
     failed: int
-    """Episodes that were not; they count as failures in `success_rate` and nowhere else."""
+    """The number of episodes that failed. They count as failures in `success_rate`, and nowhere else."""
     mean: float | None
     standard_error: float | None
     iqm: float | None
     iqm_interval: Interval | None
-    """Within which the interquartile mean lies with 95 %, by a bootstrap within each stratum."""
+    """The 95 % interval of the interquartile mean, by a bootstrap within each stratum."""
     success_rate: float | None
-    """None where the environment does not tell."""
+    """None if the environment does not tell successes."""
     mixed: bool = False
-    """Whether agents of several policies played in some of these episodes: the figures are of the policy's own agents,
+    """Whether agents of several policies played in some of these episodes. The figures are of the policy's own agents,
     but depend on the other policies."""
     late: int = 0
-    """Actions that were late and were replaced, in all of these episodes: 0 unless there was an `action_timeout`."""
+    """The number of late actions that were replaced. 0 unless there was an `action_timeout`."""
 
 
 def summarise(
@@ -58,18 +66,13 @@ def summarise(
     seed: int = 0,
     mixed: bool = False,
 ) -> Summary:
-    """The statistics of numbers that come in strata.
+    """Return the statistics of scores that come in strata: by mission, a score for each episode without a failure.
 
-    Args:
-        strata: By mission, a number for each episode that was played to its end.
-        failed: How many were not.
-        successes: Of those that were, whether they succeeded; None where nobody can say.
-        late: How many actions were late.
-        seed: Of the bootstrap.
-        mixed: Whether agents of several policies played in some of them.
+    `successes` says whether each of these episodes succeeded, None where it is not known. `seed` is for the bootstrap.
+    The other arguments are fields of `Summary`.
     """
     pooled = np.concatenate([np.zeros(0), *(np.asarray(values, float) for values in strata.values())])
-    with np.errstate(**_LIKE_FLOATS):
+    with np.errstate(**_QUIET):
         mean = float(pooled.mean()) if len(pooled) else None
         iqm = float(interquartile_mean(pooled)) if len(pooled) else None
         interval = bootstrap_interval(list(strata.values()), interquartile_mean, seed=seed)
@@ -87,24 +90,20 @@ def summarise(
 
 
 def standard_error(strata: Iterable[npt.ArrayLike]) -> float | None:
-    """Of the mean of all values, from their spread within each stratum: how far strata are apart is no uncertainty.
+    """Return the standard error of the mean of all values, from their spread within each stratum.
 
-    None if there is none, or a stratum has a single value, whose spread nobody knows.
+    The distance between strata is no uncertainty. Return None if there is no stratum, or if one has a single value.
     """
-    arrays = _filled(strata)
+    arrays = [array for values in strata if len(array := np.asarray(values, np.float64))]
     if not arrays or any(len(array) < 2 for array in arrays):
         return None
-    with np.errstate(**_LIKE_FLOATS):
+    with np.errstate(**_QUIET):
         squares = sum(len(array) * float(array.var(ddof=1)) for array in arrays)
     return math.sqrt(squares) / sum(map(len, arrays))
 
 
-def _filled(strata: Iterable[npt.ArrayLike]) -> list[npt.NDArray[np.float64]]:
-    return [array for values in strata if len(array := np.asarray(values, np.float64))]
-
-
 def interquartile_mean(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """The mean of the middle half, along the last axis: of `n` values, `n // 4` are left out at either end."""
+    """Return the mean of the middle half along the last axis: of `n` values, `n // 4` are left out at either end."""
     array = np.asarray(values, np.float64)
     num = array.shape[-1]
     cut = int(_TRIMMED * num)
@@ -115,60 +114,89 @@ def interquartile_mean(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def success_rate(successes: Iterable[bool | None], failed: int = 0) -> float | None:
-    """The share of successes among the episodes of which it is known; failed ones are none.
+    """Return the share of successes among the episodes where it is known; failed episodes are no successes.
 
-    None if it is known of no episode that was played.
+    Return None if it is known of no episode that was played.
     """
-    told = list(successes)
-    known = [success for success in told if success is not None]
-    if told and not known:
+    given = list(successes)
+    known = [success for success in given if success is not None]
+    if given and not known:
         return None
     total = len(known) + failed
     return sum(known) / total if total else None
 
 
-# ---- of an evaluation --------------------------------------------------------------------------------------------
+def bootstrap_interval(
+    strata: Sequence[npt.ArrayLike],
+    statistic: Statistic,
+    *,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Interval | None:
+    """Return the interval with the middle `level` of the statistic over resamples, each of the size of its stratum.
 
-
-def like_missions(result: EvaluationResult) -> list[tuple[str, ...]]:
-    """Return the missions in groups of which a common mean says something: those of one environment.
-
-    Missions are alike if the settings name the same environment for them, whatever it is made with. Of a mission that
-    was given as a function without a name of its own nobody can say so: it is like no other. Where the settings say
-    nothing of the missions at all, as in results that were put together by hand, they are taken to be alike.
+    The resamples depend on the seed and on the sizes of the strata alone. Return None if a stratum has a single value,
+    because resampling it says nothing about chance.
     """
-    told = result.settings.get("missions")
+    arrays = [array for values in strata if len(array := np.asarray(values, float))]
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level={level} is not a share. Give a number between 0 and 1, such as 0.95.")
+    if not arrays or any(len(array) < 2 for array in arrays):
+        return None
+    generator = SeedTree(seed).child("bootstrap").generator()
+    at_once = max(1, _AT_ONCE // sum(map(len, arrays)))
+    found = []
+    for done in range(0, resamples, at_once):
+        rows = min(at_once, resamples - done)
+        drawn = [array[generator.integers(len(array), size=(rows, len(array)))] for array in arrays]
+        found.append(statistic(np.concatenate(drawn, axis=-1)))
+    low, high = np.quantile(np.concatenate(found), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+# ---- statistics of an evaluation ------------------------------------------------------------------------------------
+
+
+def comparable_missions(result: EvaluationResult) -> list[tuple[str, ...]]:
+    """Return the missions in groups of one environment each: only their scores have a common mean.
+
+    Missions belong together if the settings name the same environment for them, with any keyword arguments. A mission
+    that was given as a function without a name of its own stands alone. If the settings do not describe the missions,
+    as in a result that was put together by hand, all missions are one group.
+    """
+    described = result.settings.get("missions")
     groups: dict[Any, list[str]] = {}
     for mission in result.missions:
-        one = told.get(mission) if isinstance(told, Mapping) else None
+        one = described.get(mission) if isinstance(described, Mapping) else None
         env = str(one.get("env", "")) if isinstance(one, Mapping) else ""
         is_named = env and "<" not in env and env != "partial"
-        groups.setdefault(env if is_named else ("", mission if isinstance(told, Mapping) else ""), []).append(mission)
+        group = env if is_named else ("", mission if isinstance(described, Mapping) else "")
+        groups.setdefault(group, []).append(mission)
     return [tuple(group) for group in groups.values()]
 
 
 def per_mission(result: EvaluationResult) -> dict[str, Summary]:
-    """Of each mission, its episodes' scores: the mean of the agents' returns.
+    """Return the statistics of each mission's scores, the means of the agents' returns.
 
-    Where several policies played it one by one, no mean is made of all of them: see `per_mission_and_policy`.
+    If several policies played a mission one by one, there is no mean of all of them: see `per_mission_and_policy`.
     """
-    of_mission = {name: [record for record in result.episodes if record.mission == name] for name in result.missions}
     found = {}
-    for name, records in of_mission.items():
-        summary = _summary(records, _score, sum(record.late for record in records), _seed_of(result))
+    for name in result.missions:
+        records = [record for record in result.episodes if record.mission == name]
+        late = sum(record.late for record in records)
+        summary = _summary(result, records, lambda record: record.score, late)
         found[name] = _without_mean(summary) if len({record.alone for record in records}) > 1 else summary
     return found
 
 
 def per_policy(result: EvaluationResult) -> dict[str, Summary]:
-    """Of each policy, the mean return of the agents that had it, over all missions.
+    """Return the statistics of each policy over all missions: the mean returns of its agents.
 
-    Missions of different environments have no common mean: then only counts and the success rate are told.
-
-    An episode that failed counts against each policy that took part in it, or was to: if it failed so early that
-    nobody had a policy yet, against all.
+    Missions of different environments have no common mean: then there are only counts and the success rate. An episode
+    that failed counts against each policy that took part in it; if it failed before agents had policies, against all.
     """
-    group_of = {mission: group for group in like_missions(result) for mission in group}
+    group_of = {mission: group for group in comparable_missions(result) for mission in group}
     found = {}
     for name in result.policies:
         if (summary := _of_policy(result, name, result.episodes)) is not None:
@@ -178,7 +206,7 @@ def per_policy(result: EvaluationResult) -> dict[str, Summary]:
 
 
 def per_mission_and_policy(result: EvaluationResult) -> dict[tuple[str, str], Summary]:
-    """Of each policy in each mission in which it took part."""
+    """Return the statistics of each policy in each mission in which it took part."""
     found = {
         (mission, policy): _of_policy(result, policy, [one for one in result.episodes if one.mission == mission])
         for mission in result.missions
@@ -188,54 +216,48 @@ def per_mission_and_policy(result: EvaluationResult) -> dict[tuple[str, str], Su
 
 
 def _of_policy(result: EvaluationResult, policy: str, records: Sequence[EpisodeRecord]) -> Summary | None:
-    """None if the policy took no part."""
+    """Return the statistics of a policy in these episodes, or None if it took no part."""
     taken = [record for record in records if _took_part(record, policy)]
     if not taken:
         return None
     late = sum(record.late_of(policy) for record in taken)
-    return _summary(taken, lambda record: record.score_of(policy), late, _seed_of(result))
+    return _summary(result, taken, lambda record: record.score_of(policy), late)
 
 
 def _took_part(record: EpisodeRecord, policy: str) -> bool:
-    """Whether a policy played in an episode, or was to, if the episode failed before agents had policies."""
+    """Return whether a policy played in an episode, or would have, if it failed before agents had policies."""
     if record.alone:
         return record.alone == policy
     return policy in record.assignment.values() or (record.failure is not None and not record.assignment)
 
 
 def _without_mean(summary: Summary) -> Summary:
-    """The same without figures that say nothing of episodes that are unlike."""
     return dataclasses.replace(summary, mean=None, standard_error=None, iqm=None, iqm_interval=None)
 
 
 def _summary(
-    records: Sequence[EpisodeRecord], score: Callable[[EpisodeRecord], float | None], late: int, seed: int
+    result: EvaluationResult,
+    records: Sequence[EpisodeRecord],
+    score: Callable[[EpisodeRecord], float | None],
+    late: int,
 ) -> Summary:
     strata: dict[str, list[float]] = {}
     for record in records:
         if (value := score(record)) is not None:
             strata.setdefault(record.mission, []).append(value)
+    seed = result.settings.get("seed")
     return summarise(
         strata,
         failed=sum(record.failure is not None for record in records),
         successes=[record.success for record in records if record.failure is None],
         late=late,
-        seed=seed,
+        seed=seed if isinstance(seed, int) else 0,
         mixed=any(record.mixed for record in records),
     )
 
 
-def _score(record: EpisodeRecord) -> float | None:
-    return record.score
-
-
-def _seed_of(result: EvaluationResult) -> int:
-    seed = result.settings.get("seed")
-    return seed if isinstance(seed, int) else 0
-
-
 def late_actions_text(result: EvaluationResult) -> str | None:
-    """Return a warning that says how many actions were late, or None if none was."""
+    """Return a warning with the number of late actions, or None if there were none."""
     records = [record for record in result.episodes if record.late]
     if not records:
         return None

@@ -1,11 +1,12 @@
-"""Episodes kept as files: what was seen and done, without pickle, and whole or not there.
+"""Trajectories in files, an archive of arrays for each episode, without pickle.
 
     save_episode(folder, record)                     # folder/simple_spread_v3-0007.npz
     episode = read_episode(path)
-    episode.arrays["observations/agent_0"]           # a row for each step in which the agent was there
+    episode.arrays["observations/agent_0"]           # a row for each step in which the agent was present
 
-Observations and actions that are dicts or tuples have an array for each part: `observations/agent_0/camera`. What has
-another shape from step to step is kept as text. `steps/...` says in which steps the rows were, where that is not all.
+Observations and actions that are dicts or tuples have an array for each part: `observations/agent_0/camera`. Values
+whose shape changes from step to step are kept as text. `steps/...` has the numbers of the steps of the rows, if the
+agent was not present in all steps.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
-from parallel_envs.evaluation.documents import BadDocument, names_of, record_of, record_values
-from parallel_envs.evaluation.records import EpisodeRecord, Trajectory
+from parallel_envs.evaluation.records import BadDocument, EpisodeRecord, Trajectory, names_of, record_of, record_values
 from parallel_envs.files import short_name
 from parallel_envs.rollouts.replay import read_archive, write_archive
 
@@ -30,7 +30,7 @@ KIND = "parallel_envs episode"
 SCHEMA = 1
 
 _PARTS = ("observations", "actions", "rewards", "terminations", "truncations")
-_PLAIN_KINDS = "biufcUS"  # numbers, flags and text: what a file holds without pickle
+_PLAIN_KINDS = "biufcUS"  # numbers, flags and text: arrays that need no pickle
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class SavedEpisode:
 
 
 def save_episode(folder: str | Path, record: EpisodeRecord) -> Path:
-    """Write an episode to the folder, which is made if need be. Returns the file."""
+    """Write an episode to the folder, which is created if it is missing. Return the path of the file."""
     if record.trajectory is None:
         raise ValueError(
             f"Episode {record.episode} of {record.mission!r} has no trajectory. Evaluate with trajectories=True."
@@ -55,7 +55,7 @@ def save_episode(folder: str | Path, record: EpisodeRecord) -> Path:
 
 
 def read_episode(path: str | Path) -> SavedEpisode:
-    """What `save_episode` wrote. Raises BadDocument, naming the file, if it holds something else."""
+    """Return the episode in a file that `save_episode` wrote. Raise BadDocument, naming the file, for another file."""
     try:
         header, arrays = read_archive(path)
     except (OSError, ValueError) as error:
@@ -69,10 +69,9 @@ def read_episode(path: str | Path) -> SavedEpisode:
 
 
 def episode_file(folder: str | Path, record: EpisodeRecord, suffix: str = ".npz") -> Path:
-    """Where an episode goes: named by its mission, quoted as in an address, by the policy where policies played one by
-    one, and by its number.
+    """Return the path for an episode: its mission, quoted as in a URL, the policy if it played alone, and its number.
 
-    A mission's name that is too long for a file is cut, with a checksum at the end that tells it from others.
+    A name that is too long for a file is cut, with a checksum at the end.
     """
     parts = [record.mission, record.alone] if record.alone else [record.mission]
     name = short_name("-".join(quote(part, safe=",=+", errors="surrogatepass") for part in parts), 200)
@@ -80,7 +79,7 @@ def episode_file(folder: str | Path, record: EpisodeRecord, suffix: str = ".npz"
 
 
 def trajectory_arrays(trajectory: Trajectory) -> dict[str, Array]:
-    """A trajectory as arrays by name."""
+    """Return a trajectory as arrays by name."""
     arrays: dict[str, Array] = {}
     names = names_of(dict.fromkeys(agent for step in trajectory.observations for agent in step))
     for part in _PARTS:
@@ -95,23 +94,17 @@ def trajectory_arrays(trajectory: Trajectory) -> dict[str, Array]:
 
 
 def _columns(name: str, values: Sequence[Any]) -> dict[str, Array]:
-    """The values as rows of one array, or of one for each of their parts."""
+    """Return the values as rows of one array, or of an array for each of their parts."""
     if all(isinstance(value, Mapping) for value in values) and len({tuple(value) for value in values}) == 1:
         parts = {f"{name}/{key}": [value[key] for value in values] for key in values[0]}
     elif all(isinstance(value, tuple) for value in values) and len({len(value) for value in values}) == 1:
         parts = {f"{name}/{place}": [value[place] for value in values] for place in range(len(values[0]))}
     else:
-        return {name: _rows(values)}
+        try:
+            rows = np.stack([np.asarray(value) for value in values])
+        except ValueError:  # of different shapes
+            rows = np.array([], object)
+        if rows.dtype.kind not in _PLAIN_KINDS:
+            rows = np.array([repr(value) for value in values])
+        return {name: rows}
     return {column: array for part, inner in parts.items() for column, array in _columns(part, inner).items()}
-
-
-def _rows(values: Sequence[Any]) -> Array:
-    try:
-        rows = np.stack([np.asarray(value) for value in values])
-    except ValueError:  # of different shapes
-        return _text(values)
-    return rows if rows.dtype.kind in _PLAIN_KINDS else _text(values)
-
-
-def _text(values: Sequence[Any]) -> Array:
-    return np.array([repr(value) for value in values])

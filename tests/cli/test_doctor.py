@@ -12,10 +12,17 @@ from typing import Any
 
 import pytest
 
-from parallel_envs.cli.cgroups import Limits, limits
-from parallel_envs.cli.diagnosis import DESCRIPTORS_EACH, Finding, findings
-from parallel_envs.cli.machine import Machine, Trial, try_start_method
-from parallel_envs.engine import PoolSettings, open_pool, start_supervisor
+from parallel_envs.cli.machine import (
+    DESCRIPTORS_EACH,
+    Finding,
+    Limits,
+    Machine,
+    Trial,
+    findings,
+    limits,
+    try_start_method,
+)
+from parallel_envs.engine import PoolSettings, open_pool, start_keeper
 from tests.cli.test_tool import command, told
 
 GIB = 1 << 30
@@ -180,7 +187,7 @@ def test_a_worker_costs_as_many_descriptors_as_is_said() -> None:
         pool.close()
         return count
 
-    start_supervisor()
+    start_keeper()
     assert held(4) - held(1) == 3 * DESCRIPTORS_EACH
 
 

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from typer.testing import Result
 
-from parallel_envs.cli.thresholds import Threshold
+from parallel_envs.cli.outputs import Threshold
 from parallel_envs.evaluation import EvaluationResult
 from parallel_envs.evaluation import evaluate as play
 from parallel_envs.evaluation.trajectories import read_episode
@@ -193,7 +193,7 @@ def test_strict_stops_at_the_first_failure() -> None:
         ("CartPole-v1:iqm=5", 0, ""),
         ("CartPole-v1:low=50", 1, "CartPole-v1: low is "),
         ("tests.cli.agents:Left:mean=50", 1, "below 50."),
-        ("success=0.5", 1, "success is not known, and 0.5 is wanted."),
+        ("success=0.5", 1, "success is not known, and 0.5 is required."),
     ],
 )
 def test_thresholds_decide_about_the_exit_code(threshold: str, exit_code: int, words: str) -> None:
@@ -237,7 +237,7 @@ def test_without_a_deadline_no_action_is_late() -> None:
 
 def test_a_policy_that_has_not_played_misses_its_threshold() -> None:
     threshold = Threshold.parse("late:mean=3")
-    assert threshold.missed_by(EvaluationResult(episodes=())) == ["late: mean is not known, and 3 is wanted."]
+    assert threshold.missed_by(EvaluationResult(episodes=())) == ["late: mean is not known, and 3 is required."]
 
 
 @pytest.mark.parametrize("name", ["r.json", "r.csv"])
@@ -256,7 +256,7 @@ def test_episodes_that_cannot_be_kept_cost_no_numbers(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Path, "replace", refuse)
     result = evaluated("--save-episodes", str(tmp_path / "kept"))
     assert result.exit_code == 1, result.output
-    assert "Episode 0 of CartPole-v1 is not kept: [Errno 28] No space left on device" in told(result)
+    assert "Episode 0 of CartPole-v1 is not saved: [Errno 28] No space left on device" in told(result)
     assert "Episode 1" not in result.output, "once is enough"
     assert "return per agent" in result.stdout
 
@@ -321,7 +321,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_is_enough(jobs: str, tmp_path: Path) 
     assert begun.interrupted
     assert 0 < len(begun.episodes) < 40
     told_at_the_end = (
-        f"{len(begun.episodes)} of 40 episodes were played, which are kept. To play the rest: "
+        f"{len(begun.episodes)} of 40 episodes were played, and are saved. To play the rest: "
         f"{shell_command('parallel-envs', 'parallel_envs', '')}"
     )
     (line,) = [line for line in said.splitlines() if line.startswith(told_at_the_end)]
@@ -329,7 +329,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_is_enough(jobs: str, tmp_path: Path) 
     rest = command(*shlex.split(line.removeprefix(told_at_the_end)))
     assert rest.exit_code == 1, "the threshold too is kept"
     assert "below 500." in told(rest)
-    assert "were played, which are kept" not in told(rest)
+    assert "were played, and are saved" not in told(rest)
     assert command(*words, str(straight)).exit_code == 0
     one, other = EvaluationResult.from_json(file), EvaluationResult.from_json(straight)
     assert told_by(one) == told_by(other)
@@ -410,11 +410,11 @@ def test_what_no_number_depends_on_may_be_given_besides(begun: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--seed", "6"], "begun.json was made with --seed 5, and 6 is asked for."),
-        (["--steps", "8"], "begun.json was made with --steps 9, and 8 is asked for."),
+        (["--seed", "6"], "begun.json was made with --seed 5, and 6 is requested."),
+        (["--steps", "8"], "begun.json was made with --steps 9, and 8 is requested."),
         (["--action-timeout-ms", "0"], "begun.json was made with action_timeout=60.0006"),
         (["-p", "random"], "begun.json was made with policies="),
-        (["-m", "CartPole-v0"], "holds 1 episodes that are not asked for now, and would not hold them any more."),
+        (["-m", "CartPole-v0"], "holds 1 episodes that are not requested now, and would lose them."),
         (["--proportions", "2"], "begun.json was made with policies="),
     ],
 )
@@ -435,8 +435,8 @@ def test_a_file_that_a_program_wrote_is_enough_where_it_gave_names(tmp_path: Pat
     assert len(EvaluationResult.from_json(named).episodes) == 3
     refused = command("eval", "--resume", str(unnamed))
     assert refused.exit_code == 2
-    assert "unnamed.json does not say in words what was evaluated" in told(refused)
-    assert "Give --policy besides, or go on in that program" in told(refused)
+    assert "unnamed.json does not hold the texts of what was evaluated" in told(refused)
+    assert "Add --policy, or resume it in that program" in told(refused)
 
 
 @pytest.mark.parametrize(
@@ -471,13 +471,13 @@ def test_a_damaged_option_is_told(begun: Path) -> None:
     begun.write_text(json.dumps(document), encoding="utf-8")
     result = command("eval", "--resume", str(begun))
     assert result.exit_code == 2
-    assert "begun.json is damaged: its option 'jobs' is [3]. Give --jobs besides." in told(result)
+    assert "begun.json is damaged: its option 'jobs' is [3]. Add --jobs." in told(result)
 
 
 def test_where_nothing_is_kept_that_is_told() -> None:
     result = command("eval", *CART, "-p", "tests.cli.agents:Interrupted", "-e", "3")
     assert result.exit_code == 130
-    assert "0 of 3 episodes were played, and cannot be gone on with: there is no --output FILE.json." in told(result)
+    assert "0 of 3 episodes were played, and cannot be resumed: there is no --output FILE.json." in told(result)
 
 
 # ---- what is refused ----------------------------------------------------------------------------------------------
@@ -497,14 +497,14 @@ def test_where_nothing_is_kept_that_is_told() -> None:
             ["--parallel-policy", "process", "-j", "1"],
             "Give --jobs 2 or more, or --jobs 0 to play the episodes in this",
         ),
-        (["--strategy", "agent_0"], "--strategy 'agent_0' has not the form AGENT=HOW"),
+        (["--strategy", "agent_0"], "--strategy 'agent_0' does not have the form AGENT=HOW"),
         (["--strategy", "agent_0=proces"], "--strategy 'proces' of the agent 'agent_0' is unknown."),
-        (["--strategy", "agent_1=thread"], "strategy names the agent 'agent_1', and there are only 'agent_0'."),
-        (["--cogs", "2"], "is a Gymnasium environment, which has one agent, and 2 are asked for."),
+        (["--strategy", "agent_1=thread"], "strategy names the agent 'agent_1', and the agents are 'agent_0'."),
+        (["--cogs", "2"], "is a Gymnasium environment, which has one agent, and 2 are requested."),
         (["--proportions", "a"], "--proportions 'a' are not numbers. Give one for each"),
         (["--proportions", "0"], "The proportion 0.0 of"),
         (["--proportions", "1,2"], "2 proportions were given for 1 policies"),
-        (["--output", "r.xyz"], "its ending says how it is written: .json"),
+        (["--output", "r.xyz"], "the ending must name the format: .json"),
         (["--output", "nowhere/r.json"], "there is no folder nowhere"),
         (["--output", "tests.json"], "it is a folder"),
         (["--resume", "nowhere.json"], "nowhere.json cannot be read"),
@@ -512,7 +512,7 @@ def test_where_nothing_is_kept_that_is_told() -> None:
         (["--record", "bst"], "'bst' is not one of 'best'"),
         (["--format", "tabel"], "'tabel' is not one of 'table'"),
         (["--fail-below", "men=3"], "there is no metric 'men'. Did you mean 'mean'?"),
-        (["--fail-below", "mean"], "has not the form METRIC=VALUE"),
+        (["--fail-below", "mean"], "does not have the form METRIC=VALUE"),
         (["--fail-below", "mean=x"], "'x' is not a number"),
         (["--fail-below", "CartPol-v1:mean=3"], "Did you mean 'CartPole-v1'?"),
         (["--seed", "-1"], "greater than or equal to 0"),

@@ -70,7 +70,7 @@ def test_what_was_complete_before_is_done_but_no_speed() -> None:
     tally = Tally(lambda: now)
     now = 100.0
     tally.begin([("m", number) for number in range(10)], [record("m", 0), record("m", 1, BROKEN)])
-    assert tally.told() == "2 of 10 episodes (20%), 0 episodes/s, ? left, 1 failed"
+    assert tally.text() == "2 of 10 episodes (20%), 0 episodes/s, ? left, 1 failed"
     now = 104.0
     tally.note(record("m", 2))
-    assert tally.told() == "3 of 10 episodes (30%), 0.25 episodes/s, 28 s left, 1 failed"
+    assert tally.text() == "3 of 10 episodes (30%), 0.25 episodes/s, 28 s left, 1 failed"

@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from parallel_envs.cli.tasks import takes_tasks, told
-from parallel_envs.multiagent.by_name import EnvInspection
+from parallel_envs.cli.tasks import lines_of, takes_tasks
+from parallel_envs.multiagent.lineage import Lineage
 from parallel_envs.tasks import TaskWay
 from tests.cli.test_tool import command
 from tests.cli.test_tool import told as words_of
 
-PLAIN = EnvInspection(
+PLAIN = Lineage(
     layers=("here.Env",),
     is_gymnasium=True,
     way=TaskWay.OPTIONS,
@@ -38,7 +38,7 @@ def test_an_env_without_tasks_is_told_what_to_give() -> None:
     assert result.exit_code == 1
     text = words_of(result)
     assert "lineage gymnasium.wrappers.common.TimeLimit holds" in text
-    assert "cartpole.CartPoleEnv way none: its reset takes options and does not look at options['task']" in text
+    assert "cartpole.CartPoleEnv way none: its reset takes options and does not read options['task']" in text
     assert 'ParallelEnvManager("CartPole-v1", num_envs=8, task_setter=give)' in text
 
 
@@ -77,16 +77,16 @@ def never_ready() -> None:
 
 def test_an_env_that_looks_at_its_options_takes_tasks() -> None:
     assert takes_tasks(PLAIN)
-    lines = list(told("here:Env", PLAIN))
-    assert 'way      reset(options={"task": task}): it looks at it' in lines
+    lines = list(lines_of("here:Env", PLAIN))
+    assert 'way      reset(options={"task": task}), which reads it' in lines
     assert "example  envs = ParallelEnvManager([Env] * 8)" in lines
 
 
 def test_many_agents_have_their_own_manager() -> None:
-    lines = list(told("mpe2.simple_spread_v3?N=5", dataclasses.replace(PLAIN, is_gymnasium=False)))
+    lines = list(lines_of("mpe2.simple_spread_v3?N=5", dataclasses.replace(PLAIN, is_gymnasium=False)))
     assert 'example  envs = MultiAgentEnvManager("mpe2.simple_spread_v3", num_envs=8, env_kwargs={...})' in lines
 
 
 def test_an_env_without_any_way_is_told() -> None:
-    lines = list(told("here:Env", dataclasses.replace(PLAIN, way=None, looks=None)))
+    lines = list(lines_of("here:Env", dataclasses.replace(PLAIN, way=None, looks=None)))
     assert lines[1].startswith("way      none: it has neither reset_task nor set_task")

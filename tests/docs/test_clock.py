@@ -134,7 +134,8 @@ def test_no_default_is_missing() -> None:
 CLOCK = re.compile(r"\b(?:perf_counter|monotonic|process_time|setitimer)\b|\bsleep\(|\btime\.time(?:_ns)?\(")
 READERS = {
     **dict.fromkeys(
-        ["evaluation/crew.py", "evaluation/episode.py", "evaluation/turns.py", "evaluation/resuming.py"], "evaluation."
+        ["evaluation/running.py", "evaluation/episode.py", "evaluation/resume.py"],
+        "evaluation.",
     ),
     **dict.fromkeys(
         [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
 
-from parallel_envs.evaluation.actions import Noops, objection
+from parallel_envs.evaluation.episode import NoopActions, action_problem
 from tests.evaluation.stages import Course
 
 BOX = Box(-1.0, 1.0, (2,), np.float32)
@@ -28,7 +28,7 @@ BOX = Box(-1.0, 1.0, (2,), np.float32)
     ],
 )
 def test_these_are_actions(space: Space[Any], action: Any) -> None:
-    assert objection(space, action) is None
+    assert action_problem(space, action) is None
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_these_are_actions(space: Space[Any], action: Any) -> None:
     ],
 )
 def test_these_are_none(space: Space[Any], action: Any) -> None:
-    assert objection(space, action) is not None
+    assert action_problem(space, action) is not None
 
 
 class WithSpace(Course):
@@ -79,11 +79,11 @@ class WithSpace(Course):
     ],
 )
 def test_nothing_is_the_nearest_to_zero_that_is_allowed(space: Any, observation: Any, nothing: Any) -> None:
-    action = Noops(WithSpace(space), 0).of("red", observation)
+    action = NoopActions(WithSpace(space), 0).of("red", observation)
     assert np.asarray(action).tolist() == nothing
-    assert objection(space, action) is None
+    assert action_problem(space, action) is None
 
 
 def test_where_there_is_no_zero_something_is_drawn_by_the_seed() -> None:
-    first, again, other = (Noops(WithSpace(Text(30)), seed).of("red", None) for seed in (1, 1, 2))
+    first, again, other = (NoopActions(WithSpace(Text(30)), seed).of("red", None) for seed in (1, 1, 2))
     assert first == again != other

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallel_envs.evaluation import BadEvaluation, Candidate, candidates_of
-from parallel_envs.evaluation.candidates import deal, shares
+from parallel_envs.evaluation.policies import deal, shares
 from parallel_envs.policies import NoopAgent, PolicySpec
 
 PROPORTIONS = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=6)
@@ -81,8 +81,8 @@ def test_a_specs_own_proportion_counts_unless_others_are_given() -> None:
     [
         ([], "No policy was given"),
         (["randon"], "'randon' is unknown"),
-        ([NoopAgent], "is none"),
-        ([7], "The policy 7 is none"),
+        ([NoopAgent], "is not a policy"),
+        ([7], "7 is not a policy"),
         (["class=random,weight=2"], "'weight'"),
         ({1: "random", "1": "noop"}, "Two policies are called '1'"),
     ],

@@ -16,8 +16,8 @@ pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Mission, checkpoints, evaluate
-from parallel_envs.evaluation.recording import record_videos
-from parallel_envs.evaluation.work import Key
+from parallel_envs.evaluation.records import EpisodeKey
+from parallel_envs.evaluation.video import record_videos
 from parallel_envs.learners.run_folder import newest_checkpoint
 from parallel_envs.learners.train import begin
 
@@ -65,7 +65,7 @@ class Training:
 
     # ---- as a Progress: training goes on as soon as the evaluation has begun ----
 
-    def begin(self, work: Sequence[Key], done: Sequence[EpisodeRecord]) -> None:
+    def begin(self, work: Sequence[EpisodeKey], done: Sequence[EpisodeRecord]) -> None:
         self.go_on()
 
     def note(self, record: EpisodeRecord) -> None: ...

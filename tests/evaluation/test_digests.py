@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from parallel_envs.evaluation import BadEvaluation, Mission, evaluate
-from parallel_envs.evaluation.digests import digest_of
+from parallel_envs.evaluation.checkpoints import fingerprint
 from parallel_envs.policies import PolicySpec
 from tests.evaluation.stages import Counting, Course
 
@@ -40,7 +40,7 @@ def test_a_module_that_was_edited_is_not_resumed(folder: Path, monkeypatch: pyte
     begun = evaluate([MISSION], "careful_agents:Careful", 1)
     assert evaluate([MISSION], "careful_agents:Careful", 2, resume=begun).episodes[:1] == begun.episodes
     source.write_text(CAREFUL.format(action=1))
-    with pytest.raises(BadEvaluation, match="policy 'careful_agents:Careful' whose code or files were others"):
+    with pytest.raises(BadEvaluation, match="policy 'careful_agents:Careful' whose code or files have changed"):
         evaluate([MISSION], "careful_agents:Careful", 2, resume=begun)
 
 
@@ -50,13 +50,13 @@ def test_a_run_that_was_trained_on_is_another(tmp_path: Path) -> None:
     newest.write_bytes(b"one")
     (tmp_path / "metrics.jsonl").write_text("1")
     spec = PolicySpec("random", str(tmp_path))
-    before = digest_of(spec)
+    before = fingerprint(spec)
     (tmp_path / "metrics.jsonl").write_text("2")
-    assert digest_of(spec) == before != digest_of(PolicySpec("random"))
+    assert fingerprint(spec) == before != fingerprint(PolicySpec("random"))
     newest.write_bytes(b"two")
-    changed = digest_of(spec)
+    changed = fingerprint(spec)
     newest.rename(newest.with_name("others"))
-    assert len({before, changed, digest_of(spec)}) == 3
+    assert len({before, changed, fingerprint(spec)}) == 3
 
 
 def test_results_that_are_written_beside_the_weights_do_not_count(folder: Path) -> None:
@@ -68,7 +68,7 @@ def test_results_that_are_written_beside_the_weights_do_not_count(folder: Path) 
     begun = evaluate([MISSION], spec, 1, save=file)
     assert evaluate([MISSION], spec, 2, resume=file, save=file).episodes[:1] == begun.episodes
     (data / "weights").write_bytes(b"two")
-    with pytest.raises(BadEvaluation, match="whose code or files were others"):
+    with pytest.raises(BadEvaluation, match="whose code or files have changed"):
         evaluate([MISSION], spec, 3, resume=file, save=file)
 
 
@@ -86,7 +86,7 @@ def test_functions_and_objects_are_known_by_their_code() -> None:
         functools.partial(max, 1),
     ]
     other: list[Any] = [lambda observation: 1, lambda observation: [1 for _ in "a"], Changed(), None]
-    digests = [[digest_of(one) for one in ones] for ones in (first, again, other)]
+    digests = [[fingerprint(one) for one in ones] for ones in (first, again, other)]
     assert digests[0] == digests[1]
     assert digests[0][3] is None
     assert all(one != two for one, two in zip(digests[0][:3], digests[2][:3], strict=True))
@@ -104,7 +104,7 @@ def test_a_digest_is_the_same_in_every_process() -> None:
 
 
 def told() -> str:
-    return str(digest_of(lambda observation: observation in {"a", "b", "c", "d"}))
+    return str(fingerprint(lambda observation: observation in {"a", "b", "c", "d"}))
 
 
 def test_a_file_from_before_there_were_digests_can_be_resumed(tmp_path: Path) -> None:

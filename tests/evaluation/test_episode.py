@@ -11,35 +11,33 @@ import gymnasium
 import numpy as np
 import pytest
 
-from parallel_envs.evaluation.candidates import candidates_of
-from parallel_envs.evaluation.episode import Stage, assignment, play
+from parallel_envs.evaluation.config import EvaluationConfig
+from parallel_envs.evaluation.episode import EpisodeContext, EpisodeSpec, assignment, play_episode
 from parallel_envs.evaluation.missions import EnvMaker, Mission
+from parallel_envs.evaluation.policies import PolicyTemplates, candidates_of
 from parallel_envs.evaluation.records import EpisodeRecord
-from parallel_envs.evaluation.settings import PlaySettings
-from parallel_envs.evaluation.team import Originals
-from parallel_envs.evaluation.work import Order
 from parallel_envs.policies import AgentPolicy, PolicySpec
 from parallel_envs.testing import ScriptedAgentsEnv, Stay
 from tests.evaluation.stages import AGENTS, Course, Drawing, Failing
 
-ORDER = Order("course", 0, 42)
+ORDER = EpisodeSpec("course", 0, 42)
 
 
 def played(
     make: Callable[..., Any] = Course,
     policies: Any = "random",
-    order: Order = ORDER,
+    order: EpisodeSpec = ORDER,
     watch: Callable[[Any], None] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> EpisodeRecord:
-    stage = Stage(
+    stage = EpisodeContext(
         maker=EnvMaker(Mission(name=order.mission, env=make, kwargs=kwargs or {})),
-        originals=Originals(candidates_of(policies), order.root),
-        settings=PlaySettings(**settings),
+        templates=PolicyTemplates(candidates_of(policies), order.root),
+        config=EvaluationConfig(**settings),
         watch=watch,
     )
-    return play(order, stage)
+    return play_episode(order, stage)
 
 
 # ---- what is told ---------------------------------------------------------------------------------------------------
@@ -97,10 +95,10 @@ def test_a_trajectory_holds_every_step() -> None:
 
 def test_policies_are_shared_out_by_proportion_and_seed() -> None:
     policies = {"a": "random", "b": "noop"}
-    dealt = [played(policies=policies, order=Order("course", episode, 1)).assignment for episode in range(12)]
+    dealt = [played(policies=policies, order=EpisodeSpec("course", episode, 1)).assignment for episode in range(12)]
     assert {tuple(sorted(one.values())) for one in dealt} == {("a", "a", "b")}
     assert {agent for one in dealt for agent, name in one.items() if name == "b"} == set(AGENTS)
-    assert dealt[3] == assignment(Order("course", 3, 1), candidates_of(policies), AGENTS)
+    assert dealt[3] == assignment(EpisodeSpec("course", 3, 1), candidates_of(policies), AGENTS)
 
 
 def test_a_gymnasium_env_is_played_by_one_agent() -> None:
@@ -126,7 +124,7 @@ def test_all_that_is_random_follows_from_the_order() -> None:
     random.seed(99)
     np.random.seed(99)
     assert played(policies={"it": PolicySpec("tests.evaluation.stages:Drawing")}) == record
-    other = played(policies={"it": Drawing()}, order=Order("course", 1, 42))
+    other = played(policies={"it": Drawing()}, order=EpisodeSpec("course", 1, 42))
     assert other.returns != record.returns
 
 

@@ -19,8 +19,8 @@ from threadpoolctl import threadpool_info
 import parallel_envs
 from parallel_envs.choices import Strategy
 from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, evaluate
-from parallel_envs.evaluation.settings import check_jobs, shared_processes, strategies_of
-from parallel_envs.evaluation.threads import one_thread
+from parallel_envs.evaluation.config import check_jobs, split_jobs, strategies_of
+from parallel_envs.evaluation.determinism import one_thread
 from parallel_envs.policies import AgentPolicy, MultiAgentPolicy, PolicySpec
 from tests.evaluation.stages import Counting, Course
 
@@ -81,7 +81,7 @@ def test_settings_tell_what_the_numbers_depend_on() -> None:
         ({"strategy": {"red": "proces"}}, "strategy='proces' of the agent 'red' is unknown.*Did you mean 'process'"),
         (
             {"strategy": {"rde": "thread"}},
-            "strategy names the agent 'rde'.* only 'red', 'blue', 'green'. Did you mean 'red'",
+            "strategy names the agent 'rde'.* the agents are 'red', 'blue', 'green'. Did you mean 'red'",
         ),
         ({"num_agents": 0}, "num_agents=0 is not a whole number from 1 up"),
         ({"info_keys": "score"}, "Give a list of names"),
@@ -124,10 +124,10 @@ def test_what_cannot_travel_is_named() -> None:
             super().__init__()
             self.lock = threading.Lock()
 
-    with pytest.raises(BadEvaluation, match=r"policy 'mine' cannot travel to workers: policy\.lock"):
+    with pytest.raises(BadEvaluation, match=r"policy 'mine' cannot be sent to workers: policy\.lock"):
         evaluate(Course, {"mine": Locked()}, jobs=1)
     lock = threading.Lock()
-    with pytest.raises(BadEvaluation, match="mission 'm' cannot travel"):
+    with pytest.raises(BadEvaluation, match="mission 'm' cannot be sent to workers"):
         evaluate({"m": lambda: Course(length=id(lock))}, "noop", jobs=1)
 
 
@@ -179,7 +179,7 @@ def test_strategies_by_name(given: Any, expected: str) -> None:
 def test_episodes_and_agents_share_the_jobs(
     strategies: list[str], jobs: int, num_episodes: int, expected: tuple[int, int]
 ) -> None:
-    workers, own = shared_processes(strategies, jobs, num_episodes)
+    workers, own = split_jobs(strategies, jobs, num_episodes)
     assert (workers, own) == expected
     assert workers * (1 + own) <= jobs
 
@@ -400,8 +400,8 @@ def test_results_come_in_the_order_of_the_list_and_progress_as_they_end() -> Non
         ({"info_keys": 3}, "info_keys=3 is not a list of names"),
         ({"info_keys": [3]}, "info_keys=.3. is not a list"),
         ({"preload": "torch"}, "preload='torch' is a string"),
-        ({"preload": ["no_such_module"]}, "no such module"),
-        ({"preload": ["no_such_package.module"]}, "no such module"),
+        ({"preload": ["no_such_module"]}, "cannot be found"),
+        ({"preload": ["no_such_package.module"]}, "cannot be found"),
     ],
     ids=repr,
 )

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from parallel_envs.errors import EpisodeFailed
-from parallel_envs.evaluation import BadEvaluation, EvaluationResult, Mission, crew, evaluate
-from parallel_envs.evaluation.work import Order
+from parallel_envs.evaluation import BadEvaluation, EvaluationResult, Mission, evaluate, running
+from parallel_envs.evaluation.episode import EpisodeSpec
 from parallel_envs.policies import AgentPolicy, PolicySpec
 from tests.evaluation.stages import Counting, Course, Failing
 
@@ -21,7 +21,7 @@ SEED = 42
 
 def course(fault: str, **kwargs: Any) -> Mission:
     """A mission whose episode 7 breaks."""
-    seed = Order("course", FATAL, SEED).env_seed
+    seed = EpisodeSpec("course", FATAL, SEED).env_seed
     return Mission(name="course", env=Course, kwargs={"fault": fault, "fatal_seed": seed, **kwargs})
 
 
@@ -106,8 +106,8 @@ def test_the_second_try_is_made_in_a_fresh_worker(tmp_path: Path) -> None:
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "_GRACE_SECONDS", 0.1)
-    monkeypatch.setattr(crew, "_FRESH_GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(running, "_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(running, "_FRESH_GRACE_SECONDS", 1.0)
 
 
 @pytest.mark.parametrize("who", ["policy", "env"])
@@ -212,7 +212,7 @@ def test_workers_that_cannot_begin_are_told() -> None:
         def step(self, observation: Any) -> int:
             return 0
 
-    with pytest.raises(BadEvaluation, match=r"Workers cannot begin \(ValueError"):
+    with pytest.raises(BadEvaluation, match=r"Workers cannot start \(ValueError"):
         evaluate(Course, {"it": Unreadable()}, 2, jobs=1)
 
 
@@ -241,7 +241,7 @@ def test_a_worker_that_dies_as_it_begins_is_replaced_once(tmp_path: Path, jobs: 
     result = evaluate(Course, {"it": Fatal(tmp_path, 1)}, 4, jobs=jobs)
     assert [one.score for one in result.episodes] == [one.score for one in evaluate(Course, Counting(), 4).episodes]
     assert (tmp_path / "0").exists()
-    with pytest.raises(BadEvaluation, match=r"Workers cannot begin \(WorkerDied.*exit code 23"):
+    with pytest.raises(BadEvaluation, match=r"Workers cannot start \(WorkerDied.*exit code 23"):
         evaluate(Course, {"it": Fatal(tmp_path, 1000)}, 4, jobs=jobs)
 
 
@@ -261,8 +261,8 @@ def test_a_long_episode_is_warned_of_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("_LONG_SECONDS", "_GRACE_SECONDS", "_FRESH_GRACE_SECONDS"):
-        monkeypatch.setattr(crew, name, 0.25)
+        monkeypatch.setattr(running, name, 0.25)
     found = evaluate(Mission(name="m", env=Course, kwargs={"agents": ("one",)}), {"it": Dawdling()}, 1, jobs=1)
     assert found.failures == ()
-    assert caplog.text.count("Episode 0 of 'm' has been in worker 0") == 1
+    assert caplog.text.count("Episode 0 of 'm' has been running in worker 0") == 1
     assert "give episode_timeout (--episode-timeout)" in caplog.text

@@ -14,9 +14,15 @@ import numpy as np
 import pytest
 import yaml
 
-from parallel_envs.evaluation.documents import BadDocument, document_of, record_of, record_values
-from parallel_envs.evaluation.formats import from_json, to_csv, to_json, to_table, to_yaml
-from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult, Failure
+from parallel_envs.evaluation.records import (
+    BadDocument,
+    EpisodeRecord,
+    EvaluationResult,
+    Failure,
+    record_of,
+    record_values,
+    to_document,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -58,10 +64,10 @@ RESULT = EvaluationResult(
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("result.json", to_json(RESULT)),
-        ("result.yaml", to_yaml(RESULT)),
-        ("result.csv", to_csv(RESULT)),
-        ("result.txt", to_table(RESULT)),
+        ("result.json", RESULT.to_json()),
+        ("result.yaml", RESULT.to_yaml()),
+        ("result.csv", RESULT.to_csv()),
+        ("result.txt", RESULT.to_table()),
     ],
 )
 def test_what_is_written_is_what_it_was(name: str, text: str) -> None:
@@ -79,7 +85,7 @@ def test_json_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_yaml_holds_the_same_as_json() -> None:
-    assert yaml.safe_load(to_yaml(RESULT)) == json.loads(to_json(RESULT))
+    assert yaml.safe_load(RESULT.to_yaml()) == json.loads(RESULT.to_json())
 
 
 def test_numbers_come_back_to_the_bit_also_those_json_has_no_word_for(tmp_path: Path) -> None:
@@ -117,7 +123,7 @@ def test_a_trajectory_stays_out() -> None:
 
 
 def test_csv_has_a_row_for_each_episode_and_no_return_where_it_failed() -> None:
-    rows = list(csv.DictReader(io.StringIO(to_csv(RESULT))))
+    rows = list(csv.DictReader(io.StringIO(RESULT.to_csv())))
     assert [(row["mission"], row["episode"]) for row in rows] == [
         (one.mission, str(one.episode)) for one in RESULT.episodes
     ]
@@ -129,12 +135,12 @@ def test_csv_has_a_row_for_each_episode_and_no_return_where_it_failed() -> None:
 
 def test_one_mission_needs_no_row_for_all() -> None:
     easy = EvaluationResult(episodes=RESULT.episodes[:3])
-    assert "all missions" in to_table(RESULT)
-    assert "all missions" not in to_table(easy)
+    assert "all missions" in RESULT.to_table()
+    assert "all missions" not in easy.to_table()
 
 
 def test_a_narrow_table_keeps_its_names_and_numbers() -> None:
-    text = to_table(EvaluationResult(episodes=RESULT.episodes[:3]), width=70)
+    text = EvaluationResult(episodes=RESULT.episodes[:3]).to_table(width=70)
     rows = [line.split() for line in text.splitlines()]
     names = [" ".join(row) for row in rows if row and not any(part.strip("─+-0123456789.%") == "" for part in row)]
     assert [name for name in names if name in ("easy", "random (mixed)", "runs/spread (mixed)")] == [
@@ -150,7 +156,7 @@ def test_failures_of_one_kind_are_one_line() -> None:
     failed = [record("m", number, 0, 0, failure=NAN_ACTION) for number in range(9)]
     others = [record("m", 9 + n, 0, 0, failure=dataclasses.replace(LOST, message="x" * n)) for n in range(6)]
     died = [record("m", 15 + pid, 0, 0, failure=dataclasses.replace(LOST, message=f"pid {pid}")) for pid in range(2)]
-    text = to_table(EvaluationResult(episodes=(*failed, *others, *died)))
+    text = EvaluationResult(episodes=(*failed, *others, *died)).to_table()
     assert "17 of 17 episodes failed:" in text
     assert "  m, episode 0, step 3, and 8 more: ValueError: The action nan is not in Discrete(5).\n" in text
     assert "  m, episode 15, and 1 more: WorkerDied: pid 0\n" in text
@@ -159,15 +165,15 @@ def test_failures_of_one_kind_are_one_line() -> None:
 
 def test_of_nothing_there_is_a_table_too() -> None:
     nothing = EvaluationResult(episodes=())
-    assert "mission" in to_table(nothing)
-    assert to_csv(nothing).count("\n") == 1
+    assert "mission" in nothing.to_table()
+    assert nothing.to_csv().count("\n") == 1
 
 
 # ---- what is no evaluation ---------------------------------------------------------------------------------------
 
 
 def damaged(**changes: Any) -> str:
-    return json.dumps({**document_of(RESULT), **changes})
+    return json.dumps({**to_document(RESULT), **changes})
 
 
 @pytest.mark.parametrize(
@@ -186,14 +192,14 @@ def test_what_is_no_evaluation_is_told(text: str, message: str, tmp_path: Path) 
     path = tmp_path / "file.json"
     path.write_text(text)
     with pytest.raises(BadDocument) as raised:
-        from_json(path)
+        EvaluationResult.from_json(path)
     assert str(raised.value).startswith(str(path))
     assert message in str(raised.value)
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(BadDocument, match=r"none\.json cannot be read: No such file or directory\."):
-        from_json(tmp_path / "none.json")
+        EvaluationResult.from_json(tmp_path / "none.json")
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parallel_envs.evaluation import Mission, evaluate
-from parallel_envs.evaluation.grids import Grid, is_config
+from parallel_envs.evaluation.missions import MettaGridEnv, is_mettagrid_config
 from parallel_envs.testing import assert_same_batch
 from tests.evaluation.stages import Course
 
@@ -88,12 +88,12 @@ def mettagrid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_configuration_is_known_without_mettagrid() -> None:
-    assert is_config(MettaGridConfig())
-    assert not is_config(SimpleNamespace())
+    assert is_mettagrid_config(MettaGridConfig())
+    assert not is_mettagrid_config(SimpleNamespace())
 
 
 def test_every_reset_with_a_seed_is_the_same_episode(mettagrid: None) -> None:
-    grid = Grid(MettaGridConfig())
+    grid = MettaGridEnv(MettaGridConfig())
     assert (grid.agents, grid.possible_agents) == ([], [0, 1])
     first, again, other = (grid.reset(seed=seed)[0] for seed in (3, 3, 4))
     assert {agent: seen.tolist() for agent, seen in first.items()} == {a: seen.tolist() for a, seen in again.items()}
@@ -103,7 +103,7 @@ def test_every_reset_with_a_seed_is_the_same_episode(mettagrid: None) -> None:
 
 
 def test_the_map_is_the_first_one_of_the_seed(mettagrid: None) -> None:
-    grid = Grid(MettaGridConfig())
+    grid = MettaGridEnv(MettaGridConfig())
     seen, _ = grid.reset(seed=3)
     first_map, _ = Course(agents=(0, 1)).reset(seed=1000 * 3 + 3)
     assert seen[0].tolist() == first_map[0].tolist()
@@ -180,7 +180,7 @@ def rewarded(builder: str) -> Any:
     return config
 
 
-class Telling(Grid):
+class Telling(MettaGridEnv):
     """Gives MettaGrid's own account of the episode as an info."""
 
     def step(self, actions: Any) -> Any:

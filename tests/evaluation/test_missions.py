@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from parallel_envs.evaluation import BadEvaluation, Mission, mission_names, missions, missions_of
+from parallel_envs.evaluation import BadEvaluation, Mission, missions, missions_of
 from parallel_envs.evaluation.missions import EnvMaker
 from parallel_envs.multiagent.aec import FastConversion, faster_conversion
 from parallel_envs.multiagent.by_name import AGENT
@@ -91,11 +91,11 @@ def test_callables_and_dicts() -> None:
         ("sisl/pursuit-v4", "Did you mean 'sisl/pursuit-v5'"),
         ("no.such.module:make", "no module 'no.such.module'"),
         ("no_such_thing_at_all", "is unknown"),
-        ("Nothing*Fits", "No mission fits"),
+        ("Nothing*Fits", "No mission matches"),
         ("CartPole-v1?oops", "name\\?key=value"),
         ("CartPole-v1?a={", "is not YAML"),
         ([], "No mission was given"),
-        ([3], "The mission 3 is none"),
+        ([3], "3 is not a mission"),
         (["CartPole-v1", "CartPole-v1"], "Two missions are called 'CartPole-v1'"),
         ("nothing.yaml", "cannot be read"),
     ],
@@ -111,7 +111,7 @@ def test_turns_have_two_names() -> None:
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mission_names, "PACKAGES", ("nobody_has_it",))
+    monkeypatch.setattr(missions, "PACKAGES", ("nobody_has_it",))
     with pytest.raises(BadEvaluation, match=r"is unknown\. Its package is not installed: pip install nobody_has_it\."):
         missions_of("nobody_has_it.some_world_v0")
 
@@ -148,9 +148,9 @@ def test_sets_names_and_wildcards_choose_from_a_file(file: Path, which: str, exp
         ("missions: {a: {}}", "`missions.a.env` is missing"),
         ("missions: {a: {env: CartPole-v9x}}", "mission 'a': The mission 'CartPole-v9x' is unknown"),
         ("[", "is not YAML"),
-        ("", "`the file` is None, and is to be a block: `missions: {cart:"),
-        ("missions: {a: CartPole-v1}", "`missions.a` is 'CartPole-v1', and is to be a block"),
-        ("missions: {a: {env: CartPole-v1, turns: random}}", "`missions.a.turns: 'random'`"),
+        ("", "`the file` is None, and must be a block: `missions: {cart:"),
+        ("missions: {a: CartPole-v1}", "`missions.a` is 'CartPole-v1', and must be a block"),
+        ("missions: {a: {env: CartPole-v1, turns: random}}", "turns='random' of the mission 'a' is unknown"),
     ],
 )
 def test_files_are_checked_word_by_word(tmp_path: Path, text: str, told: str) -> None:

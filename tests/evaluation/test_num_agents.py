@@ -67,11 +67,11 @@ def test_pettingzoo_modules_that_hide_their_keywords_are_tried() -> None:
 @pytest.mark.parametrize(
     ("mission", "text"),
     [
-        ("CartPole-v1", "'CartPole-v1' is a Gymnasium environment, which has one agent, and 4 are asked for"),
+        ("CartPole-v1", "'CartPole-v1' is a Gymnasium environment, which has one agent, and 4 are requested"),
         ("tests.evaluation.stages:Course", "takes no number of agents by any of the keywords .* agents, fatal_seed"),
-        ("mpe2.simple_spread_v3?N=3", "says N=3, and 4 agents are asked for. Give one of the two"),
-        ({"m": Mission(name="a", env=crowded, kwargs={"num_agents": 2})}, "'m' says num_agents=2"),
-        ({"m": crowded}, r"'m' has 5 agents \(agent_0, .*\), and 4 are asked for"),
+        ("mpe2.simple_spread_v3?N=3", "has N=3, and 4 agents are requested. Give one of the two"),
+        ({"m": Mission(name="a", env=crowded, kwargs={"num_agents": 2})}, "'m' has num_agents=2"),
+        ({"m": crowded}, r"'m' has 5 agents \(agent_0, .*\), and 4 are requested"),
         ("tests.evaluation.test_num_agents:hiden", "cannot be made: AttributeError: .* has no attribute .hiden"),
     ],
 )

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from parallel_envs.evaluation.candidates import candidates_of
-from parallel_envs.evaluation.originals import Original, reseed
-from parallel_envs.evaluation.team import Originals, Team
+from parallel_envs.evaluation.policies import EpisodePolicies, PolicyTemplate, PolicyTemplates, candidates_of, reseed
 from parallel_envs.policies import AgentPolicy, PolicySpec, RandomAgent, RandomPolicy, ScriptedAgent, SingleRow
 from tests.evaluation.stages import AGENTS, Counting, Course, Drawing, Together
 
@@ -50,7 +48,7 @@ def counter() -> Callable[[Any], int]:
 
 @pytest.mark.parametrize("policy", [Counting(), ScriptedAgent(counter())], ids=["object", "closure"])
 def test_no_copy_sees_what_another_did(policy: Any) -> None:
-    original = Original(policy, refuse)
+    original = PolicyTemplate(policy, refuse)
     first = original.copied(0)
     before = [first.step(OBSERVATION) for _ in range(4)]
     second = original.copied(0)
@@ -61,15 +59,15 @@ def test_no_copy_sees_what_another_did(policy: Any) -> None:
 
 def test_what_cannot_be_copied_is_made_again() -> None:
     Uncopyable.made = 0
-    original = Original(Uncopyable(), Uncopyable)
+    original = PolicyTemplate(Uncopyable(), Uncopyable)
     assert [original.copied(0).step(OBSERVATION) for _ in range(3)] == [1, 1, 1]
     assert Uncopyable.made == 4
 
 
 def test_an_object_that_cannot_be_copied_is_refused() -> None:
-    originals = Originals(candidates_of({"mine": Uncopyable()}), 0)
+    templates = PolicyTemplates(candidates_of({"mine": Uncopyable()}), 0)
     with pytest.raises(TypeError, match="'mine' can be neither copied nor pickled"):
-        originals.of(0, "red", (Discrete(2), Discrete(5))).copied(0)
+        templates.of_agent(0, "red", (Discrete(2), Discrete(5))).copied(0)
 
 
 def draws(policy: Any, seed: int) -> list[Any]:
@@ -132,26 +130,26 @@ def test_a_policys_own_method_is_preferred() -> None:
 
 def test_a_spec_is_made_once_for_agents_with_the_same_spaces() -> None:
     Counting.made = 0
-    originals = Originals(candidates_of(PolicySpec("tests.evaluation.stages:Counting")), 0)
+    templates = PolicyTemplates(candidates_of(PolicySpec("tests.evaluation.stages:Counting")), 0)
     env = Course()
     for _ in range(3):
-        team = Team(originals, env, lambda number: number)
-        policies = [team.join(agent, 0) for agent in AGENTS]
+        team = EpisodePolicies(templates, env, lambda number: number)
+        policies = [team.add(agent, 0) for agent in AGENTS]
         assert len({id(policy) for policy in policies}) == 3
         assert [policy.resets for policy in policies] == [1, 1, 1]
         team.close()
     assert Counting.made == 3
-    originals.of(0, "red", (Discrete(2), Discrete(5)))
+    templates.of_agent(0, "red", (Discrete(2), Discrete(5)))
     assert Counting.made == 4
-    originals.close()
+    templates.close()
 
 
 def test_what_agents_have_in_common_is_common_to_one_episode() -> None:
     together = Together()
-    originals = Originals(candidates_of(together), 0)
+    templates = PolicyTemplates(candidates_of(together), 0)
     for _ in range(2):
-        team = Team(originals, Course(), lambda number: number)
-        red, blue = (team.join(agent, 0) for agent in AGENTS[:2])
+        team = EpisodePolicies(templates, Course(), lambda number: number)
+        red, blue = (team.add(agent, 0) for agent in AGENTS[:2])
         assert [red.step(None), blue.step(None), red.step(None)] == [1, 2, 3]
         assert red.team is blue.team is not together
         team.close()
@@ -166,9 +164,9 @@ def test_copies_and_originals_are_closed() -> None:
             closed.append(id(self))
 
     policy = Closing()
-    originals = Originals(candidates_of(policy), 0)
-    team = Team(originals, Course(), lambda number: number)
-    copies = [team.join(agent, 0) for agent in AGENTS]
+    templates = PolicyTemplates(candidates_of(policy), 0)
+    team = EpisodePolicies(templates, Course(), lambda number: number)
+    copies = [team.add(agent, 0) for agent in AGENTS]
     team.close()
-    originals.close()
+    templates.close()
     assert sorted(closed) == sorted(id(copy) for copy in copies), "what was given belongs to whoever gave it"

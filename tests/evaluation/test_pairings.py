@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from parallel_envs.evaluation.pairings import AVERAGE, Pairing, cross_play, elo_ratings, pairings_of
+from parallel_envs.evaluation.comparison import AVERAGE, Pairing, cross_play, elo_ratings, pairings_of
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult, Failure
 
 
@@ -63,10 +63,10 @@ def test_the_order_of_the_games_does_not_matter() -> None:
 def test_who_never_lost_has_a_finite_rating_thanks_to_the_prior() -> None:
     ratings = elo_ratings(games("a", "b", 5, 0, 0))
     assert AVERAGE < ratings["a"].elo < AVERAGE + 800
-    with pytest.raises(ValueError, match="their ratings have no end"):
+    with pytest.raises(ValueError, match="their ratings are infinite"):
         elo_ratings(games("a", "b", 5, 0, 0), prior=0)
     apart = [*games("a", "b", 1, 1, 1), *games("c", "d", 1, 1, 1), *games("a", "c", 2, 0, 0)]
-    with pytest.raises(ValueError, match="their ratings have no end"):
+    with pytest.raises(ValueError, match="their ratings are infinite"):
         elo_ratings(apart, prior=0)
     with pytest.raises(ValueError, match="prior=-1 is not a number of games"):
         elo_ratings([], prior=-1)

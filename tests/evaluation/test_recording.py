@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from parallel_envs.choices import Recorded
-from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Failure, evaluate, recording
-from parallel_envs.evaluation.recording import Video, chosen, record_videos
+from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Failure, evaluate, video
+from parallel_envs.evaluation.video import Video, chosen_records, record_videos
 
 pytest.importorskip("moviepy")
 
@@ -96,7 +96,7 @@ def test_an_environment_that_is_made_without_render_mode_is_told_to_take_it(tmp_
     missions = {"light": lambda fault="": Light(fault=fault)}
     result = evaluate(missions, "random", episodes=1)
     (video,) = record_videos(result, missions, "random", "all", tmp_path, backend="serial")
-    assert "Films need an environment that takes render_mode='rgb_array'" in video.problem
+    assert "Videos need an environment that takes render_mode='rgb_array'" in video.problem
 
 
 def test_an_episode_that_goes_another_way_is_told(tmp_path: Path) -> None:
@@ -126,18 +126,18 @@ def result(*scores: float | None) -> EvaluationResult:
 
 @pytest.mark.parametrize(("which", "number"), [("best", 1), ("worst", 4), ("median", 2)])
 def test_each_mission_has_its_best_worst_and_median(which: Recorded, number: int) -> None:
-    found = chosen(result(3.0, 9.0, 2.0, None, 1.0), which)
+    found = chosen_records(result(3.0, 9.0, 2.0, None, 1.0), which)
     assert [(one.mission, one.episode) for one in found] == [("one", number), ("two", number)]
 
 
 def test_what_failed_is_not_filmed() -> None:
-    assert [one.episode for one in chosen(result(1.0, None), "all")] == [0, 0]
-    assert chosen(result(None), "best") == []
+    assert [one.episode for one in chosen_records(result(1.0, None), "all")] == [0, 0]
+    assert chosen_records(result(None), "best") == []
 
 
 def test_what_is_missing_is_told_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadEvaluation, match=r"record='first' is unknown\. Choose one of best, worst"):
-        recording.check_can_record("first")
+        video.check_can_record("first")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BadEvaluation, match=r'pip install "parallel-envs\[video\]"'):
-        recording.check_can_record("best")
+        video.check_can_record("best")

@@ -15,8 +15,8 @@ import pytest
 
 from parallel_envs.errors import EpisodeFailed
 from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Mission, NotSaved, evaluate
-from parallel_envs.evaluation.resuming import Saver
-from parallel_envs.evaluation.work import Key
+from parallel_envs.evaluation.records import EpisodeKey
+from parallel_envs.evaluation.resume import ResultSaver
 from tests.evaluation.stages import Counting, Course
 
 MISSIONS = [Mission(name="short", env=Course), Mission(name="long", env=Course, kwargs={"length": 15})]
@@ -32,11 +32,11 @@ class Interrupting:
 
     def __init__(self, after: int) -> None:
         self.after = after
-        self.work: list[Key] = []
-        self.before: list[Key] = []
-        self.noted: list[Key] = []
+        self.work: list[EpisodeKey] = []
+        self.before: list[EpisodeKey] = []
+        self.noted: list[EpisodeKey] = []
 
-    def begin(self, work: Sequence[Key], done: Sequence[EpisodeRecord]) -> None:
+    def begin(self, work: Sequence[EpisodeKey], done: Sequence[EpisodeRecord]) -> None:
         self.work, self.before = list(work), [record.key for record in done]
 
     def note(self, record: EpisodeRecord) -> None:
@@ -86,7 +86,7 @@ def test_more_episodes_and_missions_may_be_added(whole: EvaluationResult) -> Non
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"seed": 43}, "made with seed=42, and 43 is asked for"),
+        ({"seed": 43}, "made with seed=42, and 43 is requested"),
         ({"max_steps": 9}, "max_steps=1000"),
         ({"policies": {"other": Counting()}}, "policies="),
         ({"missions": [Mission(name="short", env=Course, kwargs={"length": 7})]}, "a mission 'short' that is"),
@@ -127,7 +127,7 @@ class Filling:
     def __init__(self, path: Path, after: int) -> None:
         self.path, self.after, self.noted = path, after, 0
 
-    def begin(self, work: Sequence[Key], done: Sequence[EpisodeRecord]) -> None:
+    def begin(self, work: Sequence[EpisodeKey], done: Sequence[EpisodeRecord]) -> None:
         self.path.mkdir()
 
     def note(self, record: EpisodeRecord) -> None:
@@ -161,7 +161,7 @@ def test_what_a_strict_evaluation_has_played_is_in_the_file(tmp_path: Path) -> N
 
 
 def test_saving_takes_a_small_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from parallel_envs.evaluation import resuming
+    from parallel_envs.evaluation import resume
 
     class Clock:
         now = 0.0
@@ -176,10 +176,10 @@ def test_saving_takes_a_small_share_of_the_time(tmp_path: Path, monkeypatch: pyt
         clock.now += 0.2  # what it takes to tell it
         return EvaluationResult(episodes=())
 
-    monkeypatch.setattr(resuming, "time", clock)
-    saver = Saver(tmp_path / "results.json", result)
+    monkeypatch.setattr(resume, "time", clock)
+    saver = ResultSaver(tmp_path / "results.json", result)
     for _ in range(1000):
-        saver.noted()
+        saver.note()
         clock.now += 0.01
     assert saved[:3] == pytest.approx([0.0, 4.2, 8.4], abs=0.03)
 

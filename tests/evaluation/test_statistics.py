@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from parallel_envs.evaluation.bootstrap import bootstrap_interval
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult, Failure
 from parallel_envs.evaluation.statistics import (
+    bootstrap_interval,
     interquartile_mean,
     per_mission,
     per_mission_and_policy,
@@ -123,7 +123,7 @@ def test_draws_depend_on_the_seed_alone() -> None:
 def test_many_numbers_are_drawn_in_parts_with_the_same_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     strata = [np.arange(30.0)]
     at_once = bootstrap_interval(strata, interquartile_mean, resamples=100, seed=2)
-    monkeypatch.setattr("parallel_envs.evaluation.bootstrap._AT_ONCE", 30 * 7)
+    monkeypatch.setattr("parallel_envs.evaluation.statistics._AT_ONCE", 30 * 7)
     assert bootstrap_interval(strata, interquartile_mean, resamples=100, seed=2) == at_once
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.evaluation.documents import BadDocument
-from parallel_envs.evaluation.records import EpisodeRecord, Trajectory
+from parallel_envs.evaluation.records import BadDocument, EpisodeRecord, Trajectory
 from parallel_envs.evaluation.trajectories import episode_file, read_episode, save_episode
 
 

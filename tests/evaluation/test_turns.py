@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from parallel_envs.choices import Strategy
-from parallel_envs.evaluation import turns as turns_module
-from parallel_envs.evaluation.actions import Noops
-from parallel_envs.evaluation.blame import EpisodeEnds
-from parallel_envs.evaluation.settings import PlaySettings
-from parallel_envs.evaluation.turns import OneByOne, Turns, Wrapped
+from parallel_envs.evaluation import episode as turns_module
+from parallel_envs.evaluation.config import EvaluationConfig
+from parallel_envs.evaluation.episode import ActionSource, NoopActions, SequentialActions, WrapperActions
+from parallel_envs.evaluation.failures import EpisodeAborted
 from parallel_envs.wrappers import PolicyPool
 from tests.evaluation.stages import AGENTS, Course, Failing
 from tests.gates import Gate, wait_at
@@ -48,9 +47,11 @@ class Slow:
         return 4
 
 
-def one_by_one(policies: dict[Any, Any], **settings: Any) -> Turns:
+def one_by_one(policies: dict[Any, Any], **settings: Any) -> ActionSource:
     env = Course()
-    return OneByOne(policies.__getitem__, env, PlaySettings(**{"action_timeout": 0.25, **settings}), Noops(env, 0))
+    return SequentialActions(
+        policies.__getitem__, env, EvaluationConfig(**{"action_timeout": 0.25, **settings}), NoopActions(env, 0)
+    )
 
 
 def test_a_late_action_is_dropped_and_counted(clock: Clock) -> None:
@@ -77,15 +78,15 @@ def test_who_was_late_for_too_long_is_asked_no_more(clock: Clock) -> None:
 
 
 def test_without_limits_nobody_is_late(clock: Clock) -> None:
-    assert (PlaySettings().action_timeout, PlaySettings().episode_timeout) == (None, None)
+    assert (EvaluationConfig().action_timeout, EvaluationConfig().episode_timeout) == (None, None)
     turns = one_by_one({"red": Slow(clock, *[1e6] * 5)}, action_timeout=None)
     assert [turns.act({"red": SEEN["red"]}, step)["red"] for step in range(5)] == [4] * 5
     assert one_by_one({"red": Slow(clock, 0.0, 1e6)}, lateness_budget=None).timeouts == {}
 
 
-def wrapped(policies: dict[Any, Any], strategy: Strategy, pool: PolicyPool, **settings: Any) -> Turns:
+def wrapped(policies: dict[Any, Any], strategy: Strategy, pool: PolicyPool, **settings: Any) -> ActionSource:
     env = Course()
-    return Wrapped(policies.__getitem__, env, PlaySettings(**settings), Noops(env, 0), strategy, pool)
+    return WrapperActions(policies.__getitem__, env, EvaluationConfig(**settings), NoopActions(env, 0), strategy, pool)
 
 
 @pytest.mark.parametrize("timeout", [60.0, None])
@@ -144,7 +145,7 @@ def test_a_policys_fault_ends_the_episode(strategy: Strategy | None, how: str, a
         turns = wrapped(policies, strategy, pool) if strategy else one_by_one(policies)
         for step in range(at - 1):
             turns.act(seen, step)
-        with pytest.raises(EpisodeEnds) as raised:
+        with pytest.raises(EpisodeAborted) as raised:
             turns.act(seen, at - 1)
         turns.close()
     failure = raised.value.failure
@@ -156,6 +157,6 @@ def test_a_policys_fault_ends_the_episode(strategy: Strategy | None, how: str, a
 
 def test_a_policy_that_cannot_be_made_ends_the_episode() -> None:
     turns = one_by_one({})
-    with pytest.raises(EpisodeEnds) as raised:
+    with pytest.raises(EpisodeAborted) as raised:
         turns.act({"red": SEEN["red"]}, 0)
     assert raised.value.failure.where == "making the policy of 'red'"

@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 from parallel_envs import cli, evaluate
 from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult
 from parallel_envs.evaluation.comparison import compare_results
-from parallel_envs.evaluation.recording import chosen
-from parallel_envs.evaluation.statistics import like_missions
+from parallel_envs.evaluation.statistics import comparable_missions
 from parallel_envs.evaluation.trajectories import episode_file
+from parallel_envs.evaluation.video import chosen_records
 
 TEAM = "parallel_envs.testing.matrix_games:climbing"
 POLICIES = {"random": "random", "noop": "noop"}
@@ -109,7 +109,7 @@ def test_an_evaluation_of_policies_one_by_one_goes_on_where_it_ended(tmp_path: P
 def test_files_of_episodes_and_films_are_named_by_the_policy_too(tmp_path: Path) -> None:
     found = evaluate("CartPole-v1", POLICIES, 2, versus=False)
     assert len({episode_file(tmp_path, one) for one in found.episodes}) == 4
-    assert [(one.alone, one.score) for one in chosen(found, "best")] == [
+    assert [(one.alone, one.score) for one in chosen_records(found, "best")] == [
         (name, max(one.score or 0.0 for one in found.episodes if one.alone == name)) for name in POLICIES
     ]
 
@@ -195,7 +195,7 @@ def test_missions_of_one_environment_have_one() -> None:
     assert "all missions" in alike.to_table()
     assert alike.per_policy()["random"].mean is not None
     more = evaluate([short, "Acrobot-v1", long], "random", 2, max_steps=20)
-    assert like_missions(more) == [(short, long), ("Acrobot-v1",)]
+    assert comparable_missions(more) == [(short, long), ("Acrobot-v1",)]
     assert "all of CartPole-v1" in more.to_table(), more.to_table()
     assert more.per_policy()["random"].mean is None
 
@@ -206,7 +206,7 @@ def test_functions_without_a_name_are_like_no_other() -> None:
 
     def groups(**missions: Any) -> int:
         settings = {"missions": missions} if missions else {}
-        return len(like_missions(EvaluationResult(episodes=(record("m"), record("n")), settings=settings)))
+        return len(comparable_missions(EvaluationResult(episodes=(record("m"), record("n")), settings=settings)))
 
     assert groups(m={"env": "<lambda>"}, n={"env": "<lambda>"}) == 2
     assert groups(m={"env": "partial"}, n={"env": "partial"}) == 2

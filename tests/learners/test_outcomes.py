@@ -20,7 +20,7 @@ pytest.importorskip("safetensors")
 from typer.testing import CliRunner
 
 from parallel_envs import cli
-from parallel_envs.evaluation.mission_names import named_missions
+from parallel_envs.evaluation.missions import named_missions
 from parallel_envs.extras import is_installed
 from parallel_envs.learners.checkpoint import about
 from parallel_envs.learners.outcomes import outcome_in

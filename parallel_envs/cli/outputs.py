@@ -1,0 +1,228 @@
+"""Outputs of `parallel-envs eval`: the printed result, files and videos, and the thresholds of `--fail-below`.
+
+Thresholds:
+
+    mean=-30                 each policy, over all missions, if these are of one environment
+    CartPole-v1:mean=100     all episodes of a mission; each policy in it, where policies played one by one
+    random:success=0.5       one policy
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import typer
+
+from parallel_envs.choices import Recorded
+from parallel_envs.spelling import hint
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from parallel_envs.evaluation import Candidate, EpisodeRecord, EvaluationResult, Mission
+    from parallel_envs.evaluation.statistics import Summary
+
+Format = Literal["table", "json", "csv", "yaml"]
+
+_FORMATS: dict[str, Format] = {".json": "json", ".csv": "csv", ".yaml": "yaml", ".yml": "yaml", ".txt": "table"}
+_FILE_WIDTH = 132
+
+
+def console() -> Console:
+    """Return the console of stdout: at full width if it is no terminal, unless COLUMNS is set."""
+    from parallel_envs.fitting_tables import stdout_console
+
+    return stdout_console(_FILE_WIDTH)
+
+
+def show(result: EvaluationResult, format: Format) -> None:  # noqa: A002  # the name of the option
+    """Print the result to stdout."""
+    if format != "table":
+        typer.echo(_text(result, format), nl=False)
+        return
+    from parallel_envs.evaluation.tables import tables
+
+    for part in tables(result):
+        console().print(part)
+
+
+def _text(result: EvaluationResult, format: Format) -> str:  # noqa: A002  # as above
+    writers = {"json": result.to_json, "csv": result.to_csv, "yaml": result.to_yaml, "table": result.to_table}
+    return writers[format]()
+
+
+@dataclass
+class Outputs:
+    """Files that were requested.
+
+    Args:
+        output: The file of the result, in the format of its ending.
+        save_episodes: The folder of trajectories.
+        record: Which episodes are to be recorded as videos.
+        videos: The folder of videos.
+    """
+
+    output: Path | None
+    save_episodes: Path | None
+    record: Recorded | None
+    videos: Path
+    complete: bool = True
+    """Whether everything could be written."""
+    num_saved: int = 0
+    """The number of episodes that were written to `save_episodes`."""
+
+    def check(self) -> None:
+        """Create the folders. Raise an error for an output that cannot be written, before anything is played."""
+        if self.output is not None:
+            if self.output.suffix.lower() not in _FORMATS:
+                known = ", ".join(_FORMATS)
+                raise typer.BadParameter(f"--output {self.output}: the ending must name the format: {known}.")
+            from parallel_envs.evaluation.resume import check_writable
+
+            check_writable(self.output)
+        if self.record is not None:
+            from parallel_envs.evaluation.video import check_can_record
+
+            check_can_record(self.record)
+        videos = None if self.record is None else self.videos
+        folders = {"--videos": videos, "--save-episodes": self.save_episodes}
+        for option, path in folders.items():
+            try:
+                if path is not None:
+                    path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                text = f"{option} {path} cannot be a folder: {error.strerror}. Name another."
+                raise typer.BadParameter(text) from None
+
+    @property
+    def result_file(self) -> Path | None:
+        """The file that always holds the complete episodes, and can be resumed."""
+        return self.output if self.output is not None and self.output.suffix.lower() == ".json" else None
+
+    def save_episode(self, record: EpisodeRecord) -> None:
+        """Write the trajectory of an episode, unless it was lost with its worker."""
+        if self.save_episodes is None or record.trajectory is None:
+            return
+        from parallel_envs.evaluation.trajectories import save_episode
+
+        try:
+            save_episode(self.save_episodes, record)
+            self.num_saved += 1
+        except OSError as error:  # the evaluation goes on: its numbers are worth more
+            if self.complete:
+                typer.echo(f"Episode {record.episode} of {record.mission} is not saved: {error}", err=True)
+            self.complete = False
+
+    def write(self, result: EvaluationResult, missions: Sequence[Mission], policies: Sequence[Candidate]) -> None:
+        """Write the outputs of the end: the result, unless its file is up to date already, and videos."""
+        if self.output is not None and self.result_file is None:
+            from parallel_envs.evaluation.records import write_text
+
+            write_text(self.output, _text(result, _FORMATS[self.output.suffix.lower()]))
+        missing = len(result.episodes) - self.num_saved
+        if self.save_episodes is not None and missing:
+            which = f"{missing} of {len(result.episodes)} episodes, which were played in an earlier run, or lost"
+            typer.echo(f"{self.save_episodes} has no files from this run for {which}.", err=True)
+        if self.record is None:
+            return
+        if all(one.score is None for one in result.episodes):
+            typer.echo("There is no video: no episode was played to its end.", err=True)
+        if result.interrupted:
+            return
+        from parallel_envs.evaluation.video import record_videos
+
+        for video in record_videos(result, missions, policies, self.record, self.videos):
+            self.complete = self.complete and video.path is not None
+            name = f"{video.record.mission}, episode {video.record.episode}"
+            if video.path is None:
+                typer.echo(f"no video of {name}: {video.problem}", err=True)
+            else:
+                problem = f": {video.problem}" if video.problem else ""
+                typer.echo(f"{video.path}: {name}, return {video.record.score:.4g}{problem}", err=True)
+
+
+# ---- thresholds -----------------------------------------------------------------------------------------------------
+
+METRICS = {"mean": "mean", "iqm": "iqm", "low": "iqm_interval", "success": "success_rate"}
+"""Fields of `Summary` by the names of metrics. `low` is the lower end of the interval."""
+
+
+class BadThreshold(ValueError):
+    """A threshold that cannot be understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A lower bound of a metric. `name` is a mission or a policy; None: every policy."""
+
+    metric: str
+    value: float
+    name: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Threshold:
+        """Return the threshold of a text. Raises BadThreshold."""
+        left, equals, number = text.rpartition("=")
+        name, colon, metric = left.rpartition(":")
+        if not equals or not metric:
+            raise BadThreshold(f"--fail-below {text!r} does not have the form METRIC=VALUE, such as mean=-30.")
+        if metric not in METRICS:
+            meant = hint(metric, METRICS) or f" Choose one of {', '.join(METRICS)}."
+            raise BadThreshold(f"--fail-below {text!r}: there is no metric {metric!r}.{meant}")
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if math.isnan(value):
+            raise BadThreshold(f"--fail-below {text!r}: {number!r} is not a number.")
+        return cls(metric, value, name if colon else None)
+
+    def check(self, missions: Collection[Mission], policies: Collection[str]) -> None:
+        """Raise BadThreshold for an unknown name, or for a mean over missions of different environments."""
+        from parallel_envs.evaluation import EvaluationResult
+        from parallel_envs.evaluation.statistics import comparable_missions
+
+        names = [mission.name for mission in missions]
+        known = [*names, *policies]
+        if self.name is not None and self.name not in known:
+            meant = hint(self.name, known) or f" There are {', '.join(map(repr, known))}."
+            raise BadThreshold(f"--fail-below: no mission and no policy is called {self.name!r}.{meant}")
+        if self.metric == "success" or self.name in names:
+            return
+        settings = {"missions": {mission.name: mission.described() for mission in missions}}
+        nothing_yet = EvaluationResult(episodes=(), settings=settings, missing=tuple((name, 0) for name in names))
+        if len(comparable_missions(nothing_yet)) > 1:
+            example = f"{names[0]}:{self.metric}={self.value:g}"
+            raise BadThreshold(
+                f"--fail-below {self.metric}={self.value:g}: missions of different environments have no common "
+                f"{METRICS[self.metric].partition('_')[0]}. Give one for each, such as {example}."
+            )
+
+    def missed_by(self, result: EvaluationResult) -> list[str]:
+        """Return a sentence for each figure that is below the threshold or unknown."""
+        found = []
+        for name, summary in self._summaries(result).items():
+            value = getattr(summary, METRICS[self.metric])
+            number = value[0] if isinstance(value, tuple) else value
+            if number is None:
+                found.append(f"{name}: {self.metric} is not known, and {self.value:g} is required.")
+            elif not number >= self.value:  # also NaN
+                found.append(f"{name}: {self.metric} is {number:.6g}, below {self.value:g}.")
+        return found
+
+    def _summaries(self, result: EvaluationResult) -> dict[str, Summary]:
+        from parallel_envs.evaluation.statistics import per_mission_and_policy, summarise
+
+        policies = result.per_policy()
+        if self.name is None:
+            return policies
+        if len({record.alone for record in result.episodes}) > 1:  # policies played one by one
+            cells = per_mission_and_policy(result)
+            if found := {f"{policy} in {of}": cell for (of, policy), cell in cells.items() if of == self.name}:
+                return found
+        known = {**policies, **result.per_mission()}
+        return {self.name: known.get(self.name) or summarise({})}  # a policy that has not played yet has no figures

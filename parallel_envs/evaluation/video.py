@@ -1,0 +1,214 @@
+"""Videos of evaluated episodes: each episode is played again from its seed and rendered.
+
+    for video in record_videos(result, missions, policies, "worst", "videos"): ...
+
+Rendering costs time and may need a display, so it is no part of the evaluation. Episodes are recorded one after another
+in a worker process of their own, where a renderer cannot harm the evaluation. Needs moviepy (extra `video`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parallel_envs.choices import Backend, Recorded, words
+from parallel_envs.engine import HOST, Call, PoolSettings, WorkerPool, open_pool
+from parallel_envs.evaluation.checkpoints import held_checkpoints
+from parallel_envs.evaluation.config import BadEvaluation, EvaluationConfig
+from parallel_envs.evaluation.determinism import one_thread
+from parallel_envs.evaluation.episode import EpisodeContext, EpisodeSpec, play_episode
+from parallel_envs.evaluation.missions import EnvMaker, Mission, missions_of
+from parallel_envs.evaluation.policies import Candidate, PolicyTemplates, candidates_of
+from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult
+from parallel_envs.evaluation.trajectories import episode_file
+from parallel_envs.extras import install_line, is_installed
+from parallel_envs.files import private_folder
+from parallel_envs.spelling import hint
+from parallel_envs.vector.registry import Registrations
+
+WHICH: tuple[Recorded, ...] = words(Recorded)
+
+_FRAMES_PER_SECOND = 30.0  # if the environment has no `render_fps`
+
+
+class CannotRender(RuntimeError):
+    """The environment renders no images."""
+
+
+@dataclass(frozen=True, slots=True)
+class Video:
+    """A video of an episode, or the problem that prevented it."""
+
+    path: Path | None
+    record: EpisodeRecord
+    """The episode as it was evaluated."""
+    problem: str = ""
+    """Why there is no video, or why it may not show what was evaluated. Empty if all is well."""
+
+
+def check_can_record(which: str) -> None:
+    """Raise BadEvaluation if videos of these episodes cannot be made here. Call it before anything is played."""
+    if which not in WHICH:
+        raise BadEvaluation(f"record={which!r} is unknown. Choose one of {', '.join(WHICH)}.{hint(which, WHICH)}")
+    if not is_installed("moviepy"):
+        raise BadEvaluation(f"Videos need moviepy, which is not installed: {install_line('moviepy')}.")
+
+
+def chosen_records(result: EvaluationResult, which: Recorded) -> list[EpisodeRecord]:
+    """Return the episode with the best, worst or (lower) median score of each mission, or all episodes.
+
+    Where each policy played on its own, each has an episode of its own. Failed episodes have no score and are left out.
+    """
+    found = []
+    for part in dict.fromkeys((one.mission, one.alone) for one in result.episodes):
+        played = [one for one in result.episodes if (one.mission, one.alone) == part and one.score is not None]
+        ranked = sorted(played, key=lambda one: one.score or 0.0)
+        places = {"best": len(ranked) - 1, "worst": 0, "median": (len(ranked) - 1) // 2}
+        found += played if which == "all" else [ranked[places[which]]] if ranked else []
+    return found
+
+
+def record_videos(
+    result: EvaluationResult,
+    missions: Any,
+    policies: Any,
+    which: Recorded,
+    folder: str | Path,
+    *,
+    proportions: Sequence[float] | Mapping[str, float] | None = None,
+    backend: Backend = "process",
+    trust: Sequence[str] = (),
+) -> Iterator[Video]:
+    """Record the chosen episodes ("best", "worst", "median" or "all") in a folder, one at a time.
+
+    `missions`, `policies`, `proportions` and `trust` are those of the evaluation. Of a training run the checkpoint that
+    was evaluated is taken; if it is gone or has changed, that is a BadEvaluation. The backend "serial" is for missions
+    and policies that cannot be pickled.
+    """
+    check_can_record(which)
+    by_name = {mission.name: mission for mission in missions_of(missions)}
+    candidates = candidates_of(policies, proportions, trust)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    seed, max_steps = result.settings.get("seed", 42), result.settings.get("max_steps", 1000)
+    with held_checkpoints(candidates, result.settings) as held:
+        pool = open_pool(1, PoolSettings(backend=backend, name="film"))
+        try:
+            for record in chosen_records(result, which):
+                spec = EpisodeSpec(record.mission, record.episode, seed, record.alone)
+                replay = _Replay(spec, by_name[record.mission], tuple(held), max_steps, Registrations.here())
+                yield _recorded(pool, record, episode_file(folder, record, ".mp4"), replay)
+        finally:
+            pool.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """An episode to play again, and what it needs."""
+
+    spec: EpisodeSpec
+    mission: Mission
+    candidates: tuple[Candidate, ...]
+    max_steps: int
+    registrations: Registrations
+
+
+def _recorded(pool: WorkerPool, record: EpisodeRecord, path: Path, replay: _Replay) -> Video:
+    if pool.death(0) is not None:
+        pool.restart(0)
+    key = pool.new_key()
+    pool.wait(pool.send({0: Call(HOST, "build", (key, VideoWorker, pool.backend == "process"))}))
+    with private_folder(path) as private:  # ffmpeg opens its file itself, and would follow links
+        draft = private / f"film{path.suffix}"
+        ticket = pool.send({0: Call(key, "record", (replay, draft))})
+        pool.wait(ticket)
+        reply = ticket.replies[0]
+        if reply.failure is None and reply.death is None:
+            draft.replace(path)
+    if reply.death is not None:
+        return Video(None, record, f"rendering ended its process (exit code {reply.death.exitcode})")
+    if reply.failure is None:
+        return Video(path, record, _difference(record, reply.value))
+    message, error = reply.failure.message, reply.failure.type_name
+    if "'render_mode'" in message:
+        message += ". Videos need an environment that takes render_mode='rgb_array'."
+    elif any(word in message for word in ("OpenGL", "EGL", "glGetError")) and "MUJOCO_GL" not in os.environ:
+        message += ". There is no display, and EGL was tried: install it (libegl1), or set MUJOCO_GL=osmesa."
+    return Video(None, record, message if error.endswith(CannotRender.__name__) else f"{error}: {message}")
+
+
+def _difference(evaluated: EpisodeRecord, replayed: EpisodeRecord) -> str:
+    """Return how the replay differs from the evaluated episode. Empty if it does not."""
+    if replayed.failure is not None:
+        return f"played again, it failed: {replayed.failure.error_type}: {replayed.failure.message}"
+    if evaluated.timeouts:
+        return "actions were late in the evaluation, and none was late in the replay"
+    before, now = ({str(agent): value for agent, value in one.returns.items()} for one in (evaluated, replayed))
+    if before == now and evaluated.length == replayed.length:
+        return ""
+    return (
+        f"played again, it was another episode ({replayed.length} steps, and {evaluated.length} before): its "
+        "environment or a policy depends on more than the seed"
+    )
+
+
+class VideoWorker:
+    """Plays an episode in a worker process and records it.
+
+    With `own_process` it may set the environment variables that make SDL and MuJoCo render without a display.
+    """
+
+    def __init__(self, own_process: bool) -> None:
+        if own_process and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+            os.environ.setdefault("MUJOCO_GL", "egl")
+
+    def record(self, replay: _Replay, path: Path) -> EpisodeRecord:
+        """Play the episode and write the video. Raise CannotRender if there were no images."""
+        replay.registrations.install()
+        shown = dataclasses.replace(replay.mission, kwargs={**replay.mission.kwargs, "render_mode": "rgb_array"})
+        config = EvaluationConfig(
+            lateness_budget=None, max_steps=replay.max_steps
+        )  # no deadlines: recording takes time
+        templates = PolicyTemplates(replay.candidates, replay.spec.root, alone=bool(replay.spec.alone))
+        with contextlib.closing(_VideoFile(path)) as video, one_thread(), contextlib.closing(templates):
+            context = EpisodeContext(maker=EnvMaker(shown), templates=templates, config=config, watch=video.add_frame)
+            record = play_episode(replay.spec, context)
+        if not path.exists():
+            failure = record.failure
+            raise CannotRender("nothing was rendered" if failure is None else f"{failure.where}: {failure.message}")
+        return record
+
+
+class _VideoFile:
+    """Writes frames to a video. The file is opened with the first frame, which has the size."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer: Any = None
+
+    def add_frame(self, env: Any) -> None:
+        frame = env.render()
+        if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[-1] != 3:
+            raise CannotRender(
+                f"With render_mode='rgb_array' the environment renders {type(frame).__name__}, not an image in colour "
+                "(an array of height, width and 3)."
+            )
+        if self._writer is None:
+            from moviepy.video.io.ffmpeg_writer import FFMPEG_VideoWriter
+
+            height, width = frame.shape[:2]
+            fps = float((getattr(env, "metadata", None) or {}).get("render_fps") or _FRAMES_PER_SECOND)
+            self._writer = FFMPEG_VideoWriter(str(self._path), (width, height), fps, codec="libx264")
+        self._writer.write_frame(np.ascontiguousarray(frame, np.uint8))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
