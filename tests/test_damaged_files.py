@@ -19,8 +19,8 @@ from parallel_envs.evaluation.documents import BadDocument
 from parallel_envs.evaluation.formats import to_csv, to_json, to_table, to_yaml
 from parallel_envs.evaluation.pairings import cross_play, elo_ratings, pairings_of
 from parallel_envs.groups import EnvStateManager
+from parallel_envs.groups.config_reader import read_settings as read_groups
 from parallel_envs.groups.failures import BadSettings as BadGroups
-from parallel_envs.groups.settings import read_settings as read_groups
 from parallel_envs.policies import PolicySpec
 from tests.cli.test_tool import command
 

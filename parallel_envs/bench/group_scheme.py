@@ -12,8 +12,8 @@ from multiprocessing import get_context
 from typing import Any
 
 from parallel_envs.bench.group_works import GroupWork
+from parallel_envs.groups.manager import GroupSeeds
 from parallel_envs.groups.registry import env_type_named, register
-from parallel_envs.groups.seeds import GroupSeeds
 
 Entry = dict[str, Any]
 

@@ -7,14 +7,13 @@ import time
 
 import pytest
 
-from parallel_envs.groups.clock import Clock, Limits
-from parallel_envs.groups.jobs import MAKING, REPLAYING, Job, Restore
+from parallel_envs.groups.transport import MAKING, REPLAYING, Job, Replay, TimeLimits, WorkerClock
 
 
-def both_sides(num_envs: int, worker: int = 0) -> tuple[Clock, Clock]:
+def both_sides(num_envs: int, worker: int = 0) -> tuple[WorkerClock, WorkerClock]:
     """The clock of a worker out of two, as its asker has it, and as it does itself."""
-    block = Clock.room(num_envs, 2)
-    here, there = Clock(block, num_envs, worker), Clock(block, num_envs, worker)
+    block = WorkerClock.allocate(num_envs, 2)
+    here, there = WorkerClock(block, num_envs, worker), WorkerClock(block, num_envs, worker)
     block.close()
     return here, there
 
@@ -40,15 +39,15 @@ def test_what_one_side_writes_the_other_reads(worker: int) -> None:
 
 
 def test_workers_do_not_write_into_each_others_parts() -> None:
-    block = Clock.room(2, 3)
-    clocks = [Clock(block, 2, worker) for worker in range(3)]
+    block = WorkerClock.allocate(2, 3)
+    clocks = [WorkerClock(block, 2, worker) for worker in range(3)]
     block.close()
     for clock in clocks:
         clock.request = 1
     clocks[1].start(1)
     clocks[1].begin(0, -1.0, MAKING)
     clocks[1].begin(1, -1.0, REPLAYING)
-    clocks[1].send(0, 2)
+    clocks[1].begin_sending(0, 2)
     for other in (clocks[0], clocks[2]):
         assert (other.is_any_at_work(), other.last_end(), other.sending([0, 1])) == (False, 0.0, [])
         assert [other.doing(env, Job.PLAY) for env in (0, 1)] == ["its turn"] * 2
@@ -85,11 +84,11 @@ def test_whose_answers_are_being_sent() -> None:
     here.request, asked, told = 7, [8, 2, 5, 1], []
     there.start(7)
     told.append(here.sending(asked))
-    there.send(0, 3)
+    there.begin_sending(0, 3)
     told.append(here.sending(asked))
-    there.sent()
+    there.end_sending()
     told.append(here.sending(asked))
-    there.send(3, 4)
+    there.begin_sending(3, 4)
     told.append(here.sending(asked))
     here.request = 8  # which the worker has not begun with
     told.append(here.sending(asked))
@@ -100,11 +99,11 @@ def test_whose_answers_are_being_sent() -> None:
 
 
 def test_how_long_anything_may_take() -> None:
-    limits, replay = Limits(step=2.0, reset=5.0, start=9.0), Restore(0, "train", ("a", "b", "c"), 2)
-    assert [limits.of(job) for job in Job] == [5.0, 2.0, 2.0, 2.0]
+    limits, replay = TimeLimits(step=2.0, reset=5.0, start=9.0), Replay(0, "train", ("a", "b", "c"), 2)
+    assert [limits.of_job(job) for job in Job] == [5.0, 2.0, 2.0, 2.0]
     assert (limits.of_replay(replay), limits.of_making(), limits.shortest()) == (9.0, 9.0, 2.0)
-    assert (limits.of_sending(), Limits(step=90.0).of_sending()) == (60.0, 90.0)
-    ever = Limits(start=None)
-    assert {ever.of(Job.RESET), ever.of_replay(replay), ever.of_making(), ever.of_sending(), ever.shortest()} == {
+    assert (limits.of_sending(), TimeLimits(step=90.0).of_sending()) == (60.0, 90.0)
+    ever = TimeLimits(start=None)
+    assert {ever.of_job(Job.RESET), ever.of_replay(replay), ever.of_making(), ever.of_sending(), ever.shortest()} == {
         math.inf
     }

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.groups.episodes import Episode
-from parallel_envs.groups.jobs import Played
-from parallel_envs.groups.roster import Seat
+from parallel_envs.groups.env_specs import EnvSpec
+from parallel_envs.groups.episode import Episode
+from parallel_envs.groups.transport import Played
 
-SEAT = Seat(
+SEAT = EnvSpec(
     env_id=0,
     group_id=0,
     tag="Tag",
@@ -33,7 +33,7 @@ def episode(first: Any = "start") -> Episode:
 
 def after(info: dict[str, Any], *, terminated: bool = False, truncated: bool = False) -> Episode:
     one = episode()
-    one.stand, _ = one.noted(turn(info, terminated=terminated, truncated=truncated), SAID, -0.1)
+    one.state, _ = one.record_turn(turn(info, terminated=terminated, truncated=truncated), SAID, -0.1)
     return one
 
 
@@ -44,11 +44,11 @@ def turn(info: dict[str, Any], *, terminated: bool = False, truncated: bool = Fa
 def test_a_turn_that_was_noted_in_vain_did_not_happen() -> None:
     one, plain = episode(), episode()
     for info in ({"n": 1}, {"n": 3}):
-        one.noted(turn({"n": 70, "success": True}, action="away"), SAID, -0.1)
-        found = one.entry(), one.status, one.standing
-        assert found == (plain.entry(), plain.status, plain.standing)
+        one.record_turn(turn({"n": 70, "success": True}, action="away"), SAID, -0.1)
+        found = one.entry(), one.status, one.replay_target
+        assert found == (plain.entry(), plain.status, plain.replay_target)
         for each in (one, plain):
-            each.stand, entry = each.noted(turn(info), SAID, -0.1)
+            each.state, entry = each.record_turn(turn(info), SAID, -0.1)
             assert entry == each.entry()
     assert one.entry() == plain.entry()
     assert one.metrics() == plain.metrics() == {"n": 2.0, "num_actions": 2.0}
@@ -60,7 +60,7 @@ def noted_but_struck(one: Episode, line: int) -> bool:
 
     def trace(frame: FrameType, event: str, what: object) -> Any:
         nonlocal left
-        if event == "line" and frame.f_code in {Episode.noted.__code__, Episode._unnote.__code__}:
+        if event == "line" and frame.f_code is Episode.record_turn.__code__:
             left -= 1
             if left < 0:
                 raise KeyboardInterrupt
@@ -68,7 +68,7 @@ def noted_but_struck(one: Episode, line: int) -> bool:
 
     sys.settrace(trace)
     try:
-        one.noted(turn({"n": 70}, action="away"), SAID, -0.1)
+        one.record_turn(turn({"n": 70}, action="away"), SAID, -0.1)
     except KeyboardInterrupt:
         return True
     finally:
@@ -79,15 +79,19 @@ def noted_but_struck(one: Episode, line: int) -> bool:
 @pytest.mark.parametrize("cuts_off", [False, True])
 def test_a_turn_whose_noting_is_cut_short_at_any_line_did_not_happen(cuts_off: bool) -> None:
     one, plain, num_lines = after({"n": 3}), after({"n": 3}), 0
-    plain.stand, _ = plain.noted(turn({"n": 5}), SAID, -0.1)
+    plain.state, _ = plain.record_turn(turn({"n": 5}), SAID, -0.1)
     while noted_but_struck(one, num_lines):
         again = after({"n": 3})
         if cuts_off:
-            again.noted(turn({"n": 70}, action="away"), SAID, -0.1)
+            again.record_turn(turn({"n": 70}, action="away"), SAID, -0.1)
         noted_but_struck(again, num_lines)
-        assert (again.entry(), again.status, again.standing) == (after({"n": 3}).entry(), one.status, one.standing)
-        again.stand, _ = again.noted(turn({"n": 5}), SAID, -0.1)
-        assert (again.entry(), again.status, again.standing) == (plain.entry(), plain.status, plain.standing)
+        assert (again.entry(), again.status, again.replay_target) == (
+            after({"n": 3}).entry(),
+            one.status,
+            one.replay_target,
+        )
+        again.state, _ = again.record_turn(turn({"n": 5}), SAID, -0.1)
+        assert (again.entry(), again.status, again.replay_target) == (plain.entry(), plain.status, plain.replay_target)
         assert again.metrics() == plain.metrics()
         num_lines += 1
     assert num_lines > 10

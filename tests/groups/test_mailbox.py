@@ -10,31 +10,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_envs.groups import EnvStateManager, crew, mailbox, register
-from parallel_envs.groups.deadlines import Asked
-from parallel_envs.groups.mailbox import Mailbox
+from parallel_envs.groups import EnvStateManager, register, transport, worker_group
+from parallel_envs.groups.transport import InFlightRequest, SharedChannel
 from parallel_envs.testing.equality import assert_same_batch
 from tests.groups.walks import configured, inputs
 
 
 @contextmanager
-def boxes() -> Iterator[tuple[Mailbox, Mailbox]]:
+def boxes() -> Iterator[tuple[SharedChannel, SharedChannel]]:
     """The asker's, and the worker's."""
-    block = Mailbox.room()
+    block = SharedChannel.allocate()
     with closing(block):
-        yield Mailbox(block), Mailbox(block)
+        yield SharedChannel(block), SharedChannel(block)
 
 
-def taken(part: memoryview | None, box: Mailbox) -> bytes | None:
+def taken(part: memoryview | None, box: SharedChannel) -> bytes | None:
     if part is None:
         return None
-    box.take(part)
+    box.advance(part)
     return bytes(part)
 
 
-def rest(box: Mailbox) -> list[bytes]:
+def rest(box: SharedChannel) -> list[bytes]:
     """All parts that have not been taken."""
-    return [*iter(lambda: taken(box.next(), box) or b"", b"")]
+    return [*iter(lambda: taken(box.next_part(), box) or b"", b"")]
 
 
 def test_what_one_side_puts_there_the_other_reads() -> None:
@@ -42,24 +41,28 @@ def test_what_one_side_puts_there_the_other_reads() -> None:
         for number, (asked, *answered) in enumerate(
             ((b"a long question", b"yes"), (b"why?", b"a long", b"answer"), (b"",))
         ):
-            assert here.ask(number + 1, asked)
-            assert bytes(there.asked()) == asked
-            assert all(map(there.answer, answered))
-            assert (rest(here), bytes(there.asked())) == (answered, asked)
+            assert here.write_request(number + 1, asked)
+            assert bytes(there.read_request()) == asked
+            assert all(map(there.write_part, answered))
+            assert (rest(here), bytes(there.read_request())) == (answered, asked)
 
 
 def test_parts_may_be_read_as_soon_as_they_are_there() -> None:
     with boxes() as (here, there):
         for number in (1, 2):  # the second finds the parts of the first in its place
-            here.ask(number, b"what?")
-            assert here.early() is None
-            there.asked()
-            there.answer(b"this")
-            assert taken(here.early(), here) == b"this"
-            assert here.early() is None
-            there.answer(b"and that")
-            there.answer(b"")
-            assert (taken(here.early(), here), taken(here.next(), here), here.next()) == (b"and that", b"", None)
+            here.write_request(number, b"what?")
+            assert here.early_part() is None
+            there.read_request()
+            there.write_part(b"this")
+            assert taken(here.early_part(), here) == b"this"
+            assert here.early_part() is None
+            there.write_part(b"and that")
+            there.write_part(b"")
+            assert (taken(here.early_part(), here), taken(here.next_part(), here), here.next_part()) == (
+                b"and that",
+                b"",
+                None,
+            )
 
 
 @given(parts=st.lists(st.binary(max_size=80), max_size=6), number=st.integers(1, 2**63), data=st.data())
@@ -70,41 +73,41 @@ def test_of_what_has_come_in_pieces_nothing_is_read_early(parts: list[bytes], nu
     with boxes() as (here, there):
         here._answers[: len(before)] = before
         memory = bytearray(here._answers[:1000])
-        here.ask(number, b"what?")
-        there.asked()
-        assert all(map(there.answer, parts))
+        here.write_request(number, b"what?")
+        there.read_request()
+        assert all(map(there.write_part, parts))
         whole = bytes(here._answers[:1000])
         for begin, end in come:
             memory[begin:end] = whole[begin:end]
         here._answers[:1000] = bytes(memory)
-        read = [*iter(lambda: taken(here.early(), here), None)]
+        read = [*iter(lambda: taken(here.early_part(), here), None)]
     assert read == parts[: len(read)]
 
 
 def test_what_takes_long_to_check_is_read_when_all_is_there() -> None:
     with boxes() as (here, there):
-        here.ask(1, b"what?")
-        there.asked()
-        long = b"x" * (mailbox._CHECKED_BYTES + 1)
-        there.answer(long)
-        there.answer(b"and more")
-        assert here.early() is None
+        here.write_request(1, b"what?")
+        there.read_request()
+        long = b"x" * (transport._CHECKED_BYTES + 1)
+        there.write_part(long)
+        there.write_part(b"and more")
+        assert here.early_part() is None
         assert rest(here) == [long, b"and more"]
 
 
 def test_what_is_too_long_is_refused_and_changes_nothing() -> None:
     with boxes() as (here, there):
-        assert here.ask(1, b"x" * (mailbox._ORDERS_BYTES - 16))
-        assert not here.ask(2, b"x" * (mailbox._ORDERS_BYTES - 15))
-        assert bytes(there.asked()[:2]) == b"xx"
-        assert there.answer(b"")
-        assert there.answer(b"y" * (mailbox._ANSWERS_BYTES - 2 * 24))
-        assert not there.answer(b"")
-        assert taken(here.next(), here) == b""
-        assert [len(part) for part in rest(here)] == [mailbox._ANSWERS_BYTES - 2 * 24]
-        there.asked()
-        assert not there.answer(b"y" * (mailbox._ANSWERS_BYTES - 24 + 1))
-        assert there.answer(b"y" * (mailbox._ANSWERS_BYTES - 24))
+        assert here.write_request(1, b"x" * (transport._REQUEST_BYTES - 16))
+        assert not here.write_request(2, b"x" * (transport._REQUEST_BYTES - 15))
+        assert bytes(there.read_request()[:2]) == b"xx"
+        assert there.write_part(b"")
+        assert there.write_part(b"y" * (transport._ANSWER_BYTES - 2 * 24))
+        assert not there.write_part(b"")
+        assert taken(here.next_part(), here) == b""
+        assert [len(part) for part in rest(here)] == [transport._ANSWER_BYTES - 2 * 24]
+        there.read_request()
+        assert not there.write_part(b"y" * (transport._ANSWER_BYTES - 24 + 1))
+        assert there.write_part(b"y" * (transport._ANSWER_BYTES - 24))
 
 
 class Parrot:
@@ -126,7 +129,7 @@ def test_what_is_too_long_travels_as_a_message() -> None:
     register("parrot", Parrot)
     config, said = configured({"Talk": 1}, max_workers=1), []
     config["custom_envs"]["Talk"] = {"env_type": "parrot"}
-    long, longer = "x" * (mailbox._ORDERS_BYTES // 2), "y" * (mailbox._ANSWERS_BYTES // 2)
+    long, longer = "x" * (transport._REQUEST_BYTES // 2), "y" * (transport._ANSWER_BYTES // 2)
     for use_multiprocessing in (False, True):
         with EnvStateManager(config) as manager:
             manager.use_multiprocessing = use_multiprocessing
@@ -142,15 +145,15 @@ def test_a_mailbox_that_may_be_in_use_is_left_alone(monkeypatch: pytest.MonkeyPa
     in its place."""
     with EnvStateManager(configured({"Walk": 1}, max_workers=1)) as manager:
         manager.reset(seed=1)
-        puts, put = list[bytes](), Mailbox.ask
+        puts, put = list[bytes](), SharedChannel.write_request
 
-        def noted(box: Mailbox, number: int, data: bytes) -> bool:
+        def noted(box: SharedChannel, number: int, data: bytes) -> bool:
             puts.append(data)
             return put(box, number, data)
 
-        monkeypatch.setattr(Mailbox, "ask", noted)
+        monkeypatch.setattr(SharedChannel, "write_request", noted)
         with monkeypatch.context() as patch:
-            patch.setattr(crew.Crew, "end", interrupted)
+            patch.setattr(worker_group.WorkerGroup, "end", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 manager.step(inputs({0: ["right"], 1: ["right"]}))
         assert len(puts) == 1
@@ -160,5 +163,5 @@ def test_a_mailbox_that_may_be_in_use_is_left_alone(monkeypatch: pytest.MonkeyPa
             assert len(puts) == expected
 
 
-def interrupted(self: crew.Crew, asked: Asked, read: Any) -> Any:
+def interrupted(self: worker_group.WorkerGroup, asked: InFlightRequest, read: Any) -> Any:
     raise KeyboardInterrupt

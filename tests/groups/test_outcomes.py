@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.groups.outcomes import read_outcome
+from parallel_envs.groups.interface import read_outcome
 
 
 @pytest.mark.parametrize(

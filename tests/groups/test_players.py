@@ -12,14 +12,13 @@ import pytest
 
 from parallel_envs.errors import EnvError
 from parallel_envs.groups import EnvStateManager, register
-from parallel_envs.groups.guarded import Guarded
-from parallel_envs.groups.jobs import Restore
-from parallel_envs.groups.player import Player, Recipe
+from parallel_envs.groups.env_host import GlobalRandomGuard, HostedEnv, TagSpec
+from parallel_envs.groups.transport import Replay
 from tests.groups.walks import Dice, configured, inputs
 
 
-def player(factory: Any, config: Any = None, most_actions: int = 100) -> Player:
-    one = Player(Recipe("Tag", factory, config, most_actions=most_actions))
+def player(factory: Any, config: Any = None, most_actions: int = 100) -> HostedEnv:
+    one = HostedEnv(TagSpec("Tag", factory, config, most_actions=most_actions))
     one.make()
     return one
 
@@ -125,7 +124,7 @@ class Five:
 def test_what_can_be_played_can_be_replayed() -> None:
     one = player(Steps, Five())
     one.reset(0, "train")
-    assert one.play(["go"])[0] == one.restore(Restore(0, "train", ("go",), 1)) == "s"
+    assert one.play(["go"])[0] == one.replay(Replay(0, "train", ("go",), 1)) == "s"
 
 
 def test_nobody_can_write_into_success() -> None:
@@ -177,7 +176,7 @@ def test_free_text_without_a_meaning_is_dropped_where_the_env_says_which_has_one
         def step(self, action: Any) -> Any:
             return "s", float(action), False, False, {}
 
-    for kind in (Choosy, lambda config: Guarded(Choosy(config))):
+    for kind in (Choosy, lambda config: GlobalRandomGuard(Choosy(config))):
         one = player(kind, most_actions=2)
         one.reset(0, "train")
         _, reward, *_, executed, all_valid, own = one.play(["1", "two", "3", "4"])
@@ -188,10 +187,10 @@ def test_free_text_without_a_meaning_is_dropped_where_the_env_says_which_has_one
 
 def test_actions_are_counted_over_all_turns_of_an_episode_and_what_is_replayed_counts() -> None:
     one = player(Steps, ("s", 1.0, False, False, {}), most_actions=5)
-    restored = Restore(0, "train", ("a", "b", "c"), 2)
+    restored = Replay(0, "train", ("a", "b", "c"), 2)
     begins: list[tuple[Callable[[], Any], int]] = [
         (lambda: one.reset(0, "train"), 5),
-        (lambda: one.restore(restored), 2),
+        (lambda: one.replay(restored), 2),
     ]
     for begin, left in begins:
         begin()
@@ -277,7 +276,7 @@ def test_in_the_caller_states_are_copies() -> None:
 
 
 def test_users_of_global_generators_neither_disturb_nor_are_disturbed() -> None:
-    alone, beside = Guarded(Dice(None)), Guarded(Dice(None))
+    alone, beside = GlobalRandomGuard(Dice(None)), GlobalRandomGuard(Dice(None))
     beside._env.offset = alone._env.offset
     expected = [alone.reset(3, "train"), *(alone.step("throw") for _ in range(3))]
     random.seed(8)
@@ -294,7 +293,7 @@ def test_users_of_global_generators_neither_disturb_nor_are_disturbed() -> None:
 
 
 def test_they_take_turns_in_threads() -> None:
-    envs = [Guarded(Dice(None)) for _ in range(4)]
+    envs = [GlobalRandomGuard(Dice(None)) for _ in range(4)]
     for env in envs:
         env._env.offset = 0.0
         env.reset(1, "train")

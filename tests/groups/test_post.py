@@ -12,8 +12,7 @@ from parallel_envs.engine import Reply
 from parallel_envs.engine.messages import Failure
 from parallel_envs.errors import EnvError
 from parallel_envs.groups import EnvStateManager, register
-from parallel_envs.groups.jobs import SENDING
-from parallel_envs.groups.post import check
+from parallel_envs.groups.transport import SENDING, raise_worker_failure
 from parallel_envs.testing.equality import assert_same_batch
 from tests.engine.asking import in_fork, refusal
 from tests.groups.walks import Walk, WalkConfig, configured, inputs
@@ -73,16 +72,16 @@ def test_what_is_shown_and_cannot_be_read_costs_no_episode(config: dict[str, Any
 
 def test_what_concerns_no_environment_in_particular_is_raised() -> None:
     with pytest.raises(EnvError, match="A worker could not do its part: ValueError: no room"):
-        check(Reply(0, failure=Failure("ValueError", "no room", "")))
+        raise_worker_failure(Reply(0, failure=Failure("ValueError", "no room", "")))
 
 
 def test_in_a_forked_process_the_mailboxes_are_left_alone(config: dict[str, Any]) -> None:
     with EnvStateManager(config) as manager:
         manager.reset(seed=1)
-        assert manager._homes is not None
-        assert manager._homes.crew is not None
-        box = manager._homes.crew._post._boxes[0]
-        before = bytes(box.asked())
+        assert manager._placement is not None
+        assert manager._placement.workers is not None
+        box = manager._placement.workers._transport._channels[0]
+        before = bytes(box.read_request())
         operations: list[Callable[[], object]] = [
             lambda: manager.step(inputs({0: ["left"]})),
             lambda: manager.reset(seed=2),
@@ -92,7 +91,7 @@ def test_in_a_forked_process_the_mailboxes_are_left_alone(config: dict[str, Any]
         for operation in operations:
             assert refusal(operation).startswith("ClosedError")
         assert in_fork(manager.close) is None
-        assert bytes(box.asked()) == before
+        assert bytes(box.read_request()) == before
         assert len(manager.step(inputs({0: ["left"]}))) == 1
         assert manager.stats().restarts == 0
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from parallel_envs.groups import BadSettings, EnvStateManager, GroupsSettings, register
-from parallel_envs.groups.settings import read_settings
+from parallel_envs.groups.config_reader import read_settings
 from tests.groups.walks import TAGS, configured
 
 GUIDE = """

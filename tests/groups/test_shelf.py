@@ -12,12 +12,9 @@ import numpy as np
 import pytest
 
 from parallel_envs.errors import EnvError
-from parallel_envs.groups import EnvStateManager, register, waiting
-from parallel_envs.groups.clock import Clock, Limits
-from parallel_envs.groups.jobs import Job, Request
-from parallel_envs.groups.mailbox import Mailbox
-from parallel_envs.groups.player import Recipe
-from parallel_envs.groups.shelf import Shelf
+from parallel_envs.groups import EnvStateManager, env_host, register
+from parallel_envs.groups.env_host import EnvHost, TagSpec
+from parallel_envs.groups.transport import Job, Request, SharedChannel, TimeLimits, WorkerClock
 from tests.groups.walks import Walk, WalkConfig, configured, inputs
 
 
@@ -30,9 +27,9 @@ def manager_of(kind: type, fuse: Path | None = None, **said: Any) -> EnvStateMan
 
 
 def kill_workers(manager: EnvStateManager) -> None:
-    assert manager._homes is not None
-    assert manager._homes.crew is not None
-    pool = manager._homes.crew.pool
+    assert manager._placement is not None
+    assert manager._placement.workers is not None
+    pool = manager._placement.workers.pool
     for worker in pool.all_workers:
         os.kill(pool.pid(worker), signal.SIGKILL)
 
@@ -107,7 +104,7 @@ def test_who_could_not_be_made_for_a_mere_question_is_made_and_replayed_for_the_
 class Watched(Walk):
     """Notes how many have been begun, and are not done, while it is made."""
 
-    clock: Clock
+    clock: WorkerClock
     counts: list[int]
 
     def __init__(self, config: WalkConfig) -> None:
@@ -131,15 +128,15 @@ class WatchedDice(Watched):
 
 @pytest.mark.parametrize("kind", [Watched, WatchedDice])
 def test_no_time_runs_while_another_has_the_generators(kind: type[Watched], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_PATIENCE_SECONDS", 0.0)
-    clocks, box = Clock.room(8, 1), Mailbox.room()
-    monkeypatch.setattr(Watched, "clock", Clock(clocks, 8, 0), raising=False)
+    monkeypatch.setattr(env_host, "_PATIENCE_SECONDS", 0.0)
+    clocks, box = WorkerClock.allocate(8, 1), SharedChannel.allocate()
+    monkeypatch.setattr(Watched, "clock", WorkerClock(clocks, 8, 0), raising=False)
     monkeypatch.setattr(Watched, "counts", [], raising=False)
-    tags, recipes = dict.fromkeys(range(8), "Walk"), {"Walk": Recipe("Walk", kind, WalkConfig(), threads=8)}
-    shelf = Shelf.in_worker(tags, recipes, Limits(), clocks, 8, 0, box, None)
+    tags, recipes = dict.fromkeys(range(8), "Walk"), {"Walk": TagSpec("Walk", kind, WalkConfig(), threads=8)}
+    shelf = EnvHost.in_worker(tags, recipes, TimeLimits(), clocks, 8, 0, box, None)
     began = shelf.do(Request(Job.RESET, {env: (env, "train") for env in tags}))
     played = shelf.do(Request(Job.PLAY, {env: ["left"] for env in tags}))
-    assert began.told.keys() == played.told.keys() == tags.keys()
+    assert began.values.keys() == played.values.keys() == tags.keys()
     assert Watched.counts == [1] * (8 if kind is Watched else 16)
     shelf.close()
     for block in (clocks, box):
@@ -147,13 +144,13 @@ def test_no_time_runs_while_another_has_the_generators(kind: type[Watched], monk
 
 
 def test_of_those_that_may_be_done_at_once_who_cannot_be_made_is_told() -> None:
-    bad, good = Recipe("Bad", Unmakeable, None, threads=2), Recipe("Good", Walk, WalkConfig(), threads=2)
-    clocks, box = Clock.room(4, 1), Mailbox.room()
+    bad, good = TagSpec("Bad", Unmakeable, None, threads=2), TagSpec("Good", Walk, WalkConfig(), threads=2)
+    clocks, box = WorkerClock.allocate(4, 1), SharedChannel.allocate()
     tags, recipes = {0: "Bad", 1: "Good", 2: "Good"}, {"Bad": bad, "Good": good}
-    shelf = Shelf.in_worker(tags, recipes, Limits(), clocks, 4, 0, box, None)
+    shelf = EnvHost.in_worker(tags, recipes, TimeLimits(), clocks, 4, 0, box, None)
     answers = shelf.do(Request(Job.RESET, {env: (env, "train") for env in range(3)}))
-    assert answers.told.keys() == {1, 2}
-    assert {env: broken.doing for env, broken in answers.broken.items()} == {0: "its construction"}
+    assert answers.values.keys() == {1, 2}
+    assert {env: broken.doing for env, broken in answers.errors.items()} == {0: "its construction"}
     shelf.close()
     for block in (clocks, box):
         block.close()

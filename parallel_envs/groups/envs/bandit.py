@@ -10,7 +10,7 @@ from parallel_envs.choices import ArmSplit, TextMode, words
 from parallel_envs.groups.envs.facts import Step, StepCount, facts, number_of
 from parallel_envs.groups.envs.fields import choice, count, number, text
 from parallel_envs.groups.envs.tiles import text_only
-from parallel_envs.groups.meanings import folded
+from parallel_envs.groups.interface import fold_name
 from parallel_envs.seeding import SeedTree
 
 # Whoever has steady work stands for the arm that pays little but surely, whoever takes risks for the other one.
@@ -84,7 +84,7 @@ class BanditConfig:
         if None in names:
             raise ValueError(f"lo_arm_name={names[0]!r} and hi_arm_name={names[1]!r} are no pair. Give two names.")
         low, high = text("lo_arm_name", names[0]), text("hi_arm_name", names[1])
-        if folded(low) == folded(high):
+        if fold_name(low) == fold_name(high):
             raise ValueError(
                 f"lo_arm_name={low!r} and hi_arm_name={high!r} are one name. Give two; case, and spaces around them, "
                 "make no difference."

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parallel_envs.groups.meanings import meanings_of
+from parallel_envs.groups.interface import actions_by_name
 from parallel_envs.spelling import hint, is_one_of
 
 Span = tuple[int, int]
@@ -102,5 +102,5 @@ def lookup(name: str, given: Any, known: Mapping[int, str]) -> dict[int, str]:
 def action_names(name: str, given: Any, known: Mapping[int, str]) -> dict[int, str]:
     """The same for the names of actions: nobody could do the one of two that have the same name."""
     names = lookup(name, given, known)
-    meanings_of(names)
+    actions_by_name(names)
     return names
