@@ -11,7 +11,7 @@ from parallel_envs.lazy import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
     from parallel_envs.groups.config import GroupsSettings
-    from parallel_envs.groups.envs.faults import DataFileError
+    from parallel_envs.groups.envs.records import DataFileError
     from parallel_envs.groups.episode import EnvStatus
     from parallel_envs.groups.failures import BadSettings, BadTurn, EnvFailure
     from parallel_envs.groups.interface import GroupEnv
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "BadSettings": "failures",
     "BadTurn": "failures",
-    "DataFileError": "envs.faults",
+    "DataFileError": "envs.records",
     "EnvFailure": "failures",
     "EnvStateManager": "manager",
     "EnvStatus": "episode",

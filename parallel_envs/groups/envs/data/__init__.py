@@ -1,5 +1,1 @@
-"""The files that are shipped, and the programs that made them; nothing here is imported by an env.
-
-python -m parallel_envs.groups.envs.data.arithmetic      writes arithmetic.jsonl
-python -m parallel_envs.groups.envs.data.catalogue       writes the three files of the shop
-"""
+"""The included data files, and the program that made them (`generate`); no env imports it."""

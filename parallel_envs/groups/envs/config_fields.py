@@ -1,6 +1,6 @@
-"""What the fields of a config may hold. Each function returns the value in its own form, or says what is wrong.
+"""Checks of the fields of configs. Each function returns the value in its own form, or raises an error that says why.
 
-Configs come from YAML as often as from Python, so lists do for tuples and whole numbers for fractions.
+Configs come from YAML as often as from Python, so lists are accepted as tuples and whole numbers as fractions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Span = tuple[int, int]
 
 
 def count(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
-    """A whole number."""
+    """Return a whole number in a range."""
     allowed = f"from {least} up" if most is None else f"from {least} to {most}"
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name}={value!r} is not a whole number. Give one {allowed}.")
@@ -31,18 +31,15 @@ def count_or_none(name: str, value: Any, *, least: int = 1) -> int | None:
 
 
 def number(name: str, value: Any, *, least: float = -math.inf, most: float = math.inf) -> float:
-    """A finite number."""
+    """Return a finite number in a range."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name}={value!r} is not a number. Give one.")
     if not (math.isfinite(value) and least <= value <= most):
-        raise ValueError(f"{name}={value} is out of range. Give a number {_between(least, most)}.")
+        allowed = f"from {least:g} up" if math.isinf(most) else f"from {least:g} to {most:g}"
+        if math.isinf(least) and math.isinf(most):
+            allowed = "that is finite"
+        raise ValueError(f"{name}={value} is out of range. Give a number {allowed}.")
     return float(value)
-
-
-def _between(least: float, most: float) -> str:
-    if math.isinf(least) and math.isinf(most):
-        return "that is finite"
-    return f"from {least:g} up" if math.isinf(most) else f"from {least:g} to {most:g}"
 
 
 def flag(name: str, value: Any) -> bool:
@@ -52,19 +49,16 @@ def flag(name: str, value: Any) -> bool:
 
 
 def choice(name: str, value: Any, known: Iterable[str]) -> str:
-    """One of the words that are known."""
+    """Return one of the known words."""
     words = sorted(known)
     if is_one_of(value, words):
         return str(value)
-    raise ValueError(f"{name}={value!r} is unknown.{hint(value, words) or f' {_one_of(words)}'}")
-
-
-def _one_of(words: Sequence[str]) -> str:
-    return f"Give one of {', '.join(map(repr, words))}."
+    advice = hint(value, words) or f" Give one of {', '.join(map(repr, words))}."
+    raise ValueError(f"{name}={value!r} is unknown.{advice}")
 
 
 def span(name: str, value: Any, *, least: int, most: int | None = None) -> Span:
-    """Two whole numbers, the first and the last of a range."""
+    """Return two whole numbers, the first and the last of a range."""
     low, high = (count(f"{name}[{place}]", end, least=least, most=most) for place, end in enumerate(pair(name, value)))
     if low > high:
         raise ValueError(f"{name}={value!r} ends before it begins. Give the smaller number first.")
@@ -84,7 +78,7 @@ def text(name: str, value: Any) -> str:
 
 
 def path_or_none(name: str, value: Any) -> str | None:
-    """The path of a file. Whether there is one is found out where it is read, which may be elsewhere."""
+    """Return the path of a file. The file may be read on another machine, so it need not exist here."""
     if value is None:
         return None
     if not isinstance(value, str | Path) or not str(value):
@@ -93,14 +87,14 @@ def path_or_none(name: str, value: Any) -> str | None:
 
 
 def lookup(name: str, given: Any, known: Mapping[int, str]) -> dict[int, str]:
-    """Texts by number: those that are given, and for the rest those that are known."""
+    """Return texts by number: the given ones, and the known ones for all other numbers."""
     if not isinstance(given, Mapping) or not given.keys() <= known.keys():
         raise ValueError(f"{name}={given!r} is not a mapping of numbers from {list(known)} to texts. Give one.")
     return {number: text(f"{name}[{number}]", given.get(number, usual)) for number, usual in known.items()}
 
 
 def action_names(name: str, given: Any, known: Mapping[int, str]) -> dict[int, str]:
-    """The same for the names of actions: nobody could do the one of two that have the same name."""
+    """Return a lookup of actions, in which no two names are the same."""
     names = lookup(name, given, known)
     actions_by_name(names)
     return names

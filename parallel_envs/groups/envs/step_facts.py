@@ -1,4 +1,4 @@
-"""What the info of a step says, and how long an episode may go on."""
+"""The info of a step, and the count of an episode's steps."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ import numpy as np
 
 Info = dict[str, Any]
 Step = tuple[Any, float, bool, bool, Info]
+"""`(state, reward, terminated, truncated, info)`."""
 
 
-def facts(*, success: bool, valid: bool, effective: bool, **numbers: float) -> Info:
-    """The info of a step.
+def step_info(*, success: bool, valid: bool, effective: bool, **numbers: float) -> Info:
+    """Return the info of a step.
 
     Args:
-        success: The episode has reached what it was for.
-        valid: The action was one that the env knows.
+        success: The episode has reached its goal.
+        valid: The env knows the action.
         effective: The action changed something.
         numbers: The env's own.
     """
     return {"success": success, "action_is_valid": valid, "action_is_effective": effective, **numbers}
 
 
-def number_of(action: Any) -> int | None:
-    """The number that an action is; None where it is something else."""
-    if type(action) is int:  # nearly always, and quickly said
+def action_number(action: Any) -> int | None:
+    """Return an action as an int; None if it is not a whole number."""
+    if type(action) is int:  # nearly always, and quickly checked
         return action
     return int(action) if isinstance(action, np.integer) else None
 
 
 class StepCount:
-    """Counts the steps of an episode, and knows when it is over."""
+    """Count of the steps of an episode, which knows when the episode is over."""
 
     def __init__(self, most: int | None) -> None:
         self.most = most
@@ -42,13 +43,13 @@ class StepCount:
         self._running = True
 
     def tick(self) -> None:
-        """One step more. Raises RuntimeError where there is no episode that could go on."""
+        """Count a step. Raise RuntimeError if no episode is running."""
         if not self._running:
             raise RuntimeError("The episode is over, or none has begun. Call reset before the next step.")
         self.steps += 1
 
     def close(self, terminated: bool) -> bool:
-        """The end of a step: whether the episode is truncated there."""
+        """End a step; return whether the episode is truncated by it."""
         truncated = not terminated and self.most is not None and self.steps >= self.most
         self._running = not (terminated or truncated)
         return truncated

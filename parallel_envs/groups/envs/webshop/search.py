@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-K1, B = 0.9, 0.4  # Lucene's users of WebShop have these from Pyserini
+K1, B = 0.9, 0.4  # WebShop uses Lucene with these values, from Pyserini
 
 _WORD = re.compile(r"[a-z0-9]+")
-# What Lucene leaves out of English texts.
+# Lucene's stop words of English.
 _STOP_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -26,22 +26,21 @@ _STOP_WORDS = frozenset(
     )
 )
 
-
-def words_of(text: str) -> list[str]:
-    """The words of a text that are looked for: lower case, without plurals, without those that say nothing."""
-    return [_singular(word) for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS]
-
-
-def _singular(word: str) -> str:
-    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
-
-
 Columns = dict[str, NDArray[Any]]
-"""What an index is made of, by name. Each array may be a read-only memory map that processes share.
+"""Arrays of an index, by name. Each may be a read-only memory map that processes share.
 
 `words`: the words in order, one behind the other, as bytes, each of which ends at its `word_ends`. A word's `documents`
-and how often they have it (`times`) end at its `ends`. `norms`: what the length of each document makes of it.
+and how often they have it (`times`) end at its `ends`. `norms`: the factor for the length of each document.
 """
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text for the search: in lower case, without plurals and stop words."""
+    return [
+        word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+        for word in _WORD.findall(text.lower())
+        if word not in _STOP_WORDS
+    ]
 
 
 def columns_of(documents: Iterable[str]) -> Columns:
@@ -76,35 +75,29 @@ def columns_of(documents: Iterable[str]) -> Columns:
 
 
 class Index:
-    """Which document has which word, how often."""
+    """The documents of each word, and how often each document has it."""
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
         self._words = _Words(columns["words"], columns["word_ends"])
         self._num_documents = len(columns["norms"])
 
-    def _postings(self, word: str) -> tuple[NDArray[np.int32], NDArray[np.float32]] | None:
-        """Return the documents that have a word, and how often each has it."""
-        sought = word.encode()
-        place = bisect.bisect_left(self._words, sought)
-        if place == len(self._words) or self._words[place] != sought:
-            return None
-        ends = self.columns["ends"]
-        its = slice(int(ends[place - 1]) if place else 0, int(ends[place]))
-        return self.columns["documents"][its], self.columns["times"][its]
-
     def scores(self, query: str) -> NDArray[np.float32]:
-        """How well each document meets a query; 0 where it has none of its words."""
-        scores, norms = np.zeros(self._num_documents, np.float32), self.columns["norms"]
+        """Return how well each document matches a query; 0 if it has none of its words."""
+        columns, scores = self.columns, np.zeros(self._num_documents, np.float32)
         for word, times in sorted(Counter(words_of(query)).items()):
-            if (found := self._postings(word)) is not None:
-                where, how_often = found
-                weight = np.log(1 + (self._num_documents - len(where) + 0.5) / (len(where) + 0.5))
-                scores[where] += times * weight * how_often * (K1 + 1) / (how_often + norms[where])
+            sought = word.encode()
+            place = bisect.bisect_left(self._words, sought)
+            if place == len(self._words) or self._words[place] != sought:
+                continue
+            its = slice(int(columns["ends"][place - 1]) if place else 0, int(columns["ends"][place]))
+            where, how_often = columns["documents"][its], columns["times"][its]
+            weight = np.log(1 + (self._num_documents - len(where) + 0.5) / (len(where) + 0.5))
+            scores[where] += times * weight * how_often * (K1 + 1) / (how_often + columns["norms"][where])
         return scores
 
     def search(self, query: str, most: int) -> tuple[int, ...]:
-        """The numbers of the documents that meet a query best, in that order; of equals, the earlier one."""
+        """Return the numbers of the documents that match a query best, in that order; of equals, the earlier first."""
         scores = self.scores(query)
         found = np.flatnonzero(scores)
         return tuple(found[np.argsort(-scores[found], kind="stable")][:most].tolist())
