@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallel_envs.choices import ArmSplit, TextMode, words
+from parallel_envs.groups.envs.base import Step, StepCount, TextEnv, action_number, step_info
 from parallel_envs.groups.envs.config_fields import choice, count, number, text
-from parallel_envs.groups.envs.step_facts import Step, StepCount, action_number, step_info
-from parallel_envs.groups.envs.tiles import check_text_mode
 from parallel_envs.groups.interface import fold_name
 from parallel_envs.seeding import SeedTree
 
@@ -93,7 +92,7 @@ class BanditConfig:
             )
 
 
-class BanditEnv:
+class BanditEnv(TextEnv):
     """Two arms, one of which pays more on average. An episode is `num_pulls` pulls; the last one terminates it.
 
     The names and their order are random at each reset, so `action_lookup` is the episode's own: read it after `reset`.
@@ -104,14 +103,10 @@ class BanditEnv:
     `success` is true while the higher arm has been pulled more often than the lower one.
     """
 
-    uses_global_random = False
-    action_lookup: Mapping[Any, str] | None
-
     def __init__(self, config: BanditConfig | None = None) -> None:
         self.config = config or BanditConfig()
         self._count = StepCount(None)
         self._name_arms("low", "high")  # until there is an episode
-        self._shown = ""
 
     def reset(self, seed: int, mode: str = "train") -> str:
         tree = SeedTree(seed).child("bandit")
@@ -159,14 +154,6 @@ class BanditEnv:
             return self.config.lo_arm_score
         return self.config.hi_arm_hiscore if lucky else self.config.hi_arm_loscore
 
-    def render(self, mode: str | None = None) -> str:
-        """Return the last state."""
-        check_text_mode(mode)
-        return self._shown
-
     def metrics(self) -> Mapping[str, float]:
         """Return how much more often the higher arm was pulled, per step: from -1 to 1."""
         return {"best_arm_lead": self._num_high / max(self._count.steps, 1)}
-
-    def close(self) -> None:
-        """Do nothing: the env holds nothing."""

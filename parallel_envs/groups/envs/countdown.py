@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from parallel_envs.choices import NumberUse, TextMode, words
+from parallel_envs.groups.envs.base import Step, StepCount, TextEnv, step_info
 from parallel_envs.groups.envs.config_fields import Span, choice, count, count_or_none, number, path_or_none, span, text
 from parallel_envs.groups.envs.records import (
     FileVersion,
@@ -33,8 +34,6 @@ from parallel_envs.groups.envs.records import (
     read_entries,
     train_or_val_items,
 )
-from parallel_envs.groups.envs.step_facts import Step, StepCount, step_info
-from parallel_envs.groups.envs.tiles import check_text_mode
 from parallel_envs.seeding import SeedTree
 
 OPERATORS = "+-*/"
@@ -99,7 +98,7 @@ class CountdownConfig:
                 )
 
 
-class CountdownEnv:
+class CountdownEnv(TextEnv):
     """Combine the numbers into the target, by + - * / and brackets.
 
     Actions are texts such as `(25 - 1) * 4`; `= 96` may follow. An answer that is not arithmetic, or does not use the
@@ -110,15 +109,12 @@ class CountdownEnv:
     of a file are read when the env is made, and are not changed; their solution is None.
     """
 
-    uses_global_random = False
-    action_lookup: Mapping[Any, str] | None = None
     puzzle: Puzzle
 
     def __init__(self, config: CountdownConfig | None = None) -> None:
         self.config = config or CountdownConfig()
         self._of_file = {training: puzzles_for(self.config, training=training) for training in (True, False)}
         self._count = StepCount(None)
-        self._shown = ""
 
     def reset(self, seed: int, mode: str = "train") -> str:
         generator = SeedTree(seed).child("countdown").generator()
@@ -164,17 +160,9 @@ class CountdownEnv:
             raise BadExpression(f"it uses {min(foreign)!r}, where {' '.join(self.config.operators)} are allowed")
         return expression
 
-    def render(self, mode: str | None = None) -> str:
-        """Return the last state."""
-        check_text_mode(mode)
-        return self._shown
-
     def metrics(self) -> Mapping[str, float]:
         """Return the best reward of the episode."""
         return {"best_score": self._best}
-
-    def close(self) -> None:
-        """Do nothing: the env holds nothing."""
 
 
 # ---- puzzles --------------------------------------------------------------------------------------------------------

@@ -12,29 +12,9 @@ from gymnasium import Env
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv as Lake
 
 from parallel_envs.choices import RenderMode, TileFormat
-from parallel_envs.groups.envs.config_fields import (
-    action_names,
-    choice,
-    count,
-    count_or_none,
-    flag,
-    lookup,
-    number,
-)
-from parallel_envs.groups.envs.step_facts import Step, StepCount, action_number, step_info
-from parallel_envs.groups.envs.tiles import (
-    FORMATS,
-    RENDER_MODES,
-    Picture,
-    checked_mode,
-    picture_state,
-    places_of,
-    plain,
-    room_as_picture,
-    room_as_text,
-    with_disc,
-    with_square,
-)
+from parallel_envs.groups.envs import config_fields as fields
+from parallel_envs.groups.envs import tiles
+from parallel_envs.groups.envs.base import Step, StepCount, action_number, step_info
 from parallel_envs.seeding import SeedTree
 
 KINDS = ("player", "frozen", "hole", "goal", "player in hole", "player on goal")
@@ -71,16 +51,16 @@ class FrozenLakeConfig:
     """States are `text`, or pictures (`rgb_array`)."""
 
     def __post_init__(self) -> None:
-        count("size", self.size, least=2, most=100)
-        number("p", self.p, least=0.0, most=1.0)
-        number("success_rate", self.success_rate, least=0.0, most=1.0)
-        flag("is_slippery", self.is_slippery)
-        count_or_none("max_steps", self.max_steps)
+        fields.count("size", self.size, least=2, most=100)
+        fields.number("p", self.p, least=0.0, most=1.0)
+        fields.number("success_rate", self.success_rate, least=0.0, most=1.0)
+        fields.flag("is_slippery", self.is_slippery)
+        fields.count_or_none("max_steps", self.max_steps)
         set_field = object.__setattr__  # the dataclass is frozen for all others
-        set_field(self, "action_lookup", action_names("action_lookup", self.action_lookup, ACTIONS))
-        set_field(self, "grid_lookup", lookup("grid_lookup", self.grid_lookup, GRID_LOOKUP))
-        choice("observation_format", self.observation_format, FORMATS)
-        choice("render_mode", self.render_mode, RENDER_MODES)
+        set_field(self, "action_lookup", fields.action_names("action_lookup", self.action_lookup, ACTIONS))
+        set_field(self, "grid_lookup", fields.lookup("grid_lookup", self.grid_lookup, GRID_LOOKUP))
+        fields.choice("observation_format", self.observation_format, tiles.FORMATS)
+        fields.choice("render_mode", self.render_mode, tiles.RENDER_MODES)
 
 
 class FrozenLakeEnv:
@@ -126,18 +106,20 @@ class FrozenLakeEnv:
 
     def _state(self) -> Any:
         rendered = self.render()
-        return rendered if self.config.render_mode == "text" else picture_state(rendered)
+        return rendered if self.config.render_mode == "text" else tiles.picture_state(rendered)
 
     def render(self, mode: str | None = None) -> Any:
         """Return the lake as text or as an RGB array; by default in the form of the states."""
-        tiles = _tiles(self._map, self._place)
-        if checked_mode(mode, self.config.render_mode) == "rgb_array":
-            return room_as_picture(_named(tiles), _stamps())
+        kinds = [[_KIND_OF[tile] for tile in line] for line in self._map]  # numbers of `grid_lookup`
+        row, column = divmod(self._place, len(kinds))
+        kinds[row][column] = _WITH_PLAYER[kinds[row][column]]
+        named = [[KINDS[kind] for kind in line] for line in kinds]
+        if tiles.checked_mode(mode, self.config.render_mode) == "rgb_array":
+            return tiles.room_as_picture(named, _stamps())
         signs, style = self.config.grid_lookup, self.config.observation_format
-        grid = "\n".join("".join(signs[kind] for kind in line) for line in tiles)
-        named = _named(tiles)
-        places = {name: places_of(named, *kinds) for name, kinds in _LISTED.items()}
-        return room_as_text((len(named), len(named[0])), {"Start": [(0, 0)], **places}, grid, style)
+        grid = "\n".join("".join(signs[kind] for kind in line) for line in kinds)
+        places = {name: tiles.places_of(named, *listed) for name, listed in _LISTED.items()}
+        return tiles.room_as_text((len(named), len(named[0])), {"Start": [(0, 0)], **places}, grid, style)
 
     def metrics(self) -> Mapping[str, float]:
         """Return the distance to the goal, in tiles."""
@@ -168,9 +150,9 @@ def make_map(size: int, p: float, generator: np.random.Generator) -> list[str]:
         for down in generator.permutation([True] * (size - 1) + [False] * (size - 1)):
             row, column = row + int(down), column + 1 - int(down)
             frozen[row, column] = True
-    tiles = [["F" if ice else "H" for ice in line] for line in frozen]
-    tiles[0][0], tiles[-1][-1] = "S", "G"
-    return ["".join(line) for line in tiles]
+    letters = [["F" if ice else "H" for ice in line] for line in frozen]
+    letters[0][0], letters[-1][-1] = "S", "G"
+    return ["".join(line) for line in letters]
 
 
 def can_be_crossed(frozen: np.ndarray[Any, np.dtype[np.bool_]]) -> bool:
@@ -201,28 +183,16 @@ _LISTED = {
 """Lines of the coordinates, beside the start: the kinds of tiles in each."""
 
 
-def _tiles(lines: list[str], place: int) -> list[list[int]]:
-    """Return the tiles of a map, with the player, as numbers of `grid_lookup`."""
-    kinds = [[_KIND_OF[tile] for tile in line] for line in lines]
-    row, column = divmod(place, len(lines))
-    kinds[row][column] = _WITH_PLAYER[kinds[row][column]]
-    return kinds
-
-
-def _named(tiles: list[list[int]]) -> list[list[str]]:
-    return [[KINDS[kind] for kind in line] for line in tiles]
-
-
 @cache
-def _stamps() -> Mapping[str, Picture]:
-    ice, goal = plain((200, 225, 240)), with_square(plain((200, 225, 240)), (80, 170, 80), 3)
-    hole = with_disc(ice, (20, 50, 100), 7)
+def _stamps() -> Mapping[str, tiles.Picture]:
+    ice, goal = tiles.plain((200, 225, 240)), tiles.with_square(tiles.plain((200, 225, 240)), (80, 170, 80), 3)
+    hole = tiles.with_disc(ice, (20, 50, 100), 7)
     player = (200, 80, 60)
     return {
         "frozen": ice,
         "hole": hole,
         "goal": goal,
-        "player": with_disc(ice, player, 4),
-        "player in hole": with_disc(hole, player, 4),
-        "player on goal": with_disc(goal, player, 4),
+        "player": tiles.with_disc(ice, player, 4),
+        "player in hole": tiles.with_disc(hole, player, 4),
+        "player on goal": tiles.with_disc(goal, player, 4),
     }

@@ -15,6 +15,7 @@ from typing import Any
 
 from parallel_envs.choices import TextMode, words
 from parallel_envs.groups.envs import config_fields
+from parallel_envs.groups.envs.base import Step, StepCount, TextEnv, step_info
 from parallel_envs.groups.envs.config_fields import choice, count, count_or_none, flag, path_or_none
 from parallel_envs.groups.envs.records import (
     Entry,
@@ -25,8 +26,6 @@ from parallel_envs.groups.envs.records import (
     read_entries,
     train_or_val_items,
 )
-from parallel_envs.groups.envs.step_facts import Step, StepCount, step_info
-from parallel_envs.groups.envs.tiles import check_text_mode
 from parallel_envs.seeding import SeedTree
 
 
@@ -76,7 +75,7 @@ class MetaMathQAConfig:
         choice("render_mode", self.render_mode, words(TextMode))
 
 
-class MetaMathQAEnv:
+class MetaMathQAEnv(TextEnv):
     """Answer a question; a wrong answer may be followed by another.
 
     Actions are texts: the answer, or anything that ends with "The answer is: ...". The right one pays 1 at the first
@@ -88,15 +87,12 @@ class MetaMathQAEnv:
     `question.answer` is the right answer, for oracles.
     """
 
-    uses_global_random = False
-    action_lookup: Mapping[Any, str] | None = None
     question: Question
 
     def __init__(self, config: MetaMathQAConfig | None = None) -> None:
         self.config = config or MetaMathQAConfig()
         self._training, self._validation = (questions_for(self.config, training=one) for one in (True, False))
         self._count = StepCount(None)
-        self._shown = ""
 
     def reset(self, seed: int, mode: str = "train") -> str:
         questions = self._training if mode == "train" else self._validation
@@ -120,17 +116,9 @@ class MetaMathQAEnv:
         info = step_info(success=self._success, valid=valid, effective=valid)
         return self._shown, reward, terminated, False, info
 
-    def render(self, mode: str | None = None) -> str:
-        """Return the last state."""
-        check_text_mode(mode)
-        return self._shown
-
     def metrics(self) -> Mapping[str, float]:
         """Return the attempts of the episode."""
         return {"attempts": self._count.steps}
-
-    def close(self) -> None:
-        """Do nothing: the env holds nothing."""
 
 
 # ---- questions ------------------------------------------------------------------------------------------------------

@@ -8,17 +8,9 @@ from functools import cache
 from typing import Any
 
 from parallel_envs.choices import RenderMode, TileFormat
-from parallel_envs.groups.envs.config_fields import (
-    Span,
-    action_names,
-    choice,
-    count,
-    count_or_none,
-    lookup,
-    number,
-    pair,
-    span,
-)
+from parallel_envs.groups.envs import config_fields as fields
+from parallel_envs.groups.envs import tiles
+from parallel_envs.groups.envs.base import Step, StepCount, action_number, step_info
 from parallel_envs.groups.envs.sokoban_rooms import (
     Boxes,
     Room,
@@ -27,20 +19,6 @@ from parallel_envs.groups.envs.sokoban_rooms import (
     most_boxes,
     moves,
     random_room,
-)
-from parallel_envs.groups.envs.step_facts import Step, StepCount, action_number, step_info
-from parallel_envs.groups.envs.tiles import (
-    FORMATS,
-    RENDER_MODES,
-    Picture,
-    checked_mode,
-    picture_state,
-    places_of,
-    plain,
-    room_as_picture,
-    room_as_text,
-    with_disc,
-    with_square,
 )
 from parallel_envs.seeding import SeedTree
 
@@ -57,7 +35,7 @@ ACTIONS = {1: "Up", 2: "Down", 3: "Left", 4: "Right"}
 class SokobanConfig:
     """Config of a `SokobanEnv`."""
 
-    dim_room: Span = DIM_ROOM
+    dim_room: fields.Span = DIM_ROOM
     """Rows and columns, the outer walls included."""
     dim_x: int | None = None
     """Rows, instead of the first of `dim_room`, which then has this value."""
@@ -67,7 +45,7 @@ class SokobanConfig:
     """Boxes, and as many targets."""
     search_depth: int = 300
     """The most moves of a solution; most solutions are far shorter."""
-    min_solution_steps: Span | None = None
+    min_solution_steps: fields.Span | None = None
     """The fewest and the most moves of a solution: rooms outside are not used. None: any."""
     max_steps: int | None = 100
     """Steps after which an episode is truncated. None: never."""
@@ -92,40 +70,41 @@ class SokobanConfig:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__  # the dataclass is frozen for all others
-        rows, columns = pair("dim_room", self.dim_room)
+        rows, columns = fields.pair("dim_room", self.dim_room)
         if (rows, columns) != DIM_ROOM:
             for name, given, size in (("dim_x", self.dim_x, rows), ("dim_y", self.dim_y, columns)):
                 if given not in (None, size):
                     raise ValueError(f"{name}={given} and dim_room={[rows, columns]} contradict each other. Give one.")
         rows = rows if self.dim_x is None else self.dim_x
         columns = columns if self.dim_y is None else self.dim_y
-        room = count("dim_room[0]", rows, least=3, most=50), count("dim_room[1]", columns, least=3, most=50)
-        set_field(self, "dim_room", room)
-        set_field(self, "grid_lookup", lookup("grid_lookup", self.grid_lookup, GRID_LOOKUP))
-        set_field(self, "action_lookup", action_names("action_lookup", self.action_lookup, ACTIONS))
-        count("num_boxes", self.num_boxes)
-        count("search_depth", self.search_depth, least=self.num_boxes)  # each box takes a move at least
-        count_or_none("max_steps", self.max_steps)
-        count("max_reset_tries", self.max_reset_tries)
+        rows = fields.count("dim_room[0]", rows, least=3, most=50)
+        columns = fields.count("dim_room[1]", columns, least=3, most=50)
+        set_field(self, "dim_room", (rows, columns))
+        set_field(self, "grid_lookup", fields.lookup("grid_lookup", self.grid_lookup, GRID_LOOKUP))
+        set_field(self, "action_lookup", fields.action_names("action_lookup", self.action_lookup, ACTIONS))
+        fields.count("num_boxes", self.num_boxes)
+        fields.count("search_depth", self.search_depth, least=self.num_boxes)  # each box takes a move at least
+        fields.count_or_none("max_steps", self.max_steps)
+        fields.count("max_reset_tries", self.max_reset_tries)
         for name in ("step_reward", "box_reward", "success_reward"):
-            number(name, getattr(self, name))
-        choice("observation_format", self.observation_format, FORMATS)
-        choice("render_mode", self.render_mode, RENDER_MODES)
-        if max(room) < 5:
+            fields.number(name, getattr(self, name))
+        fields.choice("observation_format", self.observation_format, tiles.FORMATS)
+        fields.choice("render_mode", self.render_mode, tiles.RENDER_MODES)
+        if max(rows, columns) < 5:
             raise ValueError(
                 f"dim_room={self.dim_room} leaves no row or column of three tiles, which a push takes. Give 5 or more."
             )
-        most = most_boxes(*room)
+        most = most_boxes(rows, columns)
         if self.num_boxes > most:
             raise ValueError(
                 f"num_boxes={self.num_boxes}: in a room of {rows} by {columns} there is space for {most} at most, with "
                 "their targets and a player. Give fewer boxes or a larger room."
             )
         if self.min_solution_steps is not None:
-            fewest, most = span("min_solution_steps", self.min_solution_steps, least=1)
-            longest = min(self.search_depth, longest_solution(*room, self.num_boxes))
-            count("min_solution_steps[0]", fewest, most=longest)
-            count("min_solution_steps[1]", most, least=self.num_boxes)  # each box takes a move at least
+            fewest, most = fields.span("min_solution_steps", self.min_solution_steps, least=1)
+            longest = min(self.search_depth, longest_solution(rows, columns, self.num_boxes))
+            fields.count("min_solution_steps[0]", fewest, most=longest)
+            fields.count("min_solution_steps[1]", most, least=self.num_boxes)  # each box takes a move at least
             set_field(self, "min_solution_steps", (fewest, most))
 
 
@@ -197,12 +176,12 @@ class SokobanEnv:
 
     def _state(self) -> Any:
         if self.config.render_mode == "rgb_array":
-            return picture_state(self._grid.picture())
+            return tiles.picture_state(self._grid.picture())
         return self._grid.text(self.config.observation_format)
 
     def render(self, mode: str | None = None) -> Any:
         """Return the room as text or as an RGB array; by default in the form of the states."""
-        if checked_mode(mode, self.config.render_mode) == "rgb_array":
+        if tiles.checked_mode(mode, self.config.render_mode) == "rgb_array":
             return self._grid.picture()
         return self._grid.text(self.config.observation_format)
 
@@ -242,12 +221,12 @@ class _Grid:
         grid = "\n".join(["".join(cells[start : start + width]) for start in range(0, len(cells), width)])
         if style == "grid":  # the usual style, at every step
             return grid
-        tiles = self._named()
-        places = {name: places_of(tiles, *kinds) for name, kinds in _LISTED.items()}
-        return room_as_text((self._room.height, self._room.width), places, grid, style)
+        named = self._named()
+        places = {name: tiles.places_of(named, *kinds) for name, kinds in _LISTED.items()}
+        return tiles.room_as_text((self._room.height, self._room.width), places, grid, style)
 
-    def picture(self) -> Picture:
-        return room_as_picture(self._named(), _stamps())
+    def picture(self) -> tiles.Picture:
+        return tiles.room_as_picture(self._named(), _stamps())
 
     def _named(self) -> list[list[str]]:
         width, kinds = self._room.width, self._kinds
@@ -266,15 +245,15 @@ _ON_TARGET = {EMPTY: TARGET, BOX: BOX_ON_TARGET, PLAYER: PLAYER_ON_TARGET}
 
 
 @cache
-def _stamps() -> Mapping[str, Picture]:
-    floor = plain((210, 200, 180))
-    target = with_disc(floor, (200, 60, 60), 3)
+def _stamps() -> Mapping[str, tiles.Picture]:
+    floor = tiles.plain((210, 200, 180))
+    target = tiles.with_disc(floor, (200, 60, 60), 3)
     return {
-        "wall": plain((90, 90, 100)),
+        "wall": tiles.plain((90, 90, 100)),
         "empty": floor,
         "target": target,
-        "box": with_square(floor, (160, 110, 50), 2),
-        "box on target": with_square(target, (90, 160, 70), 2),
-        "player": with_disc(floor, (50, 90, 200), 6),
-        "player on target": with_disc(with_disc(floor, (200, 60, 60), 7.5), (50, 90, 200), 6),
+        "box": tiles.with_square(floor, (160, 110, 50), 2),
+        "box on target": tiles.with_square(target, (90, 160, 70), 2),
+        "player": tiles.with_disc(floor, (50, 90, 200), 6),
+        "player on target": tiles.with_disc(tiles.with_disc(floor, (200, 60, 60), 7.5), (50, 90, 200), 6),
     }

@@ -1,4 +1,4 @@
-"""Rooms made of tiles, as text, as coordinates and as pictures, and the render modes of envs."""
+"""Rooms made of tiles, as text, as coordinates and as pictures."""
 
 from __future__ import annotations
 
@@ -27,14 +27,9 @@ def picture_state(picture: Picture) -> dict[str, Any]:
     return {"text": "", "images": [picture]}
 
 
-def checked_mode(mode: str | None, own: str, known: Sequence[str] = RENDER_MODES) -> str:
+def checked_mode(mode: str | None, own: str) -> str:
     """Return the render mode that is given, checked, or the env's own for None."""
-    return own if mode is None else choice("mode", mode, known)
-
-
-def check_text_mode(mode: str | None) -> None:
-    """Raise ValueError for a render mode other than `text`."""
-    checked_mode(mode, "text", known=("text",))
+    return own if mode is None else choice("mode", mode, RENDER_MODES)
 
 
 def room_as_text(size: tuple[int, int], places: Mapping[str, Places], cells: str, style: str) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from parallel_envs.groups.envs.data import generate
 from parallel_envs.groups.envs.metamathqa import MetaMathQAConfig, questions_for
 from parallel_envs.groups.envs.records import included_file
 from parallel_envs.groups.envs.webshop import WebShopConfig
 from parallel_envs.groups.envs.webshop.shop import shop_for
+from tests.groups.envs import generate_data
 
 
 def test_the_files_are_what_their_program_writes() -> None:
-    for name, text in generate.files().items():
+    for name, text in generate_data.files().items():
         assert Path(included_file(name)).read_text(encoding="utf-8") == text
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallel_envs.choices import PageText, ShopReward, TextMode, words
+from parallel_envs.groups.envs.base import Step, StepCount, TextEnv, step_info
 from parallel_envs.groups.envs.config_fields import choice, count, count_or_none, flag, number, path_or_none
-from parallel_envs.groups.envs.step_facts import Step, StepCount, step_info
-from parallel_envs.groups.envs.tiles import check_text_mode
 from parallel_envs.groups.envs.webshop.pages import (
     Bought,
     Page,
@@ -116,7 +115,7 @@ class WebShopConfig:
             )
 
 
-class WebShopEnv:
+class WebShopEnv(TextEnv):
     """Find a product in a shop, choose its options, and buy it.
 
     Actions are texts: `search[words]` on the page with a search bar, and `click[...]` with a button of the page:
@@ -133,8 +132,6 @@ class WebShopEnv:
     `goal` is the wish, for oracles; states contain its instruction only.
     """
 
-    uses_global_random = False
-    action_lookup: Mapping[Any, str] | None = None
     goal: Goal
 
     def __init__(self, config: WebShopConfig | None = None) -> None:
@@ -151,7 +148,8 @@ class WebShopEnv:
         self.goal = goal_of(wishes[int(generator.integers(len(wishes)))], generator)
         self._view, self._score = Searching(), None
         self._count.start()
-        return self.render()
+        self._shown = self._state()
+        return self._shown
 
     def step(self, action: Any) -> Step:
         self._count.tick()
@@ -168,7 +166,8 @@ class WebShopEnv:
         reward = total if self.config.reward == "dense" else float(success)
         effective = after is not None and self._view != before
         info = step_info(success=success, valid=after is not None, effective=effective)
-        return self.render(), reward, bought, truncated, info
+        self._shown = self._state()
+        return self._shown, reward, bought, truncated, info
 
     def _view_after(self, action: Any) -> View | None:
         """Return the view that an action leads to; None if it cannot be done."""
@@ -190,9 +189,7 @@ class WebShopEnv:
     def _page(self) -> Page:
         return page_of(self._view, self.goal.instruction, self.config.show_attrs)
 
-    def render(self, mode: str | None = None) -> str:
-        """Return the page."""
-        check_text_mode(mode)
+    def _state(self) -> str:
         page = self._page()
         words = as_text(page) if self.config.observation_mode == "text" else as_rich_text(page)
         if not self.config.show_actions or isinstance(self._view, Bought):
@@ -211,6 +208,3 @@ class WebShopEnv:
             "options_score": self._score.options,
             "price_score": self._score.price,
         }
-
-    def close(self) -> None:
-        """Do nothing: the shop belongs to all envs of the process."""

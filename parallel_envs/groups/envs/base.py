@@ -1,10 +1,13 @@
-"""The info of a step, and the count of an episode's steps."""
+"""Base class of the text envs, the info of a step, and the count of an episode's steps."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from parallel_envs.groups.envs.config_fields import choice
 
 Info = dict[str, Any]
 Step = tuple[Any, float, bool, bool, Info]
@@ -53,3 +56,19 @@ class StepCount:
         truncated = not terminated and self.most is not None and self.steps >= self.most
         self._running = not (terminated or truncated)
         return truncated
+
+
+class TextEnv:
+    """Base class of envs without pictures. `_shown` is the last state."""
+
+    uses_global_random = False
+    action_lookup: Mapping[Any, str] | None = None
+    _shown = ""
+
+    def render(self, mode: str | None = None) -> str:
+        if mode is not None:
+            choice("mode", mode, ("text",))
+        return self._shown
+
+    def close(self) -> None:
+        """Do nothing: the env holds nothing."""

@@ -1,6 +1,6 @@
-"""Program that makes the included data files: questions in MetaMathQA's format and a shop in WebShop's format.
+"""Program that makes the data files of the package: questions in MetaMathQA's format and a shop in WebShop's format.
 
-    python -m parallel_envs.groups.envs.data.generate
+    python -m tests.groups.envs.generate_data
 
 writes `arithmetic.jsonl`, three variations of each of 60 short stories, and the three files of the shop: products,
 attributes and instructions. All of it is invented. `test_shipped_data` compares the files with what this writes.
@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent
+from parallel_envs.groups.envs.records import included_file
+
+FOLDER = Path(included_file(""))
 
 # ---- arithmetic.jsonl -----------------------------------------------------------------------------------------------
 
