@@ -319,14 +319,13 @@ class GlobalRandomGuard:
         return call
 
     def reset(self, seed: int, mode: str) -> Any:
-        with self._own_generators():
-            _seed_generators(seed)
+        with self._own_generators(seed):
             return self._env.reset(seed, mode)
 
     @contextmanager
-    def _own_generators(self) -> Iterator[None]:
-        with _generators_restored():
-            if self._states is not None:
+    def _own_generators(self, seed: int | None = None) -> Iterator[None]:
+        with seeded(seed):
+            if seed is None and self._states is not None:
                 _set_generators(self._states)
             try:
                 yield
@@ -335,26 +334,17 @@ class GlobalRandomGuard:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators, and restore them afterwards."""
-    with _generators_restored():
-        _seed_generators(seed)
-        yield
-
-
-@contextmanager
-def _generators_restored() -> Iterator[None]:
+def seeded(seed: int | None) -> Iterator[None]:
+    """Seed the global generators, unless the seed is None, and restore them afterwards."""
     with _generators_lock:
         outside = random.getstate(), np.random.get_state()
         try:
+            if seed is not None:
+                random.seed(seed)
+                np.random.seed(seed % 2**32)
             yield
         finally:
             _set_generators(outside)
-
-
-def _seed_generators(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
 
 
 def _set_generators(states: tuple[Any, Any]) -> None:
@@ -607,7 +597,16 @@ class ThreadedEnvs:
 
     def do(self, request: Request, answers: Answers) -> None:
         """Do a request."""
-        alone, queues = self._sorted(request)
+        by_tag: dict[str, list[int]] = {}  # "" for environments that are done one after the other
+        for env in request.arguments:
+            spec = self._specs[env]
+            is_alone = spec.threads == 1 or self._uses_global_random(env)
+            by_tag.setdefault("" if is_alone else spec.tag, []).append(env)
+        alone = request.pairs(by_tag.pop("", []))
+        queues = [
+            _TagQueue(tag, request.pairs(envs), min(len(envs), self._specs[envs[0]].threads))
+            for tag, envs in by_tag.items()
+        ]
         helpers, quick = list[Future[None]](), list[_TagQueue]()
         for queue in queues:
             is_slow = (queue.tag, request.job) in self._slow
@@ -623,20 +622,6 @@ class ThreadedEnvs:
         for queue in queues:
             is_slow = sum(queue.seconds) > _PATIENCE_SECONDS
             (self._slow.add if is_slow else self._slow.discard)((queue.tag, request.job))
-
-    def _sorted(self, request: Request) -> tuple[Pairs, list[_TagQueue]]:
-        """Return the environments that are done one after the other, and those that may be done at once."""
-        by_tag: dict[str, list[int]] = {}
-        for env in request.arguments:
-            spec = self._specs[env]
-            is_alone = spec.threads == 1 or self._uses_global_random(env)
-            by_tag.setdefault("" if is_alone else spec.tag, []).append(env)
-        alone = by_tag.pop("", [])
-        queues = [
-            _TagQueue(tag, request.pairs(envs), min(len(envs), self._specs[envs[0]].threads))
-            for tag, envs in by_tag.items()
-        ]
-        return request.pairs(alone), queues
 
     def _start_helpers(self, queue: _TagQueue, count: int, request: Request, answers: Answers) -> list[Future[None]]:
         """Start as many threads as wanted, or as many as the system has room for, that take from a queue."""

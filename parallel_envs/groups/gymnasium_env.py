@@ -77,7 +77,17 @@ class GymnasiumEnv:
     ) -> None:
         self._env, self._class_name = env, type(env.unwrapped).__name__
         self._space: gymnasium.Space[Any] | None = getattr(env, "action_space", None)
-        self._names, self._renamed = _action_names(self._space, actions), bool(actions)
+        numbers: dict[Any, str] = {}  # the names of a discrete space's actions, unless others are given
+        if isinstance(self._space, spaces.Discrete):
+            first = int(self._space.start)
+            numbers = {number: str(number) for number in range(first, first + int(self._space.n))}
+        for action in actions or ():
+            if action not in numbers:
+                raise ValueError(
+                    f"actions={actions!r} names {action!r}, which {self._space} does not have. Leave it out."
+                )
+        actions_by_name(actions)  # raises if two actions have one name
+        self._names, self._renamed = actions or numbers or None, bool(actions)
         self._success_reward, self._return = success_reward, 0.0
         self._state: Any = None
         self.action_lookup: Mapping[Any, str] | None = self._names
@@ -127,18 +137,6 @@ class GymnasiumEnv:
 def _own(env: gymnasium.Env[Any, Any], name: str) -> Any:
     """Return an attribute of the environment or of one beneath its wrappers, or None."""
     return env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
-
-
-def _action_names(space: gymnasium.Space[Any] | None, actions: Mapping[int, str] | None) -> Mapping[Any, str] | None:
-    """Return the given names, checked, or else the numbers of a discrete space."""
-    numbers: dict[Any, str] | None = None
-    if isinstance(space, spaces.Discrete):
-        numbers = {int(space.start) + number: str(int(space.start) + number) for number in range(int(space.n))}
-    for action in actions or ():
-        if action not in (numbers or ()):
-            raise ValueError(f"actions={actions!r} names {action!r}, which {space} does not have. Leave it out.")
-    actions_by_name(actions)  # raises if two actions have one name
-    return actions or numbers
 
 
 # ---- actions as text ------------------------------------------------------------------------------------------------

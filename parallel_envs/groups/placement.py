@@ -116,7 +116,14 @@ class EnvPlacement:
                 answers = self._do_here(request, convert)
             else:
                 answers, failed = self._do_everywhere(self.workers, request, convert)
-            return self._results(answers, failed)
+            for env, raised in answers.errors.items():
+                failed[env] = error_failure(env, self._tags[env], raised.doing, raised.failure)
+                _log.warning("%s", failed[env])
+            for env, state in answers.replayed.items():
+                if env in answers.values and not is_same_state(state, self._replay_target(env).state):
+                    failed[env] = divergence_failure(env, self._tags[env])
+                    del answers.values[env]
+            return Results(answers.values, failed)
         except BaseException:
             self._stale.update(arguments)
             raise
@@ -147,16 +154,6 @@ class EnvPlacement:
             return request
         stale = [env for env in request.arguments if env in self._stale]
         return Request(request.job, request.arguments, {env: self._replay_target(env).replay for env in stale})
-
-    def _results(self, answers: Answers, failures: dict[int, EnvFailure]) -> Results:
-        for env, raised in answers.errors.items():
-            failures[env] = error_failure(env, self._tags[env], raised.doing, raised.failure)
-            _log.warning("%s", failures[env])
-        for env, state in answers.replayed.items():
-            if env in answers.values and not is_same_state(state, self._replay_target(env).state):
-                failures[env] = divergence_failure(env, self._tags[env])
-                del answers.values[env]
-        return Results(answers.values, failures)
 
     def end_workers(self) -> None:
         """End the workers, also while another thread waits for their answers: it gets a `ClosedError`."""

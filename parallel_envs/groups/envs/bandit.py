@@ -140,7 +140,10 @@ class BanditEnv(TextEnv):
         lucky, noise = self._luck.random() < self.config.hi_arm_hiscore_prob, self._luck.standard_normal()
         place = action_number(action)
         arm = None if place is None else self._arms.get(place)
-        reward = 0.0 if arm is None else self._reward(arm, lucky) + self.config.noise * float(noise)
+        config, reward = self.config, 0.0
+        if arm is not None:
+            high_reward = config.hi_arm_hiscore if lucky else config.hi_arm_loscore
+            reward = (high_reward if arm == self._high else config.lo_arm_score) + config.noise * float(noise)
         self._num_high += 0 if arm is None else 1 if arm == self._high else -1
         self._shown = "No arm was pulled." if arm is None else f"{arm} pays {reward:g}."
         terminated = self._count.steps >= self.config.num_pulls
@@ -148,11 +151,6 @@ class BanditEnv(TextEnv):
         success, pulled = self._num_high > 0, arm is not None
         info = step_info(success=success, valid=pulled, effective=pulled, best_arm=arm == self._high)
         return self._shown, reward, terminated, False, info
-
-    def _reward(self, arm: str, lucky: bool) -> float:
-        if arm != self._high:
-            return self.config.lo_arm_score
-        return self.config.hi_arm_hiscore if lucky else self.config.hi_arm_loscore
 
     def metrics(self) -> Mapping[str, float]:
         """Return how much more often the higher arm was pulled, per step: from -1 to 1."""

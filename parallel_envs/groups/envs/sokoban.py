@@ -130,26 +130,25 @@ class SokobanEnv:
         self._count = StepCount(self.config.max_steps)
 
     def reset(self, seed: int, mode: str = "train") -> Any:
-        self.room = self._make_room(seed)
+        config, generator = self.config, SeedTree(seed).child("sokoban").generator()
+        steps = config.min_solution_steps or (1, config.search_depth)
+        for _ in range(config.max_reset_tries):
+            room = random_room(config.dim_room, config.num_boxes, config.search_depth, steps, generator)
+            if room is not None:
+                break
+        else:
+            raise ValueError(
+                f"No room of {config.dim_room} with {config.num_boxes} boxes, search_depth={config.search_depth} and "
+                f"min_solution_steps={config.min_solution_steps} was found in {config.max_reset_tries} tries. Ask for "
+                "a larger room, fewer boxes, or a wider range of solutions."
+            )
+        self.room = room
         self._moves = moves(self.room.width)
         self._position = (self.room.player, self.room.boxes)
         self._on_target = 0  # no box begins there
         self._grid = _Grid(self.room, self.config.grid_lookup)
         self._count.start()
         return self._state()
-
-    def _make_room(self, seed: int) -> Room:
-        config, generator = self.config, SeedTree(seed).child("sokoban").generator()
-        steps = config.min_solution_steps or (1, config.search_depth)
-        for _ in range(config.max_reset_tries):
-            room = random_room(config.dim_room, config.num_boxes, config.search_depth, steps, generator)
-            if room is not None:
-                return room
-        raise ValueError(
-            f"No room of {config.dim_room} with {config.num_boxes} boxes, search_depth={config.search_depth} and "
-            f"min_solution_steps={config.min_solution_steps} was found in {config.max_reset_tries} tries. Ask for a "
-            "larger room, fewer boxes, or a wider range of solutions."
-        )
 
     def step(self, action: Any) -> Step:
         self._count.tick()

@@ -187,11 +187,9 @@ class ReverseSearch:
         """Return the sum of the boxes' distances to the nearest targets; 0 if a box is on a target."""
         if boxes & self._targets:
             return 0
-        return sum(min(self._between(box, target) for target in self._targets) for box in boxes)
-
-    def _between(self, tile: int, other: int) -> int:
-        (row, column), (other_row, other_column) = divmod(tile, self._width), divmod(other, self._width)
-        return abs(row - other_row) + abs(column - other_column)
+        targets = [divmod(target, self._width) for target in self._targets]
+        places = [divmod(box, self._width) for box in boxes]
+        return sum(min(abs(row - to_row) + abs(column - to) for to_row, to in targets) for row, column in places)
 
     def solution(self, position: Position) -> tuple[int, ...]:
         """Return the actions that solve a position that was reached."""

@@ -96,23 +96,19 @@ class WebShopConfig:
         count("page_size", self.page_size)
         count("num_results", self.num_results)
         choice("render_mode", self.render_mode, words(TextMode))
-        self._check_files_go_together()
-        if self.dataset is not None:
-            choice("dataset", self.dataset, ("small", "full"))
-
-    def _check_files_go_together(self) -> None:
         beside = {"attributes_path": self.attributes_path, "instructions_path": self.instructions_path}
+        needed = "instructions_path" if self.human_goals else "attributes_path"
         if self.file_path is None:
             for name, path in beside.items():
                 if path is not None:
                     raise ValueError(f"{name}={path!r} was given without products. Give file_path as well.")
-            return
-        needed = "instructions_path" if self.human_goals else "attributes_path"
-        if beside[needed] is None:
+        elif beside[needed] is None:
             raise ValueError(
                 f"file_path={self.file_path!r} was given without {needed}, so nothing is wanted of the products. Give "
                 f"{needed}, or the other kind of instructions with human_goals={not self.human_goals}."
             )
+        if self.dataset is not None:
+            choice("dataset", self.dataset, ("small", "full"))
 
 
 class WebShopEnv(TextEnv):
