@@ -156,7 +156,7 @@ READERS = {
         ],
         "engine.",
     ),
-    **dict.fromkeys([f"groups/{name}.py" for name in ("clock", "crew", "deadlines", "shelf", "waiting")], "groups."),
+    **dict.fromkeys([f"groups/{name}.py" for name in ("env_host", "recovery", "transport", "worker_group")], "groups."),
     **dict.fromkeys(["rollouts/collecting.py", "rollouts/progress.py"], "rollouts."),
     **dict.fromkeys(
         [

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from parallel_envs.engine.factory import line_outside
-from parallel_envs.groups.env_host import TagSpec
 from parallel_envs.groups.failures import BadSettings
+from parallel_envs.groups.hosted_env import TagSpec
 
 if TYPE_CHECKING:
     from parallel_envs.groups.config import GroupsSettings
@@ -38,22 +38,15 @@ class EnvSpec:
 
 @dataclass(frozen=True, slots=True)
 class EnvSpecs:
-    """All environments, how those of a tag are made, and where they live: `process`, `caller` or `both`."""
+    """All environments. By tag, how its environments are made, and where they live: `process`, `caller` or `both`.
+
+    If no tag needs a `process`, the caller works beside the workers, for environments that live in `both`.
+    """
 
     envs: tuple[EnvSpec, ...]
     tag_specs: Mapping[str, TagSpec]
     group_size: int
     where: Mapping[str, str]
-
-    @property
-    def in_workers(self) -> list[int]:
-        """Return the environments that are to live in workers."""
-        return [env.env_id for env in self.envs if self.where[env.tag] != "caller"]
-
-    @property
-    def caller_works(self) -> bool:
-        """Return whether the caller is to be one of these workers."""
-        return "process" not in self.where.values()
 
 
 def read_env_specs(settings: GroupsSettings, mode: str) -> EnvSpecs:

@@ -81,7 +81,6 @@ class EnvStatus:
 
     @property
     def done(self) -> bool:
-        """Return whether the episode is over, for whichever reason."""
         return self.terminated or self.truncated
 
 
@@ -153,7 +152,6 @@ class Episode:
         return self.entry()
 
     def set_metrics(self, own: Mapping[str, float]) -> None:
-        """Keep the environment's own metrics."""
         *state, _ = self.state
         self.state = (*state, own)
 
@@ -161,7 +159,6 @@ class Episode:
 
     @property
     def done(self) -> bool:
-        """Return whether the episode is over, for whichever reason."""
         return not self.state[ALLOWANCE]
 
     def entry(self) -> Entry:

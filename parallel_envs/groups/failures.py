@@ -20,7 +20,7 @@ from parallel_envs.vector.failures import step_timeout, worker_died
 __all__ = ["BadSettings", "BadTurn", "EnvFailure"]
 
 
-_TIMEOUT_SETTINGS = {
+_LIMIT_SETTINGS = {
     MAKING: "start_timeout",
     REPLAYING: "reset_timeout or es_manager.step_timeout (a replay has the seconds of a reset and of all its turns)",
     Job.RESET.value: "reset_timeout",
@@ -63,7 +63,6 @@ class EnvFailure:
         return self.message
 
     def exception(self) -> ParallelEnvsError:
-        """Return the failure as an exception to raise."""
         match self.kind:
             case "timeout":
                 return StepTimeout(self.message, env_ids=(self.env_id,))
@@ -93,7 +92,7 @@ def death_failure(env_id: int, tag: str, doing: str, death: Death) -> EnvFailure
 def timeout_failure(env_id: int, tag: str, doing: str, seconds: float | None, worker: int, stack: str) -> EnvFailure:
     """Return the failure of an environment that did not answer in time, for which its worker was ended."""
     instead = "let its states be smaller, or " if doing == SENDING else ""
-    more = f"{instead}give it more: es_manager.{_TIMEOUT_SETTINGS.get(doing, 'step_timeout')}"
+    more = f"{instead}give it more: es_manager.{_LIMIT_SETTINGS.get(doing, 'step_timeout')}"
     advice = f" Its worker was replaced. If {tag!r} needs longer, {more}."
     text = step_timeout(doing, seconds, [worker], [env_id], {worker: stack}, advice=advice)
     return EnvFailure("timeout", env_id, doing, "StepTimeout", str(text))

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from parallel_envs.choices import GroupMode
 from parallel_envs.closing import ClosedAtExit
-from parallel_envs.engine import cores_here
 from parallel_envs.engine.completions import undisturbed
 from parallel_envs.errors import ClosedError
 from parallel_envs.groups.env_specs import EnvSpec, read_env_specs
@@ -42,7 +41,7 @@ from parallel_envs.groups.episode import (
 from parallel_envs.groups.failures import BadTurn, EnvFailure
 from parallel_envs.groups.inputs import read_turns
 from parallel_envs.groups.placement import EnvPlacement, Results
-from parallel_envs.groups.transport import MAKING, REPLAYING, Job, Played, TimeLimits
+from parallel_envs.groups.transport import MAKING, REPLAYING, Job, Played
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import CallGuard, in_turn
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 
     from parallel_envs.groups.config import GroupsSettings
 
-_MOST_WORKERS = 8
 _CLOSE_SECONDS = 5.0  # how long `close` waits for a call of another thread to end
 _CLOSED = "This EnvStateManager has been closed. Make another one."
 
@@ -186,7 +184,7 @@ class EnvStateManager(ClosedAtExit):
 
     @property
     def use_multiprocessing(self) -> bool:
-        """Whether environments live in workers. May be set at any time: episodes continue."""
+        """True if environments live in workers. May be set at any time: episodes continue."""
         return self._use_multiprocessing
 
     @use_multiprocessing.setter
@@ -376,16 +374,10 @@ class EnvStateManager(ClosedAtExit):
         self._check_open()
         placement = self._placement
         if placement is None:
-            said, specs = self.settings.es_manager, self._specs
             placement = self._placement = EnvPlacement(
-                {env.env_id: env.tag for env in specs.envs},
-                {env.env_id: env.env_type for env in specs.envs},
-                specs.tag_specs,
-                in_workers=specs.in_workers if self._use_multiprocessing else (),
-                num_workers=said.max_workers or min(_MOST_WORKERS, len(cores_here())),
-                caller_works=specs.caller_works,
-                limits=TimeLimits(said.step_timeout, said.reset_timeout, said.start_timeout),
-                context=said.context,
+                self._specs,
+                self.settings.es_manager,
+                use_workers=self._use_multiprocessing,
                 replay_target=lambda env: self._episodes[env].replay_target,
             )
             placement.mark_stale(range(len(self._episodes)))

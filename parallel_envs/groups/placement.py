@@ -12,20 +12,25 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parallel_envs.choices import StartMethod
-from parallel_envs.engine import Unpicklable, dump_reply, line_outside, picklable, unpicklable_part
+from parallel_envs.engine import Unpicklable, cores_here, dump_reply, line_outside, picklable, unpicklable_part
 from parallel_envs.errors import WorkerStartError
-from parallel_envs.groups.env_host import EnvHost, TagSpec
+from parallel_envs.groups.env_host import EnvHost
 from parallel_envs.groups.failures import EnvFailure, divergence_failure, error_failure
+from parallel_envs.groups.hosted_env import TagSpec
 from parallel_envs.groups.transport import Answers, Convert, Job, ReplayTarget, Request, TimeLimits
 from parallel_envs.groups.worker_group import WorkerGroup
 
+if TYPE_CHECKING:
+    from parallel_envs.groups.config import ManagerBlock
+    from parallel_envs.groups.env_specs import EnvSpecs
+
 _log = logging.getLogger(__name__)
 
+_MOST_WORKERS = 8
 _RECORDING_SHARE = 0.11
 """Time to read and record the result of a turn, as a share of the time to play the turn."""
 
@@ -41,50 +46,39 @@ class Results:
 class EnvPlacement:
     """The environments of a manager, each in its place.
 
-    Args:
-        tags: The tag of each environment.
-        env_types: The type of each environment.
-        specs: How the environments of each tag are made.
-        in_workers: The environments that are to live in workers.
-        num_workers: The most workers.
-        caller_works: Whether the caller is to be one of these, unless there is only one.
-        limits: How long environments in workers may take.
-        context: The start method.
-        replay_target: Returns how to bring an environment to the state of its episode.
+    With `use_workers`, they live where their specs say, else all in the caller. `replay_target` returns how to bring an
+    environment to the state of its episode.
     """
 
     def __init__(
         self,
-        tags: Mapping[int, str],
-        env_types: Mapping[int, str],
-        specs: Mapping[str, TagSpec],
+        specs: EnvSpecs,
+        settings: ManagerBlock,
         *,
-        in_workers: Collection[int],
-        num_workers: int,
-        caller_works: bool = False,
-        limits: TimeLimits,
-        context: StartMethod | None,
+        use_workers: bool,
         replay_target: Callable[[int], ReplayTarget],
     ) -> None:
-        self._tags, self._replay_target = tags, replay_target
+        self._tags, self._replay_target = {env.env_id: env.tag for env in specs.envs}, replay_target
         self._stale: set[int] = set()
         self.workers: WorkerGroup | None = None
-        if in_workers:
-            assign = assign_beside_caller if caller_works else assign_workers
-            worker_of = assign({env: env_types[env] for env in in_workers}, min(num_workers, len(in_workers)))
+        types = {env.env_id: env.env_type for env in specs.envs if use_workers and specs.where[env.tag] != "caller"}
+        if types:
+            num_workers = min(settings.max_workers or min(_MOST_WORKERS, len(cores_here())), len(types))
+            caller_works = "process" not in specs.where.values()
+            worker_of = (assign_beside_caller if caller_works else assign_workers)(types, num_workers)
             try:
                 self.workers = WorkerGroup(
                     worker_of,
-                    tags,
-                    specs,
-                    limits,
-                    context,
-                    caller_works=len(worker_of) < len(in_workers),
+                    self._tags,
+                    specs.tag_specs,
+                    TimeLimits(settings.step_timeout, settings.reset_timeout, settings.start_timeout),
+                    settings.context,
+                    caller_works=len(worker_of) < len(types),
                     on_answers=self._note_answers,
                     on_lost=self._stale.update,
                 )
             except Unpicklable as error:
-                raise _unpicklable_spec(specs, error) from error
+                raise _unpicklable_spec(specs.tag_specs, error) from error
             except (WorkerStartError, OSError, MemoryError) as error:  # nothing has been stepped, so nothing is lost
                 warnings.warn(
                     f"Worker processes could not be started ({error}); all environments are stepped in the caller "
@@ -93,7 +87,8 @@ class EnvPlacement:
                     stacklevel=line_outside(),
                 )
         elsewhere = self.workers.worker_of if self.workers else {}
-        self._here = EnvHost({env: tag for env, tag in tags.items() if env not in elsewhere}, specs, copies=True)
+        here = {env: tag for env, tag in self._tags.items() if env not in elsewhere}
+        self._here = EnvHost(here, specs.tag_specs, copies=True)
 
     def _note_answers(self, job: Job, answers: Answers) -> None:
         """Record which environments are stale after a job."""

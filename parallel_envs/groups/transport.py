@@ -92,11 +92,9 @@ class Request:
     replays: Mapping[int, Replay] = field(default_factory=dict)
 
     def subset(self, envs: Collection[int]) -> Request:
-        """Return the part of the request that concerns these environments."""
         return self.with_arguments({env: self.arguments[env] for env in envs})
 
     def with_arguments(self, arguments: Mapping[int, Any]) -> Request:
-        """Return the part of the request that has these arguments."""
         replays = {env: one for env, one in self.replays.items() if env in arguments} if self.replays else {}
         return Request(self.job, arguments, replays)
 
@@ -114,7 +112,6 @@ class Request:
         yield self.subset(envs) if len(envs) < len(self.arguments) else self
 
     def pairs(self, envs: Collection[int]) -> Pairs:
-        """Return an iterator over these environments and their arguments."""
         return iter([(env, self.arguments[env]) for env in envs])
 
     def to_plain(self) -> tuple[Any, ...]:
@@ -123,7 +120,6 @@ class Request:
 
     @classmethod
     def from_plain(cls, values: tuple[Any, ...]) -> Request:
-        """Return the request from which `to_plain` made these values."""
         job, arguments, replays = values
         return cls(Job(job), arguments, {env: Replay(*replay) for env, replay in replays.items()})
 
@@ -219,7 +215,6 @@ class TimeLimits:
     start: float | None = None
 
     def of_job(self, job: Job) -> float:
-        """Return the limit of a job."""
         return _or_infinite(self.reset if job is Job.RESET else self.step)
 
     def of_replay(self, replay: Replay) -> float:
@@ -229,15 +224,12 @@ class TimeLimits:
         return self.reset + replay.num_turns * self.step
 
     def of_making(self) -> float:
-        """Return the limit of a construction."""
         return _or_infinite(self.start)
 
     def of_sending(self) -> float:
-        """Return the limit for pickling and sending answers."""
         return max(_SENDING_SECONDS, _or_infinite(self.step))
 
     def shortest(self) -> float:
-        """Return the smallest of all limits."""
         return min(_or_infinite(self.step), _or_infinite(self.reset), _or_infinite(self.start))
 
 
@@ -270,7 +262,6 @@ class WorkerClock:
 
     @staticmethod
     def allocate(num_envs: int, num_workers: int) -> SharedBlock:
-        """Return memory for the clocks of all workers."""
         return SharedBlock.create(num_workers * (_NUM_WORKER_CELLS + 3 * num_envs) * 8)
 
     # The worker's side.
@@ -285,7 +276,6 @@ class WorkerClock:
         self.due[env] = time.monotonic() + seconds
 
     def end(self, env: int) -> None:
-        """Record that an environment is done."""
         self.ended[env] = time.monotonic()
         self.due[env] = 0.0
         self._doing[env] = 0
@@ -295,7 +285,6 @@ class WorkerClock:
         self._cells[_SENT_FROM], self._cells[_SENT_TO] = begin, end
 
     def end_sending(self) -> None:
-        """Record that no answers are being sent."""
         self._cells[_SENT_TO] = 0
 
     # The manager's side.
@@ -310,7 +299,6 @@ class WorkerClock:
         return int(self._cells[_REQUEST]) == self.request
 
     def is_any_at_work(self) -> bool:
-        """Return whether an environment is busy, for whichever request."""
         return bool((self._due > 0.0).any())
 
     def at_work(self) -> list[int]:
@@ -335,7 +323,6 @@ class WorkerClock:
         return [env for env in self.at_work() if self._due[env] <= now]
 
     def last_end(self) -> float:
-        """Return when an environment was last done with an activity."""
         return float(self._ended.max(initial=0.0))
 
 
@@ -373,7 +360,6 @@ class SharedChannel:
 
     @staticmethod
     def allocate() -> SharedBlock:
-        """Return memory for one channel."""
         return SharedBlock.create(_REQUEST_BYTES + _ANSWER_BYTES)
 
     # The manager's side.
@@ -418,7 +404,6 @@ class SharedChannel:
     # The worker's side.
 
     def read_request(self) -> memoryview:
-        """Return the request."""
         self._number, size = _REQUEST_HEADER.unpack_from(self._request)
         self._at = 0
         return self._request[_REQUEST_HEADER.size : _REQUEST_HEADER.size + size]
@@ -473,7 +458,6 @@ class Transport:
 
     @property
     def is_any_busy(self) -> bool:
-        """Return whether there is a worker whose answers have not been read."""
         return bool(self._busy)
 
     def send(self, worker: int, sent: InFlightRequest, data: bytes) -> Ticket:
@@ -536,9 +520,9 @@ class Transport:
 def pickled_request(values: tuple[Any, ...], *, has_replays: bool = False) -> bytes:
     """Return a request as bytes.
 
-    Plain pickle is several times as quick as the pickler that sends functions and classes by value, and text and
-    numbers need no more. Replays hold values of actions: these may be of a class of the main script, which plain pickle
-    sends by a name that no worker knows.
+    Plain pickle is several times as quick as the pickler that sends functions and classes by value, and is enough for
+    text and numbers. Replays hold values of actions, which may be of a class of the main script: plain pickle would
+    send its name, which no worker knows.
     """
     if not has_replays:
         with contextlib.suppress(Exception):

@@ -19,8 +19,9 @@ from parallel_envs.engine import HOST, Call, PoolSettings, Reply, SharedBlock, W
 from parallel_envs.engine.completions import undisturbed
 from parallel_envs.engine.placement import current_core
 from parallel_envs.errors import ClosedError, WorkerStartError
-from parallel_envs.groups.env_host import EnvHost, TagSpec
+from parallel_envs.groups.env_host import EnvHost
 from parallel_envs.groups.failures import EnvFailure
+from parallel_envs.groups.hosted_env import TagSpec
 from parallel_envs.groups.recovery import Deadlines, LossPolicy, LostWorker, UnreadableAnswers
 from parallel_envs.groups.transport import (
     Answers,
@@ -203,7 +204,7 @@ class WorkerGroup:
         return answers, [*lost, *unreadable]
 
     def abandon(self, sent: InFlightRequest) -> None:
-        """Record that nobody will read the answers of a request."""
+        """Give up the answers of a request."""
         sent.abandoned = True
         if not self.pool.closed:
             for ticket in sent.tickets.values():
@@ -254,7 +255,6 @@ class WorkerGroup:
     # ---- the group --------------------------------------------------------------------------------------------------
 
     def num_bytes(self) -> int:
-        """Return the bytes that have travelled to the workers and back so far."""
         return self._transport.num_bytes + sum(self.pool.meters(worker).num_bytes for worker in self._envs_of)
 
     def end_workers(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from parallel_envs.errors import EnvError
 from parallel_envs.groups import EnvStateManager, register
-from parallel_envs.groups.env_host import GlobalRandomGuard, HostedEnv, TagSpec
+from parallel_envs.groups.hosted_env import GlobalRandomGuard, HostedEnv, TagSpec
 from parallel_envs.groups.transport import Replay
 from tests.groups.walks import Dice, configured, inputs
 

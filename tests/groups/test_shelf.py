@@ -13,7 +13,8 @@ import pytest
 
 from parallel_envs.errors import EnvError
 from parallel_envs.groups import EnvStateManager, env_host, register
-from parallel_envs.groups.env_host import EnvHost, TagSpec
+from parallel_envs.groups.env_host import EnvHost
+from parallel_envs.groups.hosted_env import TagSpec
 from parallel_envs.groups.transport import Job, Request, SharedChannel, TimeLimits, WorkerClock
 from tests.groups.walks import Walk, WalkConfig, configured, inputs
 

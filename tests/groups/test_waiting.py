@@ -9,7 +9,8 @@ from concurrent.futures import Future
 import pytest
 
 from parallel_envs.groups import env_host
-from parallel_envs.groups.env_host import TagSpec, ThreadedEnvs, _HelperStart
+from parallel_envs.groups.env_host import ThreadedEnvs, _HelperStart
+from parallel_envs.groups.hosted_env import TagSpec
 from parallel_envs.groups.transport import Answers, Job, Pairs, Request
 from tests.groups.walks import Walk
 

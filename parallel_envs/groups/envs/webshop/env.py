@@ -13,7 +13,7 @@ from parallel_envs.groups.envs.config_fields import choice, count, count_or_none
 from parallel_envs.groups.envs.webshop.pages import (
     Bought,
     Page,
-    Results,
+    ResultsPage,
     Searching,
     View,
     actions_on,
@@ -176,7 +176,7 @@ class WebShopEnv(TextEnv):
         if not words or not isinstance(self._view, Searching):
             return None
         numbers = self._shop.index.search(words, self.config.num_results)
-        return Results(tuple(self._shop.products[number] for number in numbers), self.config.page_size)
+        return ResultsPage(tuple(self._shop.products[number] for number in numbers), self.config.page_size)
 
     def available_actions(self) -> tuple[str, ...]:
         """Return all possible actions; `search[<content>]` stands for every search."""

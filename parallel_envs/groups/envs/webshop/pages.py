@@ -1,9 +1,9 @@
 """Views of the shop, the clicks that lead from one to another, and their pages in text.
 
-    Searching ── search[...] ──▶ Results ── click[asin] ──▶ Looking ── click[description] ──▶ Reading
-        ▲                        next >, < prev          │  an option, < prev                 < prev
-        └────── back to search ──────┴───────────────────┤
-                                                         └─ click[buy now] ──▶ Bought
+    Searching ── search[...] ──▶ ResultsPage ─ click[asin] ──▶ Looking ── click[description] ──▶ Reading
+        ▲                        next >, < prev             │  an option, < prev                 < prev
+        └────── back to search ──────┴──────────────────────┤
+                                                            └─ click[buy now] ──▶ Bought
 
 Views are values. Buttons are in lower case, as on WebShop's pages.
 """
@@ -24,7 +24,7 @@ class Searching:
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class ResultsPage:
     """A page of found products. `seen`: the asins of products that were opened."""
 
     found: tuple[Product, ...]
@@ -46,7 +46,7 @@ class Looking:
     """A product, and its chosen options."""
 
     product: Product
-    results: Results
+    results: ResultsPage
     chosen: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -65,7 +65,7 @@ class Bought:
     item: Looking
 
 
-View = Searching | Results | Looking | Reading | Bought
+View = Searching | ResultsPage | Looking | Reading | Bought
 
 
 def more_about(product: Product, show_attrs: bool) -> dict[str, str]:
@@ -81,9 +81,9 @@ def more_about(product: Product, show_attrs: bool) -> dict[str, str]:
 def clicked(view: View, what: str, show_attrs: bool) -> View | None:
     """Return the view after a click; None if the page has no such button."""
     match view:
-        case Results() | Looking() | Reading() if what == BACK:
+        case ResultsPage() | Looking() | Reading() if what == BACK:
             return Searching()
-        case Results():
+        case ResultsPage():
             if what == NEXT and view.has_more:
                 return replace(view, page=view.page + 1)
             if what == PREVIOUS and view.page > 1:
@@ -130,9 +130,9 @@ def page_of(view: View, instruction: str, show_attrs: bool) -> Page:
     return *head, *_body(view, show_attrs)
 
 
-def _body(view: Results | Looking | Reading, show_attrs: bool) -> Iterator[Part]:
+def _body(view: ResultsPage | Looking | Reading, show_attrs: bool) -> Iterator[Part]:
     match view:
-        case Results():
+        case ResultsPage():
             yield Part(f"Page {view.page} (Total results: {len(view.found)})")
             if view.page > 1:
                 yield Part("< Prev", button=True)
