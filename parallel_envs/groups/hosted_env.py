@@ -1,4 +1,4 @@
-"""One environment in its process: `HostedEnv` makes it, resets it, plays its turns and replays its episode.
+"""An environment in its process: `HostedEnv` makes it, resets it, plays its turns and replays its episode.
 
 `GlobalRandomGuard` wraps an environment that draws from the global generators.
 """
