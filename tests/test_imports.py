@@ -352,7 +352,8 @@ def test_the_manager_brings_in_no_heavy_library() -> None:
 
 
 def test_groups_bring_in_neither_gymnasium_nor_a_heavy_library() -> None:
-    program = f"import {PACKAGE}; {PACKAGE}.EnvStateManager; import {PACKAGE}.groups.crew\nanswer = sorted(sys.modules)"
+    imports = f"import {PACKAGE}; {PACKAGE}.EnvStateManager; import {PACKAGE}.groups.worker_group"
+    program = f"{imports}\nanswer = sorted(sys.modules)"
     loaded = set(in_fresh_interpreter(program))
     assert f"{PACKAGE}.groups.manager" in loaded
     assert loaded & (HEAVY | FRAMEWORKS) == set()

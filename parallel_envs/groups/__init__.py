@@ -1,6 +1,6 @@
 """Groups of small environments for training agents and language models: `EnvStateManager`.
 
-The names are resolved on first use: a worker that imports one module here brings in no other.
+Names are resolved on first use, so that a worker that imports one module here imports no other.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING
 from parallel_envs.lazy import on_first_use as _on_first_use
 
 if TYPE_CHECKING:
-    from parallel_envs.groups.blocks import GroupsSettings
-    from parallel_envs.groups.envs.faults import DataFileError
-    from parallel_envs.groups.episodes import EnvStatus
+    from parallel_envs.groups.config import GroupsSettings
+    from parallel_envs.groups.envs.records import DataFileError
+    from parallel_envs.groups.episode import EnvStatus
     from parallel_envs.groups.failures import BadSettings, BadTurn, EnvFailure
     from parallel_envs.groups.interface import GroupEnv
     from parallel_envs.groups.manager import EnvStateManager
     from parallel_envs.groups.registry import known_env_types, register
 
-_HOMES = {
+_MODULES = {
     "BadSettings": "failures",
     "BadTurn": "failures",
-    "DataFileError": "envs.faults",
+    "DataFileError": "envs.records",
     "EnvFailure": "failures",
     "EnvStateManager": "manager",
-    "EnvStatus": "episodes",
+    "EnvStatus": "episode",
     "GroupEnv": "interface",
-    "GroupsSettings": "blocks",
+    "GroupsSettings": "config",
     "known_env_types": "registry",
     "register": "registry",
 }
@@ -44,4 +44,4 @@ __all__ = [
     "register",
 ]
 
-__getattr__, __dir__ = _on_first_use(__name__, _HOMES)
+__getattr__, __dir__ = _on_first_use(__name__, _MODULES)

@@ -1,10 +1,10 @@
-"""What can go wrong, as types: settings that cannot be, inputs that make no sense, environments that broke.
+"""Errors of groups: settings that cannot be used, inputs that cannot be played, environments that broke.
 
     ParallelEnvsError
     ├── BadSettings    the configuration: every mistake, and where it is (also a ValueError)
     └── BadTurn        an input for `step`; no environment has been touched (also a ValueError)
 
-`EnvFailure` is no exception: it is what stands in an environment's entry when it broke, while the others went on.
+`EnvFailure` is not an exception: it stands in the entry of an environment that broke, while the other ones go on.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Literal
 
 from parallel_envs.engine import Death, Failure
 from parallel_envs.errors import EnvError, ParallelEnvsError, RemoteTraceback, StepTimeout, WorkerDied
-from parallel_envs.groups.jobs import MAKING, REPLAYING, SENDING, Job
-from parallel_envs.vector.recovery import step_timeout, worker_died
+from parallel_envs.groups.transport import MAKING, REPLAYING, SENDING, Job
+from parallel_envs.vector.failures import step_timeout, worker_died
 
 __all__ = ["BadSettings", "BadTurn", "EnvFailure"]
 
 
-_SETTINGS = {
+_LIMIT_SETTINGS = {
     MAKING: "start_timeout",
     REPLAYING: "reset_timeout or es_manager.step_timeout (a replay has the seconds of a reset and of all its turns)",
     Job.RESET.value: "reset_timeout",
 }
-"""What is to be raised if it needs longer for that; `step_timeout` for all else."""
+"""The setting to raise if an activity needs more time; `step_timeout` for all other activities."""
 
 
 class BadSettings(ParallelEnvsError, ValueError):
@@ -33,7 +33,7 @@ class BadSettings(ParallelEnvsError, ValueError):
 
 
 class BadTurn(ParallelEnvsError, ValueError):
-    """An input that cannot be played. `position` is its place in what was given; nothing of it has been played."""
+    """An input that cannot be played. `position` is its place in the list of inputs; no input has been played."""
 
     def __init__(self, text: str, *, position: int | None = None) -> None:
         super().__init__(text)
@@ -42,14 +42,14 @@ class BadTurn(ParallelEnvsError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class EnvFailure:
-    """How an environment broke. Its episode is over; after the next `reset` it is as good as new.
+    """Report of an environment that broke. Its episode is over; the next `reset` begins a new one as usual.
 
     kind:
         `error`: its code raised. `death`: its worker died on it, twice. `timeout`: it did not answer in time.
         `diverged`: it was replayed in a fresh worker and came to another state than before.
     doing:
-        What it was at: `its turn`, `its reset`, `its construction`, `its replay`, `sending its answer`, ...
-        Of an environment that cannot be made, in whichever way, there is no entry after `reset`, which raises.
+        Its activity at that time: `its turn`, `its reset`, `its construction`, `its replay`, `sending its answer`, ...
+        If an environment cannot be constructed, `reset` raises, so there is no entry.
     """
 
     kind: Literal["error", "death", "timeout", "diverged"]
@@ -63,7 +63,6 @@ class EnvFailure:
         return self.message
 
     def exception(self) -> ParallelEnvsError:
-        """The same as an exception."""
         match self.kind:
             case "timeout":
                 return StepTimeout(self.message, env_ids=(self.env_id,))
@@ -77,30 +76,30 @@ class EnvFailure:
         return error
 
 
-def of_error(env_id: int, tag: str, doing: str, failure: Failure) -> EnvFailure:
-    """An environment raised."""
+def error_failure(env_id: int, tag: str, doing: str, failure: Failure) -> EnvFailure:
+    """Return the failure of an environment that raised."""
     text = f"Env {env_id} ({tag}) raised {failure.type_name} during {doing}: {failure.message}"
     return EnvFailure("error", env_id, doing, failure.type_name, text, failure.traceback)
 
 
-def of_death(env_id: int, tag: str, doing: str, death: Death) -> EnvFailure:
-    """A worker died on an environment, and the one that took its place did so too."""
+def death_failure(env_id: int, tag: str, doing: str, death: Death) -> EnvFailure:
+    """Return the failure of an environment on which a worker and its replacement died."""
     again = " It was the second worker in this request that died with this environment alone at work."
-    told = str(worker_died(death, [env_id], f"{doing} ({tag})", advice=again))
-    return EnvFailure("death", env_id, doing, "WorkerDied", told)
+    text = str(worker_died(death, [env_id], f"{doing} ({tag})", advice=again))
+    return EnvFailure("death", env_id, doing, "WorkerDied", text)
 
 
-def of_lateness(env_id: int, tag: str, doing: str, seconds: float | None, worker: int, stack: str) -> EnvFailure:
-    """An environment did not answer in time, and its worker was ended."""
+def timeout_failure(env_id: int, tag: str, doing: str, seconds: float | None, worker: int, stack: str) -> EnvFailure:
+    """Return the failure of an environment that did not answer in time, for which its worker was ended."""
     instead = "let its states be smaller, or " if doing == SENDING else ""
-    more = f"{instead}give it more: es_manager.{_SETTINGS.get(doing, 'step_timeout')}"
+    more = f"{instead}give it more: es_manager.{_LIMIT_SETTINGS.get(doing, 'step_timeout')}"
     advice = f" Its worker was replaced. If {tag!r} needs longer, {more}."
-    told = step_timeout(doing, seconds, [worker], [env_id], {worker: stack}, advice=advice)
-    return EnvFailure("timeout", env_id, doing, "StepTimeout", str(told))
+    text = step_timeout(doing, seconds, [worker], [env_id], {worker: stack}, advice=advice)
+    return EnvFailure("timeout", env_id, doing, "StepTimeout", str(text))
 
 
-def of_divergence(env_id: int, tag: str) -> EnvFailure:
-    """An environment did not come to the same state again."""
+def divergence_failure(env_id: int, tag: str) -> EnvFailure:
+    """Return the failure of an environment whose replay ended in another state."""
     text = (
         f"Env {env_id} ({tag}) came to another state when its actions were replayed from its seed in a fresh worker. "
         "It must draw only from the seed that reset gives it: say uses_global_random = True in its class if it draws "

@@ -1,45 +1,46 @@
-"""Any Gymnasium environment as one of a group: `env_type: gymnasium`, or a factory that returns one.
+"""Gymnasium environments as environments of a group: `env_type: gymnasium`, or a factory that returns one.
 
-Actions of discrete spaces have names: those that `actions` gives, or the environment's own `action_lookup`, or else
-their numbers. Actions of other spaces are written as JSON: `[0.5, -1.0]`; those of a `Text` space are plain text. What
-cannot be read, or is not in the space, has no meaning: it is dropped, as a name that nobody knows is.
+Actions of discrete spaces have names: those in `actions`, or the environment's own `action_lookup`, or their numbers.
+Actions of other spaces are written as JSON: `[0.5, -1.0]`; actions of a `Text` space are plain text. A text that cannot
+be read, or is not in the space, is dropped like an unknown name.
 
-An environment's own `metrics()` and `uses_global_random` are heeded too, also beneath wrappers. Of success Gymnasium
-says nothing: unless the infos tell it, or `success_reward` does, there is no such figure.
+An environment's own `metrics()` and `uses_global_random` are used too, also beneath wrappers. Gymnasium has no notion
+of success: there is a `success` only if the infos have one or `success_reward` is given.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
 
 from parallel_envs.extras import explained
-from parallel_envs.groups.action_texts import read_action
-from parallel_envs.groups.interface import Outcome
-from parallel_envs.groups.meanings import meanings_of
-from parallel_envs.groups.outcomes import read_outcome
+from parallel_envs.groups.interface import Outcome, actions_by_name, read_outcome
 
 
 @dataclass(frozen=True, kw_only=True)
 class GymnasiumConfig:
-    """Which environment, made how, and what its actions are called."""
+    """Id and arguments of the environment, and the names of its actions."""
 
     id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """For `gymnasium.make`."""
+    """Arguments for `gymnasium.make`."""
     actions: dict[int, str] | None = None
-    """The names of a discrete space's actions."""
+    """Names of a discrete space's actions."""
     success_reward: float | None = None
-    """An episode has succeeded if it comes to an end of its own (terminated or truncated by the environment, not by
-    `max_actions_per_traj`) with at least this sum of rewards. None: success is what the infos tell."""
+    """An episode has succeeded if the environment terminates or truncates it (not `max_actions_per_traj`) with at least
+    this sum of rewards. None: `success` comes from the infos."""
 
 
 def make(config: GymnasiumConfig) -> GymnasiumEnv:
-    """The environment that a configuration names."""
+    """Make the environment of a config."""
     try:
         with explained(f"The environment {config.id!r}"):
             env = gymnasium.make(config.id, **config.kwargs)
@@ -51,12 +52,22 @@ def make(config: GymnasiumConfig) -> GymnasiumEnv:
 
 
 def adapted(env: Any) -> Any:
-    """A Gymnasium environment with a group's methods. All else as it is, and so one whose `reset` takes the mode."""
-    return GymnasiumEnv(env) if isinstance(env, gymnasium.Env) and not _takes_mode(env) else env
+    """Return a Gymnasium environment with the methods of `GroupEnv`.
+
+    Anything else is returned as it is, and so is a Gymnasium environment whose `reset` takes the mode.
+    """
+    if not isinstance(env, gymnasium.Env):
+        return env
+    try:
+        if "mode" in inspect.signature(env.reset).parameters:
+            return env
+    except (ValueError, TypeError):  # a compiled function may have no signature
+        pass
+    return GymnasiumEnv(env)
 
 
 class GymnasiumEnv:
-    """A Gymnasium environment with the methods of a group's."""
+    """A Gymnasium environment with the methods of `GroupEnv`."""
 
     def __init__(
         self,
@@ -64,23 +75,35 @@ class GymnasiumEnv:
         actions: Mapping[int, str] | None = None,
         success_reward: float | None = None,
     ) -> None:
-        self._env, self._kind = env, type(env.unwrapped).__name__
+        self._env, self._class_name = env, type(env.unwrapped).__name__
         self._space: gymnasium.Space[Any] | None = getattr(env, "action_space", None)
-        self._names, self._renamed = _named(self._space, actions), bool(actions)
-        self._success_reward, self._paid = success_reward, 0.0
+        numbers: dict[Any, str] = {}  # the names of a discrete space's actions, unless others are given
+        if isinstance(self._space, spaces.Discrete):
+            first = int(self._space.start)
+            numbers = {number: str(number) for number in range(first, first + int(self._space.n))}
+        for action in actions or ():
+            if action not in numbers:
+                raise ValueError(
+                    f"actions={actions!r} names {action!r}, which {self._space} does not have. Leave it out."
+                )
+        actions_by_name(actions)  # raises if two actions have one name
+        self._names, self._renamed = actions or numbers or None, bool(actions)
+        self._success_reward, self._return = success_reward, 0.0
         self._state: Any = None
         self.action_lookup: Mapping[Any, str] | None = self._names
         self.uses_global_random = bool(_own(env, "uses_global_random"))
 
     def reset(self, seed: int, mode: str) -> Any:
-        told, self._paid = self._env.reset(seed=seed), 0.0
-        self._state = told[0] if _has_info(told) else told
+        returned: Any = self._env.reset(seed=seed)
+        self._return = 0.0
+        has_info = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)
+        self._state = returned[0] if has_info else returned  # older environments return the state alone
         own = None if self._renamed else _own(self._env, "action_lookup")
         self.action_lookup = self._names if own is None else own
         return self._state
 
     def has_meaning(self, action: str) -> bool:
-        """Whether it can be read, where actions have no names."""
+        """Return whether a text can be read as an action, if actions have no names."""
         return read_action(action, self._space) is not None
 
     def step(self, action: Any) -> Outcome:
@@ -88,19 +111,19 @@ class GymnasiumEnv:
             action = read_action(action, self._space)
             if action is None:
                 return self._state, 0.0, False, False, {"action_is_valid": False, "action_is_effective": False}
-        self._state, reward, terminated, truncated, info = read_outcome(self._env.step(action), self._kind)
-        self._paid += reward
-        told = {"action_is_valid": True, "action_is_effective": True, **info}
+        self._state, reward, terminated, truncated, info = read_outcome(self._env.step(action), self._class_name)
+        self._return += reward
+        full_info = {"action_is_valid": True, "action_is_effective": True, **info}
         if self._success_reward is not None:
-            told["success"] = (terminated or truncated) and self._paid >= self._success_reward
-        return self._state, reward, terminated, truncated, told
+            full_info["success"] = (terminated or truncated) and self._return >= self._success_reward
+        return self._state, reward, terminated, truncated, full_info
 
     def metrics(self) -> Mapping[str, float]:
-        tell = _own(self._env, "metrics")
-        return tell() if callable(tell) else {}
+        metrics = _own(self._env, "metrics")
+        return metrics() if callable(metrics) else {}
 
     def render(self, mode: str = "text") -> Any:
-        """What its `render_mode` says, whatever is asked for; without one, its state."""
+        """Return what the environment's `render_mode` shows, whichever mode is given; without one, its state."""
         if self._env.render_mode is not None:
             return self._env.render()
         if mode == "text":
@@ -112,33 +135,53 @@ class GymnasiumEnv:
 
 
 def _own(env: gymnasium.Env[Any, Any], name: str) -> Any:
-    """What the environment has of this name, itself or beneath its wrappers; None where there is nothing."""
+    """Return an attribute of the environment or of one beneath its wrappers, or None."""
     return env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
 
 
-def _takes_mode(env: gymnasium.Env[Any, Any]) -> bool:
+# ---- actions as text ------------------------------------------------------------------------------------------------
+
+
+def read_action(text: str, space: gymnasium.Space[Any] | None) -> Any:
+    """Return the action that a text stands for, in the types of the space; None if it is not in the space.
+
+    An older environment without a space takes every text as an action.
+    """
+    if space is None or (isinstance(space, spaces.Text) and space.contains(text)):
+        return text
     try:
-        return "mode" in inspect.signature(env.reset).parameters
-    except (ValueError, TypeError):  # of what is compiled nothing may be known
-        return False
-
-
-def _has_info(told: Any) -> bool:
-    """Whether a reset returned an info beside the state; an older one returns the state alone."""
-    return isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], Mapping)
-
-
-def _named(space: gymnasium.Space[Any] | None, actions: Mapping[int, str] | None) -> Mapping[Any, str] | None:
-    """The names that are given, checked, or else the numbers of a discrete space."""
-    numbers = _numbers(space)
-    for action in actions or ():
-        if action not in (numbers or ()):
-            raise ValueError(f"actions={actions!r} names {action!r}, which {space} does not have. Leave it out.")
-    meanings_of(actions)  # no two of one name
-    return actions or numbers
-
-
-def _numbers(space: gymnasium.Space[Any] | None) -> dict[Any, str] | None:
-    if not isinstance(space, gymnasium.spaces.Discrete):
+        action = _converted(json.loads(text), space)
+        return action if space.contains(action) else None
+    except (ValueError, TypeError, OverflowError, RecursionError):  # a language model says anything, "[[[[..." too
         return None
-    return {int(space.start) + number: str(int(space.start) + number) for number in range(int(space.n))}
+
+
+def _converted(value: Any, space: gymnasium.Space[Any]) -> Any:
+    """Convert a value from JSON to the types of the space. Raise ValueError or TypeError if that cannot be done."""
+    match space:
+        case spaces.Dict():
+            if not isinstance(value, dict) or value.keys() != space.keys():
+                raise ValueError("It has other keys.")
+            return {name: _converted(value[name], own) for name, own in space.items()}
+        case spaces.Tuple():
+            return tuple([_converted(one, own) for one, own in zip(value, space, strict=True)])
+        case spaces.Sequence() if not space.stack:
+            return tuple([_converted(one, space.feature_space) for one in value])
+        case spaces.Discrete():
+            return _numbers(value, space.dtype)[()]
+        case spaces.Box() | spaces.MultiDiscrete() | spaces.MultiBinary():
+            return _numbers(value, space.dtype)
+    return value
+
+
+def _numbers(value: Any, dtype: Any) -> NDArray[Any]:
+    """Return an array of finite numbers. Fractions are rounded to floats, but never truncated to whole numbers."""
+    given = np.asarray(value)
+    if given.dtype.kind not in "biuf":
+        raise ValueError("These are not numbers.")
+    with np.errstate(all="ignore"):  # overflow is detected below
+        array = given.astype(dtype)
+    kept = np.isfinite(array).all() if array.dtype.kind == "f" else np.array_equal(array, given)
+    if not kept:
+        raise ValueError("These numbers are not in the space.")
+    return array

@@ -6,50 +6,100 @@
         entries = manager.step([answer(entry) for entry in entries if "failure" not in entry])
     figures = manager.metrics()
 
-histories, statuses, action logs ── here, in the caller (`episodes`)
-environments ────────────────────── in workers, for good (`homes`, `crew`, `shelf`), or here, where that is quicker
+histories, statuses, actions ── in the caller (`episode`)
+environments ───────────────── in workers (`placement`, `worker_group`, `env_host`), or in the caller, where that is
+                               quicker
+
+A turn: `inputs` reads the actions, `placement` sends them to workers and to the caller's own `env_host`, and `episode`
+records the results while other environments still play.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from parallel_envs.choices import GroupMode
 from parallel_envs.closing import ClosedAtExit
-from parallel_envs.engine import cores_here
-from parallel_envs.engine.interrupts import delay_ctrl_c
+from parallel_envs.engine.completions import undisturbed
 from parallel_envs.errors import ClosedError
-from parallel_envs.groups.clock import Limits
-from parallel_envs.groups.episodes import Entry, EnvStatus, Episode, Note
+from parallel_envs.groups.env_specs import EnvSpec, read_env_specs
+from parallel_envs.groups.episode import (
+    FAILED,
+    Entry,
+    EnvStatus,
+    Episode,
+    EpisodeMetrics,
+    RecordedTurn,
+    means_by_tag,
+    with_pass_at_k,
+)
 from parallel_envs.groups.failures import BadTurn, EnvFailure
-from parallel_envs.groups.homes import Homes, Results
-from parallel_envs.groups.inputs import Said, read_turns
-from parallel_envs.groups.jobs import MAKING, REPLAYING, Job, Played
-from parallel_envs.groups.metrics import FAILED, Figures, by_tag, with_passes
-from parallel_envs.groups.roster import Seat, read_roster
-from parallel_envs.groups.seeds import GroupSeeds
-from parallel_envs.groups.stats import GroupStats, stats_of
+from parallel_envs.groups.inputs import read_turns
+from parallel_envs.groups.placement import EnvPlacement, Results
+from parallel_envs.groups.transport import MAKING, REPLAYING, Job, Played
+from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import CallGuard, in_turn
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from parallel_envs.groups.settings import GroupsSettings
+    from parallel_envs.groups.config import GroupsSettings
 
-_MOST_WORKERS = 8
-_CLOSE_SECONDS = 5.0  # that `close` waits for a call of another thread to end
+_CLOSE_SECONDS = 5.0  # how long `close` waits for a call of another thread to end
 _CLOSED = "This EnvStateManager has been closed. Make another one."
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
+@dataclass(frozen=True, slots=True)
+class GroupStats:
+    """Figures of a manager at work.
+
+    Attributes:
+        num_workers: Worker processes. The caller may be one more (`where: both`).
+        restarts: How often a worker was lost and replaced.
+        num_bytes: Bytes that have travelled to the workers and back.
+        in_caller: The tags whose environments all live in the caller.
+    """
+
+    num_workers: int
+    restarts: int
+    num_bytes: int
+    in_caller: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeeds:
+    """Source of the seeds of groups: equal for all members, different between groups, resets and modes.
+
+    Attributes:
+        mode: `train` goes on to the next seeds with each reset, `val` begins with the same ones each time.
+        root: The seed of all seeds. None: a random one.
+        num_resets: How many resets have drawn from `root`.
+    """
+
+    mode: str
+    root: int | None
+    num_resets: int = 0
+
+    def drawn(self, seed: int | None, num_groups: int) -> tuple[GroupSeeds, list[int]]:
+        """Return the source for the next reset, and the seed of each group. `seed` is a new root, if it is given."""
+        if seed is not None:
+            root, count = seed, 0
+        else:
+            root, count = secrets.randbits(31) if self.root is None else self.root, self.num_resets
+        seeds = SeedTree(root).child("groups", self.mode, count).seeds(num_groups)
+        return self if self.mode == "val" else GroupSeeds(self.mode, root, count + 1), seeds
+
+
 def _one_after_another(method: _Method) -> _Method:
-    """Make calls of a method wait for those of other threads. The last to leave a closed manager lets go of all."""
+    """Make calls of a method wait for those of other threads. The last call in a closed manager frees everything."""
     waiting = in_turn(method)
 
     @functools.wraps(method)
@@ -62,7 +112,7 @@ def _one_after_another(method: _Method) -> _Method:
             raise ClosedError(f"This EnvStateManager was closed while {method.__name__}() was under way.") from error
         finally:
             if self._closed and not self._guard.thread:  # `close` may have given up waiting for this call
-                self._leave_home()
+                self._close_placement()
 
     return cast("_Method", call)
 
@@ -70,37 +120,38 @@ def _one_after_another(method: _Method) -> _Method:
 class EnvStateManager(ClosedAtExit):
     """Environments in groups, of several kinds at once.
 
-    Each lives in one worker process for good, or in the caller where that is quicker. Actions go to it; its state,
-    reward and info come back; histories stay here. Whether and on how many workers changes nothing in what comes of it.
+    Each environment lives in one worker process, or in the caller where that is quicker. Actions go to it; its state,
+    reward and info come back; histories stay here. The results do not depend on where environments live and on the
+    number of workers.
 
-    A worker that dies or hangs is replaced, and its environments are brought to where they stood, by replay of their
-    actions from their seeds. An environment that raises, hangs or kills its worker has failed: its entry, which
-    `step` returns this once, has a `failure`. Where no worker process can be started, the first reset warns and keeps
-    all environments in the caller; there nobody can be interrupted, and deadlines do not apply.
+    A worker that dies or hangs is replaced, and its environments are brought back to the state of their episodes, by
+    replay of their actions from their seeds. An environment that raises, hangs or kills its worker has failed: its
+    entry, which `step` returns this once, has a `failure`. If no worker process can be started, the first reset warns
+    and keeps all environments in the caller; there they cannot be interrupted, and deadlines do not apply.
 
-    A copy (`copy.deepcopy`, `pickle`) goes on from where the episodes stand, with environments and workers of its own:
-    they play what has been played so far when it is first used.
+    A copy (`copy.deepcopy`, `pickle`) continues from the present state of the episodes, with environments and workers
+    of its own, which replay the episodes when the copy is first used.
 
-    Threads: any thread may call any method; calls wait for one another, so each is whole and its results are those of
-    the same calls made one after another. `close` may be called meanwhile: it ends the workers at once, and a call that
-    waits for them raises `ClosedError`.
+    Threads: any thread may call any method; calls wait for one another, so results are those of the same calls made one
+    after another. `close` may be called meanwhile: it ends the workers at once, and a call that waits for them raises
+    `ClosedError`.
 
     Args:
-        config: A dict, the path of a YAML file, or `GroupsSettings`; see `settings` for what is in it. A file is taken
-            for your own word: an `id: package:Env-v0` in it imports that package.
+        config: A dict, the path of a YAML file, or `GroupsSettings`; see the module `config` for its contents. A file
+            is trusted like your own code: an `id: package:Env-v0` in it imports that package.
         mode: `train` or `val`: which groups, and which seeds.
     """
 
     @suggests_keywords
     def __init__(self, config: Mapping[str, Any] | str | Path | GroupsSettings, mode: GroupMode = "train") -> None:
-        from parallel_envs.groups.settings import read_settings
+        from parallel_envs.groups.config_reader import read_settings
 
         self._closed = False
         self._guard = CallGuard("EnvStateManager")
-        self._homes: Homes | None = None
+        self._placement: EnvPlacement | None = None
         self.settings = read_settings(config)
         self._mode = mode
-        self._roster = read_roster(self.settings, mode)
+        self._specs = read_env_specs(self.settings, mode)
         self._use_multiprocessing = self.settings.es_manager.use_multiprocessing
         self._seeds = GroupSeeds(mode, self.settings.root_seed(mode))
         self._episodes: list[Episode] = []
@@ -108,32 +159,32 @@ class EnvStateManager(ClosedAtExit):
     # ---- what it is -------------------------------------------------------------------------------------------------
 
     @property
-    def envs(self) -> tuple[Seat, ...]:
-        """Who takes part, by `env_id`."""
-        return self._roster.seats
+    def envs(self) -> tuple[EnvSpec, ...]:
+        """The environments, by `env_id`."""
+        return self._specs.envs
 
     @property
     def mode(self) -> str:
-        """`train` or `val`, as it was made for."""
+        """`train` or `val`, as given to the constructor."""
         return self._mode
 
     @property
     def num_envs(self) -> int:
-        return len(self._roster.seats)
+        return len(self._specs.envs)
 
     @property
     def group_size(self) -> int:
-        return self._roster.group_size
+        return self._specs.group_size
 
     @property
     @_one_after_another
     def statuses(self) -> tuple[EnvStatus, ...]:
-        """Where the episodes stand, by `env_id`."""
+        """The status of each episode, by `env_id`."""
         return tuple(episode.status for episode in self._episodes)
 
     @property
     def use_multiprocessing(self) -> bool:
-        """Whether environments live in workers. May be set at any time: episodes go on where they stand."""
+        """True if environments live in workers. May be set at any time: episodes continue."""
         return self._use_multiprocessing
 
     @use_multiprocessing.setter
@@ -143,13 +194,17 @@ class EnvStateManager(ClosedAtExit):
             raise TypeError(f"use_multiprocessing={wanted!r} is neither True nor False.")
         if wanted != self._use_multiprocessing:
             self._use_multiprocessing = wanted
-            self._leave_home()
+            self._close_placement()
 
     @_one_after_another
     def stats(self) -> GroupStats:
-        """How it works just now."""
-        homes = self._homes
-        return stats_of(homes.crew if homes else None, self._roster)
+        """Return the present number of workers, and what they have done so far."""
+        workers = self._placement.workers if self._placement else None
+        in_workers = {self.envs[env].tag for env in workers.worker_of} if workers else set()
+        in_caller = tuple(tag for tag in self._specs.tag_specs if tag not in in_workers)
+        if workers is None:
+            return GroupStats(0, 0, 0, in_caller)
+        return GroupStats(workers.pool.num_workers, workers.restarts, workers.num_bytes(), in_caller)
 
     # ---- episodes ---------------------------------------------------------------------------------------------------
 
@@ -158,92 +213,93 @@ class EnvStateManager(ClosedAtExit):
         """Begin an episode in every environment.
 
         Args:
-            seed: What seeds of groups are drawn from. None: `train` goes on to the next seeds; `val` begins with the
-                same ones each time.
+            seed: The seed of the groups' seeds. None: `train` goes on to the next seeds; `val` begins with the same
+                ones each time.
 
         Returns:
             An entry for each environment. `history` has one item: `{state, actions_left}`, and `images`
             where the state has some. The list is yours; its items are in later entries too, so write into copies of
             them. What you write changes no turn, no replay and no metric.
         """
-        following, seeds = self._seeds.drawn(seed, self.envs[-1].group_id + 1)
-        homes = self._at_home()
+        next_seeds, seeds = self._seeds.drawn(seed, self.envs[-1].group_id + 1)
+        placement = self._open_placement()
+
+        def begun(firsts: Mapping[int, Any]) -> dict[int, Episode]:
+            specs = {env: self.envs[env] for env in firsts}
+            return {env: Episode(spec, seeds[spec.group_id], self.mode, firsts[env]) for env, spec in specs.items()}
+
         try:
-            begun = partial(self._begun, seeds)
-            results = homes.do(Job.RESET, {seat.env_id: (seeds[seat.group_id], self.mode) for seat in self.envs}, begun)
-            self._raise_unmade(results)
-            firsts = {**results.told, **begun(results.failures)}
-            with delay_ctrl_c():  # a Ctrl-C comes before all of it, or after
-                self._episodes, self._seeds = [firsts[env] for env in range(self.num_envs)], following
+            arguments = {spec.env_id: (seeds[spec.group_id], self.mode) for spec in self.envs}
+            results = placement.do(Job.RESET, arguments, begun)
+            for _, failure in sorted(results.failures.items()):
+                if failure.doing == MAKING:  # the configuration is at fault, not the episode
+                    raise failure.exception()
+            episodes = {**results.values, **begun(results.failures)}
+            with undisturbed():  # a Ctrl-C comes before all of it, or after
+                self._episodes, self._seeds = [episodes[env] for env in range(self.num_envs)], next_seeds
         except BaseException:
-            homes.all_astray(range(self.num_envs))  # the episodes before this go on, or those that have just begun
+            placement.mark_stale(range(self.num_envs))  # the previous episodes go on, or those that have just begun
             raise
         self._raise_if_wanted(results)
         return [episode.entry() for episode in self._episodes]
 
-    def _begun(self, seeds: Sequence[int], firsts: Mapping[int, Any]) -> dict[int, Episode]:
-        """Environments' episodes, from what their resets told."""
-        seats = {env: self.envs[env] for env in firsts}
-        return {env: Episode(seat, seeds[seat.group_id], self.mode, firsts[env]) for env, seat in seats.items()}
-
     @_one_after_another
     def step(self, all_env_inputs: Sequence[Mapping[str, Any]]) -> list[Entry]:
-        """Let environments play a turn each: those that are given an input, as many or as few as you like.
+        """Play one turn in each environment that is given an input: as many or as few as you like.
 
         Args:
             all_env_inputs: `{env_id, llm_response, llm_raw_response, actions}` each; `actions` is a list of strings.
-                Those without a meaning are dropped, and `format_penalty` is added to the entry's penalty, as it is
-                for a turn without any. What exceeds the actions that are left is cut off.
+                Invalid actions are dropped, and `format_penalty` is added to the entry's penalty, as it is for a turn
+                without any action. Actions beyond the ones that are left are dropped, too.
 
         Returns:
-            The entries of those that are not over, in the order of the inputs; and of those that broke in this turn,
-            with a `failure`.
+            The entries of environments that are not over, in the order of the inputs, and of those that broke in this
+            turn, with a `failure`.
         """
-        homes = self._at_home()
+        placement = self._open_placement()
         self._check_begun("step")
-        turns, said = read_turns(all_env_inputs, self._episodes)
+        turns, given = read_turns(all_env_inputs, self._episodes)
         episodes, penalty = self._episodes, self.settings.es_manager.format_penalty
 
-        def noted(told: Mapping[int, Played]) -> dict[int, Note]:
-            return {env: episodes[env].noted(one, said[env], penalty) for env, one in told.items()}
+        def recorded(played: Mapping[int, Played]) -> dict[int, RecordedTurn]:
+            return {env: episodes[env].record_turn(one, given[env], penalty) for env, one in played.items()}
 
+        entries = list[Entry]()
         try:
-            results = homes.do(Job.PLAY, turns, noted)
-            with delay_ctrl_c():  # a Ctrl-C comes before all of it, or after
-                entries = self._kept(episodes, said, results)
+            results = placement.do(Job.PLAY, turns, recorded)
+            with undisturbed():  # a Ctrl-C comes before all of it, or after
+                if episodes is not self._episodes:
+                    raise BadTurn(
+                        "reset() was called in the midst of step(), by an environment, say. The turn is not kept."
+                    )
+                values, failures = results.values, results.failures
+                for env in given:
+                    entry: Entry | None
+                    if env in failures:
+                        entry = episodes[env].fail(failures[env], given[env])
+                    else:
+                        episodes[env].state, entry = values[env]
+                    if entry is not None:
+                        entries.append(entry)
         except BaseException:
-            homes.all_astray(turns)  # the episodes stand where they stood, or where the turn has brought all
+            placement.mark_stale(turns)  # the episodes are as before the turn, or as after it
             raise
         self._raise_if_wanted(results)
         return entries
 
-    def _kept(self, episodes: Sequence[Episode], said: Mapping[int, Said], results: Results) -> list[Entry]:
-        """Keep what came of turns. The entries of those that are not over, or broke, in the order of the inputs."""
-        if episodes is not self._episodes:
-            raise BadTurn("reset() was called in the midst of step(), by an environment, say. The turn is not kept.")
-        told, failures, entries = results.told, results.failures, list[Entry]()
-        for env in said:
-            entry: Entry | None
-            if env in failures:
-                entry = episodes[env].broke(failures[env], said[env])
-            else:
-                episodes[env].stand, entry = told[env]
-            if entry is not None:
-                entries.append(entry)
-        return entries
-
-    # ---- what came of them ------------------------------------------------------------------------------------------
+    # ---- metrics and pictures ---------------------------------------------------------------------------------------
 
     @_one_after_another
     def get_rollout_states(self) -> list[Entry]:
-        """The entries of all environments, each with its `metrics`, as `tag/name`.
+        """Return the entries of all environments, each with its `metrics`, as `tag/name`.
 
-        `success` (where anybody of the tag tells it), `num_actions`, the mean over turns of each number in the infos,
-        what the environment tells of its own, and, with `success`, `pass@group_size`: whether anybody in its group
-        succeeded. One that could not tell its own has a `failure` in the place of all these; its episode goes on.
+        `success` (if an environment of the tag reports it), `num_actions`, the mean over turns of each number in the
+        infos, the environment's own metrics, and, with `success`, `pass@group_size`: whether a member of its group
+        succeeded. If an environment's own metrics raise, it has a `failure` in the place of all these; its episode goes
+        on.
         """
-        figures, failures = self._figures("get_rollout_states")
-        named = with_passes(figures, self.group_size)
+        episodes, failures = self._episode_metrics("get_rollout_states")
+        named = with_pass_at_k(episodes, self.group_size)
         entries = [{**episode.entry(), "metrics": own} for episode, own in zip(self._episodes, named, strict=True)]
         for env, failure in failures.items():
             entries[env]["failure"] = failure
@@ -251,96 +307,59 @@ class EnvStateManager(ClosedAtExit):
 
     @_one_after_another
     def metrics(self) -> dict[str, float]:
-        """The means of all metrics by tag, as `tag/name`; `tag/failed` is the share of environments that broke."""
-        figures, _ = self._figures("metrics")
-        return by_tag(figures, with_passes(figures, self.group_size))
+        """Return the means of all metrics by tag, as `tag/name`; `tag/failed` is the share of failed environments."""
+        episodes, _ = self._episode_metrics("metrics")
+        return means_by_tag(episodes, with_pass_at_k(episodes, self.group_size))
 
-    def _figures(self, asking: str) -> tuple[list[Figures], dict[int, EnvFailure]]:
-        """The figures of all episodes, and who could not tell its own."""
-        homes = self._at_home()
-        self._check_begun(asking)
+    def _episode_metrics(self, method: str) -> tuple[list[EpisodeMetrics], dict[int, EnvFailure]]:
+        """Return the metrics of all episodes, and the failures of environments whose own metrics raised."""
+        placement = self._open_placement()
+        self._check_begun(method)
         going = [env for env, episode in enumerate(self._episodes) if not episode.done]
-        results = self._asked(homes, Job.MEASURE, dict.fromkeys(going))
-        for env, own in results.told.items():
-            self._episodes[env].measured(own)
+        results = self._query(placement, Job.MEASURE, dict.fromkeys(going))
+        for env, own in results.values.items():
+            self._episodes[env].set_metrics(own)
         self._raise_if_wanted(results)
-        figures = []
+        episodes = []
         for env, episode in enumerate(self._episodes):
             known = {FAILED: 1.0} if env in results.failures else episode.metrics()
-            figures.append(Figures(episode.seat.tag, episode.seat.group_id, known, episode.told_in_turns))
-        return figures, results.failures
+            episodes.append(EpisodeMetrics(episode.spec.tag, episode.spec.group_id, known, episode.turn_metrics))
+        return episodes, results.failures
 
     @_one_after_another
     def render(self, mode: str = "text", env_ids: Iterable[int] | None = None) -> list[Any]:
-        """What environments show, as `text` or as `rgb_array`: all, or these; None for those that failed.
+        """Return what environments show, as `text` or as `rgb_array`: all, or these; None for those that failed.
 
-        If one of them cannot be shown, why not is raised; its episode goes on.
+        If one of them raises, its error is raised here; its episode goes on.
         """
-        homes = self._at_home()
+        placement = self._open_placement()
         self._check_begun("render")
-        chosen = range(self.num_envs) if env_ids is None else [self._checked(env) for env in env_ids]
+        chosen = list[int]()
+        for env in range(self.num_envs) if env_ids is None else env_ids:
+            if isinstance(env, bool) or not hasattr(env, "__index__") or not 0 <= int(env) < self.num_envs:
+                raise BadTurn(f"render() was asked for env {env!r}, and there are envs 0 to {self.num_envs - 1}.")
+            chosen.append(int(env))
         well = [env for env in chosen if self._episodes[env].failure is None]
-        results = self._asked(homes, Job.RENDER, dict.fromkeys(well, mode))
+        results = self._query(placement, Job.RENDER, dict.fromkeys(well, mode))
         for _, failure in sorted(results.failures.items()):
             raise failure.exception()
-        return [results.told.get(env) for env in chosen]
+        return [results.values.get(env) for env in chosen]
 
-    def _checked(self, env: Any) -> int:
-        if isinstance(env, bool) or not hasattr(env, "__index__") or not 0 <= int(env) < self.num_envs:
-            raise BadTurn(f"render() was asked for env {env!r}, and there are envs 0 to {self.num_envs - 1}.")
-        return int(env)
-
-    def _asked(self, homes: Homes, job: Job, asked: Mapping[int, Any]) -> Results:
-        """What came of a mere question. Who only could not answer it goes on, and an episode that is over stays so."""
-        results = homes.do(job, asked)
+    def _query(self, placement: EnvPlacement, job: Job, arguments: Mapping[int, Any]) -> Results:
+        """Do a read-only job. An environment that raises in the job itself goes on, and a finished episode stays so."""
+        results = placement.do(job, arguments)
         for env, failure in results.failures.items():
-            only_asked = failure.doing == MAKING or (failure.kind == "error" and failure.doing != REPLAYING)
-            if not only_asked and not self._episodes[env].done:
-                self._episodes[env].broke(failure)
+            is_harmless = failure.doing == MAKING or (failure.kind == "error" and failure.doing != REPLAYING)
+            if not is_harmless and not self._episodes[env].done:
+                self._episodes[env].fail(failure)
         return results
 
-    # ---- its life ---------------------------------------------------------------------------------------------------
-
-    def _at_home(self) -> Homes:
-        """The environments in their places, which they are given when first needed."""
-        self._check_open()
-        homes = self._homes
-        if homes is None:
-            homes = self._homes = self._new_homes()
-            homes.all_astray(range(len(self._episodes)))
-            self._check_open()  # if it was closed meanwhile, these workers are ended when this call leaves
-        return homes
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError(_CLOSED)
-
-    def _new_homes(self) -> Homes:
-        said, roster = self.settings.es_manager, self._roster
-        return Homes(
-            roster.tags,
-            roster.kinds,
-            roster.recipes,
-            in_workers=roster.away if self._use_multiprocessing else (),
-            num_workers=said.max_workers or min(_MOST_WORKERS, len(cores_here())),
-            caller_works=roster.caller_works,
-            limits=Limits(said.step_timeout, said.reset_timeout, said.start_timeout),
-            context=said.context,
-            standing=lambda env: self._episodes[env].standing,
-        )
-
-    def _check_begun(self, what: str) -> None:
+    def _check_begun(self, method: str) -> None:
         if not self._episodes:
-            raise BadTurn(f"{what}() was called before there was any episode. Call reset() first.")
-
-    def _raise_unmade(self, results: Results) -> None:
-        """Raise what kept an environment from being made: that is the configuration's fault, and no episode's."""
-        for _, failure in sorted(results.failures.items()):
-            if failure.doing == MAKING:
-                raise failure.exception()
+            raise BadTurn(f"{method}() was called before there was any episode. Call reset() first.")
 
     def _raise_if_wanted(self, results: Results) -> None:
-        """With `on_failure: raise`, raise the first failure; everything else has been noted."""
+        """With `on_failure: raise`, raise the first failure, now that everything has been recorded."""
         if results.failures and self.settings.es_manager.on_failure == "raise":
             first, *others = (failure for _, failure in sorted(results.failures.items()))
             error = first.exception()
@@ -348,28 +367,49 @@ class EnvStateManager(ClosedAtExit):
                 error.add_note(str(other))
             raise error
 
+    # ---- opening and closing ----------------------------------------------------------------------------------------
+
+    def _open_placement(self) -> EnvPlacement:
+        """Return the placement of the environments, which is made when it is first needed."""
+        self._check_open()
+        placement = self._placement
+        if placement is None:
+            placement = self._placement = EnvPlacement(
+                self._specs,
+                self.settings.es_manager,
+                use_workers=self._use_multiprocessing,
+                replay_target=lambda env: self._episodes[env].replay_target,
+            )
+            placement.mark_stale(range(len(self._episodes)))
+            self._check_open()  # if it was closed meanwhile, these workers are ended when this call leaves
+        return placement
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(_CLOSED)
+
     def close(self) -> None:
         """End all workers and close all environments. May be called again, by any thread and at any time.
 
         If another thread is inside a call that does not end, because an environment in the caller hangs, `close`
-        returns after a few seconds; what that environment holds is let go of when the call ends.
+        returns after a few seconds; the rest is freed when that call ends.
         """
         self._closed = True
-        homes = self._homes
-        if homes is not None and self._guard.is_taken:
-            homes.end_workers()
+        placement = self._placement
+        if placement is not None and self._guard.is_taken:
+            placement.end_workers()
         if self._guard.wait_until_free(_CLOSE_SECONDS):
-            self._leave_home()
+            self._close_placement()
 
-    def _leave_home(self) -> None:
-        homes, self._homes = self._homes, None
-        if homes is not None:
-            homes.close()
+    def _close_placement(self) -> None:
+        placement, self._placement = self._placement, None
+        if placement is not None:
+            placement.close()
 
     @_one_after_another
     def __getstate__(self) -> dict[str, Any]:
         episodes = copy.deepcopy(self._episodes)
-        return {**self.__dict__, "_guard": CallGuard("EnvStateManager"), "_homes": None, "_episodes": episodes}
+        return {**self.__dict__, "_guard": CallGuard("EnvStateManager"), "_placement": None, "_episodes": episodes}
 
     def __repr__(self) -> str:
         groups = self.envs[-1].group_id + 1

@@ -1,10 +1,10 @@
-"""Environments by name: what `env_type` may say.
+"""Types of environments by name: the values of `env_type`.
 
     register("guess", Guess)                               # Guess(config), config a dict: the block `env_config`
-    register("guess", Guess, GuessConfig)                  # ... or a frozen dataclass made of it, checked word by word
+    register("guess", Guess, GuessConfig)                  # or a frozen dataclass made of it, with checked fields
     register("lake", lambda config: gymnasium.make("FrozenLake-v1", **config))
 
-What is registered travels to the workers with the environments: they need not import your script.
+Registered factories travel to the workers with the environments: workers need not import your script.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["EnvType", "env_type_named", "known_env_types", "register"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EnvType:
-    """A kind of environment.
+    """A type of environment.
 
     Attributes:
-        name: What `env_type` says.
+        name: The value of `env_type`.
         factory: Called with the config; returns an environment (see `interface`) or a `gymnasium.Env`.
         config: A frozen dataclass whose fields `env_config` may set. None: the factory is given a dict.
-        where: Where its environments live if nothing else was asked for (see `TagBlock.where`): in the `caller` those
-            whose steps take less than an action's way to a worker and back; in `both` those that take some times as
-            long, and of which it is known that they neither hang nor kill their process; else in a `process`.
+        where: Where its environments live by default (see `TagBlock.where`): in the `caller` if a step takes less than
+            an action's way to a worker and back; in `both` if a step takes a few times as long, and the environment is
+            known never to hang or to kill its process; else in a `process`.
     """
 
     name: str
@@ -43,7 +43,7 @@ class EnvType:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ImportPath:
-    """The factory `package.module:name`, imported where and when it is called."""
+    """The factory `package.module:name`, imported in the process that calls it, at its first call."""
 
     path: str
 
@@ -51,34 +51,34 @@ class ImportPath:
         return self.found()(config)
 
     def found(self) -> Any:
-        """What the path leads to."""
+        """Return the object at the path."""
         module, _, name = self.path.partition(":")
         return getattr(importlib.import_module(module), name)
 
 
-_ROOM = "parallel_envs.groups.envs"
-# By name: where its code is, its class, its config's class, where it lives.
-_READY: dict[str, tuple[str, str, str, Where]] = {
-    "bandit": (f"{_ROOM}.bandit", "BanditEnv", "BanditConfig", "caller"),
-    "countdown": (f"{_ROOM}.countdown", "CountdownEnv", "CountdownConfig", "caller"),
-    "frozen_lake": (f"{_ROOM}.frozen_lake", "FrozenLakeEnv", "FrozenLakeConfig", "caller"),
+_ENVS = "parallel_envs.groups.envs"
+# By name: the module, the class, the class of its config, where it lives.
+_INCLUDED: dict[str, tuple[str, str, str, Where]] = {
+    "bandit": (f"{_ENVS}.bandit", "BanditEnv", "BanditConfig", "caller"),
+    "countdown": (f"{_ENVS}.countdown", "CountdownEnv", "CountdownConfig", "caller"),
+    "frozen_lake": (f"{_ENVS}.frozen_lake", "FrozenLakeEnv", "FrozenLakeConfig", "caller"),
     "gymnasium": ("parallel_envs.groups.gymnasium_env", "make", "GymnasiumConfig", "process"),
-    "metamathqa": (f"{_ROOM}.metamathqa", "MetaMathQAEnv", "MetaMathQAConfig", "caller"),
-    "sokoban": (f"{_ROOM}.sokoban", "SokobanEnv", "SokobanConfig", "both"),
-    "webshop": (f"{_ROOM}.webshop", "WebShopEnv", "WebShopConfig", "process"),
+    "metamathqa": (f"{_ENVS}.metamathqa", "MetaMathQAEnv", "MetaMathQAConfig", "caller"),
+    "sokoban": (f"{_ENVS}.sokoban", "SokobanEnv", "SokobanConfig", "both"),
+    "webshop": (f"{_ENVS}.webshop", "WebShopEnv", "WebShopConfig", "process"),
 }
 _registered: dict[str, EnvType] = {}
 
 
 @suggests_keywords
 def register(env_type: str, factory: Callable[[Any], Any], config: Any = None, *, light: bool = False) -> None:
-    """Make an environment known by a name. A name of your own may be given anew; those that come with us may not.
+    """Register a type of environment under a name. A name of your own may be registered again, a name of ours may not.
 
-    `light`: its steps take so little that it is best stepped in the caller.
+    `light`: its steps take so little time that it is best stepped in the caller.
     """
     if not (env_type and str(env_type) == env_type):
         raise BadSettings(f"env_type={env_type!r} is not a name. Register environments under a word.")
-    if env_type in _READY:
+    if env_type in _INCLUDED:
         raise BadSettings(f"env_type={env_type!r} comes with this package. Register yours under another name.")
     if not callable(factory):
         raise BadSettings(
@@ -95,20 +95,20 @@ def register(env_type: str, factory: Callable[[Any], Any], config: Any = None, *
 
 
 def known_env_types() -> list[str]:
-    """All names that `env_type` may say."""
-    return sorted([*_READY, *_registered])
+    """Return all names that `env_type` may have."""
+    return sorted([*_INCLUDED, *_registered])
 
 
 def env_type_named(name: str) -> EnvType:
-    """What is known by a name. Raises `BadSettings` that names the nearest."""
+    """Return the type with a name. Raises `BadSettings` that suggests the nearest name."""
     if name in _registered:
         return _registered[name]
-    if name not in _READY:
+    if name not in _INCLUDED:
         if re.search(r"-v\d+$", name):
             raise BadSettings(
                 f"env_type={name!r} looks like an id of Gymnasium's. Say `env_type: gymnasium` and `env_config: {{id: "
                 f"{name}}}`, or register a factory."
             )
         raise BadSettings(f"env_type={name!r} is unknown. {advice(name, known_env_types())}")
-    module, made, config, where = _READY[name]
-    return EnvType(name, ImportPath(f"{module}:{made}"), ImportPath(f"{module}:{config}").found(), where)
+    module, factory, config, where = _INCLUDED[name]
+    return EnvType(name, ImportPath(f"{module}:{factory}"), ImportPath(f"{module}:{config}").found(), where)

@@ -18,7 +18,7 @@ from benchmarks.groups import CALLER, OURS, GroupPlan, measure_groups, shipped
 from benchmarks.targets import BARS
 from parallel_envs.bench.turns import Pace
 from parallel_envs.groups import registry
-from parallel_envs.groups.episodes import IMAGE
+from parallel_envs.groups.episode import IMAGE
 
 SMALL = GroupWork(
     what="4 that wait", env_type="waiting", factory=Waiting, env_config={"seconds": 0.0}, num_groups=2, group_size=2,

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from parallel_envs.errors import EnvError, WorkerDied
-from parallel_envs.groups import EnvStateManager, crew, homes, register
-from parallel_envs.groups.deadlines import Asked
-from parallel_envs.testing.conformance import assert_same_batch
+from parallel_envs.groups import EnvStateManager, placement, register, worker_group
+from parallel_envs.groups.transport import InFlightRequest
+from parallel_envs.testing.equality import assert_same_batch
 from tests.engine.scripts import run_script
 from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs, kill_all, register_all, workers
 
@@ -214,7 +214,7 @@ def test_an_env_that_hangs_on_after_a_ctrl_c_is_ended_at_its_deadline(monkeypatc
     with EnvStateManager(configured({"Breaking": 1}, max_workers=1, step_timeout=SOON)) as manager:
         manager.reset(seed=1)
         with monkeypatch.context() as patch:
-            patch.setattr(crew.Crew, "_replies", struck)
+            patch.setattr(worker_group.WorkerGroup, "_replies", struck)
             with pytest.raises(KeyboardInterrupt):
                 manager.step(inputs({1: ["hang"]}))
         for _ in range(2):
@@ -223,7 +223,7 @@ def test_an_env_that_hangs_on_after_a_ctrl_c_is_ended_at_its_deadline(monkeypatc
         assert manager.stats().restarts == 1
 
 
-def struck(self: crew.Crew, asked: Asked, late: Any, read: Any) -> Any:
+def struck(self: worker_group.WorkerGroup, asked: InFlightRequest, late: Any, read: Any) -> Any:
     raise KeyboardInterrupt
 
 
@@ -233,7 +233,7 @@ def test_a_ctrl_c_before_a_fresh_worker_has_its_environments(monkeypatch: pytest
         manager.step(inputs({0: ["right"], 1: ["right"]}))
         kill_all(manager)
         with monkeypatch.context() as patch:
-            patch.setattr(crew.Crew, "_settle_in", interrupted)
+            patch.setattr(worker_group.WorkerGroup, "_host_envs", interrupted)
             for _ in range(2):
                 with pytest.raises(KeyboardInterrupt):
                     manager.step(inputs({0: ["right"], 1: ["right"]}))
@@ -241,7 +241,7 @@ def test_a_ctrl_c_before_a_fresh_worker_has_its_environments(monkeypatch: pytest
         assert [len(entry["history"][-1]["state"].split()) for entry in entries] == [3, 3]
 
 
-def interrupted(self: crew.Crew, held: Any) -> Any:
+def interrupted(self: worker_group.WorkerGroup, held: Any) -> Any:
     raise KeyboardInterrupt
 
 
@@ -281,7 +281,7 @@ def test_who_does_not_begin_in_time_is_told_by_reset() -> None:
     ],
 )
 def test_whether_states_are_the_same(one: Any, other: Any, same: bool) -> None:
-    assert homes._same(one, other) is same
+    assert placement.is_same_state(one, other) is same
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
@@ -316,7 +316,7 @@ def test_actions_of_a_class_of_the_main_script_are_replayed(context: str, tmp_pa
         with EnvStateManager({"es_manager": manager, "custom_envs": {"T": {"env_type": "env"}}}) as manager:
             manager.reset(1)
             manager.step(rows)
-            os.kill(manager._homes.crew.pool.pid(0), signal.SIGKILL)
+            os.kill(manager._placement.workers.pool.pid(0), signal.SIGKILL)
             manager.step(rows)
             for wanted in (False, True):
                 manager.use_multiprocessing = wanted

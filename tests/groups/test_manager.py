@@ -18,11 +18,11 @@ import pytest
 
 from parallel_envs.engine import Unpicklable, cores_here
 from parallel_envs.errors import ClosedError, WorkerDied, WorkerStartError
-from parallel_envs.groups import BadSettings, BadTurn, EnvStateManager, crew, register
-from parallel_envs.groups import cores as core_keeping
-from parallel_envs.groups.deadlines import Asked
-from parallel_envs.groups.episodes import Episode
-from parallel_envs.testing.conformance import assert_same_batch
+from parallel_envs.groups import BadSettings, BadTurn, EnvStateManager, register, worker_group
+from parallel_envs.groups import worker_group as core_keeping
+from parallel_envs.groups.episode import Episode
+from parallel_envs.groups.transport import InFlightRequest
+from parallel_envs.testing.equality import assert_same_batch
 from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs, kill_all, play
 
 
@@ -413,9 +413,9 @@ def test_workers_are_kept_on_cores_once_turns_are_short(
         manager.reset(seed=1)
         for _ in range(4):
             manager.step(inputs({0: ["fly"], 1: ["fly"]}))
-        assert manager._homes is not None
-        assert manager._homes.crew is not None
-        pool = manager._homes.crew.pool
+        assert manager._placement is not None
+        assert manager._placement.workers is not None
+        pool = manager._placement.workers.pool
         places = [os.sched_getaffinity(pool.pid(worker)) for worker in pool.all_workers]
     assert places == ([{cores[0]}, {cores[1]}] if kept else [set(cores)] * 2)
 
@@ -437,7 +437,7 @@ def test_where_no_worker_starts_all_live_in_the_caller(monkeypatch: pytest.Monke
     def refuse(*arguments: Any) -> Any:
         raise WorkerStartError("there is no room")
 
-    monkeypatch.setattr(crew, "open_pool", refuse)
+    monkeypatch.setattr(worker_group, "open_pool", refuse)
     expected = play(EnvStateManager(configured({"Walk": 1}, use_multiprocessing=False)), ["jump", "left"], 1)
     with EnvStateManager(configured({"Walk": 1})) as manager:
         with pytest.warns(RuntimeWarning, match="there is no room.*in the caller instead") as caught:
@@ -462,7 +462,7 @@ def test_an_interrupted_turn_did_not_happen(monkeypatch: pytest.MonkeyPatch) -> 
         manager.step(inputs({0: ["jump"], 1: ["left"]}))
         before = manager.get_rollout_states()
         with monkeypatch.context() as patch:
-            patch.setattr(crew.Crew, "end", interrupted)
+            patch.setattr(worker_group.WorkerGroup, "end", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 manager.step(inputs({0: ["jump"], 1: ["left"]}))
         assert_same_batch(manager.get_rollout_states(), before)
@@ -470,7 +470,7 @@ def test_an_interrupted_turn_did_not_happen(monkeypatch: pytest.MonkeyPatch) -> 
         assert [entry["history"][-1]["state"].count(" ") for entry in entries] == [2, 2]
 
 
-def interrupted(self: crew.Crew, asked: Asked, read: Any) -> Any:
+def interrupted(self: worker_group.WorkerGroup, asked: InFlightRequest, read: Any) -> Any:
     """A Ctrl-C when the worker has done its part, and nobody has heard of it."""
     for ticket in asked.tickets.values():
         self.pool.wait(ticket)
@@ -509,7 +509,7 @@ def test_a_ctrl_c_waits_until_a_turn_has_been_noted(monkeypatch: pytest.MonkeyPa
         manager.reset(seed=1)
 
         def struck(episode: Episode, name: str, value: Any) -> None:
-            if name == "stand":
+            if name == "state":
                 signal.raise_signal(signal.SIGINT)
             object.__setattr__(episode, name, value)
 
@@ -563,7 +563,7 @@ def test_a_worker_brings_in_no_heavy_library() -> None:
     config["custom_envs"]["Talk"] = {"env_type": "modules", "parallel_friendly": True}
     with EnvStateManager(config) as manager:
         loaded = set(manager.reset()[0]["history"][0]["state"].split())
-    assert "parallel_envs.groups.shelf" in loaded
+    assert "parallel_envs.groups.env_host" in loaded
     assert not loaded & {"torch", "pydantic", "typer", "rich", "pettingzoo"}
 
 

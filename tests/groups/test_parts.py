@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from parallel_envs.groups import EnvStateManager, clock, mailbox, register
-from parallel_envs.groups.deadlines import Asked
-from parallel_envs.groups.jobs import Answers, Job, Request
-from parallel_envs.groups.post import Post
-from parallel_envs.testing.conformance import assert_same_batch
+from parallel_envs.groups import EnvStateManager, register, transport
+from parallel_envs.groups.transport import Answers, InFlightRequest, Job, Request, Transport
+from parallel_envs.testing.equality import assert_same_batch
 from tests.groups.walks import Breaking, WalkConfig, configured, inputs, workers
 
 NUM_ENVS = 40
@@ -26,8 +24,8 @@ def test_parts_are_the_whole_and_the_last_is_small() -> None:
     for num_envs in range(1, 200):
         request = Request(Job.RESET, {env: (env, "train") for env in range(num_envs)})
         parts = list(request.parts())
-        assert [env for part in parts for env in part.asked] == list(range(num_envs))
-        assert len(parts[-1].asked) <= 16
+        assert [env for part in parts for env in part.arguments] == list(range(num_envs))
+        assert len(parts[-1].arguments) <= 16
         assert len(parts) <= 1 + num_envs // 8
 
 
@@ -74,14 +72,14 @@ class Many(Breaking):
             case "unreadable":
                 return Unreadable("not", "read"), *rest
             case "long":
-                return "x" * (mailbox._ANSWERS_BYTES // 12), *rest
+                return "x" * (transport._ANSWER_BYTES // 12), *rest
             case "wait":
                 while not Path(self.config.fuse).exists():
                     threading.Event().wait(0.01)
             case "freeing kills" | "freeing hangs":
                 return state, 1.0, False, False, {"info": Harmful(action)}
             case "once":
-                return Once("x" * (mailbox._ANSWERS_BYTES // 3)), *rest
+                return Once("x" * (transport._ANSWER_BYTES // 3)), *rest
             case "sending kills" | "sending hangs":
                 return Heavy(action), *rest
         return state, *rest
@@ -156,7 +154,7 @@ def test_who_breaks_in_any_part_is_told_and_the_others_go_on(odd: str, which: se
 def test_who_takes_its_worker_along_in_any_part_is_found(
     odd: str, kind: str, doing: str, who: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clock, "_SENDING_SECONDS", SOON)
+    monkeypatch.setattr(transport, "_SENDING_SECONDS", SOON)
     expected, after = played(many(use_multiprocessing=False), "raise", {who})
     told, then = played(many(max_workers=1, step_timeout=SOON), odd, {who})
     failure = told[who]["failure"]
@@ -175,17 +173,17 @@ def test_what_does_not_fit_is_made_into_bytes_once() -> None:
     with many(max_workers=1) as manager:
         manager.reset(seed=3)
         entries = manager.step(inputs({env: ["once" if env < 4 else "right"] for env in range(NUM_ENVS)}))
-        assert [len(entry["history"][-1]["state"]) for entry in entries[:4]] == [mailbox._ANSWERS_BYTES // 3] * 4
+        assert [len(entry["history"][-1]["state"]) for entry in entries[:4]] == [transport._ANSWER_BYTES // 3] * 4
         assert not any("failure" in entry for entry in entries)
 
 
 def test_parts_are_read_while_the_worker_is_at_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last environment is done when somebody has read what came of the first."""
-    fuse, early = tmp_path / "fuse", Post.early
+    fuse, early = tmp_path / "fuse", Transport.read_early
 
-    def noted(post: Post, worker: int, asked: Asked) -> Answers | None:
+    def noted(post: Transport, worker: int, asked: InFlightRequest) -> Answers | None:
         part = early(post, worker, asked)
-        if part is not None and 0 in part.told:
+        if part is not None and 0 in part.values:
             fuse.touch()
         elif not fuse.exists():
             threading.Event().wait(0.01)
@@ -194,25 +192,25 @@ def test_parts_are_read_while_the_worker_is_at_the_next(tmp_path: Path, monkeypa
 
     with many(fuse, max_workers=1) as manager:
         manager.reset(seed=3)
-        monkeypatch.setattr(Post, "early", noted)
+        monkeypatch.setattr(Transport, "read_early", noted)
         manager.step(inputs({env: ["wait" if env == NUM_ENVS - 1 else "right"] for env in range(NUM_ENVS)}))
 
 
 def test_what_was_read_of_a_worker_that_died_then_did_not_happen(monkeypatch: pytest.MonkeyPatch) -> None:
-    turn, early = inputs({env: ["right"] for env in range(NUM_ENVS)}), Post.early
+    turn, early = inputs({env: ["right"] for env in range(NUM_ENVS)}), Transport.read_early
     expected = played(many(use_multiprocessing=False), "right", set())
     with many(max_workers=1) as manager:
         manager.reset(seed=3)
         pool = workers(manager).pool
 
-        def struck(post: Post, worker: int, asked: Asked) -> Answers | None:
+        def struck(post: Transport, worker: int, asked: InFlightRequest) -> Answers | None:
             part = early(post, worker, asked)
             if part is not None:
                 os.kill(pool.pid(worker), signal.SIGKILL)
                 monkeypatch.undo()
             return part
 
-        monkeypatch.setattr(Post, "early", struck)
+        monkeypatch.setattr(Transport, "read_early", struck)
         entries = manager.step(turn)
         then = manager.step(inputs({env: ["right", "right"] for env in range(NUM_ENVS)}))
         assert_same_batch((entries, then), expected)

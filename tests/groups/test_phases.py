@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from parallel_envs.errors import EnvError, ParallelEnvsError, StepTimeout, WorkerDied
-from parallel_envs.groups import EnvStateManager, clock, register
-from parallel_envs.testing.conformance import assert_same_batch
+from parallel_envs.groups import EnvStateManager, register, transport
+from parallel_envs.testing.equality import assert_same_batch
 from tests.groups.walks import Walk, WalkConfig, configured, inputs
 
 SOON = 3.0
@@ -62,9 +62,9 @@ def with_one(kind: type, fuse: Path, **said: Any) -> EnvStateManager:
 
 
 def kill_worker(manager: EnvStateManager) -> None:
-    assert manager._homes is not None
-    assert manager._homes.crew is not None
-    os.kill(manager._homes.crew.pool.pid(0), signal.SIGKILL)
+    assert manager._placement is not None
+    assert manager._placement.workers is not None
+    os.kill(manager._placement.workers.pool.pid(0), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ class Sender(Walk):
 def test_who_cannot_send_has_failed_and_the_others_go_on(
     how: str, kind: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clock, "_SENDING_SECONDS", SOON)
+    monkeypatch.setattr(transport, "_SENDING_SECONDS", SOON)
     fuse, turn = tmp_path / "fuse", inputs({env: ["left"] for env in range(3)})
     with with_one(Sender, fuse, step_timeout=SOON if how == "hangs" else 30.0) as manager:
         manager.reset(seed=1)

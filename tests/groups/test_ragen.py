@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from parallel_envs.groups import BadSettings, EnvStateManager, register
-from parallel_envs.groups.roster import _say_once
+from parallel_envs.groups.env_specs import _warn_once
 
 BASE = """
 defaults:
@@ -154,7 +154,7 @@ def test_a_penalty_that_rewards_is_warned_of(tmp_path: Path) -> None:
 
 
 def test_sample_data_is_said_once() -> None:
-    _say_once.cache_clear()
+    _warn_once.cache_clear()
     tags = {"M": {"env_type": "metamathqa"}, "W": {"env_type": "webshop"}, "N": {"env_type": "metamathqa"}}
     block = {"env_groups": 3, "group_size": 1, "env_configs": {"tags": ["M", "W", "N"]}}
     config = {"es_manager": {"train": block}, "custom_envs": tags}

@@ -103,10 +103,10 @@ def test_workers_that_are_killed_at_any_moment_cost_nobody_anything() -> None:
 
 
 def kill_worker(manager: EnvStateManager, worker: int) -> None:
-    assert manager._homes is not None
-    assert manager._homes.crew is not None
+    assert manager._placement is not None
+    assert manager._placement.workers is not None
     with contextlib.suppress(ProcessLookupError):
-        os.kill(manager._homes.crew.pool.pid(worker), signal.SIGKILL)
+        os.kill(manager._placement.workers.pool.pid(worker), signal.SIGKILL)
 
 
 class Halved(Walk):

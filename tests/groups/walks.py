@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from parallel_envs.groups import EnvStateManager, crew, register
+from parallel_envs.groups import EnvStateManager, register, worker_group
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def kill_all(manager: EnvStateManager) -> None:
         os.kill(pool.pid(worker), signal.SIGKILL)
 
 
-def workers(manager: EnvStateManager) -> crew.Crew:
-    assert manager._homes is not None
-    assert manager._homes.crew is not None
-    return manager._homes.crew
+def workers(manager: EnvStateManager) -> worker_group.WorkerGroup:
+    assert manager._placement is not None
+    assert manager._placement.workers is not None
+    return manager._placement.workers

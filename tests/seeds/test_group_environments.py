@@ -154,9 +154,9 @@ def test_a_worker_that_dies_costs_nothing(opened: list[EnvStateManager]) -> None
     es_manager = EnvStateManager(given(OF_ONE_TYPE), mode="train")
     opened.append(es_manager)
     entries = es_manager.reset(seed=42)
-    assert es_manager._homes is not None
-    assert es_manager._homes.crew is not None
-    os.kill(es_manager._homes.crew.pool.pid(0), signal.SIGKILL)
+    assert es_manager._placement is not None
+    assert es_manager._placement.workers is not None
+    os.kill(es_manager._placement.workers.pool.pid(0), signal.SIGKILL)
     with EnvStateManager(given(OF_ONE_TYPE, use_multiprocessing=False)) as sequential:
         expected = sequential.step(inputs(sequential.reset(seed=42), "Up"))
     assert_same_batch(es_manager.step(inputs(entries, "Up")), expected)

@@ -1,4 +1,4 @@
-"""A bandit of two arms whose names hint at how they pay."""
+"""A bandit of two arms with names that hint at how they pay."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallel_envs.choices import ArmSplit, TextMode, words
-from parallel_envs.groups.envs.facts import Step, StepCount, facts, number_of
-from parallel_envs.groups.envs.fields import choice, count, number, text
-from parallel_envs.groups.envs.tiles import text_only
-from parallel_envs.groups.meanings import folded
+from parallel_envs.groups.envs.base import Step, StepCount, TextEnv, action_number, step_info
+from parallel_envs.groups.envs.config_fields import choice, count, number, text
+from parallel_envs.groups.interface import fold_name
 from parallel_envs.seeding import SeedTree
 
-# Whoever has steady work stands for the arm that pays little but surely, whoever takes risks for the other one.
+# A steady profession stands for the arm that pays little but surely, a risky one for the other arm.
 ARM_NAMES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "train": (
         ("Baker", "Prospector"),
@@ -40,26 +39,26 @@ ARM_NAMES: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class BanditConfig:
-    """What the arms are called, and how they pay."""
+    """Config of a `BanditEnv`."""
 
     split: ArmSplit = "auto"
-    """Which pairs of names are drawn from: `train`, `test`, or `auto`: `train` in the mode train, `test` in others."""
+    """The set of name pairs: `train`, `test`, or `auto`: `train` in the mode train, `test` in others."""
     lo_arm_name: str | None = None
-    """The name of the arm that pays less, with `hi_arm_name`; nothing is drawn then. None: names are drawn."""
+    """The name of the arm that pays less, with `hi_arm_name`. None: names are random."""
     hi_arm_name: str | None = None
     """The name of the arm that pays more."""
     lo_arm_score: float = 0.1
-    """What the lower arm always pays."""
+    """The reward of the lower arm."""
     hi_arm_loscore: float = 0.0
-    """What the higher arm mostly pays."""
+    """The usual reward of the higher arm."""
     hi_arm_hiscore: float = 1.0
-    """What the higher arm pays when it is lucky."""
+    """The reward of the higher arm when it is lucky."""
     hi_arm_hiscore_prob: float = 0.25
-    """How often it is."""
+    """The probability that it is lucky."""
     noise: float = 0.0
     """The standard deviation of normal noise that is added to every reward."""
     num_pulls: int = 1
-    """Pulls to an episode."""
+    """Pulls in an episode."""
     action_space_start: int = 1
     """The number of the first arm; that of the second is one more."""
     render_mode: TextMode = "text"
@@ -74,23 +73,16 @@ class BanditConfig:
         count("num_pulls", self.num_pulls)
         count("action_space_start", self.action_space_start, least=0)
         choice("render_mode", self.render_mode, words(TextMode))
-        self._check_names()
-        self._check_higher_is_higher()
-
-    def _check_names(self) -> None:
         names = (self.lo_arm_name, self.hi_arm_name)
-        if names == (None, None):
-            return
-        if None in names:
-            raise ValueError(f"lo_arm_name={names[0]!r} and hi_arm_name={names[1]!r} are no pair. Give two names.")
-        low, high = text("lo_arm_name", names[0]), text("hi_arm_name", names[1])
-        if folded(low) == folded(high):
-            raise ValueError(
-                f"lo_arm_name={low!r} and hi_arm_name={high!r} are one name. Give two; case, and spaces around them, "
-                "make no difference."
-            )
-
-    def _check_higher_is_higher(self) -> None:
+        if names != (None, None):
+            if None in names:
+                raise ValueError(f"lo_arm_name={names[0]!r} and hi_arm_name={names[1]!r} are no pair. Give two names.")
+            low, high = text("lo_arm_name", names[0]), text("hi_arm_name", names[1])
+            if fold_name(low) == fold_name(high):
+                raise ValueError(
+                    f"lo_arm_name={low!r} and hi_arm_name={high!r} are one name. Give two; case, and spaces around "
+                    "them, make no difference."
+                )
         chance = self.hi_arm_hiscore_prob
         mean = chance * self.hi_arm_hiscore + (1 - chance) * self.hi_arm_loscore
         if mean <= self.lo_arm_score:
@@ -100,85 +92,66 @@ class BanditConfig:
             )
 
 
-class BanditEnv:
-    """Two arms, one of which pays more in the mean. An episode is `num_pulls` pulls; the last one terminates it.
+class BanditEnv(TextEnv):
+    """Two arms, one of which pays more on average. An episode is `num_pulls` pulls; the last one terminates it.
 
-    Which names there are and which of them stands first is drawn at each reset, so `action_lookup` is the episode's
-    own: read it after `reset`. The luck of a pull is drawn for the pull, whichever arm it is: members of a group, which
-    share a seed, are equally lucky, and differ in reward only where they choose differently. (RAGEN gives each member
-    its own noise, by the order in which its envs were made; a group then cannot be repeated.)
+    The names and their order are random at each reset, so `action_lookup` is the episode's own: read it after `reset`.
+    The luck of a pull does not depend on the arm: members of a group, which share a seed, are equally lucky, and differ
+    in reward only where they choose differently. (RAGEN gives each member its own noise, by the order in which its envs
+    were made; a group then cannot be repeated.)
 
     `success` is true while the higher arm has been pulled more often than the lower one.
     """
-
-    uses_global_random = False
-    action_lookup: Mapping[Any, str] | None
 
     def __init__(self, config: BanditConfig | None = None) -> None:
         self.config = config or BanditConfig()
         self._count = StepCount(None)
         self._name_arms("low", "high")  # until there is an episode
-        self._shown = ""
 
     def reset(self, seed: int, mode: str = "train") -> str:
         tree = SeedTree(seed).child("bandit")
         names = tree.child("names").generator()
         self._luck = tree.child("luck").generator()
-        low, high = self._drawn(names, mode)
+        if self.config.lo_arm_name is not None and self.config.hi_arm_name is not None:
+            low, high = self.config.lo_arm_name, self.config.hi_arm_name
+        else:
+            split = self.config.split if self.config.split != "auto" else "train" if mode == "train" else "test"
+            pairs = ARM_NAMES[split]
+            low, high = pairs[int(names.integers(len(pairs)))]
         self._high = high
         self._name_arms(*((low, high) if names.random() < 0.5 else (high, low)))
         self._num_high = 0
         self._count.start()
-        self._shown = self._question()
+        first, second = self._arms.values()
+        pulls = "one of them once" if self.config.num_pulls == 1 else f"them {self.config.num_pulls} times in all"
+        self._shown = (
+            f"There are two arms, {first} and {second}. You pull {pulls}. Each arm pays in its own way, which its name "
+            f"hints at; one pays more on average. Which do you pull, {first} or {second}?"
+        )
         return self._shown
-
-    def _drawn(self, generator: Any, mode: str) -> tuple[str, str]:
-        if self.config.lo_arm_name is not None and self.config.hi_arm_name is not None:
-            return self.config.lo_arm_name, self.config.hi_arm_name
-        split = self.config.split if self.config.split != "auto" else "train" if mode == "train" else "test"
-        pairs = ARM_NAMES[split]
-        return pairs[int(generator.integers(len(pairs)))]
 
     def _name_arms(self, first: str, second: str) -> None:
         start = self.config.action_space_start
         self._arms = {start: first, start + 1: second}
         self.action_lookup = self._arms
 
-    def _question(self) -> str:
-        first, second = self._arms.values()
-        pulls = "one of them once" if self.config.num_pulls == 1 else f"them {self.config.num_pulls} times in all"
-        return (
-            f"There are two arms, {first} and {second}. You pull {pulls}. Each arm pays in its own way, which its name "
-            f"hints at; one pays more on average. Which do you pull, {first} or {second}?"
-        )
-
     def step(self, action: Any) -> Step:
         self._count.tick()
         lucky, noise = self._luck.random() < self.config.hi_arm_hiscore_prob, self._luck.standard_normal()
-        place = number_of(action)
+        place = action_number(action)
         arm = None if place is None else self._arms.get(place)
-        reward = 0.0 if arm is None else self._paid(arm, lucky) + self.config.noise * float(noise)
+        config, reward = self.config, 0.0
+        if arm is not None:
+            high_reward = config.hi_arm_hiscore if lucky else config.hi_arm_loscore
+            reward = (high_reward if arm == self._high else config.lo_arm_score) + config.noise * float(noise)
         self._num_high += 0 if arm is None else 1 if arm == self._high else -1
         self._shown = "No arm was pulled." if arm is None else f"{arm} pays {reward:g}."
         terminated = self._count.steps >= self.config.num_pulls
         self._count.close(terminated)
         success, pulled = self._num_high > 0, arm is not None
-        info = facts(success=success, valid=pulled, effective=pulled, best_arm=arm == self._high)
+        info = step_info(success=success, valid=pulled, effective=pulled, best_arm=arm == self._high)
         return self._shown, reward, terminated, False, info
 
-    def _paid(self, arm: str, lucky: bool) -> float:
-        if arm != self._high:
-            return self.config.lo_arm_score
-        return self.config.hi_arm_hiscore if lucky else self.config.hi_arm_loscore
-
-    def render(self, mode: str | None = None) -> str:
-        """What was said last."""
-        text_only(mode)
-        return self._shown
-
     def metrics(self) -> Mapping[str, float]:
-        """How much more often the higher arm was pulled, per step: from -1 to 1."""
+        """Return how much more often the higher arm was pulled, per step: from -1 to 1."""
         return {"best_arm_lead": self._num_high / max(self._count.steps, 1)}
-
-    def close(self) -> None:
-        """Nothing is held."""

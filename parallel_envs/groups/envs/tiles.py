@@ -1,4 +1,4 @@
-"""Rooms made of tiles: as text, as coordinates, and as pictures."""
+"""Rooms made of tiles, as text, as coordinates and as pictures."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel_envs.choices import RenderMode, TileFormat, words
-from parallel_envs.groups.envs.fields import choice
+from parallel_envs.groups.envs.config_fields import choice
 
 Picture = NDArray[np.uint8]
 Color = tuple[int, int, int]
+Places = Sequence[tuple[int, int]]
+"""Rows and columns, from 0."""
 
 FORMATS: tuple[str, ...] = words(TileFormat)
 RENDER_MODES: tuple[str, ...] = words(RenderMode)
@@ -20,31 +22,22 @@ RENDER_MODES: tuple[str, ...] = words(RenderMode)
 TILE = 16  # pixels
 
 
-def with_picture(picture: Picture) -> dict[str, Any]:
-    """A state that is a picture and has no words of its own: the manager says what stands for it in a prompt."""
+def picture_state(picture: Picture) -> dict[str, Any]:
+    """Return a state that is a picture without text: the manager writes a placeholder into prompts."""
     return {"text": "", "images": [picture]}
 
 
-def render_mode(mode: str | None, own: str, known: Sequence[str] = RENDER_MODES) -> str:
-    """What to render, checked: what is asked for, or the env's own."""
-    return own if mode is None else choice("mode", mode, known)
+def checked_mode(mode: str | None, own: str) -> str:
+    """Return the render mode that is given, checked, or the env's own for None."""
+    return own if mode is None else choice("mode", mode, RENDER_MODES)
 
 
-def text_only(mode: str | None) -> None:
-    """The same for what cannot be drawn."""
-    render_mode(mode, "text", known=("text",))
-
-
-Places = Sequence[tuple[int, int]]
-"""Rows and columns, from 0."""
-
-
-def described(size: tuple[int, int], places: Mapping[str, Places], cells: str, style: str) -> str:
-    """A room in words, as RAGEN writes them.
+def room_as_text(size: tuple[int, int], places: Mapping[str, Places], cells: str, style: str) -> str:
+    """Return a room as text, in RAGEN's words.
 
     Args:
         size: How many rows and columns.
-        places: Where things are, by what they are called, in this order.
+        places: The places of each kind of thing, by its name, in this order.
         cells: The room as a grid.
         style: One of `FORMATS`.
     """
@@ -56,20 +49,20 @@ def described(size: tuple[int, int], places: Mapping[str, Places], cells: str, s
 
 
 def places_of(tiles: Sequence[Sequence[str]], *kinds: str) -> Places:
-    """Where there are tiles of these kinds, row by row."""
+    """Return the places of tiles of these kinds, row by row."""
     return [(row, column) for row, line in enumerate(tiles) for column, kind in enumerate(line) if kind in kinds]
 
 
-# ---- pictures -----------------------------------------------------------------------------------
+# ---- pictures -------------------------------------------------------------------------------------------------------
 
 
-def picture(tiles: Sequence[Sequence[str]], stamps: Mapping[str, Picture]) -> Picture:
-    """The picture of a room. It is the caller's own."""
+def room_as_picture(tiles: Sequence[Sequence[str]], stamps: Mapping[str, Picture]) -> Picture:
+    """Return the picture of a room, as a new array. `stamps`: the picture of each kind of tile."""
     return np.block([[[stamps[kind]] for kind in line] for line in tiles])
 
 
 def plain(color: Color) -> Picture:
-    """A tile of one colour, with a darker edge."""
+    """Return a tile of one colour, with a darker edge."""
     tile = np.empty((TILE, TILE, 3), np.uint8)
     tile[:] = np.array(color, np.uint8) // 4 * 3
     tile[1:, 1:] = color
@@ -77,14 +70,14 @@ def plain(color: Color) -> Picture:
 
 
 def with_square(tile: Picture, color: Color, margin: int) -> Picture:
-    """A square on a tile."""
+    """Return a copy of a tile with a square on it."""
     drawn = tile.copy()
     drawn[margin:-margin, margin:-margin] = color
     return drawn
 
 
 def with_disc(tile: Picture, color: Color, radius: float) -> Picture:
-    """A disc on a tile."""
+    """Return a copy of a tile with a disc on it."""
     drawn = tile.copy()
     offset = np.arange(TILE) - (TILE - 1) / 2
     drawn[offset[:, None] ** 2 + offset[None, :] ** 2 <= radius**2] = color

@@ -11,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallel_envs.choices import NumberUse
-from parallel_envs.groups.envs.countdown import CountdownConfig, CountdownEnv
-from parallel_envs.groups.envs.countdown.arithmetic import BadExpression, read_expression
-from parallel_envs.groups.envs.countdown.reach import reach
-from parallel_envs.groups.envs.faults import DataFileError
+from parallel_envs.groups.envs.countdown import (
+    BadExpression,
+    CountdownConfig,
+    CountdownEnv,
+    read_expression,
+    result_ranges,
+)
+from parallel_envs.groups.envs.records import DataFileError
 from tests.groups.envs.solvers import combined
 
 # ---- arithmetic ----------------------------------------------------------------------------------
@@ -340,7 +344,7 @@ def test_nothing_is_beyond_what_is_called_reach(numbers: tuple[int, int], operat
     found: list[set[int]] = [set(range(numbers[0], numbers[1] + 1))]
     for _ in range(2):
         found.append({result for pair in zip(found, found[::-1], strict=True) for result in results(*pair, operators)})
-    for span, values in zip(reach(numbers, operators, 3), found, strict=True):
+    for span, values in zip(result_ranges(numbers, operators, 3), found, strict=True):
         assert not values or (span is not None and span[0] <= min(values) <= max(values) <= span[1])
 
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parallel_envs.groups.envs.frozen_lake import FrozenLakeConfig, FrozenLakeEnv
-from parallel_envs.groups.envs.frozen_lake.maps import can_be_crossed, make_map
+from parallel_envs.groups.envs.frozen_lake import FrozenLakeConfig, FrozenLakeEnv, can_be_crossed, make_map
 from parallel_envs.groups.envs.tiles import TILE
 from tests.groups.envs.solvers import best_actions, way_over_ice
 

@@ -10,10 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_envs.groups.envs.faults import DataFileError
-from parallel_envs.groups.envs.metamathqa import MetaMathQAConfig, MetaMathQAEnv
-from parallel_envs.groups.envs.metamathqa.answers import answer_in, given_answer, number, plain, same
-from parallel_envs.groups.envs.metamathqa.questions import questions_for
+from parallel_envs.groups.envs.metamathqa import (
+    MetaMathQAConfig,
+    MetaMathQAEnv,
+    answer_in,
+    given_answer,
+    is_same_answer,
+    number,
+    plain,
+    questions_for,
+)
+from parallel_envs.groups.envs.records import DataFileError
 
 # ---- answers -------------------------------------------------------------------------------------
 
@@ -37,8 +44,8 @@ from parallel_envs.groups.envs.metamathqa.questions import questions_for
     ],
 )
 def test_the_same_in_other_writing(answer: str, wanted: str) -> None:
-    assert same(answer, wanted)
-    assert same(wanted, answer)
+    assert is_same_answer(answer, wanted)
+    assert is_same_answer(wanted, answer)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +53,7 @@ def test_the_same_in_other_writing(answer: str, wanted: str) -> None:
     [("", ""), ("41", "42"), ("4 2.5", "4"), ("1/0", "1"), ("12,50", "1250"), ("-5", "5"), ("x", "y"), ("1e3", "1000")],
 )
 def test_what_is_not_the_same(answer: str, wanted: str) -> None:
-    assert not same(answer, wanted)
+    assert not is_same_answer(answer, wanted)
 
 
 @given(st.integers(-(10**12), 10**12), st.integers(0, 6))
@@ -58,18 +65,18 @@ def test_numbers_are_compared_by_value(units: int, places: int) -> None:
     assert number(told) == exact
     assert number(f"{sign}{int(whole):,}{'.' if decimals else ''}{decimals}") == exact
     assert number(f"{units}/{10**places}") == exact
-    assert same(f"The answer is {told}"[14:], f"{units}/{10**places}")
+    assert is_same_answer(f"The answer is {told}"[14:], f"{units}/{10**places}")
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_any_two_texts_can_be_compared(answer: str, wanted: str) -> None:
-    assert same(answer, wanted) == same(wanted, answer)
-    assert same(answer, answer) == (plain(answer) != "")
+    assert is_same_answer(answer, wanted) == is_same_answer(wanted, answer)
+    assert is_same_answer(answer, answer) == (plain(answer) != "")
 
 
 @pytest.mark.parametrize("text", ["9" * 100_000, "\\frac{" * 20_000, "1," * 50_000, "{" * 100_000, "$ " * 50_000])
 def test_long_nonsense_is_compared_at_once(text: str) -> None:
-    assert not same(text, "42")
+    assert not is_same_answer(text, "42")
     assert number(text) is None
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from parallel_envs.errors import MissingExtra
 from parallel_envs.groups.envs.countdown import CountdownConfig, CountdownEnv
-from parallel_envs.groups.envs.faults import DataFileError
 from parallel_envs.groups.envs.metamathqa import MetaMathQAConfig, MetaMathQAEnv
-from parallel_envs.groups.envs.records import read_entries
+from parallel_envs.groups.envs.records import DataFileError, read_entries
 
 PUZZLES = [{"target": 24 + number, "nums": [number, 20, 4]} for number in range(1, 31)]
 

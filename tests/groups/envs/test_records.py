@@ -10,10 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallel_envs.errors import EnvError, ParallelEnvsError
-from parallel_envs.groups.envs.editions import edition
-from parallel_envs.groups.envs.faults import DataFileError, fault
-from parallel_envs.groups.envs.halves import half
-from parallel_envs.groups.envs.records import Entry, read_entries, read_lists
+from parallel_envs.groups.envs.records import (
+    DataFileError,
+    Entry,
+    data_file_error,
+    file_version,
+    read_entries,
+    read_lists,
+    train_or_val_items,
+)
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -101,7 +106,7 @@ def test_files_that_are_not_text_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataFileError, match=r"bytes\.json: cannot be read"):
         list(read_entries(str(tmp_path / "bytes.json")))
     with pytest.raises(DataFileError, match="none: cannot be read"):
-        edition(str(tmp_path / "none"))
+        file_version(str(tmp_path / "none"))
 
 
 def test_lines_are_found_by_what_they_are_like_too(tmp_path: Path) -> None:
@@ -206,7 +211,7 @@ def test_a_mark_of_byte_order_is_no_fault(tmp_path: Path) -> None:
 
 
 def test_errors_belong_to_the_package_and_survive_pickling() -> None:
-    error = Entry({}, "items.json", 7).fault("it is empty.")
+    error = Entry({}, "items.json", 7).error("it is empty.")
     assert isinstance(error, ParallelEnvsError)
     assert isinstance(error, ValueError)
     copy = pickle.loads(pickle.dumps(error))
@@ -216,7 +221,7 @@ def test_errors_belong_to_the_package_and_survive_pickling() -> None:
 @pytest.mark.parametrize("path", ["items.json", "C:\\data\\items.json", "a: b/items, line.json", "\u00fc \n.json"])
 def test_errors_are_told_again_by_their_text(path: str) -> None:
     name = f"{DataFileError.__module__}.{DataFileError.__qualname__}"
-    original = fault(path, 7, "`a`: it is empty, as line 3: is.")
+    original = data_file_error(path, 7, "`a`: it is empty, as line 3: is.")
     again: Any = EnvError.named(name)("Env 0 raised", type_name=name, remote_message=str(original))
     for error in (again, pickle.loads(pickle.dumps(again))):
         assert isinstance(error, DataFileError)
@@ -224,14 +229,14 @@ def test_errors_are_told_again_by_their_text(path: str) -> None:
         assert isinstance(error, ValueError)
         assert (str(error), error.path, error.line) == ("Env 0 raised", path, 7)
     of_no_line: Any = EnvError.named(name)(
-        "", type_name=name, remote_message=str(fault("items.json", None, "no: none"))
+        "", type_name=name, remote_message=str(data_file_error("items.json", None, "no: none"))
     )
     assert (of_no_line.path, of_no_line.line) == ("items.json", None)
 
 
 @given(st.lists(st.text(max_size=3), max_size=40), st.floats(0.0, 1.0))
 def test_halves_share_no_key_and_lose_nothing(items: list[str], share: float) -> None:
-    train, val = (half(items, str, share, training=training) for training in (True, False))
+    train, val = (train_or_val_items(items, str, share, training=training) for training in (True, False))
     if share == 0.0 or len(set(items)) <= 1:
         assert train == val == tuple(items)
         return
@@ -244,5 +249,7 @@ def test_halves_share_no_key_and_lose_nothing(items: list[str], share: float) ->
 
 def test_a_key_stays_where_it_is_when_others_come() -> None:
     few, many = [str(n) for n in range(100)], [str(n) for n in range(200)]
-    kept = set(half(few, str, 0.1, training=False)) & set(half(many, str, 0.1, training=False))
+    kept = set(train_or_val_items(few, str, 0.1, training=False)) & set(
+        train_or_val_items(many, str, 0.1, training=False)
+    )
     assert len(kept) >= 5

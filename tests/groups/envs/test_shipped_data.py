@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
-from parallel_envs.groups.envs.data import arithmetic, catalogue
-from parallel_envs.groups.envs.editions import shipped
-from parallel_envs.groups.envs.metamathqa import MetaMathQAConfig
-from parallel_envs.groups.envs.metamathqa.questions import questions_for
+from parallel_envs.groups.envs.metamathqa import MetaMathQAConfig, questions_for
+from parallel_envs.groups.envs.records import included_file
 from parallel_envs.groups.envs.webshop import WebShopConfig
 from parallel_envs.groups.envs.webshop.shop import shop_for
+from tests.groups.envs import generate_data
 
 
-def test_the_questions_are_what_their_program_writes() -> None:
-    assert Path(shipped("arithmetic.jsonl")).read_text(encoding="utf-8") == arithmetic.written()
-
-
-def test_the_shop_is_what_its_program_writes() -> None:
-    for name, content in catalogue.made().items():
-        assert Path(shipped(name)).read_text(encoding="utf-8") == catalogue.written(content)
-        assert json.loads(Path(shipped(name)).read_text(encoding="utf-8")) == content
+def test_the_files_are_what_their_program_writes() -> None:
+    for name, text in generate_data.files().items():
+        assert Path(included_file(name)).read_text(encoding="utf-8") == text
 
 
 def test_every_sum_in_the_questions_is_right() -> None:

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parallel_envs.groups.envs.sokoban import SokobanConfig, SokobanEnv
-from parallel_envs.groups.envs.sokoban.limits import longest_solution, most_boxes, most_floor
-from parallel_envs.groups.envs.sokoban.rooms import Room, after, carve, moves
+from parallel_envs.groups.envs.sokoban_rooms import Room, after, carve, longest_solution, most_boxes, most_floor, moves
 from parallel_envs.groups.envs.tiles import TILE
 from tests.groups.envs.solvers import shortest_pushes
 
@@ -31,7 +30,7 @@ def solves(room: Room, actions: tuple[int, ...]) -> bool:
     """Whether the actions solve the room, none of them in vain."""
     positions = [(room.player, room.boxes)]
     for action in actions:
-        positions.append(after(room.floor, positions[-1], room.moves[action]))
+        positions.append(after(room.floor, positions[-1], moves(room.width)[action]))
     return positions[-1][1] == room.targets and all(before != now for before, now in pairwise(positions))
 
 

@@ -13,11 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parallel_envs.groups.envs.editions import shipped
-from parallel_envs.groups.envs.faults import DataFileError
+from parallel_envs.groups.envs.records import DataFileError, included_file
 from parallel_envs.groups.envs.webshop import WebShopConfig, WebShopEnv
-from parallel_envs.groups.envs.webshop.shop import SHIPPED, _half, _shop, shop_for, wishes_for
-from parallel_envs.groups.envs.webshop.store import Records
+from parallel_envs.groups.envs.webshop.shop import INCLUDED, Records, _shop, _split, shop_for, wishes_for
 
 # ---- playing -------------------------------------------------------------------------------------
 
@@ -390,8 +388,8 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     """The fields of a config by which the shipped shop is one that is worth sharing."""
     monkeypatch.setattr("parallel_envs.groups.envs.webshop.shop._WORTH_MAPPING", 0)
     names = ("file_path", "attributes_path", "instructions_path")
-    yield {**dict(zip(names, map(shipped, SHIPPED), strict=True)), "cache_dir": str(tmp_path / "cache")}
-    _half.cache_clear()
+    yield {**dict(zip(names, map(included_file, INCLUDED), strict=True)), "cache_dir": str(tmp_path / "cache")}
+    _split.cache_clear()
     _shop.cache_clear()  # a shop is kept, and with it the files that are mapped
     gc.collect()
 
@@ -435,7 +433,7 @@ def test_a_shop_is_written_once_and_only_read_then(large: dict[str, Any], monkey
     config = WebShopConfig(**large, num_products=50)
     shop_for(config)
     _shop.cache_clear()  # as another process
-    monkeypatch.setattr("parallel_envs.groups.envs.webshop.store.subprocess", None)
+    monkeypatch.setattr("parallel_envs.groups.envs.webshop.shop.subprocess", None)
     again = shop_for(config)
     assert isinstance(again.products, Records)
     with pytest.raises(ValueError, match="read-only"):

@@ -1,11 +1,10 @@
 """WebShop: search a product, look at it, choose its options, buy it.
 
-`catalogue` reads products and `goals` what is wanted of them, from files in WebShop's format; `shop` holds both, and
-`ranking` searches them. `views` says what is on the screen and what a click leads to, `pages` puts that in words;
-`reward` says how well a purchase meets what was wanted, by the `likeness` of texts; `env` is the environment.
+`env` is the environment. `shop` reads files in WebShop's format into `products` and wishes, keeps large ones on disk,
+and `search` finds products. `pages` says what the screen shows and where a click leads, and `reward` how well a
+purchase meets the wish.
 """
 
-from parallel_envs.groups.envs.webshop.config import WebShopConfig
-from parallel_envs.groups.envs.webshop.env import WebShopEnv
+from parallel_envs.groups.envs.webshop.env import WebShopConfig, WebShopEnv
 
 __all__ = ["WebShopConfig", "WebShopEnv"]

@@ -1,37 +1,70 @@
-"""A shop: its products, their index, and what is wanted there. Made once for each edition of its files."""
+"""A shop: its products, their index, and the wishes. Made once in a process for each version of its files.
+
+A large shop is kept on disk, and all processes map it into their memory read-only, so that the machine holds it once.
+The first process that needs a shop starts another process that writes it (`main`), and the others wait. Each shop has a
+folder of its own in `cache_dir`, named by the versions of its files; a folder may be deleted while no process uses it,
+and is then written again. If no folder can be written, each process holds a copy of its own. A folder contains JSON
+and NumPy arrays, nothing that runs when it is read.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
+import logging
+import mmap
+import os
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from parallel_envs.groups.envs.editions import Edition, edition, shipped
-from parallel_envs.groups.envs.faults import fault
-from parallel_envs.groups.envs.halves import half
-from parallel_envs.groups.envs.records import Entry
-from parallel_envs.groups.envs.webshop.catalogue import Product, read_attributes, read_products
-from parallel_envs.groups.envs.webshop.config import WebShopConfig
-from parallel_envs.groups.envs.webshop.goals import Wish, read_instructions, wishes_by_people, wishes_made
-from parallel_envs.groups.envs.webshop.ranking import Columns, Index, columns_of
-from parallel_envs.groups.envs.webshop.store import Records, cache_dir_or_usual, columns_in, mapped, product_of, write
+from parallel_envs.groups.envs.records import (
+    FileVersion,
+    data_file_error,
+    file_version,
+    included_file,
+    train_or_val_items,
+)
+from parallel_envs.groups.envs.webshop.products import (
+    Product,
+    Wish,
+    read_attributes,
+    read_instructions,
+    read_products,
+    wishes_by_people,
+    wishes_made,
+)
+from parallel_envs.groups.envs.webshop.search import Columns, Index, columns_of
 
-SHIPPED = ("shop_items.json", "shop_attributes.json", "shop_instructions.json")
+if TYPE_CHECKING:
+    from parallel_envs.groups.envs.webshop.env import WebShopConfig
 
+_log = logging.getLogger(__name__)
+
+INCLUDED = ("shop_items.json", "shop_attributes.json", "shop_instructions.json")
 
 _WORTH_MAPPING = 16 * 2**20
-"""Bytes of a file of products from which on it is worth while to write the shop to disk and share it."""
+"""Bytes of a products file from which on its shop is written to disk and shared."""
+_FORMAT = 1
+"""Increase this number when the content of the folders changes, or what is read of the files."""
+_COLUMNS = ("words", "word_ends", "documents", "times", "ends", "norms")
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shop:
-    """Read-only, and shared by all envs of a process; of large files, by all processes (see `store`).
+    """Products, their index and the wishes, read-only, shared by all envs of a process.
 
     `wanted`: for each wish the asin of its product.
     """
@@ -42,7 +75,7 @@ class Shop:
     wanted: Sequence[str]
 
 
-class Chosen(Sequence[Wish]):
+class SomeWishes(Sequence[Wish]):
     """Some of a shop's wishes, by their numbers."""
 
     def __init__(self, wishes: Sequence[Wish], numbers: Iterable[int]) -> None:
@@ -57,27 +90,29 @@ class Chosen(Sequence[Wish]):
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files of a shop as they are now."""
+    """The present versions of a shop's files."""
 
-    items: Edition
-    attributes: Edition | None
-    instructions: Edition | None
+    items: FileVersion
+    attributes: FileVersion | None
+    instructions: FileVersion | None
 
 
 def shop_for(config: WebShopConfig) -> Shop:
-    where = str(cache_dir_or_usual(config.cache_dir))
-    return _shop(_files(config), config.num_products, config.limit_goals, config.human_goals, where)
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parallel_envs" / "webshop"
+    cache_dir = usual if config.cache_dir is None else Path(config.cache_dir)
+    return _shop(_files(config), config.num_products, config.limit_goals, config.human_goals, str(cache_dir))
 
 
 def wishes_for(config: WebShopConfig, *, training: bool) -> Sequence[Wish]:
-    """What is wanted in training, or in validation: no product is wanted in both."""
-    return _half(shop_for(config), config.val_share, training)
+    """Return the wishes for training, or for validation: no product is wanted in both."""
+    return _split(shop_for(config), config.val_share, training)
 
 
 @lru_cache(maxsize=16)
-def _half(shop: Shop, val_share: float, training: bool) -> Sequence[Wish]:
+def _split(shop: Shop, val_share: float, training: bool) -> Sequence[Wish]:
     wanted = shop.wanted
-    return Chosen(shop.wishes, half(range(len(wanted)), lambda one: str(wanted[one]), val_share, training=training))
+    numbers = train_or_val_items(range(len(wanted)), lambda one: str(wanted[one]), val_share, training=training)
+    return SomeWishes(shop.wishes, numbers)
 
 
 def _files(config: WebShopConfig) -> Files:
@@ -88,83 +123,160 @@ def _files(config: WebShopConfig) -> Files:
                 "dataset='full' was given without products, and the full set does not come with this package. Give "
                 "file_path, attributes_path and instructions_path."
             )
-        paths = (shipped(name) for name in SHIPPED)
-    items, attributes, instructions = (None if path is None else edition(path) for path in paths)
-    assert items is not None  # the one path that is always there
+        paths = (included_file(name) for name in INCLUDED)
+    items, attributes, instructions = (None if path is None else file_version(path) for path in paths)
+    assert items is not None  # `file_path`, which is never None here
     return Files(items, attributes, instructions)
 
 
 @lru_cache(maxsize=4)
-def _shop(files: Files, num_products: int | None, limit_goals: int | None, human_goals: bool, where: str) -> Shop:
+def _shop(files: Files, num_products: int | None, limit_goals: int | None, human_goals: bool, cache_dir: str) -> Shop:
     if files.items.size >= _WORTH_MAPPING:
-        of_config = {
+        arguments = {
             "file_path": files.items.path,
             "attributes_path": files.attributes and files.attributes.path,
             "instructions_path": files.instructions and files.instructions.path,
             "num_products": num_products,
             "human_goals": human_goals,
         }
-        folder = mapped(Path(where), _named(files, num_products, human_goals), of_config)
+        folder = _folder_of(Path(cache_dir), _identity(files, num_products, human_goals), arguments)
         if folder is not None:
             return _shop_in(folder, limit_goals)
     products, wishes = _read(files, num_products, human_goals)
     wishes = wishes[:limit_goals]
-    return Shop(products, Index(_index(products)), wishes, [wish.product.asin for wish in wishes])
+    index = Index(columns_of(product.words() for product in products))
+    return Shop(products, index, wishes, [wish.product.asin for wish in wishes])
 
 
-def _named(files: Files, num_products: int | None, human_goals: bool) -> str:
-    """All that what is read depends on."""
-    return repr((files, num_products, human_goals))
+def _identity(files: Files, num_products: int | None, human_goals: bool) -> str:
+    """Return everything that a shop depends on, as text.
+
+    Folders in users' caches are named by this text, so its words must stay as they are.
+    """
+
+    def version(one: FileVersion | None) -> str:
+        return f"Edition(path={one.path!r}, modified={one.modified}, size={one.size})" if one else "None"
+
+    versions = {name: version(getattr(files, name)) for name in ("items", "attributes", "instructions")}
+    listed = ", ".join(f"{name}={text}" for name, text in versions.items())
+    return f"(Files({listed}), {num_products!r}, {human_goals!r})"
 
 
 def _read(files: Files, num_products: int | None, human_goals: bool) -> tuple[tuple[Product, ...], tuple[Wish, ...]]:
     attributes, made = ({}, {}) if files.attributes is None else read_attributes(files.attributes.path)
     products = read_products(files.items.path, attributes, num_products)
     by_asin = {product.asin: product for product in products}
-    return products, _by_people(files, by_asin) if human_goals else _made(files, made, by_asin)
+    source = files.instructions if human_goals else files.attributes
+    assert source is not None  # the config has checked this
+    wishes = tuple(
+        wishes_by_people(read_instructions(source.path), by_asin) if human_goals else wishes_made(made, by_asin)
+    )
+    if not wishes:
+        what = "no instruction is about a product that is there. Give files that go together."
+        raise data_file_error(source.path, None, what)
+    return products, wishes
 
 
-def _index(products: Iterable[Product]) -> Columns:
-    return columns_of(product.words() for product in products)
+# ---- shops on disk --------------------------------------------------------------------------------------------------
 
 
-def _shop_in(folder: Path, limit_goals: int | None) -> Shop:
-    """The shop that was written to a folder."""
-    products: Records[Product] = Records(folder, "products", product_of)
+class Records(Sequence[Item], Generic[Item]):
+    """Items in a file, each made again when it is read."""
 
-    def wish_of(told: list[Any]) -> Wish:
-        number, instruction, attributes, options = told
-        return Wish(products[number], instruction, tuple(attributes), None if options is None else tuple(options))
+    def __init__(self, folder: Path, name: str, make: Callable[[Any], Item]) -> None:
+        with (folder / f"{name}.json").open("rb") as file:
+            self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._ends: NDArray[Any] = np.load(folder / f"{name}.npy", mmap_mode="r")
+        self._make = make
 
-    wanted = np.load(folder / "wanted.npy", mmap_mode="r")[:limit_goals]
-    wishes = Chosen(Records(folder, "wishes", wish_of), range(len(wanted)))
-    return Shop(products, Index(columns_in(folder)), wishes, wanted)
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, number: Any) -> Any:
+        begin = int(self._ends[number - 1]) if number else 0
+        return self._make(json.loads(self._text[begin : int(self._ends[number])]))
+
+
+def _folder_of(cache_dir: Path, identity: str, arguments: dict[str, Any]) -> Path | None:
+    """Return the folder of a shop, which is written if it is not there; None if that cannot be done.
+
+    `arguments`: the fields of the config for `main`.
+    """
+    name = hashlib.blake2b(f"{_FORMAT} {identity}".encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    folder = cache_dir / name
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (cache_dir / f"{folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the others wait for the one that writes
+            if not folder.is_dir():
+                _log.info("writing the shop %s to %s", arguments["file_path"], folder)
+                order = json.dumps({**arguments, "folder": str(folder), "what": identity})
+                command = [sys.executable, "-P", "-c", f"from {__name__} import main; main()"]
+                paths = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+                done = subprocess.run(command, input=order, env=paths, capture_output=True, text=True, check=False)
+                if not folder.is_dir():
+                    _log.warning("the shop was not written, so each process holds its own: %s", done.stderr.strip())
+    except OSError as error:
+        _log.warning("no shop can be kept in %s, so each process holds its own: %s", cache_dir, str(error))
+    return folder if folder.is_dir() else None
 
 
 def main() -> None:
-    """Write the shop that is asked for on standard input. `store.mapped` runs this in a process of its own."""
-    told = json.load(sys.stdin)
-    folder, what = Path(told.pop("folder")), told.pop("what")
-    config = WebShopConfig(**told)
+    """Write the shop that is described on standard input. `_folder_of` runs this in a process of its own."""
+    from parallel_envs.groups.envs.webshop.env import WebShopConfig
+
+    order = json.load(sys.stdin)
+    folder, identity = Path(order.pop("folder")), order.pop("what")
+    config = WebShopConfig(**order)
     files = _files(config)
-    if _named(files, config.num_products, config.human_goals) != what:
+    if _identity(files, config.num_products, config.human_goals) != identity:
         raise SystemExit("A file has changed in the meantime.")
     products, wishes = _read(files, config.num_products, config.human_goals)
-    write(folder, products, wishes, _index(products))
+    _write(folder, products, wishes, columns_of(product.words() for product in products))
 
 
-def _by_people(files: Files, products: dict[str, Product]) -> tuple[Wish, ...]:
-    assert files.instructions is not None  # the config sees to it
-    return _some(files.instructions, wishes_by_people(read_instructions(files.instructions.path), products))
+def _write(folder: Path, products: Sequence[Product], wishes: Iterable[Wish], columns: Columns) -> None:
+    """Write a shop to a temporary folder, and rename the folder when it is complete."""
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+    try:
+        numbers = {product.asin: number for number, product in enumerate(products)}
+        plain = ([getattr(product, name) for name in Product.__slots__] for product in products)
+        _write_records(unfinished, "products", plain)
+        of_wishes = [(numbers[one.product.asin], one.instruction, one.attributes, one.options) for one in wishes]
+        _write_records(unfinished, "wishes", of_wishes)
+        np.save(unfinished / "wanted.npy", np.array([products[number].asin for number, *_ in of_wishes]))
+        for name in _COLUMNS:
+            np.save(unfinished / f"{name}.npy", columns[name])
+        unfinished.rename(folder)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
 
 
-def _made(files: Files, entries: dict[str, Entry], products: dict[str, Product]) -> tuple[Wish, ...]:
-    assert files.attributes is not None  # the config sees to it
-    return _some(files.attributes, wishes_made(entries, products))
+def _write_records(folder: Path, name: str, records: Iterable[Any]) -> None:
+    ends, end = [], 0
+    with (folder / f"{name}.json").open("wb") as file:
+        for record in records:
+            end += file.write(json.dumps(record).encode())
+            ends.append(end)
+    np.save(folder / f"{name}.npy", np.array(ends, np.int64))
 
 
-def _some(source: Edition, found: Iterable[Wish]) -> tuple[Wish, ...]:
-    wishes = tuple(found)
-    if not wishes:
-        raise fault(source.path, None, "no instruction is about a product that is there. Give files that go together.")
-    return wishes
+def _shop_in(folder: Path, limit_goals: int | None) -> Shop:
+    """Return the shop in a folder."""
+
+    def product(plain: list[Any]) -> Product:
+        fields = dict(zip(Product.__slots__, plain, strict=True))
+        options = {name: tuple(values) for name, values in fields["options"].items()}
+        lists = {name: tuple(fields[name]) for name in ("features", "attributes")}
+        return Product(**{**fields, **lists, "options": options})
+
+    def wish(plain: list[Any]) -> Wish:
+        number, instruction, attributes, options = plain
+        return Wish(products[number], instruction, tuple(attributes), None if options is None else tuple(options))
+
+    products: Records[Product] = Records(folder, "products", product)
+    wanted = np.load(folder / "wanted.npy", mmap_mode="r")[:limit_goals]
+    wishes = SomeWishes(Records(folder, "wishes", wish), range(len(wanted)))
+    columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _COLUMNS}
+    return Shop(products, Index(columns), wishes, wanted)

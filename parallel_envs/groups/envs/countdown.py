@@ -1,0 +1,423 @@
+"""Countdown: combine numbers into a target.
+
+An answer is arithmetic as a language model writes it. It is read by a grammar and never run:
+
+    answer  = sum [ "=" [ "+" | "-" ] number ]
+    sum     = product { ("+" | "-") product }
+    product = signed { ("*" | "/") signed }
+    signed  = [ "+" | "-" ] ( number | "(" sum ")" )
+
+The typographic signs of multiplication, division and minus are read as * / -. Values are exact fractions. There are no
+powers, names or calls. An answer has at most 100 numbers of at most 12 digits, and brackets go 50 deep, so that time
+and memory are bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from parallel_envs.choices import NumberUse, TextMode, words
+from parallel_envs.groups.envs.base import Step, StepCount, TextEnv, step_info
+from parallel_envs.groups.envs.config_fields import Span, choice, count, count_or_none, number, path_or_none, span, text
+from parallel_envs.groups.envs.records import (
+    FileVersion,
+    data_file_error,
+    file_version,
+    read_entries,
+    train_or_val_items,
+)
+from parallel_envs.seeding import SeedTree
+
+OPERATORS = "+-*/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountdownConfig:
+    """Config of a `CountdownEnv`."""
+
+    num_numbers: Span = (3, 4)
+    """The fewest and the most numbers of a puzzle."""
+    number_range: Span = (1, 99)
+    """The smallest and the largest number."""
+    target_range: Span = (10, 100)
+    """The smallest and the largest target."""
+    operators: str = OPERATORS
+    """The operators of puzzles and answers: some of `+-*/`. Without `-` there are no negative numbers."""
+    use: NumberUse = "exactly_once"
+    """How often an answer uses each number: `exactly_once`, or `at_most_once`."""
+    data_path: str | None = None
+    """A file of puzzles with fields `target` and `nums`, as published for TinyZero and RAGEN: Parquet (extra `data`),
+    JSON or JSON Lines. None: puzzles are made from the seed."""
+    max_instances: int | None = None
+    """How many puzzles of the file are used. None: all."""
+    val_share: float = 0.1
+    """The part of the file that is for the mode `val` alone. 0: both modes use all."""
+    score: float = 1.0
+    """Reward for the target."""
+    format_score: float = 0.1
+    """Reward for an answer that uses the numbers correctly, but has another value."""
+    max_attempts: int = 1
+    """Answers in an episode."""
+    max_answer_chars: int = 500
+    """An answer that is longer is not read."""
+    render_mode: TextMode = "text"
+    """There is only `text`."""
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__  # the dataclass is frozen for all others
+        set_field(self, "num_numbers", span("num_numbers", self.num_numbers, least=1, most=20))
+        set_field(self, "number_range", span("number_range", self.number_range, least=0, most=10**9))
+        set_field(self, "target_range", span("target_range", self.target_range, least=0, most=10**12))
+        set_field(self, "data_path", path_or_none("data_path", self.data_path))
+        count_or_none("max_instances", self.max_instances)
+        number("val_share", self.val_share, least=0.0, most=1.0)
+        choice("use", self.use, words(NumberUse))
+        number("score", self.score)
+        number("format_score", self.format_score)
+        count("max_attempts", self.max_attempts)
+        count("max_answer_chars", self.max_answer_chars, most=10_000)
+        choice("render_mode", self.render_mode, words(TextMode))
+        if set(text("operators", self.operators)) - set(OPERATORS):
+            raise ValueError(f"operators={self.operators!r} has other signs than {OPERATORS!r}. Give some of these.")
+        if self.data_path is None:
+            fewest, most = self.num_numbers if self.use == "exactly_once" else (1, self.num_numbers[1])
+            results = result_ranges(self.number_range, self.operators, most)[fewest - 1 :]
+            low, high = self.target_range
+            if not any(one is not None and one[0] <= high and one[1] >= low for one in results):
+                raise ValueError(
+                    f"target_range={self.target_range} is out of reach of num_numbers={self.num_numbers}, "
+                    f"number_range={self.number_range} and operators={self.operators!r}. Widen one of the ranges."
+                )
+
+
+class CountdownEnv(TextEnv):
+    """Combine the numbers into the target, by + - * / and brackets.
+
+    Actions are texts such as `(25 - 1) * 4`; `= 96` may follow. An answer that is not arithmetic, or does not use the
+    numbers correctly, has no reward (`action_is_valid` False); one that does and has another value than the target gets
+    `format_score`; the target gets `score`, and terminates the episode, as does the last attempt.
+
+    Puzzles that are made here can be solved: `puzzle.solution` is an answer, for oracles; no state contains it. Puzzles
+    of a file are read when the env is made, and are not changed; their solution is None.
+    """
+
+    puzzle: Puzzle
+
+    def __init__(self, config: CountdownConfig | None = None) -> None:
+        self.config = config or CountdownConfig()
+        self._of_file = {training: puzzles_for(self.config, training=training) for training in (True, False)}
+        self._count = StepCount(None)
+
+    def reset(self, seed: int, mode: str = "train") -> str:
+        generator = SeedTree(seed).child("countdown").generator()
+        puzzles = self._of_file[mode == "train"]
+        self.puzzle = puzzles[int(generator.integers(len(puzzles)))] if puzzles else make_puzzle(self.config, generator)
+        self._best = 0.0
+        self._count.start()
+        self._shown = self._question()
+        return self._shown
+
+    def _question(self) -> str:
+        return f"Target: {self.puzzle.target}, numbers: {', '.join(map(str, self.puzzle.numbers))}"
+
+    def step(self, action: Any) -> Step:
+        self._count.tick()
+        reward, valid, success = 0.0, True, False
+        try:
+            value = self._read(action).value
+            success = value == self.puzzle.target
+            reward = self.config.score if success else self.config.format_score
+            message = "Correct!" if success else f"That comes to {value}."
+        except BadExpression as reason:
+            valid, message = False, f"That is no answer: {reason}."
+        terminated = success or self._count.steps >= self.config.max_attempts
+        self._count.close(terminated)
+        self._best = max(self._best, reward)
+        self._shown = message if terminated else f"{message} {self._question()}"
+        return self._shown, reward, terminated, False, step_info(success=success, valid=valid, effective=valid)
+
+    def _read(self, action: Any) -> Expression:
+        """Return the expression in an answer. Raise BadExpression if it is not one, or not with these numbers."""
+        if not isinstance(action, str):
+            raise BadExpression("it is not a text")
+        if len(action) > self.config.max_answer_chars:
+            raise BadExpression(f"it has more than {self.config.max_answer_chars} characters")
+        expression = read_expression(action)
+        used, given = Counter(expression.numbers), Counter(self.puzzle.numbers)
+        if extra := used - given:
+            raise BadExpression(f"it uses {min(extra)} more often than it is there")
+        if self.config.use == "exactly_once" and (left := given - used):
+            raise BadExpression(f"it leaves out {min(left)}")
+        if foreign := expression.operators - set(self.config.operators):
+            raise BadExpression(f"it uses {min(foreign)!r}, where {' '.join(self.config.operators)} are allowed")
+        return expression
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return the best reward of the episode."""
+        return {"best_score": self._best}
+
+
+# ---- puzzles --------------------------------------------------------------------------------------------------------
+
+_TRIES = 20_000
+
+_RESULT: dict[str, Callable[[int, int], int | None]] = {
+    "+": lambda left, right: left + right,
+    "-": lambda left, right: left - right if left >= right else None,
+    "*": lambda left, right: left * right,
+    "/": lambda left, right: left // right if right and left % right == 0 else None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Puzzle:
+    """Numbers and their target."""
+
+    numbers: tuple[int, ...]
+    target: int
+    solution: str | None = None
+    """A right answer, if the puzzle was made here."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.target} from {sorted(self.numbers)}"
+
+
+def make_puzzle(config: CountdownConfig, generator: np.random.Generator) -> Puzzle:
+    """Return a puzzle that can be solved without negative numbers and fractions on the way.
+
+    Random numbers are combined at random until the result is in the range of targets.
+    """
+    low, high = config.number_range
+    for _ in range(_TRIES):
+        how_many = int(generator.integers(config.num_numbers[0], config.num_numbers[1] + 1))
+        numbers = tuple(generator.integers(low, high + 1, how_many).tolist())
+        used = how_many if config.use == "exactly_once" else int(generator.integers(1, how_many + 1))
+        made = _combined([(number, str(number)) for number in numbers[:used]], config.operators, generator)
+        if made is not None and config.target_range[0] <= made[0] <= config.target_range[1]:
+            shuffled = tuple(generator.permutation(numbers).tolist())
+            return Puzzle(shuffled, made[0], made[1])
+    raise ValueError(
+        f"No puzzle with num_numbers={config.num_numbers}, number_range={config.number_range}, "
+        f"target_range={config.target_range} and operators={config.operators!r} was found in {_TRIES} tries. "
+        "Widen one of the ranges."
+    )
+
+
+def _combined(parts: list[tuple[int, str]], operators: str, generator: np.random.Generator) -> tuple[int, str] | None:
+    """Combine two random parts until one is left; return None if two parts cannot be combined."""
+    while len(parts) > 1:
+        first, second = generator.choice(len(parts), 2, replace=False).tolist()
+        (left, left_words), (right, right_words) = parts[first], parts[second]
+        sign = operators[int(generator.integers(len(operators)))]
+        result = _RESULT[sign](left, right)
+        if result is None:
+            return None
+        rest = [part for index, part in enumerate(parts) if index not in (first, second)]
+        parts = [*rest, (result, f"({left_words} {sign} {right_words})")]
+    value, words = parts[0]
+    return value, words[1:-1] if words.startswith("(") else words
+
+
+def puzzles_for(config: CountdownConfig, *, training: bool) -> tuple[Puzzle, ...]:
+    """Return the puzzles of the file for training, or for validation; none without a file.
+
+    A process reads and splits each version of a file once.
+    """
+    if config.data_path is None:
+        return ()
+    return _split(file_version(config.data_path), config.max_instances, config.val_share, training)
+
+
+@lru_cache(maxsize=16)
+def _split(source: FileVersion, most: int | None, val_share: float, training: bool) -> tuple[Puzzle, ...]:
+    return train_or_val_items(_read(source, most), lambda puzzle: puzzle.key, val_share, training=training)
+
+
+@lru_cache(maxsize=8)
+def _read(source: FileVersion, most: int | None) -> tuple[Puzzle, ...]:
+    puzzles = []
+    for entry in read_entries(source.path, most, ("target", "nums")):
+        target, numbers = entry.field("target"), entry.field("nums")
+        if not _is_number(target):
+            raise entry.error(f"`target` is {target!r}, where a whole number from 0 up is wanted.")
+        if not isinstance(numbers, list) or not numbers or not all(map(_is_number, numbers)):
+            raise entry.error(f"`nums` is {numbers!r}, where a list of whole numbers from 0 up is wanted.")
+        puzzles.append(Puzzle(tuple(numbers), target))
+    if not puzzles:
+        what = "there are no puzzles. Give a file of entries with `target` and `nums`."
+        raise data_file_error(source.path, None, what)
+    return tuple(puzzles)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**12
+
+
+# ---- arithmetic -----------------------------------------------------------------------------------------------------
+
+_MOST_NUMBERS = 100
+_MOST_DIGITS = 12
+_DEEPEST = 50
+
+_TOKEN = re.compile(r"\s*(?:([0-9]+)|([-+*/()=]))")
+_SIGNS = str.maketrans({"\u00d7": "*", "\u00b7": "*", "\u00f7": "/", "\u2212": "-"})
+
+
+class BadExpression(ValueError):
+    """A text that is not arithmetic. The text of the error says why, in words for the language model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """The value of an answer, and its parts."""
+
+    value: Fraction
+    numbers: tuple[int, ...]
+    """In the order of the text."""
+    operators: frozenset[str]
+    """The sign of a negative number is one, too."""
+
+
+def read_expression(text: str) -> Expression:
+    """Return the expression in a text. Raises BadExpression."""
+    reader = _Reader(text)
+    value = reader.sum()
+    numbers = tuple(reader.numbers)
+    if reader.take("="):
+        negative = reader.take("+", "-") == "-"
+        claimed = -reader.digits() if negative else reader.digits()
+        if claimed != value:
+            raise BadExpression(f"it comes to {value}, not to {claimed}")
+    if reader.peek():
+        raise BadExpression(f"{reader.peek()!r} stands where nothing more is wanted")
+    return Expression(value, numbers, frozenset(reader.operators))
+
+
+class _Reader:
+    """Reader of tokens, with a method for each line of the grammar."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = list(_tokens(text))
+        self._place = 0
+        self._depth = 0
+        self.numbers: list[int] = []
+        self.operators: set[str] = set()
+
+    def sum(self) -> Fraction:
+        value = self._product()
+        while sign := self.take("+", "-"):
+            self.operators.add(sign)
+            other = self._product()
+            value = value + other if sign == "+" else value - other
+        return value
+
+    def _product(self) -> Fraction:
+        value = self._signed()
+        while sign := self.take("*", "/"):
+            self.operators.add(sign)
+            other = self._signed()
+            if sign == "/" and other == 0:
+                raise BadExpression("it divides by zero")
+            value = value * other if sign == "*" else value / other
+        return value
+
+    def _signed(self) -> Fraction:
+        sign = self.take("+", "-")
+        if sign == "-":
+            self.operators.add(sign)  # else 5 + -3 would be a way to subtract without the operator
+        value = self._bracket() if self.take("(") else self._number()
+        return -value if sign == "-" else value
+
+    def _number(self) -> Fraction:
+        value = self.digits()
+        if len(self.numbers) == _MOST_NUMBERS:
+            raise BadExpression(f"it has more than {_MOST_NUMBERS} numbers")
+        self.numbers.append(value)
+        return Fraction(value)
+
+    def _bracket(self) -> Fraction:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise BadExpression(f"its brackets are more than {_DEEPEST} deep")
+        value = self.sum()
+        if not self.take(")"):
+            raise BadExpression("a bracket is not closed")
+        self._depth -= 1
+        return value
+
+    def digits(self) -> int:
+        token = self.peek()
+        if not token.isdigit():
+            raise BadExpression(f"a number is wanted where {repr(token) if token else 'the end'} is")
+        self._place += 1
+        return int(token)
+
+    def peek(self) -> str:
+        return self._tokens[self._place] if self._place < len(self._tokens) else ""
+
+    def take(self, *wanted: str) -> str:
+        """Move past the next token and return it if it is one of these; else return an empty text."""
+        token = self.peek()
+        if token not in wanted:
+            return ""
+        self._place += 1
+        return token
+
+
+def _tokens(text: str) -> Iterator[str]:
+    text = text.translate(_SIGNS).strip()
+    place = 0
+    while place < len(text):
+        found = _TOKEN.match(text, place)
+        if found is None:
+            raise BadExpression(f"{text[place:].lstrip()[:1]!r} is not part of arithmetic")
+        place = found.end()
+        token = found[1] or found[2]
+        if len(token) > _MOST_DIGITS:
+            raise BadExpression(f"a number has more than {_MOST_DIGITS} digits")
+        yield token
+
+
+# ---- ranges of results ----------------------------------------------------------------------------------------------
+
+
+def _quotients(left: Span, right: Span) -> Span:
+    if right[1] == 0:
+        return 1, 0  # none
+    low = 0 if left[0] == 0 else -(-left[0] // right[1])
+    return low, left[1] // max(right[0], 1)
+
+
+_RANGES: dict[str, Callable[[Span, Span], Span]] = {
+    "+": lambda left, right: (left[0] + right[0], left[1] + right[1]),
+    "-": lambda left, right: (max(left[0] - right[1], 0), left[1] - right[0]),
+    "*": lambda left, right: (left[0] * right[0], left[1] * right[1]),
+    "/": _quotients,
+}
+
+
+def result_ranges(number_range: Span, operators: str, most: int) -> list[Span | None]:
+    """Return the smallest and the largest result of one number, of two, and so on; None if they cannot be combined.
+
+    There are no negative numbers and fractions on the way. Not every number in between is a result.
+    """
+    ranges: list[Span | None] = [number_range]
+    while len(ranges) < most:
+        found = [
+            (low, high)
+            for left, right in zip(ranges, reversed(ranges), strict=True)
+            if left is not None and right is not None
+            for low, high in (_RANGES[sign](left, right) for sign in set(operators))
+            if low <= high
+        ]
+        ranges.append((min(low for low, _ in found), max(high for _, high in found)) if found else None)
+    return ranges

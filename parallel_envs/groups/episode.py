@@ -1,0 +1,322 @@
+"""Episodes as the manager knows them: state, history and metrics, which never leave the caller's process.
+
+`Episode` is the episode of one environment, `EnvStatus` its public summary. `with_pass_at_k` and `means_by_tag` turn
+the metrics of episodes into those of groups and tags.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import numbers
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from parallel_envs.groups.failures import EnvFailure
+from parallel_envs.groups.interface import INVALID, RAW_REWARD
+from parallel_envs.groups.transport import Played, Replay, ReplayTarget
+
+if TYPE_CHECKING:
+    from parallel_envs.groups.env_specs import EnvSpec
+    from parallel_envs.groups.inputs import Given
+
+IMAGE = "<images>"
+"""Text for each image of a state that has no text."""
+
+EPISODIC_RETURN = "episodic_return"
+"""Metric: the sum of `raw_reward` over an episode. As in RAGEN."""
+FAILED = "failed"
+"""The only metric of an episode that broke: `{FAILED: 1.0}`. Its other metrics are unknown."""
+
+Entry = dict[str, Any]
+"""`{env_id, group_id, tag, history, penalty}`, and `failure` if the environment broke."""
+
+Ends = tuple[bool, bool]
+"""`(terminated, truncated)` of the last turn."""
+_RUNNING: Ends = (False, False)
+EpisodeState = tuple[int, int, float, Any, dict[str, Any], int, Ends, Mapping[str, float] | None]
+"""State of an episode: `(allowance, left, penalty, observation, last_item, turns, ends, metrics)`.
+
+`allowance`: the actions that may still be done, 0 if the episode is over; `left`: the actions that have not been used;
+`penalty`: the sum of penalties for invalid turns; `observation`: the environment's state, and `last_item`: the
+history's item that shows it; `turns`: the number of turns played; `metrics`: the environment's own, from the end of its
+last turn or from when they were requested.
+"""
+ALLOWANCE: Final = 0
+LEFT: Final = 1
+OBSERVATION: Final = 3
+TURNS: Final = 5
+ENDS: Final = 6
+METRICS: Final = 7
+
+RecordedTurn = tuple[EpisodeState, Entry | None]
+"""State of the episode after a turn, and its entry, unless the episode is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvStatus:
+    """Status of an episode.
+
+    Attributes:
+        seed: The seed of its reset.
+        num_actions: Actions done so far.
+        rewards: The reward of each turn.
+        terminated: The environment came to an end of its own, as in Gymnasium.
+        truncated: The episode was cut short: by the environment, because its actions were used up, or by a failure.
+        success: `success` of the last info that had one, else False.
+        failure: How the environment broke, if it did.
+    """
+
+    seed: int
+    num_actions: int = 0
+    rewards: tuple[float, ...] = ()
+    terminated: bool = False
+    truncated: bool = False
+    success: bool = False
+    failure: EnvFailure | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.terminated or self.truncated
+
+
+class Episode:
+    """Episode of one environment: its state, and a record of its turns.
+
+    The reward, the actions and the info of each turn are kept as received, and everything else is computed from these
+    when it is requested: most of it never is, and there are many turns. They are kept in two long lists, because
+    Python's garbage collector visits every object that lives on.
+
+    Attributes:
+        state: The present state. Turns in the record beyond its number of turns did not happen.
+        failure: How the environment broke, if it did.
+    """
+
+    __slots__ = "_actions", "_head", "_mode", "_past", "_rewards_and_infos", "_seed", "failure", "spec", "state"
+
+    def __init__(self, spec: EnvSpec, seed: int, mode: str, first: Any) -> None:
+        self.spec, self._seed, self._mode = spec, seed, mode
+        self._head = {"env_id": spec.env_id, "group_id": spec.group_id, "tag": spec.tag}  # of every entry
+        self.failure: EnvFailure | None = first if isinstance(first, EnvFailure) else None
+        self._past: list[dict[str, Any]] = []  # the history's items before the last one
+        self._rewards_and_infos, self._actions = list[Any](), list[Any]()  # two values a turn; all turns in one
+        most = spec.max_actions_per_traj
+        observation, item = (None, {}) if self.failure is not None else _history_item(first, most)
+        self.state: EpisodeState = (most if item else 0, most, 0.0, observation, item, 0, _RUNNING, None)
+
+    # ---- turns ------------------------------------------------------------------------------------------------------
+
+    def record_turn(self, played: Played, given: Given, penalty: float) -> RecordedTurn:
+        """Record a turn. It has happened once the caller sets `state` to the state that is returned.
+
+        `given`: the input of the turn. `penalty` is added if not all actions were valid.
+        """
+        observation, reward, terminated, truncated, info, executed, all_valid, own = played
+        _, left, total, _, last, turns, _, _ = self.state
+        past = self._past
+        if len(past) > turns:  # a turn was recorded and did not happen
+            del self._actions[self._num_actions :], self._rewards_and_infos[turns * 2 :]
+            del past[turns:]  # last: its length shows that there is something to cut off
+        left -= len(executed)
+        if type(observation) is str:
+            kept, item = observation, {"state": observation, "actions_left": left}
+        else:
+            kept, item = _history_item(observation, left)
+        before = last.copy()  # an earlier entry may hold `last`, which stays as it is
+        if not executed:
+            item[INVALID] = True
+        before["actions"], before["reward"], before["info"] = executed, reward, info.copy()
+        _, before["llm_response"], before["llm_raw_response"], _ = given
+        past.append(before)  # before the other lists: its length shows that there is something to cut off
+        self._actions += executed
+        self._rewards_and_infos += reward, info
+        turns += 1
+        if not all_valid:
+            total += penalty
+        if terminated or truncated or left <= 0:
+            return (0, left, total, kept, item, turns, (terminated, truncated), own), None
+        entry = self._head.copy()
+        entry["history"], entry["penalty"] = [*past, item], total
+        return (left, left, total, kept, item, turns, _RUNNING, None), entry
+
+    def fail(self, failure: EnvFailure, given: Given | None = None) -> Entry:
+        """End the episode with a failure, in a turn or elsewhere: no reward, no next state. Return its entry."""
+        _, left, penalty, observation, item, *others = self.state
+        if given is not None:
+            item = {**item, "llm_response": given[1], "llm_raw_response": given[2], "failure": failure}
+        self.failure, self.state = failure, (0, left, penalty, observation, item, *others)
+        return self.entry()
+
+    def set_metrics(self, own: Mapping[str, float]) -> None:
+        *state, _ = self.state
+        self.state = (*state, own)
+
+    # ---- what is known of it ----------------------------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        return not self.state[ALLOWANCE]
+
+    def entry(self) -> Entry:
+        """Return the entry. Items of its history are never changed: later turns replace them."""
+        _, _, penalty, _, item, turns, _, _ = self.state
+        history = [*self._past[:turns], *([item] if item or self.failure is None else [])]  # [] if its reset failed
+        entry = {**self._head, "history": history, "penalty": penalty}
+        return entry if self.failure is None else {**entry, "failure": self.failure}
+
+    @property
+    def status(self) -> EnvStatus:
+        terminated, truncated = self.state[ENDS]
+        return EnvStatus(
+            seed=self._seed,
+            num_actions=self._num_actions,
+            rewards=tuple(self._rewards_and_infos[: self.state[TURNS] * 2 : 2]),
+            terminated=terminated,
+            truncated=truncated or (self.done and not terminated) or self.failure is not None,
+            success=self._last_success,
+            failure=self.failure,
+        )
+
+    @property
+    def replay_target(self) -> ReplayTarget:
+        """Return how a fresh environment is brought to the present state."""
+        done = tuple(self._actions[: self._num_actions])
+        return ReplayTarget(Replay(self._seed, self._mode, done, self.state[TURNS]), self.state[OBSERVATION])
+
+    @property
+    def _infos(self) -> list[Mapping[str, Any]]:
+        return self._rewards_and_infos[1 : self.state[TURNS] * 2 : 2]
+
+    @property
+    def _num_actions(self) -> int:
+        return self.spec.max_actions_per_traj - self.state[LEFT]
+
+    @property
+    def _successes(self) -> list[Any]:
+        """Return `success` of each info that has one. Many environments never report it."""
+        return [info["success"] for info in self._infos if "success" in info]
+
+    @property
+    def _last_success(self) -> bool:
+        successes = self._successes
+        with contextlib.suppress(Exception):  # an array, say, which is neither True nor False
+            return bool(successes and successes[-1])
+        return False
+
+    # ---- metrics ----------------------------------------------------------------------------------------------------
+
+    @property
+    def turn_metrics(self) -> Set[str] | None:
+        """Return the names of the numbers in the infos; None before the first turn."""
+        return _means(self._infos).keys() if self.state[TURNS] else None
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics by name; only `failed` if the environment broke, since all others are unknown.
+
+        There is a `success` only if the environment reported one.
+        """
+        if self.failure is not None:
+            return {FAILED: 1.0}
+        known = {"success": float(self._last_success)} if self._successes else {}
+        known["num_actions"] = float(self._num_actions)
+        if raw := [info[RAW_REWARD] for info in self._infos if RAW_REWARD in info]:
+            known[EPISODIC_RETURN] = float(sum(raw))
+        return {**_means(self._infos), **known, **(self.state[METRICS] or {})}
+
+
+def _history_item(state: Any, left: int) -> tuple[Any, dict[str, Any]]:
+    """Return a copy of a state, with which a replay is compared, and the history's item that shows the state."""
+    if isinstance(state, str):
+        return state, {"state": state, "actions_left": left}
+    kept = copy.deepcopy(state)
+    match state:
+        case {"text": text, "images": images} if images is None or isinstance(images, Iterable):
+            pictures = [] if images is None else list(images)
+            return kept, {"state": text or IMAGE * len(pictures), "images": pictures, "actions_left": left}
+    return kept, {"state": state, "actions_left": left}
+
+
+def _means(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean of each number over all turns. A turn without the number counts as 0."""
+    sums: dict[str, float] = {}
+    for info in infos:
+        for name, value in info.items():
+            if name != "success" and isinstance(value, numbers.Real | np.bool_):
+                with contextlib.suppress(OverflowError):  # too large for a float
+                    sums[name] = sums.get(name, 0.0) + float(value)
+    return {name: total / len(infos) for name, total in sums.items()}
+
+
+# ---- metrics of groups and tags -------------------------------------------------------------------------------------
+
+
+class EpisodeMetrics(NamedTuple):
+    """Metrics of one episode, with its tag and group.
+
+    `in_turns`: the names of those that are means over its turns; None if it has had no turn yet.
+    """
+
+    tag: str
+    group_id: int
+    metrics: Mapping[str, float]
+    in_turns: Set[str] | None = None
+
+
+def with_pass_at_k(episodes: Sequence[EpisodeMetrics], group_size: int) -> list[dict[str, float]]:
+    """Return each episode's metrics as `tag/name`, with `tag/pass@k`: whether an episode of its group succeeded.
+
+    There is no `pass@k` if all episodes of a group have failed, or if none reports success.
+    """
+    episodes, passed = _with_zeros(episodes), dict[int, float]()
+    for one in episodes:
+        if (success := one.metrics.get("success")) is not None:
+            passed[one.group_id] = max(success, passed.get(one.group_id, 0.0))
+    named = []
+    for one in episodes:
+        own = {f"{one.tag}/{name}": value for name, value in one.metrics.items()}
+        passes = {f"{one.tag}/pass@{group_size}": passed[one.group_id]} if one.group_id in passed else {}
+        named.append(own | passes)
+    return named
+
+
+def _with_zeros(episodes: Sequence[EpisodeMetrics]) -> list[EpisodeMetrics]:
+    """Add zeros for metrics that other episodes of the tag report.
+
+    `success` becomes 0, unless no episode of the tag reports it although some have done actions. The other metrics of
+    turns become 0 in an episode whose turns had no valid action.
+    """
+    in_turns: dict[str, set[str]] = {}
+    for one in episodes:
+        in_turns.setdefault(one.tag, set()).update(one.in_turns or ())
+    reporting = {one.tag for one in episodes if "success" in one.metrics}
+    silent = {one.tag for one in episodes if one.metrics.get("num_actions")} - reporting
+
+    def completed(one: EpisodeMetrics) -> EpisodeMetrics:
+        if "num_actions" not in one.metrics:  # it failed, so there are no metrics
+            return one
+        success = {} if one.tag in silent else {"success": 0.0}
+        did_nothing = one.in_turns is not None and one.in_turns <= {RAW_REWARD, INVALID}  # the manager's own
+        rest = dict.fromkeys(in_turns[one.tag] - {INVALID}, 0.0) if did_nothing else {}
+        return one._replace(metrics={**rest, **success, **one.metrics})
+
+    return [completed(one) for one in episodes]
+
+
+def means_by_tag(episodes: Sequence[EpisodeMetrics], named: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each metric over the episodes that have it; `tag/failed` is the share of failed episodes.
+
+    An episode that had turns, and no `manager_invalid_action` among its metrics, counts as 0 for that metric.
+    """
+    values: dict[str, list[float]] = {}
+    for one, metrics in zip(episodes, named, strict=True):
+        values.setdefault(failed := f"{one.tag}/{FAILED}", []).append(one.metrics.get(FAILED, 0.0))
+        for name in metrics.keys() - {failed}:
+            values.setdefault(name, []).append(metrics[name])
+    for one in episodes:
+        if (invalid := f"{one.tag}/{INVALID}") in values and one.in_turns is not None and INVALID not in one.metrics:
+            values[invalid] += [] if FAILED in one.metrics else [0.0]
+    return {name: fmean(own) for name, own in sorted(values.items())}

@@ -1,0 +1,324 @@
+"""Environments of every make, in their place."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from parallel_envs.errors import EnvError
+from parallel_envs.groups import EnvStateManager, register
+from parallel_envs.groups.hosted_env import GlobalRandomGuard, HostedEnv, TagSpec
+from parallel_envs.groups.transport import Replay
+from tests.groups.walks import Dice, configured, inputs
+
+
+def player(factory: Any, config: Any = None, most_actions: int = 100) -> HostedEnv:
+    one = HostedEnv(TagSpec("Tag", factory, config, most_actions=most_actions))
+    one.make()
+    return one
+
+
+class Shows:
+    """Shows what it is made with, and tells it of itself."""
+
+    def __init__(self, config: Any) -> None:
+        self.state, self.metrics = config
+
+    def reset(self, seed: int, mode: str) -> Any:
+        return self.state
+
+    def step(self, action: str) -> Any:
+        return self.state, 0.0, True, False, {}
+
+
+PICTURE = np.zeros((4, 5, 3), np.uint8)
+
+
+@pytest.mark.parametrize("images", [None, [], [PICTURE], (PICTURE, PICTURE), np.stack([PICTURE, PICTURE])])
+def test_what_pictures_are(images: Any) -> None:
+    one = player(Shows, ({"text": "t", "images": images}, dict))
+    assert one.reset(0, "train")["text"] == one.play(["look"])[0]["text"] == "t"
+
+
+@pytest.mark.parametrize(
+    ("images", "told"),
+    [
+        (PICTURE, r"the images an array of uint8 of shape \(4, 5, 3\). Give a list"),
+        ("a.png", "the images 'a.png'. Give a list"),
+        (["a.png"], "the image 'a.png'. Give arrays of uint8"),
+        ([PICTURE.astype(float)], r"the image an array of float64 of shape \(4, 5, 3\)"),
+        ([PICTURE[..., 0]], r"the image an array of uint8 of shape \(4, 5\)"),
+    ],
+)
+def test_what_pictures_are_not(images: Any, told: str) -> None:
+    one = player(Shows, ({"text": "t", "images": images}, dict))
+    for ask in (lambda: one.reset(0, "train"), lambda: one.play(["look"])):
+        with pytest.raises(TypeError, match=told):
+            ask()
+
+
+@pytest.mark.parametrize("given", [{"final": "left"}, ["final"], 3])
+def test_metrics_that_are_no_numbers_are_told_with_where_they_come_from(given: Any) -> None:
+    one = player(Shows, ("s", lambda: given))
+    one.reset(0, "train")
+    with pytest.raises(TypeError, match=r"metrics\(\) of .*Shows returned .*Give a dict of numbers by name"):
+        one.play(["look"])
+
+
+def test_what_metrics_raise_is_told_with_where_it_comes_from() -> None:
+    one = player(Shows, ("s", [].pop))
+    one.reset(0, "train")
+    with pytest.raises(IndexError) as raised:
+        one.play(["look"])
+    assert "metrics()" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize("success", ["no", b"yes", ""])
+def test_a_word_is_no_success(success: Any) -> None:
+    one = player(Steps, ("s", 0.0, True, False, {"success": success}))
+    one.reset(0, "train")
+    with pytest.raises(TypeError, match=r"for success in its info. Give True or False"):
+        one.play(["look"])
+
+
+class Steps:
+    """Returns what it is made with."""
+
+    def __init__(self, config: Any) -> None:
+        self.told = config
+
+    def reset(self, seed: int, mode: str) -> Any:
+        return "start"
+
+    def step(self, action: str) -> Any:
+        return self.told
+
+
+@pytest.mark.parametrize(
+    ("told", "reward", "ends"),
+    [
+        (("s", 1, True, False, {}), 1, (True, False)),
+        (("s", np.float32(0.5), False, np.True_, {}), 0.5, (False, True)),
+        (["s", np.array([2.0]), True, {}], 2.0, (True, False)),
+    ],
+)
+def test_what_a_step_may_return(told: Any, reward: float, ends: tuple[bool, bool]) -> None:
+    one = player(Steps, told)
+    one.reset(0, "train")
+    _, given, terminated, truncated, *_ = one.play(["go"])
+    assert (given, type(given), (terminated, truncated)) == (reward, type(reward), ends)
+
+
+class Five:
+    """What can be unpacked, and is no tuple."""
+
+    def __iter__(self) -> Any:
+        return iter(("s", 1.0, False, False, {}))
+
+
+def test_what_can_be_played_can_be_replayed() -> None:
+    one = player(Steps, Five())
+    one.reset(0, "train")
+    assert one.play(["go"])[0] == one.replay(Replay(0, "train", ("go",), 1)) == "s"
+
+
+def test_nobody_can_write_into_success() -> None:
+    one = player(Steps, ("s", 1.0, False, False, {"success": np.array([True])}))
+    one.reset(0, "train")
+    assert one.play(["go"])[4]["success"] is True
+
+
+def test_names_are_found_however_they_are_spelt() -> None:
+    class Spelt(Steps):
+        action_lookup: ClassVar[dict[int, str]] = {2: "Up", 1: " Go Left "}
+
+        def step(self, action: Any) -> Any:
+            return "s", float(action), False, False, {}
+
+    one = player(Spelt, most_actions=7)
+    one.reset(0, "train")
+    for spelt, executed in {"Up": [2], "up ": [2], " Go Left ": [1], "go left": [1], "left": []}.items():
+        assert one.play([spelt])[5] == executed
+    _, reward, *_, executed, all_valid, own = one.play(["up", "nowhere", "UP", "go left", "Up"])
+    assert (reward, executed, all_valid, own) == (5.0, [2, 2, 1], False, {})
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        ("s", 1.0, True),
+        ("s", None, False, False, {}),
+        ("s", "2.5", False, False, {}),
+        ("s", 1.0, "False", False, {}),
+        ("s", 1.0, False, "False", {}),
+        ("s", 1.0, False, "", {}),
+        ("s", 1, "False", {}),
+    ],
+)
+def test_what_a_step_may_not_return(told: Any) -> None:
+    one = player(Steps, told)
+    one.reset(0, "train")
+    with pytest.raises(TypeError, match=r"Return \(state, reward|Give a number|Give True or False"):
+        one.play(["go"])
+
+
+def test_free_text_without_a_meaning_is_dropped_where_the_env_says_which_has_one() -> None:
+    class Choosy(Steps):
+        def has_meaning(self, action: str) -> bool:
+            return action.isdigit()
+
+        def step(self, action: Any) -> Any:
+            return "s", float(action), False, False, {}
+
+    for kind in (Choosy, lambda config: GlobalRandomGuard(Choosy(config))):
+        one = player(kind, most_actions=2)
+        one.reset(0, "train")
+        _, reward, *_, executed, all_valid, own = one.play(["1", "two", "3", "4"])
+        assert (reward, executed, all_valid, own) == (4.0, ["1", "3"], False, {})
+        one.reset(0, "train")
+        assert one.play(["5"])[5:7] == (["5"], True)
+
+
+def test_actions_are_counted_over_all_turns_of_an_episode_and_what_is_replayed_counts() -> None:
+    one = player(Steps, ("s", 1.0, False, False, {}), most_actions=5)
+    restored = Replay(0, "train", ("a", "b", "c"), 2)
+    begins: list[tuple[Callable[[], Any], int]] = [
+        (lambda: one.reset(0, "train"), 5),
+        (lambda: one.replay(restored), 2),
+    ]
+    for begin, left in begins:
+        begin()
+        told = [one.play(["go"]) for _ in range(left)]
+        assert [own is None for *_, own in told] == [True] * (left - 1) + [False]
+        assert one.play(["go"])[5] == []
+        begin()
+        *_, executed, all_valid, own = one.play(["go"] * 6)
+        assert (executed, all_valid, own) == (["go"] * left, True, {})
+
+
+def test_an_env_with_two_actions_of_one_name_cannot_begin() -> None:
+    class Twins(Steps):
+        action_lookup: ClassVar[dict[int, str]] = {0: "a", 1: "A"}
+
+    with pytest.raises(ValueError, match="0 is 'a', and 1 is 'A'"):
+        player(Twins).reset(0, "train")
+
+
+def test_what_is_no_environment() -> None:
+    with pytest.raises(TypeError, match=r"builtins.dict has no reset\(\)"):
+        player(lambda config: {})
+
+
+def test_who_does_not_take_what_it_is_given_is_told_what_that_is() -> None:
+    class NoConfig(Steps):
+        def __init__(self) -> None:
+            """It takes nothing."""
+
+    class NoMode(Steps):
+        def reset(self, seed: int) -> Any:  # type: ignore[override]
+            return "s"
+
+    class Mistaken(Steps):
+        def reset(self, seed: int, mode: str) -> Any:
+            return len(seed)  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError) as raised:
+        player(NoConfig)
+    assert "def __init__(self, config)" in raised.value.__notes__[0]
+    with pytest.raises(TypeError) as raised:
+        player(NoMode).reset(0, "train")
+    assert "def reset(self, seed, mode)" in raised.value.__notes__[0]
+    with pytest.raises(TypeError) as raised:
+        player(Mistaken).reset(0, "train")
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_five_values_without_an_info_are_told_as_such() -> None:
+    one = player(Steps, ("s", 1.0, False, False, None))
+    one.reset(0, "train")
+    with pytest.raises(TypeError, match=r"returned 5 values, of which the last is a NoneType. Return .* a dict"):
+        one.play(["go"])
+
+
+def test_without_render_there_is_the_state_as_text_only() -> None:
+    one = player(Steps)
+    one.reset(0, "train")
+    assert one.render("text") == "start"
+    with pytest.raises(AttributeError, match="Give it one"):
+        one.render("rgb_array")
+
+
+def test_in_the_caller_states_are_copies() -> None:
+    class Reusing(Steps):
+        def reset(self, seed: int, mode: str) -> Any:
+            self.buffer = np.zeros(2)
+            return self.buffer
+
+        def step(self, action: str) -> Any:
+            self.buffer += 1
+            return self.buffer, 0.0, False, False, {"seen": self.buffer}
+
+    register("reusing", Reusing)
+    config = configured({"Walk": 1}, use_multiprocessing=False)
+    config["custom_envs"]["Walk"] = {"env_type": "reusing"}
+    with EnvStateManager(config) as manager:
+        manager.reset()
+        for _ in range(2):
+            [entry] = manager.step(inputs({0: ["a"]}))
+        assert [float(item["state"][0]) for item in entry["history"]] == [0.0, 1.0, 2.0]
+        assert [float(item["info"]["seen"][0]) for item in entry["history"][:2]] == [1.0, 2.0]
+
+
+def test_users_of_global_generators_neither_disturb_nor_are_disturbed() -> None:
+    alone, beside = GlobalRandomGuard(Dice(None)), GlobalRandomGuard(Dice(None))
+    beside._env.offset = alone._env.offset
+    expected = [alone.reset(3, "train"), *(alone.step("throw") for _ in range(3))]
+    random.seed(8)
+    outside = [random.random() for _ in range(5)]
+    random.seed(8)
+    seen = [random.random()]
+    told = [beside.reset(3, "train")]
+    for _ in range(3):
+        alone.step("throw")
+        seen.append(random.random())
+        told.append(beside.step("throw"))
+    assert [*seen, random.random()] == outside
+    assert told == expected
+
+
+def test_they_take_turns_in_threads() -> None:
+    envs = [GlobalRandomGuard(Dice(None)) for _ in range(4)]
+    for env in envs:
+        env._env.offset = 0.0
+        env.reset(1, "train")
+    told: list[Any] = [None] * 4
+    threads = [
+        threading.Thread(target=lambda i=i: told.__setitem__(i, [envs[i].step("throw") for _ in range(50)]))
+        for i in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert told[1:] == [told[0]] * 3
+
+
+@pytest.mark.parametrize("use_multiprocessing", [True, False])
+def test_factories_that_return_one_environment(use_multiprocessing: bool) -> None:
+    """Where they live in one process, all environments of the tag would be one."""
+    shared = Dice(None)
+    register("one of all", lambda config: shared)
+    config = configured({"Walk": 1}, use_multiprocessing=use_multiprocessing, max_workers=1)
+    config["custom_envs"]["Walk"] = {"env_type": "one of all"}
+    with (
+        EnvStateManager(config) as manager,
+        pytest.raises(EnvError, match="The factories of envs 0 and 1 returned the same object") as caught,
+    ):
+        manager.reset(0)
+    assert isinstance(caught.value, ValueError)
