@@ -16,7 +16,7 @@ from parallel_envs.evaluation.threads import limit_torch
 from parallel_envs.policies import PolicySpec, SingleRow
 from parallel_envs.policies.base import BatchPolicy
 from parallel_envs.seeding import SeedTree
-from parallel_envs.wrappers.seats import as_policy, close_policy, reset_policy
+from parallel_envs.wrappers.policy_handle import as_policy, close_policy, reset_policy
 
 Agent = Any
 

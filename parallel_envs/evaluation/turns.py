@@ -15,7 +15,7 @@ from parallel_envs.evaluation.records import Failure
 from parallel_envs.evaluation.settings import PlaySettings
 from parallel_envs.policies import EachAgent
 from parallel_envs.wrappers import PolicyPool, Rules, WrappedMultiAgentPolicy
-from parallel_envs.wrappers.process import REVIVE_ADVICE
+from parallel_envs.wrappers.rules import REVIVE_ADVICE
 
 Agent = Any
 Named = dict[Agent, Any]
