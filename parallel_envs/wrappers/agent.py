@@ -25,7 +25,7 @@ _AGENT = "agent"
 
 @dataclass
 class WrappedAgent(AgentPolicy):
-    """One agent of a wrapper, as a policy. Several agents may be sent to before any of them is received."""
+    """A single agent of a wrapper, as a policy. Call `send` of several agents before `recv`: they act at once."""
 
     wrapper: PerAgentWrapper
     agent: Agent

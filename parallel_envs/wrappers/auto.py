@@ -18,7 +18,7 @@ from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.local import LocalWrapper, PerAgentBatchWrapper, PerAgentSequentialWrapper
 from parallel_envs.wrappers.pool import PolicyPool
 from parallel_envs.wrappers.process import PerAgentProcessWrapper
-from parallel_envs.wrappers.rules import Agent, Answer, Answers, PolicyInput, Rules, policy_error
+from parallel_envs.wrappers.rules import Agent, Answer, Answers, Arguments, Inputs, Rules, policy_error
 from parallel_envs.wrappers.sharing import sharers
 from parallel_envs.wrappers.thread import PerAgentThreadWrapper
 
@@ -104,7 +104,7 @@ class PerAgentAutoWrapper(LocalWrapper):
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, inputs: Mapping[Agent, PolicyInput]) -> Any:
+    def _begin(self, inputs: Inputs) -> Any:
         if self._given_up or self._next is not None:
             self._finish_moving()
         if self._turns_left:
@@ -129,47 +129,41 @@ class PerAgentAutoWrapper(LocalWrapper):
     def _end(self, token: Any, deadline: float | None) -> Answers:
         if type(token) is not _MeasuredTurn:
             return self._current._end(token, deadline)
-        if self._within:
-            answers = self._current._end(token.own, deadline)
-            if self._turns_left and deadline is not None:
-                self._measure_within(token, answers, deadline)
-            return answers
         if self._turns_left:
-            return self._measure(token.inputs)
-        return _run_turn(self._current, token.inputs, deadline)  # another turn was the last to be measured
+            return self._measure(token, deadline)
+        if self._within:  # another turn was the last to be measured
+            return self._current._end(token.own, deadline)
+        return _run_turn(self._current, token.inputs, deadline)
 
-    def _measure(self, inputs: Mapping[Agent, PolicyInput]) -> Answers:
-        """Compute a turn one by one, then with every trial."""
-        copies = None if "sequential" in self._times else self._copier()
-        began = time.perf_counter()
-        answers = _run_turn(self._current, inputs)
+    def _measure(self, token: _MeasuredTurn, deadline: float | None) -> Answers:
+        """Compute a turn with the current strategy, then with every trial.
+
+        If there is a deadline, the current strategy is threads. They have begun, and trials get the remaining time.
+        """
+        copies = None if self._within or self._times else self._copier()
+        began = token.began if self._within else time.perf_counter()
+        answers = self._current._end(token.own, deadline) if self._within else _run_turn(self._current, token.inputs)
         seconds = time.perf_counter() - began
-        self._times.setdefault("sequential", []).append(seconds)
-        with _global_generators_restored():
-            if copies is not None:
-                self._start_trials(copies, seconds)
-            for name in list(self._trials):
-                self._try(name, inputs, answers, max(_PATIENCE * seconds, _LEAST_PATIENCE))
-        self._count_measured_turn()
-        return answers
-
-    def _measure_within(self, token: _MeasuredTurn, answers: Answers, deadline: float) -> None:
-        """Measure a turn that was computed in threads. Trials have the time that is left until its deadline."""
-        self._times.setdefault(self._first, []).append(time.perf_counter() - token.began)
-        limit = self.rules.action_timeout or 0.0
+        self._times.setdefault(self._first, []).append(seconds)
+        limit = self.rules.action_timeout
         given = [answers.of(agent) for agent in token.inputs if agent in answers.actions or agent in answers.others]
-        if len(given) < len(token.inputs) or any(one.late or one.seconds > limit for one in given):
+        if limit is not None and (
+            len(given) < len(token.inputs) or any(one.late or one.seconds > limit for one in given)
+        ):
             self._num_late += 1
         else:
             with _global_generators_restored():
+                if copies is not None:
+                    self._start_trials(copies, seconds)
                 for name in list(self._trials):
-                    self._try(name, token.inputs, answers, max(deadline - time.monotonic(), 0.0))
-        self._count_measured_turn()
-
-    def _count_measured_turn(self) -> None:
+                    patience = max(_PATIENCE * seconds, _LEAST_PATIENCE)
+                    if deadline is not None:
+                        patience = max(deadline - time.monotonic(), 0.0)
+                    self._try(name, token.inputs, answers, patience)
         self._turns_left -= 1
         if not self._turns_left:
             self._choose()
+        return answers
 
     def _choose(self) -> None:
         enough = self._num_turns + 1 - self._num_late
@@ -224,7 +218,7 @@ class PerAgentAutoWrapper(LocalWrapper):
                 except Exception as error:  # noqa: BLE001  # they cannot be pickled, no process can be started, ...
                     self._left_out[name] = f"it cannot be made ({error})"
 
-    def _try(self, name: str, inputs: Mapping[Agent, PolicyInput], expected: Answers, patience: float) -> None:
+    def _try(self, name: str, inputs: Inputs, expected: Answers, patience: float) -> None:
         """Measure a trial. End it if it fails where the policies themselves did not."""
         began = time.perf_counter()
         try:
@@ -301,9 +295,7 @@ class PerAgentAutoWrapper(LocalWrapper):
 
     # ---- calls to the current strategy ------------------------------------------------------------------------------
 
-    def _call_handles(
-        self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
-    ) -> dict[Agent, Answer]:
+    def _call_handles(self, method: str, arguments: Arguments, *, later: bool = False) -> dict[Agent, Answer]:
         if self._trials:
             with _global_generators_restored():
                 for name, trial in list(self._trials.items()):
@@ -349,7 +341,7 @@ class CombinedWrapper(PerAgentWrapper):
         super().__init__(policies, rules)
         self.parts = sorted(parts, key=lambda part: part.goes_on)
 
-    def _begin(self, inputs: Mapping[Agent, PolicyInput]) -> list[tuple[PerAgentWrapper, Any]]:
+    def _begin(self, inputs: Inputs) -> list[tuple[PerAgentWrapper, Any]]:
         split = [(part, _select(part, inputs)) for part in self.parts]
         return [(part, part._begin(own)) for part, own in reversed(split) if own]
 
@@ -359,9 +351,7 @@ class CombinedWrapper(PerAgentWrapper):
             answers.add(part._end(own, deadline))
         return answers
 
-    def _call_handles(
-        self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
-    ) -> dict[Agent, Answer]:
+    def _call_handles(self, method: str, arguments: Arguments, *, later: bool = False) -> dict[Agent, Answer]:
         answers: dict[Agent, Answer] = {}
         for part in self.parts:
             answers |= part._call_handles(method, _select(part, arguments), later=later)
@@ -393,12 +383,12 @@ class CombinedWrapper(PerAgentWrapper):
 class _MeasuredTurn:
     """A turn that began during the measurement. With a deadline, `own` is the token of the thread strategy."""
 
-    inputs: Mapping[Agent, PolicyInput]
+    inputs: Inputs
     began: float
     own: Any = None
 
 
-def _run_turn(wrapper: PerAgentWrapper, inputs: Mapping[Agent, PolicyInput], deadline: float | None = None) -> Answers:
+def _run_turn(wrapper: PerAgentWrapper, inputs: Inputs, deadline: float | None = None) -> Answers:
     return wrapper._end(wrapper._begin(inputs), deadline)
 
 

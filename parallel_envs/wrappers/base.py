@@ -39,6 +39,8 @@ from parallel_envs.wrappers.rules import (
     Agent,
     Answer,
     Answers,
+    Arguments,
+    Inputs,
     PolicyInput,
     Rules,
     Tally,
@@ -70,7 +72,7 @@ class _Overdue:
 
 
 class PerAgentWrapper(ClosedAtExit, ABC):
-    """The policies of several agents, called at once, in the order of `policies`.
+    """Calls the policies of several agents at once, in the order of `policies`.
 
     Every strategy also wraps the policy of a single agent: `PerAgentProcessWrapper(policy)` returns a
     `StandaloneAgent`, which has `step(observation)`, `send` and `recv`.
@@ -277,7 +279,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
     # ---- methods of a strategy --------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _begin(self, inputs: Mapping[Agent, PolicyInput]) -> Any:
+    def _begin(self, inputs: Inputs) -> Any:
         """Start a turn of these agents, and return a token for `_end`. Work in the background begins here."""
 
     @abstractmethod
@@ -285,9 +287,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         """Return the answers that come by `deadline` (of the monotonic clock; None: wait for all of them)."""
 
     @abstractmethod
-    def _call_handles(
-        self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
-    ) -> dict[Agent, Answer]:
+    def _call_handles(self, method: str, arguments: Arguments, *, later: bool = False) -> dict[Agent, Answer]:
         """Call a method of these agents' `PolicyHandle`s in the process that has them, and return their answers.
 
         With `later`, do not wait for a policy that is busy with a turn: it does this when that turn is over.
@@ -372,9 +372,7 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         """Raise if weights do not fit a policy that has `check_weights`. No policy changes."""
         self._call("check_weights", {agent: (own,) for agent, own in weights.items()})
 
-    def _call(
-        self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
-    ) -> dict[Agent, Any]:
+    def _call(self, method: str, arguments: Arguments, *, later: bool = False) -> dict[Agent, Any]:
         """Call a method of these agents' handles and return the results. Raise only after all have been called."""
         if self.closed:
             raise ClosedError(f"{method} was called after the wrapper was closed. Make a new one.")

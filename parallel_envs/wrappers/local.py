@@ -35,6 +35,8 @@ from parallel_envs.wrappers.rules import (
     Agent,
     Answer,
     Answers,
+    Arguments,
+    Inputs,
     PolicyInput,
     Rules,
     Turn,
@@ -75,9 +77,7 @@ class LocalWrapper(PerAgentWrapper):
             raise
         self.policies = {agent: handle.policy for agent, handle in self._handles.items()}
 
-    def _call_handles(
-        self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
-    ) -> dict[Agent, Answer]:
+    def _call_handles(self, method: str, arguments: Arguments, *, later: bool = False) -> dict[Agent, Answer]:
         return {agent: call_handle(self._handles[agent], method, own) for agent, own in arguments.items()}
 
     def close(self) -> None:
@@ -97,10 +97,10 @@ class PerAgentSequentialWrapper(LocalWrapper):
     Threads: any thread may call any method; calls wait for one another. See `PerAgentWrapper`.
     """
 
-    def _begin(self, inputs: Mapping[Agent, PolicyInput]) -> Mapping[Agent, PolicyInput]:
+    def _begin(self, inputs: Inputs) -> Inputs:
         return inputs
 
-    def _end(self, token: Mapping[Agent, PolicyInput], deadline: float | None) -> Answers:
+    def _end(self, token: Inputs, deadline: float | None) -> Answers:
         return step_one_by_one(self._handles, token, Answers.none(), timed=self.rules.action_timeout is not None)
 
 
@@ -130,13 +130,13 @@ class PerAgentBatchWrapper(LocalWrapper):
         self._timed = self.rules.action_timeout is not None
         self._groupings: dict[tuple[Agent, ...], list[AgentGroup]] = {}
 
-    def _begin(self, inputs: Mapping[Agent, PolicyInput]) -> Any:
+    def _begin(self, inputs: Inputs) -> Any:
         return inputs
 
     def _end(self, token: Any, deadline: float | None) -> Answers:
         return self._compute_groups(token)
 
-    def _compute_groups(self, inputs: Mapping[Agent, PolicyInput]) -> Answers:
+    def _compute_groups(self, inputs: Inputs) -> Answers:
         """Compute the answers of these agents, group by group."""
         agents = tuple(inputs)
         groups = self._groupings[agents] if agents in self._groupings else self._new_grouping(agents)
@@ -202,7 +202,7 @@ class AgentGroup:
         """True if the agents must be grouped anew."""
         self._timed = timed
 
-    def compute(self, inputs: Mapping[Agent, PolicyInput]) -> Answers:
+    def compute(self, inputs: Inputs) -> Answers:
         """Return the answers of all agents. An error of the whole group is the failure of each agent."""
         began = time.monotonic() if self._timed else 0.0
         try:
@@ -217,14 +217,14 @@ class AgentGroup:
         timed = {agent: Answer(action, seconds=seconds) for agent, action in answers.actions.items()}
         return Answers({}, {**timed, **answers.others})
 
-    def _compute(self, inputs: Mapping[Agent, PolicyInput]) -> Answers:
+    def _compute(self, inputs: Inputs) -> Answers:
         return step_one_by_one(self.handles, inputs, Answers.none(), timed=self._timed)
 
 
 class SharedPolicyGroup(AgentGroup):
     """Agents of one policy, whose `step_batch` is called once for all their rows."""
 
-    def _compute(self, inputs: Mapping[Agent, PolicyInput]) -> Answers:
+    def _compute(self, inputs: Inputs) -> Answers:
         rows = {agent: None if wanted is None else np.flatnonzero(wanted) for agent, (_, wanted) in inputs.items()}
         counts = {agent: 1 if own is None else len(own) for agent, own in rows.items()}
         if not sum(counts.values()):
@@ -271,7 +271,7 @@ class StackedGroup(AgentGroup):
         self._new_stack = new_stack
         self._failures = 0
 
-    def _compute(self, inputs: Mapping[Agent, PolicyInput]) -> Answers:
+    def _compute(self, inputs: Inputs) -> Answers:
         if self._failures >= _MOST_STACK_FAILURES or len({policy.deterministic for policy in self._policies}) > 1:
             return super()._compute(inputs)
         try:
@@ -302,7 +302,7 @@ class StackedGroup(AgentGroup):
 class _WaitingTurn:
     """A turn that has begun. `answers` is set when it has been computed."""
 
-    inputs: Mapping[Agent, PolicyInput]
+    inputs: Inputs
     since: float
     answers: Answers | None = None
 
@@ -370,7 +370,7 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
         self._arrival = threading.Condition()
         self._computing = threading.Lock()  # one pass at a time
 
-    def _begin(self, inputs: Mapping[Agent, PolicyInput]) -> _WaitingTurn:
+    def _begin(self, inputs: Inputs) -> _WaitingTurn:
         turn = _WaitingTurn(inputs, time.monotonic())
         with self._arrival:
             self._waiting.append(turn)
@@ -379,8 +379,13 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
 
     def _end(self, token: _WaitingTurn, deadline: float | None) -> Answers:
         if self.gather_seconds:
-            with self._arrival:
-                self._wait_for_others(token, deadline)
+            with self._arrival:  # wait until all agents were sent to, or another thread takes this turn
+                while token in self._waiting:
+                    agents = {agent for turn in self._waiting for agent in turn.inputs}
+                    until = self._waiting[0].since + self.gather_seconds
+                    remaining = min(until, until if deadline is None else deadline) - time.monotonic()
+                    if len(agents) >= len(self._handles) or remaining <= 0.0 or not self._arrival.wait(remaining):
+                        break
         with self._computing:
             if token.answers is None:  # no other thread has computed this turn with its own
                 with self._arrival:
@@ -389,16 +394,6 @@ class PerAgentGPUWrapper(PerAgentBatchWrapper):
                 self._compute_turns(turns)
         assert token.answers is not None, "the turn was among those that waited"
         return token.answers
-
-    def _wait_for_others(self, token: _WaitingTurn, deadline: float | None) -> None:
-        """Wait until all agents were sent to, or another thread has taken this turn, or the time is over."""
-        while token in self._waiting:
-            if len({agent for turn in self._waiting for agent in turn.inputs}) >= len(self._handles):
-                return
-            until = self._waiting[0].since + self.gather_seconds
-            remaining = min(until, until if deadline is None else deadline) - time.monotonic()
-            if remaining <= 0.0 or not self._arrival.wait(remaining):
-                return
 
     def hear(self, turn: Turn) -> dict[Agent, Any]:
         """Receive the turn that `ask` returned. Threads meet here, so there is no guard: `_end` has its own locks."""

@@ -28,6 +28,8 @@ from parallel_envs.wrappers.rules import (
     Agent,
     Answer,
     Answers,
+    Arguments,
+    Inputs,
     PolicyInput,
     Rules,
     call_handle,
@@ -77,7 +79,7 @@ class PolicyHost:
         """Let all policies act on the observations in the buffer. The engine calls this for a request without data."""
         return self._act({agent: (view.copy(), None) for agent, view in self._views.items()})
 
-    def act(self, inputs: Mapping[Agent, PolicyInput]) -> Answers:
+    def act(self, inputs: Inputs) -> Answers:
         """Let these agents' policies act, each on the observation given here or in the buffer."""
         return self._act(
             {
@@ -86,7 +88,7 @@ class PolicyHost:
             }
         )
 
-    def _act(self, inputs: Mapping[Agent, PolicyInput]) -> Answers:
+    def _act(self, inputs: Inputs) -> Answers:
         answers = self._keep(step_one_by_one(self._handles, inputs, Answers.none()))
         self._acted_at = time.monotonic()
         return answers
@@ -95,7 +97,7 @@ class PolicyHost:
         """Return when the last turn ended, by the clock that all processes share."""
         return self._acted_at
 
-    def call(self, method: str, arguments: Mapping[Agent, tuple[Any, ...]]) -> Answers:
+    def call(self, method: str, arguments: Arguments) -> Answers:
         """Call a method of these agents' handles."""
         answers = {agent: call_handle(self._handles[agent], method, own) for agent, own in arguments.items()}
         return self._keep(Answers({}, answers))
@@ -153,11 +155,11 @@ class ObservationBuffer:
         self._views[agent][...] = observation
         return True
 
-    def fits_all(self, inputs: Mapping[Agent, PolicyInput]) -> bool:
+    def fits_all(self, inputs: Inputs) -> bool:
         """Return True if every array among the observations has a slot."""
         return all(self._fits(agent, seen) or not _is_plain_array(seen) for agent, (seen, _) in inputs.items())
 
-    def lay_out(self, inputs: Mapping[Agent, PolicyInput]) -> tuple[SharedBlock, dict[Agent, Slot], SharedBlock | None]:
+    def lay_out(self, inputs: Inputs) -> tuple[SharedBlock, dict[Agent, Slot], SharedBlock | None]:
         """Make slots for the arrays in `inputs` and keep one for each earlier array.
 
         Returns the new block, its slots, and the old block, which must be closed when no worker reads it any more.
@@ -284,7 +286,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, inputs: Mapping[Agent, PolicyInput]) -> _SentTurn:
+    def _begin(self, inputs: Inputs) -> _SentTurn:
         self._policy_pool.check_open()
         self._forget_answered()
         if not self._buffer.fits_all(inputs) and not self._is_any_busy():
@@ -417,9 +419,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
 
     # ---- state ------------------------------------------------------------------------------------------------------
 
-    def _call_handles(
-        self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
-    ) -> dict[Agent, Answer]:
+    def _call_handles(self, method: str, arguments: Arguments, *, later: bool = False) -> dict[Agent, Answer]:
         answers: dict[Agent, Answer] = {}
         if method == "check_weights":  # where the policy is here too, weights need not be sent to be checked
             here = [agent for agent in arguments if not is_spec(self.policies[agent])]

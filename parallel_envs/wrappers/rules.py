@@ -25,6 +25,9 @@ Agent = Any
 """Any hashable value. (A `dict[str, ...]` is no `Mapping[Hashable, ...]` to a type checker.)"""
 PolicyInput = tuple[Any, Mask | None]
 """An observation and None; or a batch of observations and the mask of the rows that want an action."""
+Inputs = Mapping[Agent, PolicyInput]
+Arguments = Mapping[Agent, tuple[Any, ...]]
+"""Arguments of a method of `PolicyHandle`, by agent."""
 
 WORKER_DIED = "WorkerDied"
 REVIVE_ADVICE = "Call revive() to start it anew."
@@ -179,18 +182,14 @@ class Turn:
     of another turn.
     """
 
-    inputs: Mapping[Agent, PolicyInput]
+    inputs: Inputs
     began: float
     token: Any = None
     answers: Answers | None = None
 
 
 def step_one_by_one(
-    handles: Mapping[Agent, PolicyHandle],
-    inputs: Mapping[Agent, PolicyInput],
-    answers: Answers,
-    *,
-    timed: bool = False,
+    handles: Mapping[Agent, PolicyHandle], inputs: Inputs, answers: Answers, *, timed: bool = False
 ) -> Answers:
     """Call one policy after another, in this process. Each answer is added to `answers` as soon as it is there."""
     actions = answers.actions

@@ -15,7 +15,8 @@ from parallel_envs.wrappers.rules import (
     Agent,
     Answer,
     Answers,
-    PolicyInput,
+    Arguments,
+    Inputs,
     Rules,
     call_handle,
     step_one_by_one,
@@ -58,7 +59,7 @@ class PerAgentThreadWrapper(LocalWrapper):
         self._ended: dict[int, float] = {}  # when each group ended its last turn
         self._deferred: dict[int, list[DeferredCall]] = {}  # calls to late groups
 
-    def _begin(self, inputs: Mapping[Agent, PolicyInput]) -> _RunningTurn:
+    def _begin(self, inputs: Inputs) -> _RunningTurn:
         turn = _RunningTurn({}, Answers.none())
         threads = self._pool.threads()
         for number, group in enumerate(self._groups):
@@ -72,7 +73,7 @@ class PerAgentThreadWrapper(LocalWrapper):
     def _run_group(
         self,
         number: int,
-        inputs: Mapping[Agent, PolicyInput],
+        inputs: Inputs,
         answers: Answers,
         calls: Sequence[DeferredCall],
         before: Future[None] | None,
@@ -112,9 +113,7 @@ class PerAgentThreadWrapper(LocalWrapper):
     def _has_late_turns(self) -> bool:
         return not all(future.done() for future in self._last.values())
 
-    def _call_handles(
-        self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
-    ) -> dict[Agent, Answer]:
+    def _call_handles(self, method: str, arguments: Arguments, *, later: bool = False) -> dict[Agent, Answer]:
         self._pool.check_owner()
         seconds = 0.0 if later else self.rules.action_timeout
         if self.rules.action_timeout is None:

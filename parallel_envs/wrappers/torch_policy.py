@@ -171,18 +171,18 @@ class _WantedRows:
         """Return each policy's own part of the actions."""
         if self._is_single:
             return actions[:, 0].tolist() if actions.ndim == 2 else list(actions[:, 0])
-        parts: list[Any] = []
-        for own, mask, given, is_full in zip(actions, self._masks, self._given, self._is_full, strict=True):
-            if is_full:
-                parts.append(own)
-            elif given is None:
-                parts.append(own[0].item() if own.ndim == 1 else own[0])
-            elif not mask.any():
-                parts.append(None)
-            else:
-                parts.append(own[: len(mask)])
-                parts[-1][~mask.astype(bool)] = 0
-        return parts
+        places = enumerate(self._is_full)
+        return [actions[place] if full else self._part(place, actions[place]) for place, full in places]
+
+    def _part(self, place: int, actions: Array) -> Any:
+        mask = self._masks[place]
+        if self._given[place] is None:
+            return actions[0].item() if actions.ndim == 1 else actions[0]
+        if not mask.any():
+            return None
+        own = actions[: len(mask)]
+        own[~mask.astype(bool)] = 0
+        return own
 
 
 # ---- the policy -----------------------------------------------------------------------------------------------------
