@@ -1,8 +1,7 @@
 """Environments for meta-RL: several episodes on one task are one episode.
 
-`multi_episode` is the wrapper, `making` makes wrapped envs, one or many; `config` says what can be asked of it;
-`families` knows families of tasks by name (`AntDir-v0`), `splits` parts their tasks into those for training and others;
-`inner_task`, `observations` and `actions` are its hand on tasks, on what a policy is shown, and on what it does.
+`multi_episode` is the wrapper, `config` checks its settings, `making` makes one wrapped env or many in workers,
+`families` finds families of tasks by name (`AntDir-v0`) and splits their tasks into training and evaluation.
 """
 
 from parallel_envs.meta.config import MultiEpisodeConfig

@@ -1,4 +1,4 @@
-"""What can be asked of a `MultiEpisodeWrapper`, checked before there is an env."""
+"""The settings of a `MultiEpisodeWrapper`. They are checked before there is an env."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TaskVector = Callable[[Any], Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MultiEpisodeConfig:
-    """How a `MultiEpisodeWrapper` is to be; its docstring says what each entry means."""
+    """Settings of a `MultiEpisodeWrapper`, whose docstring explains each of them."""
 
     episodes_per_task: int
     oracle: bool = False
@@ -37,4 +37,4 @@ class MultiEpisodeConfig:
         for name in ("oracle", "add_time", "add_previous_action", "add_previous_reward", "rescale_actions"):
             yes_or_no(name, getattr(self, name))
         if self.seed is not None:
-            SeedTree(self.seed)  # says what is wrong with a seed
+            SeedTree(self.seed)  # raises for an invalid seed

@@ -1,4 +1,4 @@
-"""Meta-RL environments made by their ids: `make_env` for one, `make_parallel_env` for many in workers."""
+"""`make_env` makes one meta-RL environment by its id, `make_parallel_env` many in workers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.extras import explained
 from parallel_envs.meta.config import MultiEpisodeConfig
-from parallel_envs.meta.families import KNOWN, family_of, maker_of
-from parallel_envs.meta.inner_task import AnyEnv
-from parallel_envs.meta.multi_episode import MultiEpisodeWrapper
-from parallel_envs.meta.splits import split
+from parallel_envs.meta.families import KNOWN, family_of, maker_of, split
+from parallel_envs.meta.multi_episode import AnyEnv, MultiEpisodeWrapper
 from parallel_envs.seeding import SeedTree, env_seeds
 from parallel_envs.spelling import nearest
 from parallel_envs.vector import ParallelEnvManager
@@ -33,7 +31,7 @@ EnvId = str | EnvSpec | Callable[..., AnyEnv]
 _WRAPPER_KEYWORDS = {field.name for field in dataclasses.fields(MultiEpisodeConfig)}
 _NUM_TASKS = "num_train_tasks", "num_eval_tasks"
 _TASKS = SeedTree(0).child("tasks")
-"""Where the tasks of `num_train_tasks` and `num_eval_tasks` come from, for all envs."""
+"""Seeds of the tasks of `num_train_tasks` and `num_eval_tasks`, for all envs."""
 _OWN_KEYWORDS = {"env_fns", "num_envs", "num_workers", "env_kwargs"}
 
 
@@ -47,9 +45,9 @@ def make_env(
     num_eval_tasks: int | None = None,
     **kwargs: Any,
 ) -> MultiEpisodeWrapper:
-    """An env on which `episodes_per_task` episodes on one task are one.
+    """Make an env on which `episodes_per_task` episodes on one task are one episode.
 
-    Threads: any number may call it at once; for what it makes see `MultiEpisodeWrapper`.
+    Threads: any number of threads may call it at once; for the returned env see `MultiEpisodeWrapper`.
 
     Args:
         env_id: A registered id, a known family (`"AntDir-v0"`; `families.py` lists them), a spec, `./file.py:Class`, or
@@ -57,43 +55,55 @@ def make_env(
         episodes_per_task: See `MultiEpisodeWrapper`, as for `oracle`.
         seed: For the env's first reset, and for the action space, which draws from a stream of its own.
         oracle: Show the task in every observation.
-        num_train_tasks: With this or `num_eval_tasks`, the env's lists `train_tasks` and `eval_tasks` are so many tasks
-            of its family, and no task is in both. They do not depend on `seed`, so an env for training and another for
-            evaluation agree on them. Without `num_train_tasks` there is no `train_tasks`. An env whose constructor
-            names one of the two itself is given both that it names, and makes its own lists.
+        num_train_tasks: With this or `num_eval_tasks`, the env gets the lists `train_tasks` and `eval_tasks`, of so
+            many tasks of its family, and no task is in both. They do not depend on `seed`, so an env for training and
+            another for evaluation agree on them. Without `num_train_tasks` there is no `train_tasks`. If the env's own
+            constructor names one of the two, it gets those that it names and makes its own lists.
         num_eval_tasks: See `num_train_tasks`.
-        **kwargs: The keywords of `MultiEpisodeWrapper` go there, all others to `gymnasium.make` or the callable. An env
-            whose own keyword has the name of one of the wrapper's is to be given as a `functools.partial`.
+        **kwargs: The keywords of `MultiEpisodeWrapper` go there, all others to `gymnasium.make` or the callable. If an
+            env's own keyword has the name of one of the wrapper's, give the env as a `functools.partial`.
 
     Raises:
-        BadSettings: A ValueError, if the env does not say what its tasks are, or has fewer than are asked for.
+        BadSettings: A ValueError, if the env does not define its tasks, or has fewer than requested.
     """
-    return _made(env_id, episodes_per_task, seed, oracle, make_env, kwargs, (num_train_tasks, num_eval_tasks))
+    return _make(env_id, episodes_per_task, seed, oracle, make_env, kwargs, (num_train_tasks, num_eval_tasks))
 
 
-def _made(
+def _make(
     env_id: EnvId,
     episodes_per_task: int,
     seed: int | None,
     oracle: bool,
-    asked: Callable[..., Any],
+    caller: Callable[..., Any],
     kwargs: Mapping[str, Any],
     num_tasks: NumTasks,
 ) -> MultiEpisodeWrapper:
-    """What `make_env` returns, for the user who called `asked`."""
-    settings, env_kwargs = _settings(kwargs, episodes_per_task, seed, oracle)
-    named = _named_by(env_id, num_tasks)
-    env_kwargs |= named
+    """Make an env. `caller` is the public function that errors name."""
+    settings, env_kwargs = _split_keywords(kwargs, episodes_per_task, seed, oracle)
+    own_num_tasks = _num_tasks_of_constructor(env_id, num_tasks)
+    env_kwargs |= own_num_tasks
     try:
-        env = _bare_env(env_id, env_kwargs)
-    except TypeError as error:
-        if advice := _meant(error, env_kwargs, asked):
-            raise TypeError(f"{error}. {advice}") from error
+        env = _make_inner(env_id, env_kwargs)
+    except TypeError as error:  # if an unknown keyword resembles one of the caller's, name that
+        refused = [
+            name for name in env_kwargs if re.search(rf"unexpected keyword argument '{re.escape(name)}'", str(error))
+        ]
+        known = {*inspect.signature(caller).parameters, *_WRAPPER_KEYWORDS} - {"kwargs"}
+        close = nearest(refused[0], known, cutoff=0.7) if refused else None
+        if close is not None:
+            raise TypeError(f"{error}. Did you mean {close}=, which is {caller.__name__}'s?") from error
         raise
     try:
         wrapped = MultiEpisodeWrapper(env, **settings)
-        if not named:
-            _give_tasks(wrapped, env_id, num_tasks, env_kwargs)
+        num_train, num_eval = num_tasks
+        if not own_num_tasks and num_tasks != (None, None):
+            name = (
+                env_id if isinstance(env_id, str) else getattr(env_id, "id", getattr(env_id, "__name__", repr(env_id)))
+            )
+            drawn = split(family_of(name, env_id, wrapped, env_kwargs), num_train, num_eval or 0, _TASKS)
+            if drawn.train_tasks is not None:
+                wrapped.train_tasks = [task.value for task in drawn.train_tasks]
+            wrapped.eval_tasks = [task.value for task in drawn.eval_tasks]
     except BaseException:
         env.close()
         raise
@@ -115,19 +125,19 @@ def make_parallel_env(
     manager_options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> ParallelEnvManager:
-    """Many of `make_env`'s envs in workers, each on a task of its own.
+    """Make many of `make_env`'s envs in workers, each on a task of its own.
 
     Env `i` has the seed `SeedTree(seed).child("env", i).seed()`: the same for any number of workers, and a stream
     independent of those of `make_env(seed=seed)` and of an evaluation env with `seed + 1` (`seed + i` would be the
-    same one). `reset(seed=...)` of the manager takes its place.
+    same one). `reset(seed=...)` of the manager replaces it.
 
-    Threads: any number may call it at once; for what it makes see `ParallelEnvManager`.
+    Threads: any number of threads may call it at once; for the returned manager see `ParallelEnvManager`.
 
     Args:
-        env_id: As for `make_env`; an id that only this process has registered is known to the workers too.
+        env_id: As for `make_env`; workers also know an id that only this process has registered.
         episodes_per_task: See `MultiEpisodeWrapper`, as for `oracle`.
         num_workers: How many workers.
-        seed: Where the seeds of the envs come from.
+        seed: Seed of the envs' seeds.
         oracle: Show the task in every observation.
         num_train_tasks: As for `make_env`: `get_attr("train_tasks")` returns the lists of all envs, which are the same.
         num_eval_tasks: As for `make_env`.
@@ -138,28 +148,35 @@ def make_parallel_env(
     check_count("num_workers", num_workers)
     num_envs = num_workers if num_envs is None else num_envs
     check_count("num_envs", num_envs)
-    _settings(kwargs, episodes_per_task, seed, oracle)
-    options = _checked_options(manager_options)
-    travelling = _travelling(env_id)
+    _split_keywords(kwargs, episodes_per_task, seed, oracle)
+    options: Any = {} if manager_options is None else manager_options
+    if not isinstance(options, Mapping):
+        raise TypeError(f"manager_options={manager_options!r} is not a dict of keywords for ParallelEnvManager.")
+    if taken := sorted(_OWN_KEYWORDS & set(options)):
+        raise ValueError(
+            f"manager_options has {', '.join(taken)}, which make_parallel_env sets itself. "
+            "Give num_envs= and num_workers= as arguments of their own, and the env's keywords beside them."
+        )
+    recipe = _for_workers(env_id)
     seeds = [None] * num_envs if seed is None else env_seeds(seed, num_envs)
     num_tasks = num_train_tasks, num_eval_tasks
-    made = functools.partial(_made, oracle=oracle, asked=make_parallel_env, kwargs=kwargs, num_tasks=num_tasks)
-    factories = [functools.partial(made, travelling, episodes_per_task, one) for one in seeds]
+    make = functools.partial(_make, oracle=oracle, caller=make_parallel_env, kwargs=kwargs, num_tasks=num_tasks)
+    factories = [functools.partial(make, recipe, episodes_per_task, one) for one in seeds]
     return ParallelEnvManager(factories, num_workers=num_workers, **options)
 
 
-def _settings(
+def _split_keywords(
     kwargs: Mapping[str, Any], episodes_per_task: int, seed: int | None, oracle: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is meant for the wrapper, checked, and what is meant for the env."""
+    """Return the keywords of the wrapper, checked, and those of the env."""
     settings = {name: value for name, value in kwargs.items() if name in _WRAPPER_KEYWORDS}
     settings |= {"episodes_per_task": episodes_per_task, "seed": seed, "oracle": oracle}
     MultiEpisodeConfig(**settings)  # raises, before there is anything to close
     return settings, {name: value for name, value in kwargs.items() if name not in _WRAPPER_KEYWORDS}
 
 
-def _named_by(env_id: EnvId, num_tasks: NumTasks) -> dict[str, int | None]:
-    """The numbers of tasks that the env's own constructor asks for by name."""
+def _num_tasks_of_constructor(env_id: EnvId, num_tasks: NumTasks) -> dict[str, int | None]:
+    """Return those numbers of tasks that the env's own constructor takes as keywords."""
     if num_tasks == (None, None):
         return {}
     for name, number in zip(_NUM_TASKS, num_tasks, strict=True):
@@ -167,29 +184,18 @@ def _named_by(env_id: EnvId, num_tasks: NumTasks) -> dict[str, int | None]:
             check_count(name, number)
     maker: Any = env_id
     if isinstance(env_id, str):
-        maker = maker_of(env_id) or getattr(_spec_of(env_id), "entry_point", None)
+        maker = maker_of(env_id) or getattr(_find_spec(env_id), "entry_point", None)
     elif isinstance(env_id, EnvSpec):
         maker = env_id.entry_point
     try:
         parameters = inspect.signature(load_env_creator(maker) if isinstance(maker, str) else maker).parameters
-    except (TypeError, ValueError):  # it is not to be known, as of compiled code
+    except (TypeError, ValueError):  # unknown, as of compiled code
         return {}
     return {name: number for name, number in zip(_NUM_TASKS, num_tasks, strict=True) if name in parameters}
 
 
-def _give_tasks(env: MultiEpisodeWrapper, env_id: EnvId, num_tasks: NumTasks, env_kwargs: Mapping[str, Any]) -> None:
-    """Draw the tasks that `make_env` was asked for."""
-    num_train, num_eval = num_tasks
-    if num_train is None and num_eval is None:
-        return
-    name = env_id if isinstance(env_id, str) else getattr(env_id, "id", getattr(env_id, "__name__", repr(env_id)))
-    drawn = split(family_of(name, env_id, env, env_kwargs), num_train, num_eval or 0, _TASKS)
-    if drawn.train_tasks is not None:
-        env.train_tasks = [task.value for task in drawn.train_tasks]
-    env.eval_tasks = [task.value for task in drawn.eval_tasks]
-
-
-def _bare_env(env_id: EnvId, kwargs: dict[str, Any]) -> AnyEnv:
+def _make_inner(env_id: EnvId, kwargs: dict[str, Any]) -> AnyEnv:
+    """Make the env that is to be wrapped."""
     if isinstance(env_id, str) and (maker := maker_of(env_id)) is not None:
         with explained(f"The environment {env_id!r}"):
             made: AnyEnv = maker(**kwargs)
@@ -202,7 +208,7 @@ def _bare_env(env_id: EnvId, kwargs: dict[str, Any]) -> AnyEnv:
                 return gymnasium.make(env_id, **kwargs)
         except gymnasium.error.UnregisteredEnv:
             if isinstance(env_id, str):
-                _spec_of(env_id)  # raises the same, and says what may have been meant
+                _find_spec(env_id)  # raises too, and names a similar id
             raise
     _check_callable(env_id)
     env = env_id(**kwargs)
@@ -211,18 +217,8 @@ def _bare_env(env_id: EnvId, kwargs: dict[str, Any]) -> AnyEnv:
     return env
 
 
-def _meant(error: TypeError, env_kwargs: Mapping[str, Any], asked: Callable[..., Any]) -> str:
-    """A sentence on the keyword that the env does not know, if one of `asked` is most like it."""
-    known = {*inspect.signature(asked).parameters, *_WRAPPER_KEYWORDS} - {"kwargs"}
-    refused = [
-        name for name in env_kwargs if re.search(rf"unexpected keyword argument '{re.escape(name)}'", str(error))
-    ]
-    close = nearest(refused[0], known, cutoff=0.7) if refused else None
-    return "" if close is None else f"Did you mean {close}=, which is {asked.__name__}'s?"
-
-
-def _travelling(env_id: EnvId) -> EnvId:
-    """What a worker can make the env from. Raises if that is not known here already."""
+def _for_workers(env_id: EnvId) -> EnvId:
+    """Return an `env_id` that is known in workers too. Raise if it is not known here."""
     if not isinstance(env_id, str | EnvSpec):
         _check_callable(env_id)
         return env_id
@@ -230,12 +226,12 @@ def _travelling(env_id: EnvId) -> EnvId:
         return FileFactory.of(env_id)
     if isinstance(env_id, str) and maker_of(env_id) is not None:
         return env_id
-    spec = copy.deepcopy(env_id) if isinstance(env_id, EnvSpec) else _spec_of(env_id)
+    spec = copy.deepcopy(env_id) if isinstance(env_id, EnvSpec) else _find_spec(env_id)
     return env_id if spec is None else portable(spec)
 
 
-def _spec_of(env_id: str) -> EnvSpec | None:
-    """As `find_spec`, but an id that is none may also have been meant as a known family."""
+def _find_spec(env_id: str) -> EnvSpec | None:
+    """Return the spec of an id. Errors name known families as well as registered ids."""
     close = None if env_id in gymnasium.registry else nearest(env_id, KNOWN, cutoff=0.8)
     if close is not None:
         raise gymnasium.error.NameNotFound(f"Environment `{env_id}` doesn't exist. Did you mean {close!r}?")
@@ -245,16 +241,3 @@ def _spec_of(env_id: str) -> EnvSpec | None:
 def _check_callable(env_id: Any) -> None:
     if isinstance(env_id, gymnasium.Env) or not callable(env_id):
         raise TypeError(f"env_id={env_id!r} is neither an id, nor a spec, nor a callable that returns an environment.")
-
-
-def _checked_options(manager_options: Any) -> dict[str, Any]:
-    if manager_options is None:
-        return {}
-    if not isinstance(manager_options, Mapping):
-        raise TypeError(f"manager_options={manager_options!r} is not a dict of keywords for ParallelEnvManager.")
-    if taken := sorted(_OWN_KEYWORDS & set(manager_options)):
-        raise ValueError(
-            f"manager_options has {', '.join(taken)}, which make_parallel_env says itself. "
-            "Give num_envs= and num_workers= as arguments of their own, and the env's keywords beside them."
-        )
-    return dict(manager_options)

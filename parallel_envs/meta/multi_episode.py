@@ -1,9 +1,12 @@
 """`MultiEpisodeWrapper`: several episodes of an env on one task, played as one.
 
-An *inner* episode is one of the env's, an *outer* episode is all that is played on one task:
+An *inner* episode is one of the env's, an *outer* episode is everything that is played on one task:
 
     reset ─▶ inner episode 0 ─▶ inner episode 1 ─▶ ... ─▶ inner episode k - 1 ─▶ terminated or truncated
              the last step of each but the last returns the first observation of the next, on the same task
+
+Its parts: `CurrentTask` and `OracleVector` know the env's task, `ExtendedObservations` puts it and other values behind
+observations, and `ActionRescaling` maps actions from -1 to 1 to the env's bounds.
 """
 
 from __future__ import annotations
@@ -13,20 +16,21 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 from gymnasium.error import ResetNeeded
-from gymnasium.spaces import Box
-from gymnasium.spaces.utils import flatten
+from gymnasium.spaces import Box, Space
+from gymnasium.spaces.utils import flatten, flatten_space
 from gymnasium.utils import RecordConstructorArgs
 
-from parallel_envs.meta.actions import Rescaling
 from parallel_envs.meta.config import MultiEpisodeConfig, TaskVector
-from parallel_envs.meta.inner_task import AnyEnv, InnerTask, OracleVector
-from parallel_envs.meta.observations import ShownObservations, numbers, share, values_or_zeros
 from parallel_envs.spelling import suggests_keywords
-from parallel_envs.tasks import KEEP, offers, part_of
-from parallel_envs.vector.shared_arrays import as_float, snapshot
-from parallel_envs.vector.worker_tasks import WatchedOptions, warn_unseen
+from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskWay, offers, part_of
+from parallel_envs.vector.exchange import as_float
+from parallel_envs.vector.snapshots import snapshot
+from parallel_envs.vector.watched_options import WatchedOptions, warn_unseen
 
+Array = npt.NDArray[Any]
+AnyEnv = gymnasium.Env[Any, Any]
 Info = dict[str, Any]
 
 _HORIZON_NAMES = ("horizon", "max_episode_steps", "_max_episode_steps")
@@ -35,40 +39,40 @@ _HORIZON_NAMES = ("horizon", "max_episode_steps", "_max_episode_steps")
 class MultiEpisodeWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """`episodes_per_task` episodes of `env` on one task as one episode, for agents that learn within it.
 
-    Observations are flat Boxes: the env's observation, then in this order what is asked for: the task (`oracle`); the
-    done flag (if there are several inner episodes), 1 where an inner episode has just ended and 0 elsewhere; the time
-    (`add_time`); the previous action (`add_previous_action`); the previous reward (`add_previous_reward`). Where
-    nothing is asked for, observations stay as they are.
+    Observations are flat Boxes: the env's observation, then in this order the parts that are switched on: the task
+    (`oracle`); the done flag (if there are several inner episodes), 1 if an inner episode has just ended and 0
+    elsewhere; the time (`add_time`); the previous action (`add_previous_action`); the previous reward
+    (`add_previous_reward`). Without any part, observations stay as they are.
 
     A step that ends an inner episode resets the env, on the same task and without a seed, and returns the *first
     observation of the next one*, with done flag 1: no action is ever computed from an episode that is over. Reward and
-    info belong to the step that was taken. The last inner episode's end is the end: its last observation, with done
-    flag 1, and its own `terminated` and `truncated`.
+    info belong to the step that was taken. The end of the last inner episode is the end of the outer one: it returns
+    its last observation, with done flag 1, and its own `terminated` and `truncated`.
 
     Infos of steps gain these entries:
 
-    - `done_mdp`: whether an inner episode ended; `inner_episode`: the number, from 0, of the one the step belonged to.
-    - `is_goal_state`: what the env's method of this name says, asked before the env is reset. Only if it has one.
-    - where an inner episode ended: `inner_terminated`, `inner_truncated`, and `inner_final_obs`, its last observation,
+    - `done_mdp`: True if an inner episode ended; `inner_episode`: the number, from 0, of the one the step belonged to.
+    - `is_goal_state`: the result of the env's method of this name, called before the env is reset. Only if it has one.
+    - if an inner episode ended: `inner_terminated`, `inner_truncated`, and `inner_final_obs`, its last observation,
       with done flag 1. If another one follows: `start_state`, a copy of the observation returned, and
-      `inner_reset_info`, what the reset said, unless that was nothing.
+      `inner_reset_info`, the info of the reset, unless that was empty.
 
     A task stays until another one is given, by `reset` or by the env's own `reset_task` or `set_task`, through this
-    wrapper. The oracle shows the task as the env tells it (`get_task` or `get_current_task`), else as it was given.
-    What is given behind the wrapper's back, by a function of the unwrapped env, shows only if the env tells it.
+    wrapper. The oracle shows the task that the env returns (`get_task` or `get_current_task`), else the one that was
+    given. A task that a method of the unwrapped env sets is shown only if the env returns it.
 
     Threads: one thread at a time, as any Gymnasium environment. This is not checked: a step is too short for that.
 
     Args:
-        env: The env. It keeps its task through resets; one that takes tasks by `options` is told at each reset.
+        env: The env. It keeps its task through resets; one that takes tasks by `options` gets it at each reset.
         episodes_per_task: Inner episodes to an outer one, k.
         oracle: Show the task in every observation.
-        horizon: The most steps of an inner episode: it is truncated there if it has not ended. By default what the
-            env's spec says, or its attribute `horizon`, `max_episode_steps` or `_max_episode_steps`; the env then ends
-            its episodes itself.
-        task_vector: With `oracle`: a function of the task that returns numbers, always as many. It is asked about None
+        horizon: The most steps of an inner episode: it is truncated there if it has not ended. By default the limit
+            in the env's spec, or its attribute `horizon`, `max_episode_steps` or `_max_episode_steps`; the env then
+            ends its episodes itself.
+        task_vector: With `oracle`: a function of the task that returns numbers, always as many. It is called with None
             while no task has been given. By default the task is numbers itself.
-        add_time: Show how much of the outer horizon has gone, from 0 to 1.
+        add_time: Show the part of the outer horizon that has passed, from 0 to 1.
         add_previous_action: Show the last action, flat (one-hot if discrete), clipped to its space. At first, zeros.
         add_previous_reward: Show the last reward. At first, 0.
         rescale_actions: Box actions go from -1 to 1, are clipped, and are rescaled to the env's bounds. Other action
@@ -77,9 +81,12 @@ class MultiEpisodeWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
     """
 
     train_tasks: list[Any]
-    """Only if `make_env` was asked for `num_train_tasks`: these tasks of the env's family."""
+    """Only if `make_env` got `num_train_tasks`: these tasks of the env's family."""
     eval_tasks: list[Any]
-    """Likewise for `num_eval_tasks`; none of them is in `train_tasks`."""
+    """Only if `make_env` got `num_eval_tasks`; none of them is in `train_tasks`."""
+
+    _is_task_option_checked = False
+    """True once it is known if the env reads the task in its options."""
 
     @suggests_keywords
     def __init__(
@@ -111,34 +118,32 @@ class MultiEpisodeWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
         gymnasium.Wrapper.__init__(self, env)
         self._config = MultiEpisodeConfig(**settings)
         self._horizon = _horizon_of(env) if horizon is None else int(horizon)
-        self._task = InnerTask(env)
+        self._task = CurrentTask(env)
         self._oracle = OracleVector(self._task, task_vector, env) if oracle else None
-        self._rescaling = Rescaling(env.action_space) if rescale_actions and isinstance(env.action_space, Box) else None
-        if self._rescaling is not None:
+        self._rescaling: ActionRescaling | None = None
+        if rescale_actions and isinstance(env.action_space, Box):
+            self._rescaling = ActionRescaling(env.action_space)
             self.action_space = self._rescaling.space
-        self._shown = ShownObservations(env.observation_space, self._parts())
-        self.observation_space = self._shown.space
-        self._tells_goal = offers(env, "is_goal_state") and callable(part_of(env, "is_goal_state"))
+        parts: dict[str, Box] = {}
+        number_from_0_to_1 = Box(0.0, 1.0, (1,), np.float64)
+        if self._oracle is not None:
+            parts["task"] = Box(-np.inf, np.inf, (self._oracle.size,), np.float64)
+        if self.episodes_per_task > 1:
+            parts["done"] = number_from_0_to_1
+        if add_time:
+            parts["time"] = number_from_0_to_1
+        if add_previous_action:  # zeros until there is one
+            flat = flat_box(self.action_space, "The action space")
+            low, high = flat.low.astype(np.float64), flat.high.astype(np.float64)
+            parts["action"] = Box(np.minimum(low, 0.0), np.maximum(high, 0.0), dtype=np.float64)
+        if add_previous_reward:
+            parts["reward"] = Box(-np.inf, np.inf, (1,), np.float64)
+        self._extended = ExtendedObservations(env.observation_space, parts)
+        self.observation_space = self._extended.space
+        self._has_goal_states = offers(env, "is_goal_state") and callable(part_of(env, "is_goal_state"))
         self._first_seed = seed
         self._inner_episode = self._inner_steps = self._steps = 0
-        self._reset_needed = "The env has not been reset yet."  # why it cannot be stepped; nothing while it can
-
-    def _parts(self) -> dict[str, Box]:
-        """What stands behind the env's observation, in order."""
-        parts = {}
-        if self._oracle is not None:
-            parts["task"] = numbers(self._oracle.size)
-        if self.episodes_per_task > 1:
-            parts["done"] = share()
-        if self._config.add_time:
-            parts["time"] = share()
-        if self._config.add_previous_action:
-            parts["action"] = values_or_zeros(self.action_space, "The action space")
-        if self._config.add_previous_reward:
-            parts["reward"] = numbers(1)
-        return parts
-
-    # ---- what it is -----------------------------------------------------------------------------------------------
+        self._reset_needed = "The env has not been reset yet."  # the reason; empty while the env can be stepped
 
     @property
     def episodes_per_task(self) -> int:
@@ -157,20 +162,18 @@ class MultiEpisodeWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
 
     @property
     def inner_episode(self) -> int:
-        """The inner episode that is being played, or was the last, from 0 to k - 1."""
+        """The current or last inner episode, from 0 to k - 1."""
         return self._inner_episode
-
-    # ---- tasks ----------------------------------------------------------------------------------------------------
 
     @property
     def reset_task(self) -> Callable[..., Any]:
-        """The env's method `reset_task`; there is none if the env has none."""
-        return self._task.overheard("reset_task")
+        """The env's method `reset_task`. AttributeError if the env has none."""
+        return self._task.recording("reset_task")
 
     @property
     def set_task(self) -> Callable[..., Any]:
-        """The env's method `set_task`; there is none if the env has none."""
-        return self._task.overheard("set_task")
+        """The env's method `set_task`. AttributeError if the env has none."""
+        return self._task.recording("set_task")
 
     # ---- episodes -------------------------------------------------------------------------------------------------
 
@@ -181,86 +184,77 @@ class MultiEpisodeWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
 
         Args:
             seed: For the env.
-            options: For the env. `"task"` in it is taken as `task`; the rest holds for this reset alone.
+            options: For the env. Its entry `"task"` is taken as `task`; the rest holds for this reset alone.
             task: The task from now on; `KEEP` is the one that the env has.
         """
-        task, options = _apart(task, options)
+        if options is not None:
+            if not isinstance(options, Mapping):
+                raise TypeError(f"options={options!r} is a {type(options).__name__}. Give a dict, or None.")
+            options = dict(options)  # the caller's dict stays as it is
+            if "task" in options:
+                if task is not KEEP:
+                    raise ValueError("A task was given twice. Give either task= or options with 'task'.")
+                task, options = options.pop("task"), options or None
         if task is not KEEP:
             self._task.give(task)
         seed, self._first_seed = self._first_seed if seed is None else seed, None
         self._inner_episode = self._steps = 0
-        self._shown.forget()
+        self._extended.clear()
         observation, info = self._reset_inner(seed, options)
-        return self._shown.show(observation), info
-
-    _was_looked_at = False
-    """Whether it is known that the env reads the task in its options, or does not."""
+        return self._extended.extend(observation), info
 
     def _reset_inner(self, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
-        """Begin an inner episode on the task that there is. An env whose reset fails is not to be stepped."""
+        """Begin an inner episode on the current task. After a reset that fails, the env cannot be stepped."""
         self._reset_needed = "The last reset of the env failed."
-        told = {**(options or {}), **self._task.options}
-        watched = WatchedOptions(told) if self._task.options and not self._was_looked_at else None
-        given: Info = {"seed": seed, "options": watched or told or options}
-        # What is None is left out: the reset of some envs takes nothing.
-        observation, info = self.env.reset(**{name: value for name, value in given.items() if value is not None})
+        task_options = self._task.reset_options
+        all_options = {**(options or {}), **task_options}
+        watched = WatchedOptions(all_options) if task_options and not self._is_task_option_checked else None
+        arguments: Info = {"seed": seed, "options": watched or all_options or options}
+        # None is left out: the reset of some envs takes no arguments.
+        observation, info = self.env.reset(**{name: value for name, value in arguments.items() if value is not None})
         if watched is not None:
-            self._was_looked_at = True  # or it is told now, once
+            self._is_task_option_checked = True
             if not watched.seen:
                 warn_unseen(self.env)
         if self._oracle is not None:
-            self._shown.tell("task", self._oracle.now())
+            self._extended.set("task", self._oracle.now())
         self._reset_needed = ""
         self._inner_steps = 0
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]:
-        """Step the env; at the end of an inner episode that is not the last, begin the next."""
+        """Step the env. At the end of an inner episode that is not the last, begin the next."""
         if self._reset_needed:
             raise ResetNeeded(f"step({action!r}) was called, but there is no episode. {self._reset_needed} Call reset.")
-        observation, reward, terminated, truncated, info = self.env.step(self._noted(action))
-        self._count(reward)
-        truncated = truncated or (self._is_over_time and not terminated)
-        ended = bool(terminated or truncated)
-        info = {**info, "done_mdp": ended, "inner_episode": self._inner_episode}
-        if self._tells_goal:
-            info["is_goal_state"] = bool(part_of(self.env, "is_goal_state")())
-        if not ended:
-            return self._shown.show(observation), reward, False, False, info
-        return self._end_inner(observation, reward, bool(terminated), bool(truncated), info)
-
-    def _noted(self, action: Any) -> Any:
-        """The env's action for this one, which is now the previous one."""
         if self._config.add_previous_action:
-            self._shown.tell("action", flatten(self.action_space, action))
-        return action if self._rescaling is None else self._rescaling(action)
-
-    def _count(self, reward: Any) -> None:
+            self._extended.set("action", flatten(self.action_space, action))
+        inner_action = action if self._rescaling is None else self._rescaling(action)
+        observation, reward, terminated, truncated, info = self.env.step(inner_action)
         self._inner_steps += 1
         self._steps += 1
-        self._shown.tell("done", 0.0)
-        self._shown.tell("time", self._steps / self.horizon_bamdp)
+        self._extended.set("done", 0.0)
+        self._extended.set("time", self._steps / self.horizon_bamdp)
         if self._config.add_previous_reward:
-            self._shown.tell("reward", as_float(reward))
-
-    @property
-    def _is_over_time(self) -> bool:
-        """Whether the inner episode has come to where `horizon` ends it."""
-        return self._config.horizon is not None and self._inner_steps >= self._config.horizon
-
-    def _end_inner(
-        self, observation: Any, reward: Any, terminated: bool, truncated: bool, info: Info
-    ) -> tuple[Any, Any, bool, bool, Info]:
-        self._shown.tell("done", 1.0)
-        final = self._shown.show(observation)
+            self._extended.set("reward", as_float(reward))
+        horizon = self._config.horizon
+        truncated = truncated or (horizon is not None and self._inner_steps >= horizon and not terminated)
+        ended = bool(terminated or truncated)
+        info = {**info, "done_mdp": ended, "inner_episode": self._inner_episode}
+        if self._has_goal_states:
+            info["is_goal_state"] = bool(part_of(self.env, "is_goal_state")())
+        if not ended:
+            return self._extended.extend(observation), reward, False, False, info
+        terminated, truncated = bool(terminated), bool(truncated)
+        self._extended.set("done", 1.0)
+        final = self._extended.extend(observation)
         info |= {"inner_terminated": terminated, "inner_truncated": truncated, "inner_final_obs": snapshot(final)}
         if self._inner_episode + 1 == self.episodes_per_task:
             self._reset_needed = f"All inner episodes of the last one ({self.episodes_per_task}) have ended."
             return final, reward, terminated, truncated, info
-        reward, info = snapshot(reward), snapshot(info)  # the reset may write to the arrays that they are made of
+        reward, info = snapshot(reward), snapshot(info)  # the reset may write to the arrays in them
         observation, reset_info = self._reset_inner()
         self._inner_episode += 1
-        start = self._shown.show(observation)
+        start = self._extended.extend(observation)
         info["start_state"] = start.copy()
         if reset_info:
             info["inner_reset_info"] = snapshot(reset_info)
@@ -268,31 +262,188 @@ class MultiEpisodeWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstruct
 
 
 VariBadWrapper = MultiEpisodeWrapper
-"""The first name of `MultiEpisodeWrapper`."""
-
-
-def _apart(task: Any, options: Any) -> tuple[Any, Info | None]:
-    """The task, wherever it was said, and the other options. The caller's dict stays as it is."""
-    if options is None:
-        return task, None
-    if not isinstance(options, Mapping):
-        raise TypeError(f"options={options!r} is a {type(options).__name__}. Give a dict, or None.")
-    others = dict(options)
-    if "task" not in others:
-        return task, others
-    if task is not KEEP:
-        raise ValueError("A task was given twice. Give either task= or options with 'task'.")
-    return others.pop("task"), others or None
+"""Older name of `MultiEpisodeWrapper`."""
 
 
 def _horizon_of(env: AnyEnv) -> int:
-    """The most steps of an episode, as the env itself tells."""
-    told = [getattr(env.spec, "max_episode_steps", None)]
-    told += [part_of(env, name) for name in _HORIZON_NAMES if offers(env, name)]
-    for steps in told:
+    """Return the most steps of an episode, from the env's spec or its attributes."""
+    limits = [getattr(env.spec, "max_episode_steps", None)]
+    limits += [part_of(env, name) for name in _HORIZON_NAMES if offers(env, name)]
+    for steps in limits:
         if isinstance(steps, int | np.integer) and not isinstance(steps, bool) and steps > 0:
             return int(steps)
     raise ValueError(
         f"The horizon of {env} is unknown: neither its spec nor an attribute ({', '.join(_HORIZON_NAMES)}) says how "
         "many steps its episodes have at most. Give horizon=, and episodes are truncated there."
     )
+
+
+# ---- tasks ----------------------------------------------------------------------------------------------------------
+
+
+class CurrentTask:
+    """The task of a wrapped env.
+
+    An env that takes tasks by a method keeps its task itself. One that takes tasks by the options of a reset must get
+    its task at each reset: see `reset_options`. The env always gets a copy.
+    """
+
+    def __init__(self, env: AnyEnv) -> None:
+        self._env = env
+        self._given: Any = None
+        self._by_options = False
+
+    def give(self, task: Any) -> None:
+        """Give the env a task, in the way that it takes tasks."""
+        if task is RESAMPLE:
+            raise ValueError("RESAMPLE was given as a task, but an env alone has no task_source. Give a task.")
+        value = snapshot(task.value if isinstance(task, Task) else task)
+        way = TaskWay.of(self._env, None)
+        way.apply(self._env, snapshot(value), None)
+        self._given, self._by_options = value, way is TaskWay.OPTIONS
+
+    @property
+    def reset_options(self) -> dict[str, Any]:
+        """Options that every reset of the env must get so that the task stays."""
+        return {"task": snapshot(self._given)} if self._by_options else {}
+
+    def recording(self, method: str) -> Callable[..., Any]:
+        """Return the env's own method that takes a task, in a wrapper that records this task.
+
+        Raises AttributeError if the env has no such method.
+        """
+        give = part_of(self._env, method)
+
+        def give_and_record(*args: Any, **kwargs: Any) -> Any:
+            answer = give(*args, **kwargs)
+            self._given = snapshot(next(iter((*args, *kwargs.values())), None))
+            return answer
+
+        return give_and_record
+
+    def get(self) -> Any:
+        """Return the task that the env returns if it can, else the task as it was given, or None."""
+        for name in ("get_task", "get_current_task"):
+            if offers(self._env, name):
+                return part_of(self._env, name)()
+        return self._given
+
+
+class OracleVector:
+    """An env's task as a vector. Its size is found at once and never changes."""
+
+    def __init__(self, task: CurrentTask, vector: TaskVector | None, env: AnyEnv) -> None:
+        self._task, self._vector = task, vector
+        try:
+            self.size = self._read().size
+        except Exception as error:
+            raise ValueError(
+                f"oracle=True, but the task of {env} is not known as numbers before the first task is given ({error}). "
+                "Give task_vector=, a function of the task that returns numbers, always as many, for None too (no task "
+                "has been given yet); or give the env a get_task that returns numbers from the beginning."
+            ) from error
+
+    def now(self) -> npt.NDArray[np.float64]:
+        """Return the vector of the current task."""
+        vector = self._read()
+        if vector.size != self.size:
+            raise ValueError(
+                f"The task {self._task.get()!r} has {vector.size} numbers as a vector, where there were "
+                f"{self.size} at first. Let task_vector= (or the env's get_task) return always as many."
+            )
+        return vector
+
+    def _read(self) -> npt.NDArray[np.float64]:
+        task = self._task.get()
+        vector = np.array(task if self._vector is None else self._vector(task), np.float64).ravel()
+        if np.isnan(vector).any():  # NumPy makes NaN of None
+            raise ValueError(f"the task {task!r} does not turn into numbers")
+        return vector
+
+
+# ---- observations and actions ---------------------------------------------------------------------------------------
+
+
+class ExtendedObservations:
+    """Observations of the space `inner` with the values of `parts` behind them, in one flat array.
+
+    Without parts, observations stay as they are, whatever their space. The value of a part is zeros until it is set.
+    """
+
+    def __init__(self, inner: Space[Any], parts: Mapping[str, Box]) -> None:
+        self._inner = inner
+        self.space: Space[Any] = inner
+        self._bounds: Box | None = None
+        self._values = np.zeros(sum(part.shape[0] for part in parts.values()))
+        self._part_values: dict[str, Array] = {}
+        if parts:
+            flat = flat_box(inner, "The observation space")
+            dtype = flat.dtype if np.issubdtype(flat.dtype, np.floating) else np.float32  # it must hold fractions
+            self._bounds = _concatenate(list(parts.values()), np.float64)
+            self.space = _concatenate([flat, self._bounds], dtype)
+            ends = np.cumsum([part.shape[0] for part in parts.values()])[:-1]
+            self._part_values = dict(zip(parts, np.split(self._values, ends), strict=True))  # each is a view
+        self._dtype: Any = self.space.dtype
+
+    def clear(self) -> None:
+        """Set every part to zeros."""
+        self._values[:] = 0.0
+
+    def set(self, name: str, value: Any) -> None:
+        """Set the value of a part. Do nothing if there is no such part."""
+        if name in self._part_values:
+            self._part_values[name][:] = value
+
+    def extend(self, observation: Any) -> Any:
+        """Return an observation with the values of the parts, clipped to their bounds. With parts it is a new array."""
+        if self._bounds is None:
+            return observation
+        values = np.minimum(np.maximum(self._values, self._bounds.low), self._bounds.high)
+        extended: Array = np.concatenate([flatten(self._inner, observation), values], dtype=self._dtype)
+        return extended
+
+
+def flat_box(space: Space[Any], what: str) -> Box:
+    """Return the space of a space's flattened values."""
+    try:
+        flat = flatten_space(space)
+    except NotImplementedError:  # a class that Gymnasium does not know
+        flat = None
+    if isinstance(flat, Box):
+        return flat
+    raise TypeError(
+        f"{what} is {space}, whose values have no fixed number of numbers, so nothing can be put behind or among them. "
+        "Wrap the env first so that it is made of Box, Discrete, MultiDiscrete, MultiBinary, Tuple or Dict."
+    )
+
+
+def _concatenate(boxes: list[Box], dtype: npt.DTypeLike) -> Box:
+    with np.errstate(over="ignore"):  # a bound beyond the range of the dtype is no bound
+        low = np.concatenate([box.low for box in boxes], dtype=np.dtype(dtype), casting="same_kind")
+        high = np.concatenate([box.high for box in boxes], dtype=np.dtype(dtype), casting="same_kind")
+    return Box(low, high, dtype=low.dtype.type)
+
+
+class ActionRescaling:
+    """Maps actions from -1 to 1 to the bounds of `target`. Values outside of -1 to 1 are clipped."""
+
+    def __init__(self, target: Box) -> None:
+        if not np.issubdtype(target.dtype, np.floating):
+            raise ValueError(f"rescale_actions=True, but actions are whole numbers: {target}. Leave it out.")
+        if not target.is_bounded():
+            raise ValueError(
+                f"rescale_actions=True, but {target} has no bounds to rescale to. Leave it out, or bound the actions "
+                "first, for example with gymnasium.wrappers.TransformAction."
+            )
+        self.space = Box(-1.0, 1.0, target.shape, target.dtype.type)
+        self._target = target
+        low, high = target.low.astype(np.float64), target.high.astype(np.float64)
+        self._middle, self._reach = low / 2 + high / 2, high / 2 - low / 2
+
+    def __call__(self, action: Any) -> Array:
+        """Return the env's action for this action."""
+        given = np.asarray(action, np.float64)
+        if given.shape != self.space.shape:
+            raise ValueError(f"The action {action!r} has shape {given.shape}. Give one of shape {self.space.shape}.")
+        exact = np.asarray(self._middle + given * self._reach).astype(self.space.dtype)
+        return np.asarray(np.clip(exact, self._target.low, self._target.high))

@@ -1,18 +1,18 @@
-"""Every agent's policy computed at once, by the strategy that suits it.
+"""The policies of all agents, computed at once by the strategy that suits them.
 
     sequential   one by one, in the caller: the reference
-    thread       for policies that let go of the interpreter's lock
+    thread       for policies that release the interpreter's lock
     process      for policies that compute in Python
     batch        for policies that act for many at once, and for networks of equal shape
     gpu          the same on a device
-    auto         measures these, and keeps the fastest
+    auto         measures the others, and keeps the fastest
 
-`TorchPolicy` makes a policy of a torch network. It is here too, and loads torch when it is asked for; `import *` leaves
-it out, so that the rest works without torch.
+`TorchPolicy` makes a policy of a torch network. It loads torch when it is first used; `import *` leaves it out, so that
+all other names work without torch.
 
-Start with `multi.py` (`WrappedMultiAgentPolicy`). To add a strategy, subclass `PerAgentWrapper` (`base.py`) and add a
-line to `STRATEGIES`. The import name is `parallel_envs.wrappers`; the link `wrappers` at the top of the repository
-leads here for people who browse, and is not installed.
+Start with `multi.py` (`WrappedMultiAgentPolicy`). The beginning of `base.py` says how to add a strategy. The import
+name is `parallel_envs.wrappers`; the link `wrappers` at the top of the repository leads here for people who browse, and
+is not installed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from parallel_envs.lazy import on_first_use as _on_first_use
 from parallel_envs.wrappers.agent import StandaloneAgent
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
 from parallel_envs.wrappers.base import PerAgentWrapper
-from parallel_envs.wrappers.batch import PerAgentBatchWrapper
-from parallel_envs.wrappers.gpu import PerAgentGPUWrapper
+from parallel_envs.wrappers.local import PerAgentBatchWrapper, PerAgentGPUWrapper, PerAgentSequentialWrapper
 from parallel_envs.wrappers.multi import STRATEGIES, WrappedMultiAgentPolicy
 from parallel_envs.wrappers.pool import PolicyPool
 from parallel_envs.wrappers.process import PerAgentProcessWrapper, PerAgentSubprocessWrapper
 from parallel_envs.wrappers.rules import Rules
-from parallel_envs.wrappers.sequential import PerAgentSequentialWrapper
 from parallel_envs.wrappers.thread import PerAgentThreadWrapper
 
 if TYPE_CHECKING:

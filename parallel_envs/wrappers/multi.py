@@ -1,4 +1,4 @@
-"""`WrappedMultiAgentPolicy`: all agents' policies at once, each by the strategy that suits it."""
+"""`WrappedMultiAgentPolicy`: the policies of all agents at once, each by its own strategy."""
 
 from __future__ import annotations
 
@@ -17,17 +17,13 @@ from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import AgentPolicy, MultiAgentPolicy
 from parallel_envs.spelling import hint, is_one_of, suggests_keywords
 from parallel_envs.threads import CallGuard, in_turn
-from parallel_envs.wrappers.answers import Agent
 from parallel_envs.wrappers.auto import PerAgentAutoWrapper
-from parallel_envs.wrappers.base import CLOSE_SECONDS, PerAgentWrapper, check_by_agent, check_names
-from parallel_envs.wrappers.batch import PerAgentBatchWrapper
-from parallel_envs.wrappers.gpu import PerAgentGPUWrapper
+from parallel_envs.wrappers.base import CLOSE_SECONDS, SENT_TWICE, PerAgentWrapper, check_by_agent, check_names
+from parallel_envs.wrappers.local import PerAgentBatchWrapper, PerAgentGPUWrapper, PerAgentSequentialWrapper
+from parallel_envs.wrappers.policy_handle import Mask, reset_policy, row_numbers
 from parallel_envs.wrappers.pool import PolicyPool
 from parallel_envs.wrappers.process import PerAgentProcessWrapper
-from parallel_envs.wrappers.rows import Mask, row_numbers
-from parallel_envs.wrappers.rules import Rules, Tally
-from parallel_envs.wrappers.seats import reset_policy
-from parallel_envs.wrappers.sequential import PerAgentSequentialWrapper
+from parallel_envs.wrappers.rules import Agent, Rules, Tally
 from parallel_envs.wrappers.sharing import check_together, stuck
 from parallel_envs.wrappers.thread import PerAgentThreadWrapper
 
@@ -39,33 +35,33 @@ STRATEGIES: dict[str, Callable[..., PerAgentWrapper]] = {
     "gpu": lambda policies, rules, pool: PerAgentGPUWrapper(policies, rules),
     "auto": lambda policies, rules, pool: PerAgentAutoWrapper(policies, rules, pool=pool),
 }
-"""By name. A new strategy is a subclass of `PerAgentWrapper` and a line here."""
+"""Strategies by name. `base.py` says how to add one."""
 
 
 class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
-    """`step({agent: observation})` gives `{agent: action}`, all computed at once.
+    """`step({agent: observation})` returns `{agent: action}`, all computed at once.
 
         with WrappedMultiAgentPolicy({"red": red, "blue": blue}, strategy={"red": "thread", "blue": "batch"}) as policy:
             actions = policy.step(observations)
 
-    With `alive`, observations are batches with a row for each environment, as `MultiAgentEnvManager` gives them, and
-    rows where an agent is not alive are not asked. Policies that are to live in processes and cannot be pickled stay
-    here, with a warning.
+    With `alive`, observations are batches with a row for each environment, as `MultiAgentEnvManager` gives them, and no
+    action is computed in rows where an agent is not alive. A policy for the strategy "process" that cannot be pickled
+    stays in this process, with a warning.
 
     Threads: any thread may call any method; calls wait for one another, so that each `step` is whole. A second `send`
-    before `recv` is an error, from whichever thread it comes. `close` may be called meanwhile: it waits a few seconds
-    for a call of another thread, which gets a `ClosedError` if it waits for worker processes.
+    before `recv` is an error in any thread. `close` may be called meanwhile: it waits a few seconds for a call of
+    another thread, which gets a `ClosedError` if it waits for worker processes.
 
     Args:
-        policy: A policy for each agent in a dict, or a `MultiAgentPolicy`, which is asked for an agent's when it is
-            first met. A policy has `step(observation)`, or is a function of the observation; it must not write into
-            what it observes.
-        strategy: A name (see `STRATEGIES`), or one for each agent in a dict; agents that are not in the dict are asked
-            one after another ("sequential"), as all are by default. "batch" and "gpu" compute networks in one pass,
-            which rounds differently: continuous actions may differ in their last digits. "auto" measures and chooses,
-            so which rounding there is depends on the clock.
-        workers: How many threads and processes at most, if no `budget` is given.
-        budget: A pool to share with other wrappers. Whoever made it closes it.
+        policy: A policy for each agent in a dict, or a `MultiAgentPolicy`, whose `agent_policy` is called when an agent
+            first appears. A policy has `step(observation)`, or is a function of the observation; it must not write into
+            its observations.
+        strategy: A name (see `STRATEGIES`), or one for each agent in a dict; agents that are not in the dict use
+            "sequential", which is the default. "batch" and "gpu" compute networks in one pass, which rounds
+            differently: continuous actions may differ in their last digits. "auto" measures and chooses, so the
+            rounding depends on the clock.
+        workers: How many worker processes at most, if no `budget` is given.
+        budget: A pool to share with other wrappers. The code that made it closes it.
         rules: Deadlines and failures.
     """
 
@@ -81,7 +77,15 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
     ) -> None:
         if not isinstance(policy, Mapping) and not callable(getattr(policy, "agent_policy", None)):
             raise TypeError(f"policy={policy!r} is neither a dict of policies by agent nor a MultiAgentPolicy.")
-        _check_strategy(strategy, policy)
+        for name in strategy.values() if isinstance(strategy, Mapping) else (strategy,):
+            if not is_one_of(name, words(Strategy)):
+                raise ValueError(
+                    f"strategy={name!r} is unknown. Choose one of {', '.join(map(repr, words(Strategy)))}."
+                    f"{hint(name, words(Strategy))}"
+                )
+        known: Any = policy if isinstance(policy, Mapping) else strategy
+        if unknown := [agent for agent in strategy if isinstance(strategy, Mapping) and agent not in known]:
+            raise ValueError(f"strategy names {unknown[0]!r}, for which there is no policy among {list(known)}.")
         self._guard = CallGuard("WrappedMultiAgentPolicy")
         if not isinstance(budget, PolicyPool | None):
             raise TypeError(f"budget={budget!r} is not a PolicyPool. Give one, or say workers={budget!r}.")
@@ -95,7 +99,7 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         self.closed = False
         if isinstance(policy, Mapping):
             try:
-                self._meet(list(policy))
+                self._add_agents(list(policy))
             except BaseException:
                 self.close()
                 raise
@@ -104,43 +108,41 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
 
     @in_turn
     def send(self, observations: Mapping[Agent, Any], alive: Mapping[Agent, Mask] | None = None) -> None:
-        """Ask all these agents, before anybody is waited for."""
+        """Call the policies of all these agents, before waiting for any of them."""
         self._send(observations, alive)
 
     def _send(self, observations: Mapping[Agent, Any], alive: Mapping[Agent, Mask] | None) -> None:
         if self.closed:
-            raise ClosedError("Policies were asked after their wrapper was closed. Make a new one.")
+            raise ClosedError("Policies were called after their wrapper was closed. Make a new one.")
         if self._sent is not None:
-            raise RuntimeError("send was called twice without recv in between. Call recv first.")
+            raise RuntimeError(SENT_TWICE)
         check_by_agent("observations", observations)
-        self._meet([agent for agent in observations if agent not in self._wrapper_of])
-        if alive is not None and len(self._wrappers) > 1:  # one that does not fit is found before anybody is asked
-            for wrapper, part in self._parts(observations):
-                wrapper.check_masks(part, alive)
+        self._add_agents([agent for agent in observations if agent not in self._wrapper_of])
+        if len(self._wrappers) == 1:
+            parts = [(self._wrappers[0], observations)] if observations else []
+        else:
+            own: dict[PerAgentWrapper, dict[Agent, Any]] = {wrapper: {} for wrapper in self._wrappers}
+            for agent, observation in observations.items():
+                own[self._wrapper_of[agent]][agent] = observation
+            parts = [(wrapper, part) for wrapper, part in own.items() if part]
+            if alive is not None:  # raise for a wrong mask before any policy is called
+                for wrapper, part in parts:
+                    wrapper.check_masks(part, alive)
         self._sent = []
         try:
-            for wrapper, part in self._parts(observations):
+            for wrapper, part in parts:
                 wrapper.send(part, alive)
                 self._sent.append(wrapper)
         except BaseException:
             self._abandon()
             raise
 
-    def _parts(self, observations: Mapping[Agent, Any]) -> list[tuple[PerAgentWrapper, Mapping[Agent, Any]]]:
-        """Each wrapper's own part of the observations."""
-        if len(self._wrappers) == 1:
-            return [(self._wrappers[0], observations)] if observations else []
-        parts: dict[PerAgentWrapper, dict[Agent, Any]] = {wrapper: {} for wrapper in self._wrappers}
-        for agent, observation in observations.items():
-            parts[self._wrapper_of[agent]][agent] = observation
-        return [(wrapper, part) for wrapper, part in parts.items() if part]
-
     @in_turn
     def recv(self) -> dict[Agent, Any]:
-        """The actions of all who were asked.
+        """Wait for all agents that were sent to, and return their actions.
 
         Raises:
-            PolicyError: Policies raised. `agents` says whose; `actions` of the error holds those of the others.
+            PolicyError: Policies raised. `agents` of the error names them; `actions` holds those of the others.
         """
         return self._recv()
 
@@ -150,20 +152,20 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         actions: dict[Agent, Any] = {}
         errors: list[PolicyError] = []
         try:
-            for wrapper in sorted(self._sent, key=lambda wrapper: wrapper.goes_on):  # meanwhile the others go on
+            for wrapper in sorted(self._sent, key=lambda wrapper: wrapper.goes_on):  # those with background work last
                 try:
                     actions |= wrapper.recv()
-                except PolicyError as error:  # the others are to be received all the same
+                except PolicyError as error:  # the other wrappers are received all the same
                     actions |= error.actions
                     errors.append(error)
         finally:
             self._abandon()
         if errors:
-            raise _joined(errors, actions)
+            raise _join_errors(errors, actions)
         return actions
 
     def _abandon(self) -> None:
-        """The turn is over; whoever has not been received is not waited for any more."""
+        """End the turn. Wrappers that have not been received drop it."""
         for wrapper in self._sent or ():
             wrapper.abandon()
         self._sent = None
@@ -174,22 +176,31 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         self._send(observations, alive)
         return self._recv()
 
-    def _meet(self, agents: Sequence[Agent]) -> None:
-        """Seat agents who have not been met before."""
+    # ---- agents -----------------------------------------------------------------------------------------------------
+
+    def _add_agents(self, agents: Sequence[Agent]) -> None:
+        """Wrap the policies of agents that have not appeared before."""
         if not agents:
             return
         if self.closed or self._sent is not None:
             raise ClosedError("It has been closed.") if self.closed else RuntimeError("Call recv first.")
-        policies = {agent: self._policy_of(agent) for agent in agents}
+        policies: dict[Agent, Any] = {}
+        for agent in agents:
+            if not isinstance(self.policy, Mapping):
+                policies[agent] = self.policy.agent_policy(agent)
+            elif agent in self.policy:
+                policies[agent] = self.policy[agent]
+            else:
+                raise KeyError(f"There is no policy for {agent!r}. There are policies for {list(self.policy)}.")
         check_together({**self._given, **policies}, self._strategy_of, policies)
         by_strategy: dict[str, dict[Agent, Any]] = {}
         for agent, policy in policies.items():
             by_strategy.setdefault(self._strategy_of(agent), {})[agent] = policy
-        for name, mine in by_strategy.items():
-            self._seat(name, mine)
+        for name, own in by_strategy.items():
+            self._wrap(name, own)
         self._given |= policies
 
-    def _seat(self, name: str, policies: dict[Agent, Any]) -> None:
+    def _wrap(self, name: str, policies: dict[Agent, Any]) -> None:
         try:
             wrapper = STRATEGIES[name](policies, self.rules, self._pool)
         except Unpicklable:
@@ -202,128 +213,119 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
                 RuntimeWarning,
                 stacklevel=user_stacklevel(),
             )
-            self._seat("sequential", here)
+            self._wrap("sequential", here)
             if others := {agent: policy for agent, policy in policies.items() if agent not in here}:
-                self._seat(name, others)
+                self._wrap(name, others)
             return
         self._wrappers.append(wrapper)
         self._wrapper_of |= dict.fromkeys(policies, wrapper)
 
-    def _policy_of(self, agent: Agent) -> Any:
-        if not isinstance(self.policy, Mapping):
-            return self.policy.agent_policy(agent)
-        if agent not in self.policy:
-            raise KeyError(f"There is no policy for {agent!r}. There are policies for {list(self.policy)}.")
-        return self.policy[agent]
-
     def _strategy_of(self, agent: Agent) -> str:
         return self.strategy if isinstance(self.strategy, str) else self.strategy.get(agent, "sequential")
 
-    # ---- agents and state -------------------------------------------------------------------------------------------
-
     @in_turn
     def agent_policy(self, agent: Agent) -> AgentPolicy:
-        """One agent by itself."""
-        self._meet([] if agent in self._wrapper_of else [agent])
+        """Return one agent as a policy."""
+        self._add_agents([] if agent in self._wrapper_of else [agent])
         return self._wrapper_of[agent].agent_policy(agent)
+
+    # ---- episodes and state -----------------------------------------------------------------------------------------
 
     @in_turn
     def reset(self, rows: Sequence[int] | Mask | None = None, *, agents: Collection[Agent] | None = None) -> None:
-        """Episodes begin: in all rows, or in some (their numbers, or a mask); of all agents, or of these only.
+        """Begin episodes: in all rows, or in some (their numbers, or a mask); of all agents, or of these only.
 
-        First in what agents have in common (`MultiAgentPolicy.reset`), then in each agent's policy. Where only some
-        rows begin anew, the former is told so if it takes `rows`, and else is not asked.
+        First resets the `MultiAgentPolicy` if one was given, then each agent's policy. If only some rows begin
+        episodes, the former is reset only if its `reset` takes `rows`.
         """
         numbers = row_numbers(rows, max((wrapper.num_rows for wrapper in self._wrappers), default=0))
         if agents is not None:
             self._each(lambda wrapper: wrapper.reset([one for one in agents if one in wrapper.policies], rows=numbers))
             return
         try:
-            self._reset_common(numbers)
+            if not self.closed and self._sent is None and not isinstance(self.policy, Mapping):
+                reset = getattr(self.policy, "reset", None)
+                if numbers is None:
+                    reset_policy(self.policy)
+                elif callable(reset) and "rows" in inspect.signature(reset).parameters:
+                    reset(rows=np.asarray(numbers, np.intp))
         finally:  # the agents' policies in any case
             self._each(lambda wrapper: wrapper.reset(rows=numbers))
 
-    def _reset_common(self, rows: Sequence[int] | None) -> None:
-        if self.closed or self._sent is not None or isinstance(self.policy, Mapping):
-            return
-        if rows is None:
-            reset_policy(self.policy)
-        elif callable(reset := getattr(self.policy, "reset", None)) and "rows" in inspect.signature(reset).parameters:
-            reset(rows=np.asarray(rows, np.intp))
-
     @in_turn
     def get_state(self) -> dict[Agent, Any]:
-        """What each policy remembers."""
+        """Return the state of each agent's policy."""
         states: dict[Agent, Any] = {}
         self._each(lambda wrapper: states.update(wrapper.get_states()))
         return states
 
     @in_turn
     def set_state(self, states: Mapping[Agent, Any]) -> None:
-        """Put back what `get_state` has told."""
-        self._meet([agent for agent in states if agent not in self._wrapper_of])
-        self._each(lambda wrapper: wrapper.set_states(_of_these(wrapper, states)))
+        """Restore states that `get_state` returned."""
+        self._add_agents([agent for agent in states if agent not in self._wrapper_of])
+        self._each(lambda wrapper: wrapper.set_states(_select(wrapper, states)))
 
     @in_turn
     def load_state_dict(self, weights: Mapping[Agent, Any]) -> None:
-        """New weights for some agents, from their next turns on.
+        """Load new weights for some agents. They act from their next turns on.
 
-        All agents or none, where a policy can tell which weights fit (`check_weights(weights)`, which raises: as a
-        `TorchPolicy` has it). Where one cannot, weights that it refuses leave its own as they were, and the others
-        have theirs.
+        All agents get their weights or none does, if the policies have `check_weights(weights)`, which raises for
+        weights that do not fit: `TorchPolicy` has it. A policy without it that refuses its weights keeps its old ones,
+        and the other agents have their new ones.
         """
-        self._meet([agent for agent in weights if agent not in self._wrapper_of])
+        self._add_agents([agent for agent in weights if agent not in self._wrapper_of])
         if len(weights) > 1:
-            self._each(lambda wrapper: wrapper.check_weights(_of_these(wrapper, weights)))
-        self._each(lambda wrapper: wrapper.load_state_dicts(_of_these(wrapper, weights)))
+            self._each(lambda wrapper: wrapper.check_weights(_select(wrapper, weights)))
+        self._each(lambda wrapper: wrapper.load_state_dicts(_select(wrapper, weights)))
 
     @in_turn
     def sync(self) -> None:
-        """Bring the policies that were given up to date with those that run."""
+        """Copy the state of policies in workers into the policies that were given."""
         self._each(lambda wrapper: wrapper.sync())
 
     @in_turn
     def revive(self, agents: Iterable[Agent] | None = None) -> list[Agent]:
-        """Start anew the policies whose worker has died or is still late: all of them, or where some `agents` live.
+        """Restart the workers that have died or are still late: all of them, or those of some `agents`.
 
-        A fresh worker gets them as they were given (a spec is made again) or as `sync` has last brought them home, with
-        the weights that `load_state_dict` has loaded last. Lost is what they have learnt, remembered and drawn since,
-        and what they remember of each row: call `set_state` with what you have kept. Other workers go on as they are.
+        A fresh worker gets its policies as they were given (a spec is made again) or as `sync` has last copied them
+        back, with the weights that `load_state_dict` has loaded last. Lost is everything that they have learnt,
+        remembered and sampled since, and their state of each row: call `set_state` with a state that you have kept.
+        Other workers are not touched.
 
         Returns:
-            The agents whose policies have begun anew: all of such a worker, also those not asked for.
+            The agents whose policies have begun anew: all agents of such a worker, also those not in `agents`.
         """
         if self._sent is not None:
             raise RuntimeError("revive was called between send and recv. Call recv first.")
         check_names(agents)
         chosen = None if agents is None else list(agents)
-        self._meet([agent for agent in chosen or () if agent not in self._wrapper_of])
-        anew: list[Agent] = []
+        self._add_agents([agent for agent in chosen or () if agent not in self._wrapper_of])
+        revived: list[Agent] = []
 
         def revive(wrapper: PerAgentWrapper) -> None:
             mine = None if chosen is None else [agent for agent in chosen if agent in wrapper.policies]
-            anew.extend(wrapper.revive(mine))
+            revived.extend(wrapper.revive(mine))
 
         self._each(revive)
-        return anew
+        return revived
 
-    @property
-    def versions(self) -> dict[Agent, int]:
-        """Which weights of each agent act: those it was given (0), or those that were loaded first, second, ..."""
-        return {agent: wrapper.versions[agent] for agent, wrapper in self._wrapper_of.copy().items()}
-
-    def _each(self, ask: Callable[[PerAgentWrapper], Any]) -> None:
-        """Ask all wrappers, also where one of them fails."""
+    def _each(self, call: Callable[[PerAgentWrapper], Any]) -> None:
+        """Call a function with each wrapper, also if one raises PolicyError."""
         if self.closed:
-            raise ClosedError("Policies were asked after their wrapper was closed. Make a new one.")
+            raise ClosedError("Policies were called after their wrapper was closed. Make a new one.")
         errors: list[PolicyError] = []
         for wrapper in self._wrappers:
             try:
-                ask(wrapper)
+                call(wrapper)
             except PolicyError as error:
                 errors.append(error)
         if errors:
-            raise _joined(errors, {})
+            raise _join_errors(errors, {})
+
+    @property
+    def versions(self) -> dict[Agent, int]:
+        """The weights with which each agent acts: 0 for the first ones, then counted up by each load."""
+        return {agent: wrapper.versions[agent] for agent, wrapper in self._wrapper_of.copy().items()}
 
     @property
     def tallies(self) -> dict[Agent, Tally]:
@@ -332,18 +334,17 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
 
     @property
     def choices(self) -> dict[Agent, str]:
-        """The strategy of each agent, and why, where it was measured."""
-        return {
-            agent: getattr(wrapper, "why", type(wrapper).__name__) for agent, wrapper in self._wrapper_of.copy().items()
-        }
+        """The strategy of each agent, and for "auto" the reason of its choice."""
+        wrappers = self._wrapper_of.copy().items()
+        return {agent: getattr(wrapper, "why", type(wrapper).__name__) for agent, wrapper in wrappers}
 
     def close(self) -> None:
-        """Let go of everything that was made here."""
+        """Close all wrappers, and the pool if it was made here."""
         if self.closed:
             return
         self.closed = True
         if self._own_pool and self._guard.is_taken:
-            self._pool.close()  # another thread that waits for its processes is told so
+            self._pool.close()  # this ends the wait of another thread for its processes
         self._guard.wait_until_free(CLOSE_SECONDS)
         with contextlib.ExitStack() as closing:
             if self._own_pool:
@@ -355,25 +356,13 @@ class WrappedMultiAgentPolicy(ClosedAtExit, MultiAgentPolicy):
         return f"WrappedMultiAgentPolicy({len(self._wrapper_of)} agents, strategy={self.strategy!r})"
 
 
-def _of_these(wrapper: PerAgentWrapper, told: Mapping[Agent, Any]) -> dict[Agent, Any]:
-    """The part of it that concerns this wrapper's agents."""
-    return {agent: own for agent, own in told.items() if agent in wrapper.policies}
+def _select(wrapper: PerAgentWrapper, values: Mapping[Agent, Any]) -> dict[Agent, Any]:
+    """Return the values of this wrapper's agents."""
+    return {agent: own for agent, own in values.items() if agent in wrapper.policies}
 
 
-def _check_strategy(strategy: Any, policy: Any) -> None:
-    for name in strategy.values() if isinstance(strategy, Mapping) else (strategy,):
-        if not is_one_of(name, words(Strategy)):
-            raise ValueError(
-                f"strategy={name!r} is unknown. Choose one of {', '.join(map(repr, words(Strategy)))}."
-                f"{hint(name, words(Strategy))}"
-            )
-    named = strategy if isinstance(strategy, Mapping) and isinstance(policy, Mapping) else ()
-    if unknown := [agent for agent in named if agent not in policy]:
-        raise ValueError(f"strategy names {unknown[0]!r}, for whom there is no policy among {list(policy)}.")
-
-
-def _joined(errors: Sequence[PolicyError], actions: dict[Agent, Any]) -> PolicyError:
-    """The first error, which tells of the others too."""
+def _join_errors(errors: Sequence[PolicyError], actions: dict[Agent, Any]) -> PolicyError:
+    """Return the first error, with the agents and notes of the others."""
     first, *others = errors
     first.actions = actions
     for other in others:

@@ -1,4 +1,4 @@
-"""The workers that wrappers share: one budget of threads and of processes."""
+"""`PolicyPool`: the worker processes and threads that several wrappers share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, ClassVar
+from typing import Any
 
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine import PoolSettings, WorkerPool, open_pool
@@ -19,9 +19,9 @@ from parallel_envs.threads import CallGuard, in_turn
 
 
 class Threads:
-    """Threads that run at once what is submitted: as many as there are tasks at a time.
+    """Threads that run submitted tasks at once: there are as many threads as there were tasks at the same time.
 
-    They are daemons: a policy that never comes back does not keep the program from ending.
+    The threads are daemons, so a policy that never returns does not keep the program from ending.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,43 +29,44 @@ class Threads:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._num_threads = self._num_free = 0
-        self._home = os.getpid()
+        self._owner_pid = os.getpid()
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Run `function(*arguments)` in a thread that is free, or in a new one."""
+        """Run `function(*arguments)` in a free thread, or in a new one."""
         self.check_owner()
         future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                value, error = function(*arguments), None
+            except BaseException as raised:  # noqa: BLE001  # the future passes it on
+                value, error = None, raised
+            with self._lock:
+                self._num_free += 1  # before the future is done: its waiter may submit at once
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+
         with self._lock:
             if self._num_free:
                 self._num_free -= 1
             else:
                 name = f"{self._name} {self._num_threads}"
-                threading.Thread(target=self._serve, name=name, daemon=True).start()
+                threading.Thread(target=self._run_tasks, name=name, daemon=True).start()
                 self._num_threads += 1
-        self._tasks.put(lambda: self._run(future, function, arguments))
+        self._tasks.put(run)
         return future
 
-    def check_owner(self) -> None:
-        """Raise `ClosedError` in a process that was forked from the one that has these threads: none would answer."""
-        if os.getpid() != self._home:
-            raise ClosedError("These threads stayed behind when this process was forked: make a new pool in it.")
-
-    def _serve(self) -> None:
+    def _run_tasks(self) -> None:
         while (task := self._tasks.get()) is not None:
             task()
-            del task  # it holds what was submitted, and the next one may be long in coming
+            del task  # it refers to the arguments, and it may be long until the next task comes
 
-    def _run(self, future: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        try:
-            value, error = function(*arguments), None
-        except BaseException as raised:  # noqa: BLE001  # whoever waits for the future is told
-            value, error = None, raised
-        with self._lock:
-            self._num_free += 1  # before the future is done: who waits for it may submit at once
-        if error is None:
-            future.set_result(value)
-        else:
-            future.set_exception(error)
+    def check_owner(self) -> None:
+        """Raise `ClosedError` in a forked process: the threads stayed in the process that was forked."""
+        if os.getpid() != self._owner_pid:
+            raise ClosedError("These threads stayed behind when this process was forked: make a new pool in it.")
 
     def close(self) -> None:
         """Let each thread end when it is free."""
@@ -74,11 +75,11 @@ class Threads:
 
 
 class PolicyPool(ClosedAtExit):
-    """Worker processes, `workers` of them, and threads, as many as there are agents who act at once.
+    """`workers` worker processes, and as many threads as there are agents that act at once.
 
-    Either are started when first needed. Whoever made the pool closes it.
+    Processes and threads are started when they are first needed. The code that made the pool closes it.
 
-    Threads: wrappers that share a pool may be used by different threads: what asks its processes waits in turn.
+    Threads: wrappers that share a pool may be used by different threads: calls to its processes wait for one another.
 
     Args:
         workers: How many processes; by default one for each core that this process may use.
@@ -89,25 +90,22 @@ class PolicyPool(ClosedAtExit):
     def __init__(self, workers: Any = None, settings: PoolSettings | None = None) -> None:
         if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
             raise ValueError(f"workers={workers!r} is not a number of workers. Give a whole number from 1 up, or None.")
-        self.num_workers = workers or _num_cores()
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.num_workers = workers or cores
         self._settings = settings or PoolSettings(
-            backend="process", preload=("parallel_envs.wrappers.process_host",), name="policy worker"
+            backend="process", preload=("parallel_envs.wrappers.process",), name="policy worker"
         )
-        self.num_seated: Counter[int] = Counter()
-        """How many policies live in each worker, of all wrappers that use this pool."""
+        self.num_policies: Counter[int] = Counter()
+        """The number of policies in each worker, of all wrappers that use this pool."""
         self._threads: Threads | None = None
         self._processes: WorkerPool | None = None
-        self._guard = CallGuard(type(self).__name__)
+        self.guard = self._guard = CallGuard(type(self).__name__)
+        """Wrappers that call the processes of this pool use this guard as their own."""
         self.closed = False
-
-    @property
-    def guard(self) -> CallGuard:
-        """What a wrapper has as its own guard that asks the processes of this pool."""
-        return self._guard
 
     @in_turn
     def threads(self) -> Threads:
-        """The threads. Agents that wait for something else need one each; the interpreter's lock bounds the rest."""
+        """Return the threads: one for each policy that acts at a time, since policies may wait for something else."""
         self.check_open()
         if self._threads is None:
             self._threads = Threads("policy")
@@ -116,7 +114,7 @@ class PolicyPool(ClosedAtExit):
 
     @in_turn
     def processes(self) -> WorkerPool:
-        """The worker processes."""
+        """Return the worker processes."""
         self.check_open()
         if self._processes is None:
             self._processes = open_pool(self.num_workers, self._settings)
@@ -129,14 +127,14 @@ class PolicyPool(ClosedAtExit):
         self.check_owner()
 
     def check_owner(self) -> None:
-        """Raise `ClosedError` if this process was forked from the one that the processes and threads belong to."""
+        """Raise `ClosedError` in a forked process: processes and threads belong to the process that was forked."""
         if self._processes is not None:
             self._processes.check_owner()
         if self._threads is not None:
             self._threads.check_owner()
 
     def close(self, timeout: float = 5.0) -> None:
-        """End all processes within `timeout` seconds. A thread cannot be ended by force: one that hangs is left."""
+        """End all processes within `timeout` seconds. Threads cannot be ended by force: one that hangs is left."""
         if self.closed:
             return
         self.closed = True
@@ -144,40 +142,5 @@ class PolicyPool(ClosedAtExit):
             self._threads.close()
         if self._processes is not None:
             self._processes.close(timeout)
-            self._guard.wait_until_free(timeout)
+            self.guard.wait_until_free(timeout)
             self._processes = None
-
-
-class SharedPool(ClosedAtExit):
-    """A share in the one pool of all agents that were wrapped by themselves and given no pool of their own.
-
-    The first share opens the pool, and the last one that is closed closes it.
-
-    Threads: any thread may open and close shares.
-    """
-
-    _lock: ClassVar[Any] = threading.Lock()
-    _current: ClassVar[PolicyPool | None] = None
-    _home: ClassVar[int] = 0  # the process that the pool belongs to
-    _open: ClassVar[weakref.WeakSet[SharedPool]] = weakref.WeakSet()
-
-    def __init__(self) -> None:
-        with self._lock:
-            if SharedPool._current is None or SharedPool._current.closed or SharedPool._home != os.getpid():
-                SharedPool._current, SharedPool._home = PolicyPool(), os.getpid()
-                SharedPool._open = weakref.WeakSet()
-            self.pool = SharedPool._current
-            self._open.add(self)
-
-    def close(self) -> None:
-        with self._lock:
-            self._open.discard(self)
-            is_last = not self._open and SharedPool._current is self.pool
-            if is_last:
-                SharedPool._current = None
-        if is_last:
-            self.pool.close()
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

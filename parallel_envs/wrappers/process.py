@@ -1,42 +1,218 @@
-"""In worker processes: for policies that compute in Python. They live there; observations go out, actions come back."""
+"""The process strategy: for policies that compute in Python. They live in worker processes.
+
+PerAgentProcessWrapper    in the caller: sends observations to the workers and receives actions
+ObservationBuffer         shared memory with a slot for each agent's observation
+PolicyHost                in each worker: the handles of its policies
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parallel_envs.engine import HOST, Call, Failure, PendingRequest, Reply, Unpicklable, picklable
+import numpy as np
+import numpy.typing as npt
+
+from parallel_envs.engine import HOST, Call, Failure, Reply, SharedBlock, Ticket, Unpicklable, dump_reply, picklable
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import in_turn
-from parallel_envs.wrappers.answers import Agent, Answer, Answers, Ask, policy_error, still_busy, told
 from parallel_envs.wrappers.base import PerAgentWrapper
-from parallel_envs.wrappers.desk import Desk
+from parallel_envs.wrappers.policy_handle import PolicyHandle, is_spec
 from parallel_envs.wrappers.pool import PolicyPool
-from parallel_envs.wrappers.process_host import IN_BLOCK, PolicyHost
-from parallel_envs.wrappers.rules import Rules
-from parallel_envs.wrappers.seats import Seat, is_spec
+from parallel_envs.wrappers.rules import (
+    WORKER_DIED,
+    Agent,
+    Answer,
+    Answers,
+    Arguments,
+    Inputs,
+    PolicyInput,
+    Rules,
+    call_handle,
+    policy_error,
+    step_one_by_one,
+    still_busy,
+)
 from parallel_envs.wrappers.sharing import sharers
 
+IN_BUFFER = ...
+"""Stands for an observation that is in the observation buffer. (None may be an observation.)"""
+_ALIGNMENT = 64
 _STATE_SECONDS = 30.0
 
 
-@dataclass(slots=True)
-class _Asked:
-    """A turn on its way: the request to each worker, and who was not asked because it cannot be."""
+# ---- in a worker ----------------------------------------------------------------------------------------------------
 
-    tickets: dict[int, tuple[PendingRequest, list[Agent]]]
-    refused: dict[Agent, Answer]
+
+class PolicyHost:
+    """The handles of the policies in one worker. `policies` are the policies themselves, or specs that make them."""
+
+    def __init__(self, policies: Mapping[Agent, Any]) -> None:
+        self._handles: dict[Agent, PolicyHandle] = {}
+        self._not_made: dict[Agent, Answer] = {}
+        self._block: SharedBlock | None = None
+        self._views: dict[Agent, npt.NDArray[Any]] = {}
+        self._last_answers: dict[Agent, Answers] = {}
+        self._acted_at = 0.0
+        for agent, policy in policies.items():
+            try:
+                self._handles[agent] = PolicyHandle(policy.make() if is_spec(policy) else policy)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  # SystemExit too: a policy may not end its worker by raising
+                self._not_made[agent] = Answer(failure=Failure.of(error))
+
+    def not_made(self) -> Answers:
+        """Return the failures of the specs that made no policy."""
+        return Answers({}, self._not_made)
+
+    def attach(self, block: SharedBlock, slots: Mapping[Agent, Slot]) -> None:
+        """Read observations from this buffer from now on."""
+        self._block = block
+        self._views = {agent: slots[agent].view(block) for agent in self._handles if agent in slots}
+
+    def ring(self, argument: int) -> Answers:
+        """Let all policies act on the observations in the buffer. The engine calls this for a request without data."""
+        return self._act({agent: (view.copy(), None) for agent, view in self._views.items()})
+
+    def act(self, inputs: Inputs) -> Answers:
+        """Let these agents' policies act, each on the observation given here or in the buffer."""
+        return self._act(
+            {
+                agent: (self._views[agent].copy() if observation is IN_BUFFER else observation, wanted)
+                for agent, (observation, wanted) in inputs.items()
+            }
+        )
+
+    def _act(self, inputs: Inputs) -> Answers:
+        answers = self._keep(step_one_by_one(self._handles, inputs, Answers.none()))
+        self._acted_at = time.monotonic()
+        return answers
+
+    def acted_at(self) -> float:
+        """Return when the last turn ended, by the clock that all processes share."""
+        return self._acted_at
+
+    def call(self, method: str, arguments: Arguments) -> Answers:
+        """Call a method of these agents' handles."""
+        answers = {agent: call_handle(self._handles[agent], method, own) for agent, own in arguments.items()}
+        return self._keep(Answers({}, answers))
+
+    def _keep(self, answers: Answers) -> Answers:
+        self._last_answers.update(dict.fromkeys([*answers.actions, *answers.others], answers))
+        return answers
+
+    def last_answers(self, agents: Collection[Agent]) -> Answers:
+        """Return the last answers again, with failures for answers that cannot be pickled."""
+        answers: dict[Agent, Answer] = {}
+        for agent in agents:
+            if agent in self._last_answers:
+                answers[agent] = self._last_answers[agent].of(agent)
+                try:
+                    dump_reply(answers[agent])
+                except Unpicklable as error:
+                    text = f"its answer cannot leave the worker: {error}"
+                    answers[agent] = Answer(failure=Failure("TypeError", text, text))
+        return Answers({}, answers)
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as closing:
+            for handle in self._handles.values():
+                closing.callback(handle.close)
+
+
+# ---- in the caller --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Position of an array in the buffer."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+
+    def view(self, block: SharedBlock) -> npt.NDArray[Any]:
+        return np.ndarray(self.shape, self.dtype, block.buffer, self.offset)
+
+
+class ObservationBuffer:
+    """A block of shared memory with a slot for each agent's array. Arrays of other shapes need a new layout."""
+
+    def __init__(self) -> None:
+        self._block: SharedBlock | None = None
+        self._slots: dict[Agent, Slot] = {}
+        self._views: dict[Agent, npt.NDArray[Any]] = {}
+
+    def put(self, agent: Agent, observation: Any) -> bool:
+        """Copy an observation into its slot. Return False if it is no array or does not fit there."""
+        if not self._fits(agent, observation):
+            return False
+        self._views[agent][...] = observation
+        return True
+
+    def fits_all(self, inputs: Inputs) -> bool:
+        """Return True if every array among the observations has a slot."""
+        return all(self._fits(agent, seen) or not _is_plain_array(seen) for agent, (seen, _) in inputs.items())
+
+    def lay_out(self, inputs: Inputs) -> tuple[SharedBlock, dict[Agent, Slot], SharedBlock | None]:
+        """Make slots for the arrays in `inputs` and keep one for each earlier array.
+
+        Returns the new block, its slots, and the old block, which must be closed when no worker reads it any more.
+        """
+        arrays = {agent: (slot.dtype, slot.shape) for agent, slot in self._slots.items()}
+        arrays |= {agent: (seen.dtype, seen.shape) for agent, (seen, _) in inputs.items() if _is_plain_array(seen)}
+        slots, end = {}, 0
+        for agent, (dtype, shape) in arrays.items():
+            slots[agent] = Slot(dtype, shape, end)
+            end += -(-dtype.itemsize * int(np.prod(shape)) // _ALIGNMENT) * _ALIGNMENT
+        before, block = self._block, SharedBlock.create(max(end, 1))
+        self._block, self._slots = block, slots
+        self._views = {agent: slot.view(block) for agent, slot in slots.items()}
+        return block, slots, before
+
+    def clear(self) -> None:
+        """Forget all slots: fresh workers are not attached to the block."""
+        self._slots, self._views = {}, {}
+
+    def close(self) -> None:
+        self.clear()
+        if self._block is not None:
+            self._block.close()
+            self._block = None
+
+    def _fits(self, agent: Agent, observation: Any) -> bool:
+        view = self._views.get(agent)
+        return (
+            view is not None
+            and type(observation) is np.ndarray
+            and view.shape == observation.shape
+            and view.dtype == observation.dtype
+        )
+
+
+def _is_plain_array(observation: Any) -> bool:
+    return type(observation) is np.ndarray and not observation.dtype.hasobject and observation.size > 0
+
+
+@dataclass(slots=True)
+class _SentTurn:
+    """A turn in the workers: the request to each worker with its agents, and the failures of agents not sent."""
+
+    requests: dict[int, tuple[Ticket, list[Agent]]]
+    failed: dict[Agent, Answer]
 
 
 class PerAgentProcessWrapper(PerAgentWrapper):
     """Policies live in the workers of a shared pool, several in one if there are more agents than workers.
 
-    Agents that share something live in the same worker. Arrays travel through shared memory, anything else by pipe. A
-    worker that dies is an error that names its agents; `revive` puts a fresh one in its place, with the policies as
-    they were given or last `sync`ed, and with the weights that were loaded last.
+    Agents that share an object live in the same worker. Arrays travel through shared memory, anything else by pipe. The
+    death of a worker is an error that names its agents; `revive` starts a new worker with the policies as they were
+    given or last `sync`ed, and with the weights that were loaded last.
 
     `PerAgentSubprocessWrapper(policy)`, with the policy of a single agent instead of a dict, returns a
     `StandaloneAgent`: that policy in a worker of a pool that all such agents share.
@@ -53,326 +229,292 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         super().__init__(policies, rules)
         self._own_pool = pool is None
         self._policy_pool = PolicyPool() if pool is None else pool
-        self._guard = self._policy_pool.guard  # its processes belong to one thread at a time, whichever wrapper asks
-        self._desk = Desk()
-        self._last: dict[int, PendingRequest] = {}  # of each worker, what it was asked last
-        self._late: dict[int, PendingRequest] = {}  # whose turn has ended without them
+        self._guard = self._policy_pool.guard  # its processes belong to one thread at a time, for all wrappers
+        self._buffer = ObservationBuffer()
+        self._last: dict[int, Ticket] = {}  # the last request to each worker
+        self._late: dict[int, Ticket] = {}  # requests whose turn has ended without their answers
         self._pids: dict[int, int] = {}
-        self._unmade_in: dict[int, Failure] = {}  # workers in which policies could not be made again
-        self._weights: dict[Agent, tuple[Any, int]] = {}  # that were loaded last, the latest last, and their versions
-        self._abroad: set[Agent] = set()  # whose weights have not been brought home yet
+        self._not_made_in: dict[int, Failure] = {}  # workers in which policies could not be made again
+        self._weights: dict[Agent, tuple[Any, int]] = {}  # loaded last, in the order of loading, with their versions
+        self._unsynced: set[Agent] = set()  # agents whose weights were loaded since the last `sync`
         try:
             self._workers = self._policy_pool.processes()
-            self._move_in()
+            self._place_policies()
         except BaseException:
             self.close()
             raise
 
     @in_turn
-    def _move_in(self) -> None:
-        """Put the policies into the workers, while no other wrapper of the pool asks these for anything."""
+    def _place_policies(self) -> None:
+        """Assign the agents to workers and build their policies there. No other wrapper uses the workers meanwhile."""
         self._key = self._workers.new_key()
-        self._held = _shared_out(sharers(self.policies), self._workers.num_workers, self._policy_pool.num_seated)
-        self._policy_pool.num_seated.update({worker: len(agents) for worker, agents in self._held.items()})
+        others = self._policy_pool.num_policies
+        held: dict[int, list[Agent]] = {worker: [] for worker in range(self._workers.num_workers)}
+        for group in sorted(sharers(self.policies), key=len, reverse=True):  # each to the worker with fewest policies
+            held[min(held, key=lambda worker: len(held[worker]) + others.get(worker, 0))].extend(group)
+        self._held = {worker: agents for worker, agents in held.items() if agents}
+        others.update({worker: len(agents) for worker, agents in self._held.items()})
         self._home = {agent: worker for worker, agents in self._held.items() for agent in agents}
         for worker in self._held:
-            if self._workers.death(worker) is not None:  # it has died on another wrapper
+            if self._workers.death(worker) is not None:  # it has died while another wrapper used it
                 self._workers.restart(worker)
-        self._settle_in(self._held)
+        self._build(self._held)
 
-    def _settle_in(self, workers: Collection[int]) -> None:
-        calls = {
-            worker: Call(
-                HOST, "build", (self._key, PolicyHost, {agent: self.policies[agent] for agent in self._held[worker]})
-            )
-            for worker in workers
-        }
-        ticket = self._workers.send(calls)
-        self._workers.wait(ticket)
+    def _build(self, workers: Collection[int]) -> None:
+        """Build the policies in these workers. Raises PolicyError for those that cannot be made."""
+        policies = {worker: {agent: self.policies[agent] for agent in self._held[worker]} for worker in workers}
+        request = self._workers.send(
+            {worker: Call(HOST, "build", (self._key, PolicyHost, own)) for worker, own in policies.items()}
+        )
+        self._workers.wait(request)
         self._pids |= {worker: self._workers.pid(worker) for worker in workers}
         failures = {
             agent: failure
-            for worker, reply in ticket.replies.items()
+            for worker, reply in request.replies.items()
             if (failure := _failure_in(reply)) is not None
             for agent in self._held[worker]
         }
         if not failures and any(map(is_spec, self.policies.values())):
-            failures = self._unmade(workers)
-        self._unmade_in |= {self._home[agent]: failure for agent, failure in failures.items()}
+            request = self._workers.send(dict.fromkeys(workers, Call(self._key, "not_made")))
+            self._workers.wait(request)
+            for worker in workers:
+                answers = self._answers_in(worker, request, self._held[worker])
+                failures |= {agent: one.failure for agent, one in answers.others.items() if one.failure is not None}
+        self._not_made_in |= {self._home[agent]: failure for agent, failure in failures.items()}
         if failures:
             raise policy_error(failures, {})
 
-    def _unmade(self, workers: Collection[int]) -> dict[Agent, Failure]:
-        """How those failed whose specs made no policy."""
-        ticket = self._workers.send(dict.fromkeys(workers, Call(self._key, "unmade")))
-        self._workers.wait(ticket)
-        answers = [self._answers_in(worker, ticket, self._held[worker]) for worker in workers]
-        return {agent: one.failure for said in answers for agent, one in said.others.items() if one.failure is not None}
-
-    def _loss(self, worker: int) -> Failure | None:
-        """How a worker was lost, if it was."""
-        death = self._workers.death(worker)
-        if death is not None:
-            return _of_death(death)
-        if worker in self._unmade_in:
-            return self._unmade_in[worker]
-        if self._workers.pid(worker) != self._pids[worker]:
-            text = "its worker was replaced by another wrapper of the pool; call revive() to start the policy anew"
-            return Failure("WorkerDied", text, text)
-        return None
-
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, asks: Mapping[Agent, Ask]) -> _Asked:
+    def _begin(self, inputs: Inputs) -> _SentTurn:
         self._policy_pool.check_open()
         self._forget_answered()
-        if not self._desk.suits(asks) and not self._is_any_busy():
-            self._lay_out(asks)
-        calls: dict[int, dict[Agent, Ask]] = {}
-        for agent, (observation, wanted) in asks.items():
+        if not self._buffer.fits_all(inputs) and not self._is_any_busy():
+            block, slots, before = self._buffer.lay_out(inputs)
+            alive = [worker for worker in self._held if self._loss(worker) is None]
+            self._workers.wait(self._workers.send(dict.fromkeys(alive, Call(self._key, "attach", (block, slots)))))
+            if before is not None:
+                before.close()
+        by_worker: dict[int, dict[Agent, PolicyInput]] = {}
+        for agent, (observation, wanted) in inputs.items():
             worker = self._home[agent]
-            if worker not in self._late:  # else it is still busy with an earlier turn: its agents are late again
-                in_block = not self._is_busy(worker) and self._desk.put(agent, observation)
-                calls.setdefault(worker, {})[agent] = (IN_BLOCK if in_block else observation), wanted
-        asked = _Asked({}, {})
-        for worker, mine in calls.items():
+            if worker not in self._late:  # else it still computes an earlier turn: its agents are late again
+                in_buffer = not self._is_busy(worker) and self._buffer.put(agent, observation)
+                by_worker.setdefault(worker, {})[agent] = (IN_BUFFER if in_buffer else observation), wanted
+        turn = _SentTurn({}, {})
+        for worker, own in by_worker.items():
             if self._loss(worker) is None:
-                ticket = self._last[worker] = self._call_to_act(worker, mine, asked.refused)
-                asked.tickets[worker] = ticket, list(mine)
-        return asked
+                request = self._last[worker] = self._send_inputs(worker, own, turn.failed)
+                turn.requests[worker] = request, list(own)
+        return turn
 
-    def _call_to_act(self, worker: int, asks: dict[Agent, Ask], refused: dict[Agent, Answer]) -> PendingRequest:
-        everybody = len(asks) == len(self._held[worker])
-        if everybody and all(seen is IN_BLOCK and wanted is None for seen, wanted in asks.values()):
+    def _send_inputs(self, worker: int, inputs: dict[Agent, PolicyInput], failed: dict[Agent, Answer]) -> Ticket:
+        """Send a worker its agents' inputs. Inputs that cannot be pickled become failures in `failed`."""
+        if len(inputs) == len(self._held[worker]) and all(
+            seen is IN_BUFFER and wanted is None for seen, wanted in inputs.values()
+        ):
             return self._workers.ring(self._key, 0, (worker,))
         try:
-            return self._workers.call(worker, self._key, "act", asks)
+            return self._workers.call(worker, self._key, "act", inputs)
         except Unpicklable:
-            sendable = {agent: ask for agent, ask in asks.items() if picklable(ask)}
-        for agent in asks.keys() - sendable.keys():
-            text = f"its observation, {asks[agent][0]!r}, cannot be pickled, so it cannot be sent to a worker"
-            refused[agent] = Answer(failure=Failure("TypeError", text, text))
+            sendable = {agent: one for agent, one in inputs.items() if picklable(one)}
+        for agent in inputs.keys() - sendable.keys():
+            text = f"its observation, {inputs[agent][0]!r}, cannot be pickled, so it cannot be sent to a worker"
+            failed[agent] = Answer(failure=Failure("TypeError", text, text))
         return self._workers.call(worker, self._key, "act", sendable)
 
-    def _end(self, token: _Asked, deadline: float | None) -> Answers:
+    def _end(self, token: _SentTurn, deadline: float | None) -> Answers:
         self._policy_pool.check_owner()
-        answers = Answers({}, token.refused)
-        for worker, (ticket, agents) in token.tickets.items():
-            if self._workers.wait(ticket, None if deadline is None else max(deadline - time.monotonic(), 0.0)):
-                answers.add(self._answers_in(worker, ticket, agents))
+        answers = Answers({}, token.failed)
+        for worker, (request, agents) in token.requests.items():
+            if self._workers.wait(request, None if deadline is None else max(deadline - time.monotonic(), 0.0)):
+                answers.add(self._answers_in(worker, request, agents))
             else:
-                self._late[worker] = ticket
-        for worker in self._held.keys() - token.tickets.keys():
+                self._late[worker] = request
+        for worker in self._held.keys() - token.requests.keys():
             if (loss := self._loss(worker)) is not None:
                 answers.add(Answers({}, dict.fromkeys(self._held[worker], Answer(failure=loss))))
         return answers
 
-    def _answers_in(self, worker: int, ticket: PendingRequest, agents: Collection[Agent]) -> Answers:
-        """What a worker has answered for these of its agents."""
-        reply = ticket.replies[worker]
+    def _answers_in(self, worker: int, request: Ticket, agents: Collection[Agent]) -> Answers:
+        """Return these agents' answers in a worker's reply to a request."""
+        reply = request.replies[worker]
         failure = _failure_in(reply)
         if failure is None:
             value: Answers = reply.value
             return value
-        if failure.type_name.endswith(f".{Unpicklable.__name__}"):  # of one agent: what did the others say?
-            again = self._workers.call(worker, self._key, "said", agents)
+        if failure.type_name.endswith(f".{Unpicklable.__name__}"):  # one answer cannot be pickled: get all others
+            again = self._workers.call(worker, self._key, "last_answers", agents)
             self._workers.wait(again)
             if _failure_in(again.replies[worker]) is None:
-                said: Answers = again.replies[worker].value
-                return said
+                others: Answers = again.replies[worker].value
+                return others
         return Answers({}, dict.fromkeys(agents, Answer(failure=failure)))
 
-    def _back_at(self, agent: Agent) -> float | None:
+    # ---- late and lost workers --------------------------------------------------------------------------------------
+
+    def _loss(self, worker: int) -> Failure | None:
+        """Return the failure of a worker that has no policies of this wrapper any more, else None."""
+        death = self._workers.death(worker)
+        if death is not None:
+            return _failure_of_death(death)
+        if worker in self._not_made_in:
+            return self._not_made_in[worker]
+        if self._workers.pid(worker) != self._pids[worker]:
+            text = "its worker was replaced by another wrapper of the pool"
+            return Failure(WORKER_DIED, text, text)
+        return None
+
+    def _forget_answered(self) -> None:
+        """Take in replies that have come, also to requests that were late or that Ctrl-C has left without `recv`."""
+        while any(map(self._is_busy, self._last)) and self._workers.pump(0.0):
+            pass
+        self._late = {worker: request for worker, request in self._late.items() if not request.done}
+
+    def _is_busy(self, worker: int) -> bool:
+        """Return True if a worker may still read from the buffer."""
+        return worker in self._last and not self._last[worker].done
+
+    def _is_any_busy(self) -> bool:
+        return any(map(self._is_busy, self._last))
+
+    def _has_late_turns(self) -> bool:
+        self._forget_answered()
+        return self._is_any_busy()
+
+    def _returned_at(self, agent: Agent) -> float | None:
         self._policy_pool.check_open()
         self._forget_answered()
         worker = self._home[agent]
         if worker in self._late:
             return None
         if self._loss(worker) is not None:
-            return 0.0  # which is told when it is asked
-        ticket = self._last[worker] = self._workers.call(worker, self._key, "acted_at")
-        if not self._workers.wait(ticket, self.rules.action_timeout):
-            self._late[worker] = ticket
+            return 0.0  # its next turn reports the loss
+        request = self._last[worker] = self._workers.call(worker, self._key, "acted_at")
+        if not self._workers.wait(request, self.rules.action_timeout):
+            self._late[worker] = request
             return None
-        reply = ticket.replies[worker]
+        reply = request.replies[worker]
         return 0.0 if _failure_in(reply) is not None else float(reply.value)
 
-    def _forget_answered(self) -> None:
-        """Know who has answered by now, of those who are late or whom Ctrl-C has left unheard."""
-        while any(map(self._is_busy, self._last)) and self._workers.pump(0.0):
-            pass
-        self._late = {worker: ticket for worker, ticket in self._late.items() if not ticket.done}
-
-    def _is_busy(self, worker: int) -> bool:
-        """Whether it may still read from the block."""
-        return worker in self._last and not self._last[worker].done
-
-    def _is_any_busy(self) -> bool:
-        return any(map(self._is_busy, self._last))
-
-    def _lay_out(self, asks: Mapping[Agent, Ask]) -> None:
-        """Have a place for every array."""
-        block, places, before = self._desk.lay_out(asks)
-        here = [worker for worker in self._held if self._loss(worker) is None]
-        self._workers.wait(self._workers.send(dict.fromkeys(here, Call(self._key, "attach", (block, places)))))
-        if before is not None:
-            before.close()
-
-    # ---- seats ------------------------------------------------------------------------------------------------------
-
-    def _ask_seats(
-        self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
-    ) -> dict[Agent, Answer]:
-        if method != "check_weights":
-            return self._ask_workers(method, arguments, later=later)
-        # Where the policy is here too, weights need not travel to be looked at.
-        here = [agent for agent in arguments if not is_spec(self.policies[agent])]
-        there = {agent: own for agent, own in arguments.items() if agent not in here}
-        answers = {agent: told(Seat(self.policies[agent]), method, arguments[agent]) for agent in here}
-        return answers | self._ask_workers(method, there)
-
-    def _ask_workers(
-        self, method: str, arguments: Mapping[Agent, tuple[Any, ...]], *, later: bool = False
-    ) -> dict[Agent, Answer]:
+    def _revive(self, agents: Iterable[Agent] | None) -> list[Agent]:
         self._policy_pool.check_open()
         self._forget_answered()
+        chosen = self._held if agents is None else {self._home[agent] for agent in agents}
+        lost = [w for w in self._held if w in chosen and (w in self._late or self._loss(w) is not None)]
+        for worker in lost:
+            if worker in self._late or self._workers.death(worker) is not None:
+                self._workers.restart(worker)
+            self._not_made_in.pop(worker, None)
+            self._late.pop(worker, None)
+            self._last.pop(worker, None)
+        self._buffer.clear()
+        self._build(lost)
+        revived = [agent for worker in lost for agent in self._held[worker]]
+        weights = {agent: own for agent, own in self._weights.items() if agent in revived}
+        answers = self._call_handles("load_state_dict", weights)
+        if failures := {agent: one.failure for agent, one in answers.items() if one.failure is not None}:
+            raise policy_error(failures, {})
+        return revived
+
+    # ---- state ------------------------------------------------------------------------------------------------------
+
+    def _call_handles(self, method: str, arguments: Arguments, *, later: bool = False) -> dict[Agent, Answer]:
         answers: dict[Agent, Answer] = {}
-        tickets: dict[int, tuple[PendingRequest, list[Agent]]] = {}
-        for worker, held in self._held.items():
-            mine = {agent: arguments[agent] for agent in held if agent in arguments}
-            if not mine:
-                continue
-            if (
-                not later
-                and worker in self._late
-                and not self._workers.wait(self._late[worker], self.rules.action_timeout)
-            ):
-                answers |= dict.fromkeys(mine, Answer(failure=still_busy(method)))
-            elif (loss := self._loss(worker)) is not None:
-                answers |= dict.fromkeys(mine, Answer(failure=loss))
-            else:
-                ticket = self._last[worker] = self._workers.call(worker, self._key, "tell", method, mine)
-                tickets[worker] = ticket, list(mine)
+        if method == "check_weights":  # where the policy is here too, weights need not be sent to be checked
+            here = [agent for agent in arguments if not is_spec(self.policies[agent])]
+            handles = {agent: PolicyHandle(self.policies[agent]) for agent in here}
+            answers = {agent: call_handle(handles[agent], method, arguments[agent]) for agent in here}
+            arguments = {agent: own for agent, own in arguments.items() if agent not in here}
+        self._policy_pool.check_open()
         self._forget_answered()
-        for worker, (ticket, agents) in tickets.items():
-            if worker in self._late:
-                self._late[worker] = ticket  # requests are answered in order: it is back when this has been answered
-            elif self._workers.wait(ticket, self._patience(later)):
-                said = self._answers_in(worker, ticket, agents)
-                answers |= {agent: said.of(agent) for agent in agents}
+        limit = self.rules.action_timeout
+        requests: dict[int, tuple[Ticket, list[Agent]]] = {}
+        for worker, held in self._held.items():
+            own = {agent: arguments[agent] for agent in held if agent in arguments}
+            if not own:
+                continue
+            if not later and worker in self._late and not self._workers.wait(self._late[worker], limit):
+                answers |= dict.fromkeys(own, Answer(failure=still_busy(method)))
+            elif (loss := self._loss(worker)) is not None:
+                answers |= dict.fromkeys(own, Answer(failure=loss))
             else:
-                self._late[worker] = ticket
+                request = self._last[worker] = self._workers.call(worker, self._key, "call", method, own)
+                requests[worker] = request, list(own)
+        self._forget_answered()
+        # A state may be large: it may take longer than an action.
+        seconds = limit if limit is None or later else max(limit, _STATE_SECONDS)
+        for worker, (request, agents) in requests.items():
+            if worker in self._late:
+                self._late[worker] = request  # a worker answers in order: its late turn is over when this is answered
+            elif self._workers.wait(request, seconds):
+                received = self._answers_in(worker, request, agents)
+                answers |= {agent: received.of(agent) for agent in agents}
+            else:
+                self._late[worker] = request
                 answers |= {} if later else dict.fromkeys(agents, Answer(failure=still_busy(method)))
         if method == "load_state_dict":
             for agent in [agent for agent in arguments if agent in answers and answers[agent].failure is None]:
-                self._note_weights(agent, *arguments[agent])
+                weights, version = arguments[agent]
+                self._weights.pop(agent, None)  # to the end: agents may share the network that was loaded last
+                self._weights[agent] = _copy_if_possible(weights), version
+                self._unsynced.add(agent)
         return answers
-
-    def _note_weights(self, agent: Agent, weights: Any, version: int) -> None:
-        """These act now. What is noted is in the order of loading: agents may share what was loaded."""
-        self._weights.pop(agent, None)
-        self._weights[agent] = _kept(weights), version
-        self._abroad.add(agent)
-
-    def _patience(self, later: bool) -> float | None:
-        """How long a worker may take that is not asked to act. A state may be large: longer than an action."""
-        limit = self.rules.action_timeout
-        return limit if limit is None or later else max(limit, _STATE_SECONDS)
 
     def sync(self) -> None:
         super().sync()
         given = [agent for agent, policy in self.policies.items() if not is_spec(policy)]
         states = self.get_states(given)
-        for agent in [agent for agent in self._weights if agent in self._abroad and agent in states]:
+        for agent in [agent for agent in self._weights if agent in self._unsynced and agent in states]:
             weights, version = self._weights[agent]
-            Seat(self.policies[agent]).load_state_dict(_kept(weights), version)
-            self._abroad.discard(agent)
+            PolicyHandle(self.policies[agent]).load_state_dict(_copy_if_possible(weights), version)
+            self._unsynced.discard(agent)
         for agent, (own, _) in states.items():
-            Seat(self.policies[agent]).set_state((own, []))
-
-    def _revived(self, agents: Iterable[Agent] | None) -> list[Agent]:
-        """Replace workers that have died or are late, and fill them as the first ones were, with the last weights."""
-        self._policy_pool.check_open()
-        self._forget_answered()
-        asked = self._held if agents is None else {self._home[agent] for agent in agents}
-        lost = [w for w in self._held if w in asked and (w in self._late or self._loss(w) is not None)]
-        for worker in lost:
-            if worker in self._late or self._workers.death(worker) is not None:
-                self._workers.restart(worker)
-            self._unmade_in.pop(worker, None)
-            self._late.pop(worker, None)
-            self._last.pop(worker, None)
-        self._desk.clear()
-        self._settle_in(lost)
-        anew = [agent for worker in lost for agent in self._held[worker]]
-        weights = {agent: own for agent, own in self._weights.items() if agent in anew}
-        answers = self._ask_seats("load_state_dict", weights)
-        if failures := {agent: one.failure for agent, one in answers.items() if one.failure is not None}:
-            raise policy_error(failures, {})
-        return anew
-
-    def _is_anybody_busy(self) -> bool:
-        self._forget_answered()
-        return self._is_any_busy()
+            PolicyHandle(self.policies[agent]).set_state((own, []))
 
     def close(self) -> None:
         if self.closed:
             return
         if self._own_pool:
-            self._policy_pool.close()  # first: another thread that waits for these workers is told so
+            self._policy_pool.close()  # first: this ends the wait of another thread for these workers
         super().close()
-        if hasattr(self, "_held"):
-            self._policy_pool.num_seated.subtract({worker: len(agents) for worker, agents in self._held.items()})
-        is_gone = self._policy_pool.closed or not hasattr(self, "_held") or self._workers.closed
+        is_placed = hasattr(self, "_held")
+        if is_placed:
+            self._policy_pool.num_policies.subtract({worker: len(agents) for worker, agents in self._held.items()})
+        is_gone = self._policy_pool.closed or not is_placed or self._workers.closed
         if not is_gone and not self._guard.is_taken:
-            self._leave()
-        self._desk.close()
+            self._remove_policies()
+        self._buffer.close()
 
     @in_turn
-    def _leave(self) -> None:
-        """Leave a pool that goes on. A worker that hangs on a policy of this wrapper is of no use to any other."""
+    def _remove_policies(self) -> None:
+        """Remove the policies from a pool that stays open. Restart workers that hang in one of these policies."""
         self._forget_answered()
         for worker in self._late:
             self._workers.restart(worker)
-        here = [worker for worker in self._pids if worker not in self._late and self._loss(worker) is None]
-        self._workers.forget(self._workers.send(dict.fromkeys(here, Call(HOST, "drop", (self._key,)))))
+        alive = [worker for worker in self._pids if worker not in self._late and self._loss(worker) is None]
+        self._workers.forget(self._workers.send(dict.fromkeys(alive, Call(HOST, "drop", (self._key,)))))
 
 
 PerAgentSubprocessWrapper = PerAgentProcessWrapper
-"""The first name of `PerAgentProcessWrapper`."""
+"""Older name of `PerAgentProcessWrapper`."""
 
 
-def _shared_out(groups: list[list[Agent]], num_workers: int, others: Mapping[int, int]) -> dict[int, list[Agent]]:
-    """Return the agents of each worker. Large groups are placed first, each in the worker with the fewest agents.
-
-    `others`: how many agents of other wrappers live in each worker.
-    """
-    held: dict[int, list[Agent]] = {worker: [] for worker in range(num_workers)}
-    for group in sorted(groups, key=len, reverse=True):
-        held[min(held, key=lambda worker: len(held[worker]) + others.get(worker, 0))].extend(group)
-    return {worker: agents for worker, agents in held.items() if agents}
-
-
-def _kept(weights: Any) -> Any:
-    """A copy, where one can be made: whoever gave the weights may train on, in place."""
+def _copy_if_possible(weights: Any) -> Any:
+    """Return a copy of weights, which their owner may go on training in place. Return them if they cannot be copied."""
     try:
         return copy.deepcopy(weights)
     except Exception:  # noqa: BLE001  # user code
         return weights
 
 
-REVIVE_ADVICE = "; call revive() to start it anew"
-"""In the failure of a worker that has died. It is of no use to a caller who has no wrapper."""
-
-
 def _failure_in(reply: Reply) -> Failure | None:
-    return reply.failure if reply.death is None else _of_death(reply.death)
+    return reply.failure if reply.death is None else _failure_of_death(reply.death)
 
 
-def _of_death(death: Any) -> Failure:
-    how = (
-        f"was killed by signal {-death.exitcode}" if (death.exitcode or 0) < 0 else f"exited with code {death.exitcode}"
-    )
+def _failure_of_death(death: Any) -> Failure:
+    killed = (death.exitcode or 0) < 0
+    how = f"was killed by signal {-death.exitcode}" if killed else f"exited with code {death.exitcode}"
     last = "".join(f"\n  {line}" for line in death.last_output)
-    text = f"its worker (pid {death.pid}) {how}{REVIVE_ADVICE}" + (f". Its last output:{last}" if last else "")
-    return Failure("WorkerDied", text, text)
+    text = f"its worker (pid {death.pid}) {how}" + (f". Its last output:{last}" if last else "")
+    return Failure(WORKER_DIED, text, text)

@@ -1,33 +1,49 @@
-"""Deadlines, failures and checks: what is to become of a turn that does not go well, and what has."""
+"""The inputs and answers of a turn, and the rules for late, failed and invalid answers.
+
+`Rules` are set by the user. `Answer` and `Answers` come back from a strategy. `step_one_by_one` and `call_handle` call
+policies in the current process, on behalf of all strategies.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Space
 
 from parallel_envs.choices import OnError, words
 from parallel_envs.engine import Failure
+from parallel_envs.errors import PolicyError
 from parallel_envs.spelling import hint, is_one_of, suggests_keywords
-from parallel_envs.wrappers.rows import Mask, spread, take_rows
+from parallel_envs.wrappers.policy_handle import Mask, PolicyHandle, scatter_rows, take_rows
 
-Agent = Any  # as in answers.py
+Agent = Any
+"""Any hashable value. (A `dict[str, ...]` is no `Mapping[Hashable, ...]` to a type checker.)"""
+PolicyInput = tuple[Any, Mask | None]
+"""An observation and None; or a batch of observations and the mask of the rows that want an action."""
+Inputs = Mapping[Agent, PolicyInput]
+Arguments = Mapping[Agent, tuple[Any, ...]]
+"""Arguments of a method of `PolicyHandle`, by agent."""
+
+WORKER_DIED = "WorkerDied"
+REVIVE_ADVICE = "Call revive() to start it anew."
+"""Ends the text of a `PolicyError` if a worker has died. `Failure` does not contain it: not all callers can revive."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What has become of an agent's turns."""
+    """Counts of an agent's turns, and of its late and failed answers."""
 
     turns: int = 0
     late: int = 0
     failed: int = 0
     defaults: int = 0
     late_seconds: float = 0.0
-    """By how much its answers were late, in this episode."""
+    """Sum of the lateness of its answers in this episode."""
 
 
 @suggests_keywords
@@ -35,17 +51,19 @@ class Tally:
 class Rules:
     """Deadlines, failures and checks.
 
-    Threads: any number may use one at once; nothing in it changes.
+    Threads: any number of threads may use one object at once, since it never changes.
 
     Args:
-        action_timeout: Seconds that a turn may take. Who has not answered by then gets the default action; a late
-            answer is dropped. A policy in the caller cannot be interrupted: it is found to be late afterwards.
-        default_action: In the place of an action that is late or missing: a value, or a function of the agent.
-        lateness_budget: Seconds that an agent may be late by in all, in an episode. Then it is not asked any more.
-        on_error: `"raise"`, or `"default"`: the default action, and a count. Where no action is wanted (`reset`,
-            `get_state`, ...) an error is raised in any case.
+        action_timeout: Seconds that a turn may take. An agent that has not answered by then gets the default action; a
+            late answer is dropped. A policy in the caller's process cannot be interrupted: its lateness is found
+            afterwards.
+        default_action: Replaces an action that is late or missing: a value, or a function of the agent.
+        lateness_budget: Seconds that an agent may be late by in all, in an episode. After that the agent gets default
+            actions and its policy is not called.
+        on_error: `"raise"`, or `"default"`: take the default action and count the failure. Calls that return no action
+            (`reset`, `get_state`, ...) raise in any case.
         action_spaces: For debugging: the action space of each agent, in a dict or as a function of the agent (an
-            env's `action_space`). An action outside of it is an error of its policy. Every action is looked at, which
+            env's `action_space`). An action outside of it is an error of its policy. Every action is checked, which
             takes a few microseconds each.
     """
 
@@ -65,7 +83,10 @@ class Rules:
             close = hint(self.on_error, words(OnError))
             raise ValueError(f"on_error={self.on_error!r} is unknown. Choose 'raise' or 'default'.{close}")
         if self.lateness_budget is not None and self.action_timeout is None:
-            raise ValueError("lateness_budget is never used up without action_timeout: nobody is late. Give both.")
+            raise ValueError(
+                f"lateness_budget={self.lateness_budget!r} was given without action_timeout, so no answer is ever "
+                "late. Give both."
+            )
         if self.default_action is None and (self.action_timeout is not None or self.on_error == "default"):
             raise ValueError(
                 "default_action is missing: with action_timeout or on_error='default' an agent may need one. Give an "
@@ -75,48 +96,153 @@ class Rules:
             raise TypeError(f"action_spaces={self.action_spaces!r} is neither a dict nor a function of the agent.")
 
     @property
-    def are_plain(self) -> bool:
-        """Whether an action that has come is good as it is."""
+    def accept_any_action(self) -> bool:
+        """True if actions are neither timed nor checked."""
         return self.action_timeout is None and self.action_spaces is None
 
     def default(self, agent: Agent, wanted: Mask | None) -> Any:
-        """The default action, or for a batch one for each row that wants an action."""
+        """Return the default action, or for a batch one default action for each row that wants an action."""
         chosen = self.default_action(agent) if callable(self.default_action) else copy.deepcopy(self.default_action)
         if wanted is None:
             return chosen
         rows = np.flatnonzero(wanted)
-        return spread([chosen] * len(rows), rows, len(wanted)) if len(rows) else None
+        return scatter_rows([chosen] * len(rows), rows, len(wanted)) if len(rows) else None
 
     def objection(self, agent: Agent, policy: Any, action: Any, wanted: Mask | None) -> Failure | None:
-        """What is wrong with an action, where that is to be looked at."""
-        space = self._space_of(agent)
+        """Return a failure if an action is outside of the agent's action space, else None."""
+        spaces = self.action_spaces
+        space = spaces.get(agent) if isinstance(spaces, Mapping) else None if spaces is None else spaces(agent)
         if space is None:
             return None
         rows = [] if wanted is None else np.flatnonzero(wanted).tolist()
         singles = [action] if wanted is None else [take_rows(action, row) for row in rows]
         for place, single in enumerate(singles):
-            if not _is_in(space, single):
+            try:
+                is_inside = bool(space.contains(single))
+            except Exception:  # noqa: BLE001  # some spaces raise at values that they cannot interpret
+                is_inside = False
+            if not is_inside:
+                name = getattr(policy, "class_path", type(policy).__name__)  # of a spec: the class that it makes
+                kind = f" ({single.dtype}, shape {single.shape})" if isinstance(single, np.ndarray) else ""
                 where = f" in row {rows[place]}" if rows else ""
-                text = f"{_name(policy)} returned {_shown(single)}{where}, which is outside of its space, {space}"
+                text = f"{name} returned {single!r}{kind}{where}, which is outside of its space, {space}"
                 return Failure("ValueError", text, text)
         return None
 
-    def _space_of(self, agent: Agent) -> Space[Any] | None:
-        spaces = self.action_spaces
-        return spaces.get(agent) if isinstance(spaces, Mapping) else None if spaces is None else spaces(agent)
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An action, or a failure, or a late answer. `seconds` is the time the policy took, if known."""
+
+    action: Any = None
+    failure: Failure | None = None
+    late: bool = False
+    seconds: float = 0.0
 
 
-def _is_in(space: Space[Any], action: Any) -> bool:
+class Answers(NamedTuple):
+    """The answers of several agents: plain actions by agent, and an `Answer` for each agent with more to report.
+
+    Most turns have plain actions only. An `Answer` for each agent would cost more than a small policy does.
+    """
+
+    actions: dict[Agent, Any]
+    others: dict[Agent, Answer]
+
+    @classmethod
+    def none(cls) -> Answers:
+        return cls({}, {})
+
+    @classmethod
+    def failed(cls, agents: Collection[Agent], error: BaseException) -> Answers:
+        """Return answers in which all of these agents failed with one error."""
+        return cls({}, dict.fromkeys(agents, Answer(failure=Failure.of(error))))
+
+    def of(self, agent: Agent) -> Answer:
+        """Return the answer of one agent."""
+        return self.others[agent] if agent in self.others else Answer(self.actions[agent])
+
+    def part(self, agents: Collection[Agent]) -> Answers:
+        """Return the answers of some agents."""
+        return Answers(
+            {agent: self.actions[agent] for agent in agents if agent in self.actions},
+            {agent: self.others[agent] for agent in agents if agent in self.others},
+        )
+
+    def add(self, more: Answers) -> None:
+        self.actions.update(more.actions)
+        self.others.update(more.others)
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """Agents whose policies were called and whose answers have not been received yet.
+
+    `token` is what the strategy's `_begin` returned. `answers` is set early if they were computed together with those
+    of another turn.
+    """
+
+    inputs: Inputs
+    began: float
+    token: Any = None
+    answers: Answers | None = None
+
+
+def step_one_by_one(
+    handles: Mapping[Agent, PolicyHandle], inputs: Inputs, answers: Answers, *, timed: bool = False
+) -> Answers:
+    """Call one policy after another, in this process. Each answer is added to `answers` as soon as it is there."""
+    actions = answers.actions
+    for agent, (observation, wanted) in inputs.items():
+        began = time.monotonic() if timed else 0.0
+        try:
+            action = handles[agent].act(observation, wanted)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # SystemExit too: a policy may not end the program
+            seconds = time.monotonic() - began
+            answers.others[agent] = Answer(failure=Failure.of(error), seconds=seconds if timed else 0.0)
+            continue
+        if timed:
+            answers.others[agent] = Answer(action, seconds=time.monotonic() - began)
+        else:
+            actions[agent] = action
+    return answers
+
+
+def call_handle(handle: PolicyHandle, method: str, arguments: tuple[Any, ...]) -> Answer:
+    """Call a method of a handle, in this process. `action` of the answer is the return value."""
     try:
-        return bool(space.contains(action))
-    except Exception:  # noqa: BLE001  # some spaces raise at what they cannot make anything of
-        return False
+        return Answer(getattr(handle, method)(*arguments))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  # SystemExit too: a policy may not end the program
+        return Answer(failure=Failure.of(error))
 
 
-def _name(policy: Any) -> str:
-    return str(getattr(policy, "class_path", type(policy).__name__))  # a spec names what it makes
+def still_busy(method: str) -> Failure:
+    """Return the failure of a call to a policy that is still computing an earlier turn."""
+    text = f"{method} was not answered within action_timeout: it is still busy with an earlier turn."
+    return Failure("TimeoutError", text, text)
 
 
-def _shown(action: Any) -> str:
-    kind = f" ({action.dtype}, shape {action.shape})" if isinstance(action, np.ndarray) else ""
-    return f"{action!r}{kind}"
+def policy_error(failures: Mapping[Agent, Failure], actions: dict[Agent, Any]) -> PolicyError:
+    """Return the error of the first agent whose policy raised. Its notes name the errors of the others."""
+    (agent, failure), *others = failures.items()
+    kind = PolicyError.named(failure.type_name)
+    error = kind(failure_text(agent, failure), type_name=failure.type_name, remote_message=failure.message)
+    assert isinstance(error, PolicyError)
+    error.agents, error.actions = tuple(failures), actions
+    error.__cause__ = failure.origin()
+    for other, other_failure in others:
+        error.add_note(failure_text(other, other_failure))
+    return error
+
+
+def failure_text(agent: Agent, failure: Failure) -> str:
+    """Return the sentence that reports an agent's failure. If its worker has died, add the advice to call `revive`."""
+    text = f"The policy of {agent!r} raised {failure.type_name}: {failure.message}"
+    if failure.type_name != WORKER_DIED:
+        return text
+    end = "\n" if "\n" in failure.message else ". "  # the last output of the worker stands on lines of its own
+    return f"{text}{end}{REVIVE_ADVICE}"

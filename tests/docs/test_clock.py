@@ -24,7 +24,7 @@ CHANGES = "Results"
 ONLY_IF_ASKED = re.compile(
     r'\bif you give one\b|\bwith "\w+"|\bwith `action_timeout` only\b|\bif you give bounds\b', re.IGNORECASE
 )
-NEEDS_TORCH = ("learners", "wrappers.gpu")
+NEEDS_TORCH = ("learners", "wrappers.local")
 
 
 def default_of(name: str) -> Any:
@@ -117,7 +117,7 @@ def is_timed(name: str, value: ast.expr) -> bool:
     return (constant == "auto" and name not in NO_CLOCK) or bool(TIMED.search(name))
 
 
-NO_DEADLINE = {("wrappers/answers.py", "seconds"), ("wrappers/rules.py", "late_seconds")}
+NO_DEADLINE = {("wrappers/rules.py", "seconds"), ("wrappers/rules.py", "late_seconds")}
 """Fields that hold what was measured."""
 
 
@@ -138,10 +138,7 @@ READERS = {
         "evaluation.",
     ),
     **dict.fromkeys(
-        [
-            f"wrappers/{name}.py"
-            for name in ("answers", "auto", "base", "batch", "gpu", "process", "process_host", "thread")
-        ],
+        [f"wrappers/{name}.py" for name in ("auto", "base", "local", "process", "rules", "thread")],
         "wrappers.",
     ),
     **dict.fromkeys(

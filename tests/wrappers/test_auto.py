@@ -335,7 +335,7 @@ def test_measuring_keeps_the_deadline_and_who_is_late_goes_to_a_process(pool: Po
         assert "threads were late in " in wrapper.why
         while wrapper._next is not None:  # it moves when nobody is busy
             turn(wrapper)
-        assert isinstance(wrapper._true, PerAgentProcessWrapper)
+        assert isinstance(wrapper._current, PerAgentProcessWrapper)
         assert wrapper.tallies["b"].failed == 0
 
 

@@ -259,7 +259,7 @@ def test_nobody_can_change_the_default_action(wrap: Wrap) -> None:
         ({"action_timeout": float("inf")}, "action_timeout=inf"),
         ({"action_timeout": "1"}, "action_timeout='1'"),
         ({"action_timeout": 1.0, "lateness_budget": 0.0, "default_action": 0}, "lateness_budget=0.0"),
-        ({"lateness_budget": 1.0}, "lateness_budget is never used up without action_timeout"),
+        ({"lateness_budget": 1.0}, "lateness_budget=1.0 was given without action_timeout"),
         ({"action_timeout": 1.0}, "default_action is missing"),
         ({"on_error": "default"}, "default_action is missing"),
         ({"on_error": "ignore"}, "on_error='ignore' is unknown. Choose 'raise' or 'default'"),

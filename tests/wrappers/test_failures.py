@@ -350,6 +350,6 @@ def test_a_pool_that_was_closed_is_told_of(pool: PolicyPool) -> None:
 
 def test_threads_do_not_follow_into_a_forked_process(pool: PolicyPool, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = pool.threads()
-    monkeypatch.setattr(threads, "_home", -1)
+    monkeypatch.setattr(threads, "_owner_pid", -1)
     with pytest.raises(ClosedError, match="forked"):
         threads.submit(int)

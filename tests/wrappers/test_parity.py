@@ -288,4 +288,4 @@ def test_many_sets_of_agents_keep_few_passes(seat: Any) -> None:
     for turn in range(200):
         alive = [agent for agent in AGENTS if generator.random() < 0.5] or ["a"]
         wrapper.step({agent: observed(agent, turn, None) for agent in alive})
-    assert len(wrapper._passes) <= 32
+    assert len(wrapper._groupings) <= 32

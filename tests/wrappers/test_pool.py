@@ -210,7 +210,7 @@ def test_an_unknown_strategy_is_refused(unknown: Any) -> None:
 
 
 def test_a_strategy_for_an_agent_who_is_not_there_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"strategy names 'x', for whom there is no policy among \['a'\]"):
+    with pytest.raises(ValueError, match=r"strategy names 'x', for which there is no policy among \['a'\]"):
         WrappedMultiAgentPolicy({"a": Constant()}, {"x": "thread"})
 
 

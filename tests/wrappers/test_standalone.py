@@ -24,8 +24,8 @@ from parallel_envs.wrappers import (
     Rules,
     WrappedMultiAgentPolicy,
 )
+from parallel_envs.wrappers.agent import SharedPool
 from parallel_envs.wrappers.base import PerAgentWrapper
-from parallel_envs.wrappers.pool import SharedPool
 
 SEEN = np.ones(3, np.float32)
 ALL: list[Any] = [PerAgentSequentialWrapper, PerAgentThreadWrapper, PerAgentProcessWrapper, PerAgentAutoWrapper]
@@ -106,7 +106,7 @@ def test_a_pool_that_is_given_is_used_and_stays_open() -> None:
         with wrapped(Counting(), pool=pool) as red, wrapped(Counting(), pool=pool) as blue:
             assert red.step(SEEN)[0] != blue.step(SEEN)[0]
         assert not pool.closed
-        assert +pool.num_seated == {}
+        assert +pool.num_policies == {}
 
 
 def test_who_has_left_makes_room_for_others() -> None:

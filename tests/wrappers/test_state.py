@@ -270,7 +270,7 @@ def test_an_agent_who_comes_later_and_shares_is_refused(wrap: Wrap, strategy: st
     policy = wrap(OneByOne(lambda agent: policies[agent]), strategy)
     policy.step({"a": SEEN, "b": SEEN})
     with pytest.raises(
-        ValueError, match=r"policy of 'c' shares an object with those of \['a', 'b'\], who were met before"
+        ValueError, match=r"policy of 'c' shares an object with those of \['a', 'b'\], which were added before"
     ):
         policy.step({"a": SEEN, "c": SEEN})
     policy.step({"a": SEEN, "b": SEEN})

@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402  # needs torch
 
 from parallel_envs.rollouts.networks import Mlp as OurMlp  # noqa: E402  # as above
-from parallel_envs.wrappers.stacked import DeviceStack, Stack, Staging, signature  # noqa: E402  # as above
+from parallel_envs.wrappers.stacked import DeviceStack, Stack, StagingBuffer, signature  # noqa: E402  # as above
 from parallel_envs.wrappers.torch_policy import TorchPolicy  # noqa: E402  # as above
 from tests.wrappers import networks  # noqa: E402  # as above
 
@@ -282,8 +282,8 @@ def test_a_policy_that_turns_deterministic_is_so_from_the_next_turn_on(seat: Sea
 def test_what_cannot_be_stacked_is_computed_one_by_one_and_not_tried_for_ever(seat: Seat) -> None:
     policies = {agent: TorchPolicy(networks.Reading(seed), FOUR, seed=seed) for seed, agent in enumerate("ab")}
     wrapper = computed_as_alone(seat, policies, turns=6)
-    [[stacked]] = wrapper._passes.values()
-    assert stacked._misses == stacked._MOST_MISSES
+    [[stacked]] = wrapper._groupings.values()
+    assert stacked._failures == 3
 
 
 def test_masks_of_some_agents_only_are_heeded(seat: Seat) -> None:
@@ -453,7 +453,7 @@ def test_on_the_cpu_the_device_wrapper_equals_the_batch_wrapper(seat: Seat, devi
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_a_device_that_is_not_there_is_a_clear_error() -> None:
-    with pytest.raises(ValueError, match="device='cuda:0' was asked for, but torch sees no CUDA device here"):
+    with pytest.raises(ValueError, match="device='cuda:0' was requested, but torch finds no CUDA device here"):
         PerAgentGPUWrapper({"a": discrete(0)}, device="cuda:0")
 
 
@@ -464,7 +464,7 @@ def test_an_unknown_device_is_a_clear_error(device: str) -> None:
 
 
 def test_the_staging_buffer_grows_to_the_largest_turn_and_stays() -> None:
-    staging = Staging(pinned=False)
+    staging = StagingBuffer(pinned=False)
     places = []
     for rows in (2, 5, 1, 5, 3):
         features = torch.randn(3, rows, 6)
@@ -555,8 +555,8 @@ def test_batches_of_different_lengths_share_a_pass(seat: Seat) -> None:
         seen = {agent: observed("a" if turn % 2 else "b", turn, count) for agent, count in rows.items()}
         alive = {agent: np.random.default_rng(turn).random(count) < 0.7 for agent, count in rows.items()}
         assert_same_batch(wrapper.step(seen, alive), alone.step(seen, alive))
-    [[stacked]] = wrapper._passes.values()
-    assert stacked._misses == 0
+    [[stacked]] = wrapper._groupings.values()
+    assert stacked._failures == 0
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float16, np.int64, np.uint8, np.bool_])

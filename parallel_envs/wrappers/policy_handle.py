@@ -1,0 +1,309 @@
+"""A policy in the process that runs it, and the batches of rows that policies are called with.
+
+A batch is an array with the rows along the first axis, or a dict or tuple of such arrays. Each row is one episode. A
+mask says which rows of a batch want an action.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parallel_envs.policies import ScriptedAgent
+from parallel_envs.policies.base import is_network
+
+Mask = npt.NDArray[np.bool_]
+
+
+class PolicyHandle:
+    """Calls one policy, in the process that runs it, and keeps a copy of the policy for each row where needed.
+
+    A policy is called with one observation, or with a batch and a mask. Every row of a batch is an episode of its own:
+    a policy whose `step_batch` takes `rows` (the numbers of the rows) keeps the state of each row itself; one whose
+    `step_batch` does not is assumed to keep no state; any other policy is copied for each row.
+
+    A subclass may define `step` anew and inherit `step_batch`. Then `step` counts, and rows are computed one by one.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+        has_batch = callable(getattr(policy, "step_batch", None))
+        self.batches = has_batch and not _is_overridden(type(policy), "step", "step_batch")
+        self.remembers_rows = self.batches and "rows" in inspect.signature(policy.step_batch).parameters
+        self._copies: list[Any] = []
+
+    def act(self, observation: Any, wanted: Mask | None) -> Any:
+        """Return the action for an observation, or the actions for a batch, with zeros in rows that want none."""
+        if wanted is None:
+            return self.policy.step(observation)
+        rows = np.flatnonzero(wanted)
+        if not len(rows):
+            return None
+        batch = take_rows(observation, rows)
+        if self.remembers_rows:
+            actions = self.policy.step_batch(batch, rows=rows)
+        elif self.batches:
+            actions = self.policy.step_batch(batch)
+        else:
+            self._add_copies(int(rows[-1]) + 1)
+            actions = [self._copies[row].step(take_rows(batch, place)) for place, row in enumerate(rows.tolist())]
+        check_num_actions(actions, len(rows), self.policy)
+        return scatter_rows(actions, rows, len(wanted))
+
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """Begin episodes: all of them, or those of some rows."""
+        if rows is None:
+            for policy in (self.policy, *self._copies):
+                reset_policy(policy)
+        elif self.remembers_rows:
+            reset_policy(self.policy, rows=np.asarray(rows, np.intp))
+        elif not self.batches:
+            self._add_copies(max(rows, default=-1) + 1)
+            for row in rows:
+                reset_policy(self._copies[row])
+
+    def _add_copies(self, num_rows: int) -> None:
+        """Copy the policy until every row has a copy. The NumPy generators of each copy get a stream of their own."""
+        for row in range(len(self._copies), num_rows):
+            twin = copy.deepcopy(self.policy)
+            for name, value in list(getattr(twin, "__dict__", {}).items()):
+                if isinstance(value, np.random.Generator):
+                    seed = int(copy.deepcopy(value).integers(1 << 62))
+                    setattr(twin, name, np.random.default_rng([seed, row]))
+            reset_policy(twin)
+            self._copies.append(twin)
+
+    def close(self) -> None:
+        """Close the policy and its copies if they have `close`. If one raises, the others are closed all the same."""
+        with contextlib.ExitStack() as closing:
+            for policy in (self.policy, *self._copies):
+                closing.callback(close_policy, policy)
+
+    def get_state(self) -> Any:
+        """Return the state of the policy and of the copies: the result of `get_state`, or else all attributes.
+
+        Attributes are not copied here: the caller copies those of all agents at once, so that shared objects stay
+        shared.
+        """
+        return _state_of(self.policy), [_state_of(twin) for twin in self._copies]
+
+    def set_state(self, state: Any) -> None:
+        """Restore a state that `get_state` returned."""
+        own, rows = state
+        _restore(self.policy, own)
+        del self._copies[len(rows) :]
+        self._add_copies(len(rows))
+        for twin, twin_state in zip(self._copies, rows, strict=True):
+            _restore(twin, twin_state)
+
+    def check_weights(self, weights: Any) -> None:
+        """Raise if the weights do not fit. Does nothing for a policy that has no `check_weights` of its own."""
+        has_check = callable(getattr(self.policy, "check_weights", None))
+        if has_check and not _is_overridden(type(self.policy), "load_state_dict", "check_weights"):
+            self.policy.check_weights(weights)
+
+    def load_state_dict(self, weights: Any, version: int) -> int:
+        """Load weights into the policy and the copies, and return the version of these weights."""
+        for policy in (self.policy, *self._copies):
+            policy.load_state_dict(weights)
+        return version
+
+
+def as_policy(agent: Any, policy: Any) -> Any:
+    """Return the policy or spec that was given for an agent. Wrap a function of the observation in a policy."""
+    if isinstance(policy, type):
+        raise TypeError(f"The policy of {agent!r}, {policy!r}, is a class. Give one of its objects.")
+    if callable(getattr(policy, "step", None)) or is_spec(policy):
+        return policy
+    if is_network(policy):
+        raise TypeError(
+            f"The policy of {agent!r} is a torch module, {type(policy).__name__}, and has no method step(observation). "
+            "Give parallel_envs.wrappers.TorchPolicy(module, action_space)."
+        )
+    if callable(policy):
+        return ScriptedAgent(policy)
+    text = " For a policy by its name give parallel_envs.policies.load_policy(...)." if isinstance(policy, str) else ""
+    raise TypeError(
+        f"The policy of {agent!r}, {policy!r}, has no method step(observation). Give it one, or give a function from "
+        f"an observation to an action.{text}"
+    )
+
+
+def is_spec(policy: Any) -> bool:
+    """Return True if `policy` is a spec: an object whose `make()` makes the policy."""
+    return callable(getattr(policy, "make", None))
+
+
+def close_policy(policy: Any) -> None:
+    """Call the policy's `close` if there is one."""
+    close = getattr(policy, "close", None)
+    if callable(close):
+        close()
+
+
+def reset_policy(policy: Any, **rows: Any) -> None:
+    """Call the policy's `reset` if there is one."""
+    reset = getattr(policy, "reset", None)
+    if reset is not None:
+        reset(**rows)
+
+
+def _is_overridden(kind: type, method: str, companion: str) -> bool:
+    """Return True if a subclass defined `method` anew, below the class that defined both it and `companion`."""
+    for one in kind.__mro__:
+        if companion in vars(one):
+            return False
+        if method in vars(one):
+            return any(companion in vars(base) for base in one.__mro__)
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnMethod:
+    """Replaces a method of the policy itself in its state: a copy of the method would belong to a copied policy."""
+
+    name: str
+
+
+def _state_of(policy: Any) -> Any:
+    """Return the policy's own `get_state()`, or all attributes from its `__dict__` and its slots."""
+    if hasattr(policy, "get_state"):
+        return policy.get_state()
+    state = object.__getstate__(policy)  # a dict, or a pair of dicts, either of which may be None
+    attributes: dict[str, Any] = {}
+    for part in state if isinstance(state, tuple) else (state,):
+        for name, value in (part or {}).items():
+            is_own = isinstance(value, types.MethodType) and value.__self__ is policy
+            attributes[name] = _OwnMethod(value.__name__) if is_own else value
+    return attributes
+
+
+def _restore(policy: Any, state: Any) -> None:
+    if hasattr(policy, "set_state"):
+        policy.set_state(state)
+        return
+    getattr(policy, "__dict__", {}).clear()
+    for name, saved in state.items():
+        value = getattr(policy, saved.name) if isinstance(saved, _OwnMethod) else saved
+        if isinstance(getattr(type(policy), name, None), types.MemberDescriptorType):  # a slot
+            object.__setattr__(policy, name, value)
+        else:
+            vars(policy)[name] = value
+
+
+# ---- batches of rows ------------------------------------------------------------------------------------------------
+
+
+def take_rows(batch: Any, rows: Any) -> Any:
+    """Return some rows of a batch, or a single row."""
+    if isinstance(batch, dict):
+        return {key: take_rows(part, rows) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(take_rows(part, rows) for part in batch)
+    return batch[rows]
+
+
+def as_row(observation: Any) -> Any:
+    """Return an observation as a batch of one row."""
+    if isinstance(observation, dict):
+        return {key: as_row(part) for key, part in observation.items()}
+    if isinstance(observation, tuple):
+        return tuple(as_row(part) for part in observation)
+    return np.asarray(observation)[None]
+
+
+def join_rows(batches: Sequence[Any]) -> Any:
+    """Return the rows of several batches as one batch."""
+    first = batches[0]
+    if isinstance(first, dict):
+        return {key: join_rows([batch[key] for batch in batches]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(join_rows([batch[place] for batch in batches]) for place in range(len(first)))
+    return np.concatenate(batches)
+
+
+def can_join(one: Any, other: Any) -> bool:
+    """Return True if two batches have the same structure, dtypes and shapes, apart from the number of rows."""
+    if isinstance(one, dict):
+        same = isinstance(other, dict) and one.keys() == other.keys()
+        return same and all(can_join(one[key], other[key]) for key in one)
+    if isinstance(one, tuple):
+        return isinstance(other, tuple) and len(one) == len(other) and all(map(can_join, one, other))
+    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
+        return False
+    return (one.dtype, one.shape[1:]) == (other.dtype, other.shape[1:])
+
+
+def scatter_rows(actions: Any, rows: npt.NDArray[np.intp], num_rows: int) -> Any:
+    """Return the actions of all rows: `actions` in `rows`, zeros elsewhere."""
+    if isinstance(actions, dict):
+        return {key: scatter_rows(part, rows, num_rows) for key, part in actions.items()}
+    if isinstance(actions, tuple):
+        return tuple(scatter_rows(part, rows, num_rows) for part in actions)
+    if isinstance(actions, list) and isinstance(actions[0], dict | tuple):
+        kind = actions[0]
+        keys = kind if isinstance(kind, dict) else range(len(kind))
+        parts = {key: scatter_rows([action[key] for action in actions], rows, num_rows) for key in keys}
+        return parts if isinstance(kind, dict) else tuple(parts.values())
+    values = np.asarray(actions)
+    if len(rows) == num_rows:
+        return values
+    full = np.zeros((num_rows, *values.shape[1:]), values.dtype)
+    full[rows] = values
+    return full
+
+
+def check_num_actions(actions: Any, num_rows: int, policy: Any) -> None:
+    """Raise unless `step_batch` of the policy returned one action for each row."""
+    parts = actions.values() if isinstance(actions, dict) else actions if isinstance(actions, tuple) else None
+    if parts is not None:
+        for part in parts:
+            check_num_actions(part, num_rows, policy)
+        return
+    name = f"{type(policy).__name__}.step_batch"
+    if not hasattr(actions, "__len__") or getattr(actions, "shape", None) == ():
+        raise TypeError(f"{name} returned {actions!r}. Return an array, or a list, with an action for each row.")
+    if len(actions) != num_rows:
+        raise ValueError(
+            f"{len(actions)} actions were returned for {num_rows} observations by {name}. Return one for each."
+        )
+
+
+def check_mask(agent: Any, mask: Any, batch: Any) -> int:
+    """Return the number of rows of a mask. Raise if the batch is known to have another number of rows."""
+    if not hasattr(mask, "__len__") or getattr(mask, "ndim", 1) != 1:
+        raise TypeError(f"The mask of {agent!r}, {mask!r}, is not an array of one dimension. Give a bool for each row.")
+    while isinstance(batch, dict | tuple):
+        batch = next(iter(batch.values() if isinstance(batch, dict) else batch), None)
+    shape = getattr(batch, "shape", None)
+    if isinstance(shape, tuple):
+        num_rows: int | None = shape[0] if shape else 0
+    else:
+        num_rows = len(batch) if hasattr(batch, "__len__") else None
+    if num_rows is not None and num_rows != len(mask):
+        raise ValueError(
+            f"The mask of {agent!r} has {len(mask)} rows, its observations have {num_rows}. Give a bool for each row."
+        )
+    return len(mask)
+
+
+def row_numbers(rows: Sequence[int] | Mask | None, num_rows: int = 0) -> list[int] | None:
+    """Return the numbers of rows that were given as numbers or as a mask. `num_rows` is how many exist; 0: unknown."""
+    if rows is None:
+        return None
+    given = np.asarray(rows)
+    if given.size and (given.ndim != 1 or given.dtype.kind not in "biu"):
+        raise TypeError(f"rows={rows!r} is neither a list of row numbers nor a mask. Give one of these.")
+    numbers: list[int] = (np.flatnonzero(given) if given.dtype == bool else given.astype(np.intp)).tolist()
+    if odd := [row for row in numbers if row < 0 or (num_rows and row >= num_rows)]:
+        there = f"there are {num_rows}, numbered from 0" if num_rows else "rows are numbered from 0"
+        raise ValueError(f"Row {odd[0]} was requested, and {there}. Give numbers of rows, or a mask.")
+    return numbers
