@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.group_workloads import GroupWork
 from parallel_envs.bench.measure import WARM_UP_SHARE, Slice
 from parallel_envs.groups import EnvStateManager
+from parallel_envs.groups.manager import GroupSeeds
 from parallel_envs.groups.registry import env_type_named, register
-from parallel_envs.groups.seeds import GroupSeeds
 
 _EPISODE = 40
 """Turns after which all begin anew."""

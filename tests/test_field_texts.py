@@ -117,7 +117,7 @@ def listed(*names: str, columns: int = 70) -> str:
 @pytest.mark.parametrize("columns", [70, 80, 200])
 def test_all_settings_are_listed_with_default_type_and_meaning(columns: int) -> None:
     pytest.importorskip("torch")
-    from parallel_envs.cli.setting_list import _sections
+    from parallel_envs.cli.train import _sections
     from parallel_envs.learners.agent import configs_by_name
     from parallel_envs.learners.config import ParallelBlock, TrainSettings
 

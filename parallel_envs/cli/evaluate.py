@@ -313,11 +313,11 @@ def _start_early(jobs: str) -> None:
     """Have the process that workers are forked from load their modules, while this process still loads the same."""
     if jobs == "0":
         return
-    from parallel_envs.engine import start_keeper
+    from parallel_envs.engine import start_supervisor
     from parallel_envs.errors import WorkerStartError
 
     with contextlib.suppress(WorkerStartError, OSError):  # reported when workers are started, if it matters then
-        start_keeper(preload=("parallel_envs.engine.worker", "parallel_envs.evaluation.worker"))
+        start_supervisor(preload=("parallel_envs.engine.worker", "parallel_envs.evaluation.worker"))
 
 
 def slow_imports(candidates: Sequence[Candidate]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import typer
 from parallel_envs.cli.mistakes import plain_errors
 
 if TYPE_CHECKING:
-    from parallel_envs.multiagent.lineage import Lineage
+    from parallel_envs.multiagent.by_name import EnvInspection
 
 
 def tasks(
@@ -39,12 +39,12 @@ def tasks(
         raise typer.Exit(1)
 
 
-def takes_tasks(found: Lineage) -> bool:
+def takes_tasks(found: EnvInspection) -> bool:
     """Return whether a task would change anything."""
     return found.way is not None and found.looks is not False
 
 
-def lines_of(env: str, found: Lineage) -> Iterator[str]:
+def lines_of(env: str, found: EnvInspection) -> Iterator[str]:
     """Yield the lines of the output."""
     yield f"lineage  {found.layers[0]}"
     yield from (f"         {'  ' * depth}holds {layer}" for depth, layer in enumerate(found.layers[1:]))
@@ -64,7 +64,7 @@ def lines_of(env: str, found: Lineage) -> Iterator[str]:
     yield from (f"{'example' if row == 0 else '':<9}{line}" for row, line in enumerate(_example(env, found)))
 
 
-def _example(env: str, found: Lineage) -> list[str]:
+def _example(env: str, found: EnvInspection) -> list[str]:
     """Return code that gives tasks to the environment."""
     name, _, arguments = env.partition("?")
     if ":" in name and "/" not in name:
@@ -82,12 +82,12 @@ def _example(env: str, found: Lineage) -> list[str]:
     ]
 
 
-def _lineage(env: str, timeout: float) -> Lineage:
+def _lineage(env: str, timeout: float) -> EnvInspection:
     """Make and reset the environment in a worker process, and return its lineage."""
     from parallel_envs.engine import HOST, Call, PoolSettings, open_pool
     from parallel_envs.errors import WorkerTimeout
     from parallel_envs.evaluation import missions_of
-    from parallel_envs.multiagent.lineage import Looker
+    from parallel_envs.multiagent.by_name import EnvInspector
 
     missions = missions_of(env)
     if len(missions) > 1:
@@ -96,7 +96,7 @@ def _lineage(env: str, timeout: float) -> Lineage:
     pool = open_pool(1, PoolSettings(name="tasks"))
     try:
         key = pool.new_key()
-        pool.send({0: Call(HOST, "build", (key, Looker))})
+        pool.send({0: Call(HOST, "build", (key, EnvInspector))})
         ticket = pool.send({0: Call(key, "look", (missions[0].make,))})
         if not pool.wait(ticket, timeout):
             pool.kill(0)
@@ -106,7 +106,7 @@ def _lineage(env: str, timeout: float) -> Lineage:
             raise ValueError(f"{env!r} cannot be made: {reply.failure.type_name}: {reply.failure.message}")
         if reply.death is not None:
             raise ValueError(f"{env!r} ended its process (exit code {reply.death.exitcode}) while it was made.")
-        found: Lineage = reply.value
+        found: EnvInspection = reply.value
         return found
     finally:
         pool.close()

@@ -68,14 +68,14 @@ def train(
     config, overrides = Path(files[0]) if files else None, [word for word in words or () if word not in files]
     with plain_errors(MissingExtra):
         require("Training", "torch", "safetensors")
-    from parallel_envs.learners.brain import Diverged, NothingLearnt
-    from parallel_envs.learners.checkpoints import BadCheckpoint
-    from parallel_envs.learners.runs import BadRun, CheckpointNotSaved
-    from parallel_envs.learners.settings import BadSettings
+    from parallel_envs.learners.algorithm import Diverged, NothingLearnt
+    from parallel_envs.learners.checkpoint import BadCheckpoint
+    from parallel_envs.learners.config import BadSettings
+    from parallel_envs.learners.run_folder import BadRun, CheckpointNotSaved
 
     mistakes = BadCheckpoint, BadRun, BadSettings, Diverged, OSError, MissingExtra, UntrustedName
     with plain_errors(*mistakes), plain_errors(NothingLearnt, CheckpointNotSaved, exit_code=1), _remote_errors():
-        from parallel_envs.learners.training import begin, go_on
+        from parallel_envs.learners.train import begin, go_on
 
         if resume is not None:
             folder = go_on(resume, config, overrides, trust=modules)
@@ -146,9 +146,9 @@ def _sections() -> dict[str, tuple[str, Sequence[Field]]]:
     import dataclasses
 
     from parallel_envs.field_texts import fields_of, texts_of
-    from parallel_envs.learners.learner import configs_by_name
+    from parallel_envs.learners.agent import configs_by_name
+    from parallel_envs.learners.config import EnvSettings, ParallelBlock, TrainSettings
     from parallel_envs.learners.loops.options import LoopOptions
-    from parallel_envs.learners.settings import EnvSettings, ParallelBlock, TrainSettings
 
     shared = texts_of(LoopOptions)  # a run's settings include these, without a text of their own
     of_runs = [

@@ -38,7 +38,7 @@ from parallel_envs.policies import EachAgent
 from parallel_envs.policies.ready import zero
 from parallel_envs.seeding import SeedTree
 from parallel_envs.wrappers import PolicyPool, Rules, WrappedMultiAgentPolicy
-from parallel_envs.wrappers.process import REVIVE_ADVICE
+from parallel_envs.wrappers.rules import REVIVE_ADVICE
 
 Agent = Any
 ByAgent = dict[Agent, Any]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from parallel_envs.choices import StartMethod, Strategy
-from parallel_envs.engine import cores_here, line_outside, picklable, unpicklable_part
+from parallel_envs.engine import cores_here, picklable, unpicklable_part, user_stacklevel
 from parallel_envs.env_files import absolute
 from parallel_envs.errors import EpisodeFailed
 from parallel_envs.evaluation.checkpoints import held_checkpoints
@@ -292,7 +292,7 @@ class _Evaluation:
         result = self._result(interrupted=interrupted)
         self.saver.save(result)
         if (text := late_actions_text(result)) is not None:
-            warnings.warn(text, RuntimeWarning, stacklevel=line_outside())
+            warnings.warn(text, RuntimeWarning, stacklevel=user_stacklevel())
         return result
 
     @in_turn
@@ -321,7 +321,7 @@ class _Evaluation:
             workers.run(rehearsals)
             rehearsals.check(self.candidates, self.num_agents)
             for text in rehearsals.warnings(self.candidates):
-                warnings.warn(text, PolicyNeverPlays, stacklevel=line_outside())
+                warnings.warn(text, PolicyNeverPlays, stacklevel=user_stacklevel())
             results = rehearsals.results
             found = {key if isinstance(key, str) else f"{key[0]} ({key[1]})": one for key, one in results.items()}
             self.strategies |= {name: one.chosen for name, one in found.items() if one.chosen}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from parallel_envs import engine
-from parallel_envs.engine import Death, let_ctrl_c_through
+from parallel_envs.engine import Death, reraise_ctrl_c
 from parallel_envs.evaluation.records import Failure, FailureKind
 
 _log = logging.getLogger(__name__)
@@ -48,13 +48,13 @@ def closing(close: Callable[[], Any], what: str) -> Iterator[None]:
         try:
             close()
         except BaseException as error:  # noqa: BLE001  # user code: it may raise SystemExit, too
-            let_ctrl_c_through(error)
+            reraise_ctrl_c(error)
             _log.warning("Closing %s raised %s: %s", what, type(error).__name__, error)
 
 
 def aborted_by(error: BaseException, kind: FailureKind, where: str) -> EpisodeAborted:
     """Return the exception to raise instead of `error`. A Ctrl-C of the user is raised here."""
-    let_ctrl_c_through(error)
+    reraise_ctrl_c(error)
     return EpisodeAborted(failure_of(error, kind, where))
 
 

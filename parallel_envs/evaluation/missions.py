@@ -43,9 +43,8 @@ from parallel_envs.env_ids import PACKAGES, known_zoo_ids, modules_of, zoo_modul
 from parallel_envs.evaluation.config import BadEvaluation, check_whole
 from parallel_envs.evaluation.determinism import seeded_globally
 from parallel_envs.extras import advice_for
-from parallel_envs.multiagent.by_name import FactoryByName, GymnasiumFactory, OneAgent, env_factory
-from parallel_envs.multiagent.conversion import QuickerConversion, quicker
-from parallel_envs.multiagent.loading import TURNS, ZooFactory, playable
+from parallel_envs.multiagent.aec import TURNS, FastConversion, as_parallel, faster_conversion
+from parallel_envs.multiagent.by_name import FactoryByName, GymnasiumFactory, OneAgent, ZooFactory, env_factory
 from parallel_envs.spelling import hint, is_one_of, nearest_few, suggests_keywords
 from parallel_envs.trust import check_env
 from parallel_envs.yaml_files import content_of, value_of
@@ -134,7 +133,7 @@ class EnvMaker:
         if isinstance(env, OneAgent):
             return env
         try:
-            return playable(env, self.mission.turns, self._quicken)
+            return as_parallel(env, self.mission.turns, self._quicken)
         except BaseException:
             if callable(close := getattr(env, "close", None)):
                 close()
@@ -142,10 +141,10 @@ class EnvMaker:
 
     def _quicken(self, env: Any) -> Any:
         if self._is_quick is None:
-            made = quicker(env)
-            self._is_quick = isinstance(made, QuickerConversion)
+            made = faster_conversion(env)
+            self._is_quick = isinstance(made, FastConversion)
             return made
-        return QuickerConversion(env) if self._is_quick else env
+        return FastConversion(env) if self._is_quick else env
 
 
 # ---- missions from what the user gives ------------------------------------------------------------------------------

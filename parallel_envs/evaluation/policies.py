@@ -36,7 +36,7 @@ from parallel_envs.policies.base import BatchPolicy, is_network
 from parallel_envs.policies.specs import located
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords
-from parallel_envs.wrappers.seats import as_policy, close_policy, reset_policy
+from parallel_envs.wrappers.policy_handle import as_policy, close_policy, reset_policy
 
 Agent = Any
 

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from parallel_envs import engine
 from parallel_envs.choices import Backend, StartMethod
-from parallel_envs.engine import HOST, Call, PoolSettings, Reply, Ticket, open_pool
+from parallel_envs.engine import HOST, Call, PendingRequest, PoolSettings, Reply, open_pool
 from parallel_envs.errors import EpisodeFailed
 from parallel_envs.evaluation.config import BadEvaluation, EvaluationConfig
 from parallel_envs.evaluation.episode import EpisodeSpec, MissionKey, assignment
@@ -96,7 +96,7 @@ class EvaluationWorkers:
         self._pool = open_pool(max(jobs, 1), settings)
         self._key = self._pool.new_key()
         self._stale: set[int] = set()  # workers to replace before they get another item
-        self._busy: dict[int, tuple[WorkItem, Ticket, float]] = {}
+        self._busy: dict[int, tuple[WorkItem, PendingRequest, float]] = {}
 
     def __enter__(self) -> Self:
         return self

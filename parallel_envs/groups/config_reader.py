@@ -32,7 +32,7 @@ from typing import Any
 
 from pydantic import BaseModel, PydanticUserError, ValidationError
 
-from parallel_envs.engine.factory import line_outside
+from parallel_envs.engine.pool import user_stacklevel
 from parallel_envs.groups.config import (
     SEED_FORMS,
     EnvConfigs,
@@ -202,7 +202,7 @@ def _check_consistency(settings: GroupsSettings) -> None:
             f"es_manager.format_penalty={penalty} is positive. It is added, so turns without a valid action are "
             f"rewarded. Give {-penalty} to punish them.",
             UserWarning,
-            stacklevel=line_outside(),
+            stacklevel=user_stacklevel(),
         )
 
 

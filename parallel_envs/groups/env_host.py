@@ -15,8 +15,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from parallel_envs.engine import Failure, SharedBlock, dump_reply, let_ctrl_c_through
-from parallel_envs.engine.forks import forked, leave_if_forked
+from parallel_envs.engine import Failure, SharedBlock, dump_reply, reraise_ctrl_c
+from parallel_envs.engine.interrupts import forked, leave_if_forked
 from parallel_envs.groups.hosted_env import WORK, HostedEnv, TagSpec
 from parallel_envs.groups.transport import (
     MAKING,
@@ -33,7 +33,7 @@ from parallel_envs.groups.transport import (
     TimeLimits,
     WorkerClock,
 )
-from parallel_envs.vector.identity import OwnedEnvs
+from parallel_envs.vector.registry import OwnedEnvs
 
 if TYPE_CHECKING:
     from parallel_envs.vector.registry import Registrations
@@ -194,7 +194,7 @@ class EnvHost:
 
     def _note_error(self, env: int, doing: str, error: BaseException, answers: Answers, *, drops: bool) -> None:
         try:
-            let_ctrl_c_through(error)
+            reraise_ctrl_c(error)
         except KeyboardInterrupt:
             self._envs[env].drop_quietly()  # Ctrl-C came in the middle of its own code: its state is unknown
             raise

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parallel_envs.engine.factory import line_outside
+from parallel_envs.engine.pool import user_stacklevel
 from parallel_envs.groups.failures import BadSettings
 from parallel_envs.groups.hosted_env import TagSpec
 
@@ -92,4 +92,4 @@ def read_env_specs(settings: GroupsSettings, mode: str) -> EnvSpecs:
 @functools.cache
 def _warn_once(env_type: str, sample: str) -> None:
     """Warn that environments play sample data, once a process for each type."""
-    warnings.warn(f"env_type {env_type!r} plays {sample}", UserWarning, stacklevel=line_outside())
+    warnings.warn(f"env_type {env_type!r} plays {sample}", UserWarning, stacklevel=user_stacklevel())

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from parallel_envs.engine import let_ctrl_c_through
+from parallel_envs.engine import reraise_ctrl_c
 from parallel_envs.groups.interface import (
     INVALID,
     RAW_REWARD,
@@ -30,7 +30,7 @@ from parallel_envs.groups.interface import (
 )
 from parallel_envs.groups.ragen_env import RagenEnv, is_ragen_env
 from parallel_envs.groups.transport import Job, Played, Replay
-from parallel_envs.vector.identity import OwnedEnvs
+from parallel_envs.vector.registry import OwnedEnvs
 
 _IMMUTABLE = frozenset({str, float, int, bool, type(None)})
 
@@ -103,7 +103,7 @@ class HostedEnv:
         try:
             self.drop()
         except BaseException as error:  # noqa: BLE001  # SystemExit too
-            let_ctrl_c_through(error)
+            reraise_ctrl_c(error)
 
     # The jobs, for an environment that has been made.
 

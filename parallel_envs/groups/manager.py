@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from parallel_envs.choices import GroupMode
 from parallel_envs.closing import ClosedAtExit
-from parallel_envs.engine.completions import undisturbed
+from parallel_envs.engine.interrupts import delay_ctrl_c
 from parallel_envs.errors import ClosedError
 from parallel_envs.groups.env_specs import EnvSpec, read_env_specs
 from parallel_envs.groups.episode import (
@@ -235,7 +235,7 @@ class EnvStateManager(ClosedAtExit):
                 if failure.doing == MAKING:  # the configuration is at fault, not the episode
                     raise failure.exception()
             episodes = {**results.values, **begun(results.failures)}
-            with undisturbed():  # a Ctrl-C comes before all of it, or after
+            with delay_ctrl_c():  # a Ctrl-C comes before all of it, or after
                 self._episodes, self._seeds = [episodes[env] for env in range(self.num_envs)], next_seeds
         except BaseException:
             placement.mark_stale(range(self.num_envs))  # the previous episodes go on, or those that have just begun
@@ -267,7 +267,7 @@ class EnvStateManager(ClosedAtExit):
         entries = list[Entry]()
         try:
             results = placement.do(Job.PLAY, turns, recorded)
-            with undisturbed():  # a Ctrl-C comes before all of it, or after
+            with delay_ctrl_c():  # a Ctrl-C comes before all of it, or after
                 if episodes is not self._episodes:
                     raise BadTurn(
                         "reset() was called in the midst of step(), by an environment, say. The turn is not kept."

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parallel_envs.engine import Unpicklable, cores_here, dump_reply, line_outside, picklable, unpicklable_part
+from parallel_envs.engine import Unpicklable, cores_here, dump_reply, picklable, unpicklable_part, user_stacklevel
 from parallel_envs.errors import WorkerStartError
 from parallel_envs.groups.env_host import EnvHost
 from parallel_envs.groups.failures import EnvFailure, divergence_failure, error_failure
@@ -84,7 +84,7 @@ class EnvPlacement:
                     f"Worker processes could not be started ({error}); all environments are stepped in the caller "
                     "instead. Say use_multiprocessing: false if that is what you want.",
                     RuntimeWarning,
-                    stacklevel=line_outside(),
+                    stacklevel=user_stacklevel(),
                 )
         elsewhere = self.workers.worker_of if self.workers else {}
         here = {env: tag for env, tag in self._tags.items() if env not in elsewhere}

@@ -12,7 +12,7 @@ from parallel_envs.engine import Death, Failure, WorkerPool
 from parallel_envs.groups import transport
 from parallel_envs.groups.failures import EnvFailure, death_failure, error_failure, timeout_failure
 from parallel_envs.groups.transport import MAKING, SENDING, InFlightRequest, Job, Request, TimeLimits, WorkerClock
-from parallel_envs.vector.failures import worker_died
+from parallel_envs.vector.recovery import worker_died
 
 _log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parallel_envs.engine import Failure, Reply, SharedBlock, Ticket, WorkerPool, dump_request
+from parallel_envs.engine import Failure, PendingRequest, Reply, SharedBlock, WorkerPool, dump_request
 from parallel_envs.errors import EnvError, RemoteTraceback
 
 # ---- requests and answers -------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class InFlightRequest:
     number: int
     sent_at: float
     first_due: float
-    tickets: dict[int, Ticket] = field(default_factory=dict)
+    tickets: dict[int, PendingRequest] = field(default_factory=dict)
     early: dict[int, Answers] = field(default_factory=dict)
     expected: dict[int, int] = field(default_factory=dict)
     abandoned: bool = False
@@ -460,7 +460,7 @@ class Transport:
     def is_any_busy(self) -> bool:
         return bool(self._busy)
 
-    def send(self, worker: int, sent: InFlightRequest, data: bytes) -> Ticket:
+    def send(self, worker: int, sent: InFlightRequest, data: bytes) -> PendingRequest:
         """Send a worker its part of a request, without waiting."""
         self._busy.add(worker)
         if worker not in self._in_channel:

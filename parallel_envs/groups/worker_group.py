@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from parallel_envs.choices import StartMethod
 from parallel_envs.engine import HOST, Call, PoolSettings, Reply, SharedBlock, WorkerPool, cores_here, open_pool
-from parallel_envs.engine.completions import undisturbed
+from parallel_envs.engine.interrupts import delay_ctrl_c
 from parallel_envs.engine.placement import current_core
 from parallel_envs.errors import ClosedError, WorkerStartError
 from parallel_envs.groups.env_host import EnvHost
@@ -88,7 +88,7 @@ class WorkerGroup:
         modules = ("parallel_envs.groups.env_host",)
         settings = PoolSettings(context=context, preload=modules, name="group worker", start_timeout=seconds)
         undo.callback(_close_blocks, self._blocks)
-        with undisturbed():  # short beside what follows; else a Ctrl-C might leave a worker without an owner
+        with delay_ctrl_c():  # short beside what follows; else a Ctrl-C might leave a worker without an owner
             self._blocks.append(WorkerClock.allocate(self._num_envs, len(self._envs_of)))
             for _ in self._envs_of:
                 self._blocks.append(SharedChannel.allocate())
@@ -172,7 +172,7 @@ class WorkerGroup:
         if not self._transport.is_any_busy:  # a worker that is busy with an interrupted request is late sooner
             first_due += self._limits.shortest()
         sent = InFlightRequest(request, number, now, first_due)
-        with undisturbed():  # a message that a Ctrl-C cuts in two would spoil all messages after it
+        with delay_ctrl_c():  # a message that a Ctrl-C cuts in two would spoil all messages after it
             for worker in self._cores.wake_order(parts):
                 data = pickled_request((number, *parts[worker].to_plain()), has_replays=bool(parts[worker].replays))
                 sent.expected[worker] = len(parts[worker].arguments)
@@ -273,12 +273,12 @@ def _ignore(*arguments: object) -> None:
 
 
 def _close_pool(pool: WorkerPool) -> None:
-    with undisturbed():  # a pool whose closing was interrupted cannot be closed again
+    with delay_ctrl_c():  # a pool whose closing was interrupted cannot be closed again
         pool.close()
 
 
 def _close_blocks(blocks: Sequence[SharedBlock]) -> None:
-    with undisturbed():  # a descriptor that is closed twice may belong to another file by then
+    with delay_ctrl_c():  # a descriptor that is closed twice may belong to another file by then
         for block in blocks:
             block.close()
 

@@ -15,8 +15,7 @@ from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.errors import MissingExtra
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import advice
-from parallel_envs.task_keys import task_key
-from parallel_envs.tasks import Task, TaskSource, UniformTasks, part_of, split_tasks
+from parallel_envs.tasks import Task, TaskSource, UniformTasks, part_of, split_tasks, task_key
 from parallel_envs.yaml_files import BadSettings
 
 KNOWN = {

@@ -25,9 +25,8 @@ from gymnasium.utils import RecordConstructorArgs
 from parallel_envs.meta.config import MultiEpisodeConfig, TaskVector
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskWay, offers, part_of
-from parallel_envs.vector.exchange import as_float
-from parallel_envs.vector.snapshots import snapshot
-from parallel_envs.vector.watched_options import WatchedOptions, warn_unseen
+from parallel_envs.vector.shared_arrays import as_float, snapshot
+from parallel_envs.vector.worker_tasks import WatchedOptions, warn_unseen
 
 Array = npt.NDArray[Any]
 AnyEnv = gymnasium.Env[Any, Any]

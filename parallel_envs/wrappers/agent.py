@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from parallel_envs.closing import ClosedAtExit
-from parallel_envs.engine import Unpicklable, line_outside
+from parallel_envs.engine import Unpicklable, user_stacklevel
 from parallel_envs.policies import AgentPolicy
 from parallel_envs.wrappers.base import PerAgentWrapper
 from parallel_envs.wrappers.local import PerAgentSequentialWrapper
@@ -113,7 +113,7 @@ def standalone(kind: type[PerAgentWrapper], policy: Any, *arguments: Any, **name
         f"The policy {policy!r} cannot be pickled, so it is computed in this process. Give a spec "
         "(parallel_envs.policies.PolicySpec) to have it made in the worker.",
         RuntimeWarning,
-        stacklevel=line_outside(),
+        stacklevel=user_stacklevel(),
     )
     return StandaloneAgent(PerAgentSequentialWrapper(policies, given.get("rules")), _AGENT)
 

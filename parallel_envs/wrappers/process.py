@@ -17,7 +17,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parallel_envs.engine import HOST, Call, Failure, Reply, SharedBlock, Ticket, Unpicklable, dump_reply, picklable
+from parallel_envs.engine import (
+    HOST,
+    Call,
+    Failure,
+    PendingRequest,
+    Reply,
+    SharedBlock,
+    Unpicklable,
+    dump_reply,
+    picklable,
+)
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.threads import in_turn
 from parallel_envs.wrappers.base import PerAgentWrapper
@@ -203,7 +213,7 @@ def _is_plain_array(observation: Any) -> bool:
 class _SentTurn:
     """A turn in the workers: the request to each worker with its agents, and the failures of agents not sent."""
 
-    requests: dict[int, tuple[Ticket, list[Agent]]]
+    requests: dict[int, tuple[PendingRequest, list[Agent]]]
     failed: dict[Agent, Answer]
 
 
@@ -231,8 +241,8 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         self._policy_pool = PolicyPool() if pool is None else pool
         self._guard = self._policy_pool.guard  # its processes belong to one thread at a time, for all wrappers
         self._buffer = ObservationBuffer()
-        self._last: dict[int, Ticket] = {}  # the last request to each worker
-        self._late: dict[int, Ticket] = {}  # requests whose turn has ended without their answers
+        self._last: dict[int, PendingRequest] = {}  # the last request to each worker
+        self._late: dict[int, PendingRequest] = {}  # requests whose turn has ended without their answers
         self._pids: dict[int, int] = {}
         self._not_made_in: dict[int, Failure] = {}  # workers in which policies could not be made again
         self._weights: dict[Agent, tuple[Any, int]] = {}  # loaded last, in the order of loading, with their versions
@@ -308,7 +318,9 @@ class PerAgentProcessWrapper(PerAgentWrapper):
                 turn.requests[worker] = request, list(own)
         return turn
 
-    def _send_inputs(self, worker: int, inputs: dict[Agent, PolicyInput], failed: dict[Agent, Answer]) -> Ticket:
+    def _send_inputs(
+        self, worker: int, inputs: dict[Agent, PolicyInput], failed: dict[Agent, Answer]
+    ) -> PendingRequest:
         """Send a worker its agents' inputs. Inputs that cannot be pickled become failures in `failed`."""
         if len(inputs) == len(self._held[worker]) and all(
             seen is IN_BUFFER and wanted is None for seen, wanted in inputs.values()
@@ -336,7 +348,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
                 answers.add(Answers({}, dict.fromkeys(self._held[worker], Answer(failure=loss))))
         return answers
 
-    def _answers_in(self, worker: int, request: Ticket, agents: Collection[Agent]) -> Answers:
+    def _answers_in(self, worker: int, request: PendingRequest, agents: Collection[Agent]) -> Answers:
         """Return these agents' answers in a worker's reply to a request."""
         reply = request.replies[worker]
         failure = _failure_in(reply)
@@ -429,7 +441,7 @@ class PerAgentProcessWrapper(PerAgentWrapper):
         self._policy_pool.check_open()
         self._forget_answered()
         limit = self.rules.action_timeout
-        requests: dict[int, tuple[Ticket, list[Agent]]] = {}
+        requests: dict[int, tuple[PendingRequest, list[Agent]]] = {}
         for worker, held in self._held.items():
             own = {agent: arguments[agent] for agent in held if agent in arguments}
             if not own:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.threads import one_torch_thread
 from parallel_envs.wrappers.local import NetworkReplaced
 
 _ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Identity)

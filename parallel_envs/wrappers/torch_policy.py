@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from parallel_envs.policies import AgentPolicy
 from parallel_envs.spelling import suggests_keywords
-from parallel_envs.torch_threads import one_torch_thread
+from parallel_envs.threads import one_torch_thread
 from parallel_envs.wrappers.policy_handle import Mask, as_row
 from parallel_envs.wrappers.rules import PolicyInput
 from parallel_envs.wrappers.stacked import signature

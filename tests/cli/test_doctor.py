@@ -22,7 +22,7 @@ from parallel_envs.cli.machine import (
     limits,
     try_start_method,
 )
-from parallel_envs.engine import PoolSettings, open_pool, start_keeper
+from parallel_envs.engine import PoolSettings, open_pool, start_supervisor
 from tests.cli.test_tool import command, told
 
 GIB = 1 << 30
@@ -187,7 +187,7 @@ def test_a_worker_costs_as_many_descriptors_as_is_said() -> None:
         pool.close()
         return count
 
-    start_keeper()
+    start_supervisor()
     assert held(4) - held(1) == 3 * DESCRIPTORS_EACH
 
 

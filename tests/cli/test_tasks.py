@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 
 from parallel_envs.cli.tasks import lines_of, takes_tasks
-from parallel_envs.multiagent.lineage import Lineage
+from parallel_envs.multiagent.by_name import EnvInspection
 from parallel_envs.tasks import TaskWay
 from tests.cli.test_tool import command
 from tests.cli.test_tool import told as words_of
 
-PLAIN = Lineage(
+PLAIN = EnvInspection(
     layers=("here.Env",),
     is_gymnasium=True,
     way=TaskWay.OPTIONS,

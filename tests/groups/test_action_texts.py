@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallel_envs.groups.gymnasium_env import read_action
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 
 BOX = spaces.Box(-1.0, 1.0, (2,))
 ALL: dict[str, gymnasium.Space[Any]] = {

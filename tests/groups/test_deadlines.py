@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from parallel_envs.engine import Ticket, WorkerPool
+from parallel_envs.engine import PendingRequest, WorkerPool
 from parallel_envs.groups.failures import EnvFailure
 from parallel_envs.groups.recovery import Deadlines
 from parallel_envs.groups.transport import (
@@ -53,7 +53,7 @@ class Bench:
         """A request of so long ago, that the worker has begun with."""
         request = Request(job, dict.fromkeys(envs, ()), dict.fromkeys(envs, REPLAY))
         self.clock.start(0)
-        return InFlightRequest(request, 0, time.monotonic() - ago, 0.0, {0: Ticket(1, [0])})
+        return InFlightRequest(request, 0, time.monotonic() - ago, 0.0, {0: PendingRequest(1, [0])})
 
     def given_up(self, asked: InFlightRequest) -> dict[int, EnvFailure] | None:
         """Who is to blame for the end of the worker; None: it goes on."""
@@ -138,7 +138,7 @@ def test_who_is_at_an_earlier_request_is_late_and_nobody_is_blamed() -> None:
     bench.asked(2)
     bench.clock.begin(2, -1.0)
     bench.clock.request += 1
-    asked = InFlightRequest(Request(Job.PLAY, {0: ()}), 1, time.monotonic() - 1.0, 0.0, {0: Ticket(1, [0])})
+    asked = InFlightRequest(Request(Job.PLAY, {0: ()}), 1, time.monotonic() - 1.0, 0.0, {0: PendingRequest(1, [0])})
     bench.clock.ended[0] = time.monotonic()
     assert bench.given_up(asked) == {}
     assert bench.deadlines.at_work(0, asked) == {}

@@ -14,7 +14,7 @@ import pytest
 from parallel_envs.errors import EnvError, WorkerDied
 from parallel_envs.groups import EnvStateManager, placement, register, worker_group
 from parallel_envs.groups.transport import InFlightRequest
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 from tests.engine.scripts import run_script
 from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs, kill_all, register_all, workers
 

@@ -22,7 +22,7 @@ from parallel_envs.groups import BadSettings, BadTurn, EnvStateManager, register
 from parallel_envs.groups import worker_group as core_keeping
 from parallel_envs.groups.episode import Episode
 from parallel_envs.groups.transport import InFlightRequest
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs, kill_all, play
 
 

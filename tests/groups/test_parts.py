@@ -13,7 +13,7 @@ import pytest
 
 from parallel_envs.groups import EnvStateManager, register, transport
 from parallel_envs.groups.transport import Answers, InFlightRequest, Job, Request, Transport
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 from tests.groups.walks import Breaking, WalkConfig, configured, inputs, workers
 
 NUM_ENVS = 40

@@ -12,7 +12,7 @@ import pytest
 
 from parallel_envs.errors import EnvError, ParallelEnvsError, StepTimeout, WorkerDied
 from parallel_envs.groups import EnvStateManager, register, transport
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 from tests.groups.walks import Walk, WalkConfig, configured, inputs
 
 SOON = 3.0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from parallel_envs.groups import EnvStateManager, register, transport, worker_group
 from parallel_envs.groups.transport import InFlightRequest, SharedChannel
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 from tests.groups.walks import configured, inputs
 
 

@@ -13,7 +13,7 @@ from parallel_envs.engine.messages import Failure
 from parallel_envs.errors import EnvError
 from parallel_envs.groups import EnvStateManager, register
 from parallel_envs.groups.transport import SENDING, raise_worker_failure
-from parallel_envs.testing.equality import assert_same_batch
+from parallel_envs.testing.conformance import assert_same_batch
 from tests.engine.asking import in_fork, refusal
 from tests.groups.walks import Walk, WalkConfig, configured, inputs
 

@@ -12,8 +12,7 @@ from gymnasium.spaces import Space
 
 from parallel_envs.learners.config import BadSettings
 from parallel_envs.meta import make_env, make_parallel_env
-from parallel_envs.meta.families import family_of, find_family
-from parallel_envs.meta.splits import TaskSplit, split, split_of
+from parallel_envs.meta.families import TaskSplit, family_of, find_family, split, split_of
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import advice
 from parallel_envs.tasks import offers, part_of

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from parallel_envs.learners.config import BadSettings
-from parallel_envs.meta.families import KNOWN, Family, find_family
-from parallel_envs.meta.splits import TaskSplit, split
+from parallel_envs.meta.families import KNOWN, Family, TaskSplit, find_family, split
 from parallel_envs.seeding import SeedTree
 
 GRID = find_family("GridNavi-v0", {})
