@@ -71,7 +71,7 @@ NO_CLOCK = {
 MEASURED = {
     "engine/worker.py": "numbers of columns",
     "engine/channel.py": "the longest that the system can wait",
-    "vector/buffers.py": "numbers of columns",
+    "vector/shared_arrays.py": "numbers of columns",
 }
 """Files whose names with `SECONDS` are not durations, or none that anything waits for."""
 
@@ -141,9 +141,7 @@ READERS = {
         [f"wrappers/{name}.py" for name in ("auto", "base", "local", "process", "rules", "thread")],
         "wrappers.",
     ),
-    **dict.fromkeys(
-        [f"vector/{name}.py" for name in ("flights", "manager", "recovery", "settling", "stepping")], "vector."
-    ),
+    **dict.fromkeys([f"vector/{name}.py" for name in ("in_flight", "manager", "recovery", "step_loop")], "vector."),
     **dict.fromkeys(
         [
             f"engine/{name}.py"
@@ -154,7 +152,7 @@ READERS = {
         ],
         "engine.",
     ),
-    **dict.fromkeys([f"groups/{name}.py" for name in ("clock", "crew", "deadlines", "shelf", "waiting")], "groups."),
+    **dict.fromkeys([f"groups/{name}.py" for name in ("env_host", "recovery", "transport", "worker_group")], "groups."),
     "rollouts/collector.py": "rollouts.",
     **dict.fromkeys(
         [
