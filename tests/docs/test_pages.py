@@ -65,6 +65,8 @@ def test_every_python_block_is_python(page: str) -> None:
 def test_files_and_links_lead_somewhere(page: str) -> None:
     for name in set(re.findall(r"`((?:tests|examples|parallel_envs|benchmarks|docs)/[\w/.]+)`", PAGES[page])):
         assert (ROOT / name).exists(), name
+    for name in set(re.findall(r"`([a-z_]+/[\w/]+\.py)`", PAGES[page])):
+        assert (ROOT / name).exists() or (ROOT / "parallel_envs" / name).exists(), name
     for target in set(re.findall(r"\]\((?!https?:)([^)#]+)\)", PAGES[page])):
         assert ((ROOT / page).parent / target).exists(), target
 
