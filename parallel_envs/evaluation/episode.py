@@ -38,7 +38,6 @@ from parallel_envs.policies import EachAgent
 from parallel_envs.policies.ready import zero
 from parallel_envs.seeding import SeedTree
 from parallel_envs.wrappers import PolicyPool, Rules, WrappedMultiAgentPolicy
-from parallel_envs.wrappers.rules import REVIVE_ADVICE
 
 Agent = Any
 ByAgent = dict[Agent, Any]
@@ -399,12 +398,11 @@ class WrapperActions(ActionSource):
         except PolicyError as error:
             where = ", ".join([f"step {step}", *map(repr, error.agents)])
             described = failure_of(error.__cause__ or error, "policy", where)
-            # A user of `evaluate` has no wrapper, so the advice to revive it would mislead.
             failure = Failure(
                 kind="policy",
                 error_type=error.type_name,
-                message=error.remote_message.replace(REVIVE_ADVICE, ""),
-                traceback=described.traceback.replace(REVIVE_ADVICE, ""),
+                message=error.remote_message,
+                traceback=described.traceback,
                 where=where,
             )
             raise EpisodeAborted(failure) from error

@@ -30,7 +30,7 @@ Arguments = Mapping[Agent, tuple[Any, ...]]
 """Arguments of a method of `PolicyHandle`, by agent."""
 
 WORKER_DIED = "WorkerDied"
-REVIVE_ADVICE = "Call revive() to start it anew."
+_REVIVE_ADVICE = "Call revive() to start it anew."
 """Ends the text of a `PolicyError` if a worker has died. `Failure` does not contain it: not all callers can revive."""
 
 
@@ -245,4 +245,4 @@ def failure_text(agent: Agent, failure: Failure) -> str:
     if failure.type_name != WORKER_DIED:
         return text
     end = "\n" if "\n" in failure.message else ". "  # the last output of the worker stands on lines of its own
-    return f"{text}{end}{REVIVE_ADVICE}"
+    return f"{text}{end}{_REVIVE_ADVICE}"
