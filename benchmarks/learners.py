@@ -159,8 +159,8 @@ def _opened(
     from parallel_envs.learners.updates import MODES
 
     tell(f"{work}: opening {name}")
-    brains = {agent: AgentParameters(algorithm, agent) for agent, algorithm in enumerate(_algorithms(work))}
-    mode = closing.enter_context(MODES[name](brains, workers))
+    all_parameters = {agent: AgentParameters(algorithm, agent) for agent, algorithm in enumerate(_algorithms(work))}
+    mode = closing.enter_context(MODES[name](all_parameters, workers))
     for _ in range(_MOST_WARM if name == AUTO else 0):
         if getattr(mode, "choice", None) is not None:
             break

@@ -25,7 +25,7 @@ def source() -> np.random.Generator:
     return np.random.default_rng(5)
 
 
-def brain(config: DQNConfig = CONFIG, seen: Any = SEEN) -> AgentParameters:
+def parameters(config: DQNConfig = CONFIG, seen: Any = SEEN) -> AgentParameters:
     return AgentParameters(DQN(config, seen, Discrete(3), agent="blue"), 1)
 
 
@@ -43,7 +43,7 @@ def batch(error: float, **others: Any) -> Any:
 
 
 def loss_of(config: DQNConfig, **parts: Any) -> float:
-    one = brain(config)
+    one = parameters(config)
     with torch.no_grad():
         one.matrix.weights.zero_()
     return float(one.algorithm.loss(one.module, batch(**parts))[0].detach())
@@ -65,20 +65,20 @@ def value_after(one: AgentParameters, rows: Any) -> float:
 
 @pytest.mark.parametrize(("double", "expected"), [(True, 1.0), (False, 7.0)])
 def test_double_learning_chooses_by_one_network_and_values_by_the_other(double: bool, expected: float) -> None:
-    one = brain(dataclasses.replace(CONFIG, double=double))
+    one = parameters(dataclasses.replace(CONFIG, double=double))
     with_values(one, [0.0, 5.0, 3.0], [7.0, 1.0, 2.0])
     assert value_after(one, batch(0.0)) == pytest.approx(expected)
 
 
 def test_the_best_next_action_is_one_that_is_allowed() -> None:
-    one = brain()
+    one = parameters()
     with_values(one, [0.0, 5.0, 3.0], [7.0, 1.0, 2.0])
     masked = batch(0.0, next_mask=torch.tensor([[True, False, True]]))
     assert value_after(one, masked) == pytest.approx(2.0)
 
 
 def test_dueling_advantages_sum_to_nothing() -> None:
-    one = brain(dataclasses.replace(CONFIG, dueling=True))
+    one = parameters(dataclasses.replace(CONFIG, dueling=True))
     seen = torch.rand(4, 5)
     body = one.module.actor.body(seen)
     values = one.module.actor.values(seen)
@@ -99,7 +99,7 @@ def test_lenient_learning_forgives_bad_news_only() -> None:
 
 
 def test_leniency_falls_with_the_updates() -> None:
-    algorithm = brain(dataclasses.replace(CONFIG, leniency=0.9, leniency_decay=0.99)).algorithm
+    algorithm = parameters(dataclasses.replace(CONFIG, leniency=0.9, leniency_decay=0.99)).algorithm
     memory = buffer_of(SEEN, Discrete(3), source())
     shares = [
         np.mean([algorithm.draw(memory, source(), updates).noise["forgiven"].mean() for _ in range(20)])
@@ -115,7 +115,7 @@ def test_large_errors_count_in_proportion() -> None:
 
 def test_the_slow_copy_follows_at_its_rate_and_interval() -> None:
     memory, algorithm = buffer_of(SEEN, Discrete(3), source()), dataclasses.replace(CONFIG, target_rate=1.0)
-    one = brain(dataclasses.replace(algorithm, target_interval=2, gradient_steps=1))
+    one = parameters(dataclasses.replace(algorithm, target_interval=2, gradient_steps=1))
     start = one.matrix.targets.clone()
     update_one(one, one.algorithm.draw(memory, source()))
     assert torch.equal(one.matrix.targets, start)
@@ -125,7 +125,7 @@ def test_the_slow_copy_follows_at_its_rate_and_interval() -> None:
 
 
 def test_the_slow_copy_goes_part_of_the_way() -> None:
-    one = brain(dataclasses.replace(CONFIG, target_rate=0.25, gradient_steps=1))
+    one = parameters(dataclasses.replace(CONFIG, target_rate=0.25, gradient_steps=1))
     start = one.matrix.targets.clone()
     update_one(one, one.algorithm.draw(buffer_of(SEEN, Discrete(3), source()), source()))
     expected = 0.75 * start + 0.25 * one.matrix.weights[:, : start.shape[1]]
@@ -140,14 +140,14 @@ def test_it_learns_what_actions_are_worth() -> None:
         action = draws.integers(3, size=1)
         seen = draws.uniform(-1, 1, (1, 5)).astype(np.float32)
         memory.add(seen, action, (action == 1).astype(float), over, going, seen, over)
-    one = brain(dataclasses.replace(CONFIG, gradient_steps=150))
+    one = parameters(dataclasses.replace(CONFIG, gradient_steps=150))
     update_one(one, one.algorithm.draw(memory, draws))
     values = one.module.actor.values(torch.zeros(1, 5))[0].detach().numpy()
     np.testing.assert_allclose(values, [0, 1, 0], atol=0.15)
 
 
 def test_exploration_falls_with_the_steps() -> None:
-    one = brain(dataclasses.replace(CONFIG, exploration_steps=100, epsilon_start=0.9, epsilon_end=0.1))
+    one = parameters(dataclasses.replace(CONFIG, exploration_steps=100, epsilon_start=0.9, epsilon_end=0.1))
     shares = []
     for steps in (0, 50, 100, 999):
         one.algorithm.explore(one.module, steps)
@@ -156,7 +156,7 @@ def test_exploration_falls_with_the_steps() -> None:
 
 
 def test_masks_come_from_the_buffer() -> None:
-    algorithm = brain(seen=MASKED).algorithm
+    algorithm = parameters(seen=MASKED).algorithm
     plan = algorithm.draw(buffer_of(MASKED, Discrete(3), source()), source())
     assert {"mask", "next_mask"} <= plan.arrays.keys()
     assert plan.arrays["next_mask"].shape == (32, 3)

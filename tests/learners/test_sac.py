@@ -24,7 +24,7 @@ def source() -> np.random.Generator:
     return np.random.default_rng(5)
 
 
-def brain(config: SACConfig = CONFIG) -> AgentParameters:
+def parameters(config: SACConfig = CONFIG) -> AgentParameters:
     return AgentParameters(SAC(config, SEEN, ARM, agent="green"), 1)
 
 
@@ -35,7 +35,7 @@ def drawn_batch(one: AgentParameters) -> Any:
 
 def test_the_gradient_of_the_sum_is_that_of_each_part() -> None:
     """The actor is not moved by the critics' errors, nor the critics by what the actor wants."""
-    one = brain()
+    one = parameters()
     module: Any = one.module
     batch = drawn_batch(one)
     whole = torch.autograd.grad(one.algorithm.loss(module, batch)[0], list(module.critics.parameters()))
@@ -58,7 +58,7 @@ def test_the_gradient_of_the_sum_is_that_of_each_part() -> None:
 
 def test_what_an_action_should_be_worth_is_reward_and_the_soft_value_after_it() -> None:
     """Of the slow critics, for actions of the present policy by noise of their own."""
-    one = brain()
+    one = parameters()
     module: Any = one.module
     with torch.no_grad():
         for parameter in module.targets.parameters():
@@ -75,14 +75,14 @@ def test_what_an_action_should_be_worth_is_reward_and_the_soft_value_after_it() 
 
 
 def test_the_temperature_is_moved_by_its_own_loss_alone() -> None:
-    one = brain()
+    one = parameters()
     loss, metrics = one.algorithm.loss(one.module, drawn_batch(one))
     (gradient,) = torch.autograd.grad(loss, [one.module.temperature.log])
     assert float(gradient) == pytest.approx(0.2 * (metrics["entropy"].item() + 2.0), rel=1e-5)  # two dimensions
 
 
 def test_the_slow_critics_follow_the_critics() -> None:
-    one = brain(dataclasses.replace(CONFIG, target_rate=1.0))
+    one = parameters(dataclasses.replace(CONFIG, target_rate=1.0))
     update_one(one, one.algorithm.draw(buffer_of(SEEN, ARM, source()), source()))
     module: Any = one.module
     pairs = zip(module.critics.parameters(), module.targets.parameters(), strict=True)
@@ -96,7 +96,7 @@ def test_it_learns_where_the_reward_is() -> None:
         action = draws.uniform(ARM.low, ARM.high, (1, 2)).astype(np.float32)
         seen = draws.uniform(-1, 1, (1, 5)).astype(np.float32)
         memory.add(seen, action, action[:, 0], over, going, seen, over)
-    one = brain(dataclasses.replace(CONFIG, gradient_steps=150, temperature=0.05))
+    one = parameters(dataclasses.replace(CONFIG, gradient_steps=150, temperature=0.05))
     update_one(one, one.algorithm.draw(memory, draws))
     module: Any = one.module
     best = one.algorithm.head.best(module.actor(torch.zeros(1, 5)).detach().numpy(), None)
@@ -106,7 +106,7 @@ def test_it_learns_where_the_reward_is() -> None:
 def test_the_temperature_rises_while_the_policy_is_too_decided() -> None:
     temperatures = []
     for wanted in (-20.0, 5.0):
-        one = brain(dataclasses.replace(CONFIG, target_entropy=wanted, gradient_steps=20))
+        one = parameters(dataclasses.replace(CONFIG, target_entropy=wanted, gradient_steps=20))
         update_one(one, one.algorithm.draw(buffer_of(SEEN, ARM, source()), source()))
         module: Any = one.module
         temperatures.append(float(module.temperature().detach()))
@@ -114,7 +114,7 @@ def test_the_temperature_rises_while_the_policy_is_too_decided() -> None:
 
 
 def test_noise_is_the_agent_s_own() -> None:
-    algorithm, memory = brain().algorithm, buffer_of(SEEN, ARM, source())
+    algorithm, memory = parameters().algorithm, buffer_of(SEEN, ARM, source())
     one, same, other = (algorithm.draw(memory, np.random.default_rng(seed)) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one.noise["noise"], same.noise["noise"])
     assert not np.array_equal(one.noise["noise"], other.noise["noise"])

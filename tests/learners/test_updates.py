@@ -134,10 +134,10 @@ def test_no_thread_goes_on_behind_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Non
     began, go, ended = threading.Event(), threading.Event(), []
     wait, strikes = futures.wait, [KeyboardInterrupt()]
 
-    def slow(brain: Any, plan: Any) -> None:
+    def slow(parameters: Any, plan: Any) -> None:
         began.set()
         go.wait()
-        ended.append(brain)
+        ended.append(parameters)
 
     def struck(asked: Any) -> Any:
         if not strikes:

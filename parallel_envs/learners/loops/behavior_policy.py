@@ -1,4 +1,4 @@
-"""The policy that acts for an agent while its brain is away learning: a copy of the actor."""
+"""The policy that acts for an agent while its parameters is away learning: a copy of the actor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BehaviorPolicy:
     """Holds the weights that act, and computes how likely their actions were.
 
     Args:
-        learner: The agent's learner. Its brain is read here only, while it is not learning.
+        learner: The agent's learner. Its parameters is read here only, while it is not learning.
     """
 
     def __init__(self, learner: AgentLearner) -> None:

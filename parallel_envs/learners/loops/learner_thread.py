@@ -4,7 +4,8 @@
     submit(jobs)  ──▶  waiting rounds    ──▶     mode.update(plans)
     take(agents)  ◀──  results           ◀──     reports, copies of the new weights
 
-While the thread runs, it owns the brains: the caller uses only what `take` returns, and the brains again after `stop`.
+While the thread runs, it owns the parameters. The caller uses only the results of `take`, and the parameters again
+after `stop`.
 Both wait on one condition; nobody polls. An error of the thread is raised in the caller by the next call.
 
 With `learn_in="process"` the updates run in workers (`HostedUpdates`) and the thread sleeps nearly all the time.
@@ -122,7 +123,7 @@ class UpdateRunner:
             count, before = self._spent.get(job.agent, (0, 0.0))
             self._spent[job.agent] = count + 1, before + share
             self._turns[job.agent] = max(self._turns.values(), default=-1) + 1
-            weights = self.mode.brains[job.agent].module.actor.state_dict()
+            weights = self.mode.all_parameters[job.agent].module.actor.state_dict()
             copied = {name: tensor.clone() for name, tensor in weights.items()}
             results.append(Result(job, reports[job.agent], copied, share))
         return results
@@ -314,9 +315,9 @@ def _split(results: Sequence[Result], agents: Collection[Agent] | None) -> tuple
 
 def open_runner(learners: IndependentLearners, options: LoopOptions, workers: int) -> UpdateRunner:
     """Return the runner for a loop's updates, in the place that `learn_in` names and with so many workers."""
-    brains = {agent: one.parameters for agent, one in learners.agents.items()}
-    kinds = {brain.algorithm.signature for brain in brains.values()}
-    fuses = learners.update_mode == "fused" or (learners.update_mode == "auto" and len(kinds) < len(brains))
+    all_parameters = {agent: one.parameters for agent, one in learners.agents.items()}
+    kinds = {parameters.algorithm.signature for parameters in all_parameters.values()}
+    fuses = learners.update_mode == "fused" or (learners.update_mode == "auto" and len(kinds) < len(all_parameters))
     inner = "fused" if fuses else "sequential"
     if options.learn_in == "process":
         limit = learners.update_timeout
@@ -344,7 +345,7 @@ class HostedUpdates(ProcessUpdates):
     A worker that dies or hangs is replaced, and the update made again from the same plan: nothing is lost.
 
     Args:
-        brains, workers, timeout: As for `ProcessUpdates`.
+        all_parameters, workers, timeout: As for `ProcessUpdates`.
         inner: "sequential" or "fused".
     """
 
@@ -353,14 +354,14 @@ class HostedUpdates(ProcessUpdates):
 
     def __init__(
         self,
-        brains: Mapping[Agent, AgentParameters],
+        all_parameters: Mapping[Agent, AgentParameters],
         workers: int = 1,
         inner: str = "sequential",
         timeout: float | None = UPDATE_TIMEOUT,
     ) -> None:
         self.inner, self._abandoned = inner, False
         self.worker_mode = FusedUpdates if inner == "fused" else SequentialUpdates
-        super().__init__(brains, workers, timeout)
+        super().__init__(all_parameters, workers, timeout)
 
     @property
     def why(self) -> str:

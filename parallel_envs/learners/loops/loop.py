@@ -66,7 +66,7 @@ class Loop(ABC):
         return {}
 
     def changed(self, agents: Iterable[Agent]) -> None:  # noqa: B027  # a synchronous loop holds no copies
-        """Take note that, after `settle`, other numbers have been put into these agents' brains."""
+        """Take note that, after `settle`, other numbers have been put into the parameters of these agents."""
 
     def stop(self) -> None:  # noqa: B027  # a synchronous loop has nothing in flight
         """Stop learning: finish the running updates and drop the waiting ones. May be called again."""

@@ -22,23 +22,24 @@ from parallel_envs.learners.updates.process import UPDATE_TIMEOUT, ProcessUpdate
 from parallel_envs.learners.updates.sequential import SequentialUpdates, ThreadUpdates
 
 MODES: dict[str, Callable[..., UpdateMode]] = {
-    "sequential": lambda brains, workers=None, timeout=None: SequentialUpdates(brains),
-    "thread": lambda brains, workers=None, timeout=None: ThreadUpdates(brains, workers),
+    "sequential": lambda all_parameters, workers=None, timeout=None: SequentialUpdates(all_parameters),
+    "thread": lambda all_parameters, workers=None, timeout=None: ThreadUpdates(all_parameters, workers),
     "process": ProcessUpdates,
-    "fused": lambda brains, workers=None, timeout=None: FusedUpdates(brains),
+    "fused": lambda all_parameters, workers=None, timeout=None: FusedUpdates(all_parameters),
     "auto": AutoUpdates,
 }
-"""Modes by name. Each is called with the brains by agent, the number of workers or None, and the seconds that a worker
-process has for a round of updates or None. Updates in the caller's own process cannot be ended and ignore the limit."""
+"""Modes by name. Each is called with the parameters by agent, the number of workers or None, and the seconds that a
+worker process has for a round of updates or None. Updates in the caller's own process cannot be ended and ignore the
+limit."""
 EITHER = {f"fused_or_{mode}": mode for mode in ("sequential", "process", "thread")}
 """Names that mean "fused" where fusing is quicker, and this mode elsewhere."""
 
 
-def mode_for(word: str, brains: Mapping[Agent, AgentParameters]) -> str:
-    """Return the mode that an `update_mode` stands for with these brains. The result is the same in every run."""
+def mode_for(word: str, all_parameters: Mapping[Agent, AgentParameters]) -> str:
+    """Return the mode that an `update_mode` stands for with these parameters. It is the same in every run."""
     if word not in EITHER:
         return word
-    return "fused" if is_worth_fusing(brains) else EITHER[word]
+    return "fused" if is_worth_fusing(all_parameters) else EITHER[word]
 
 
 __all__ = [

@@ -28,7 +28,7 @@ class AutoUpdates(UpdateMode):
     An update is full if as many agents take part as in the largest update so far. Smaller updates run sequentially.
 
     Args:
-        brains, workers, timeout: As for `ProcessUpdates`.
+        all_parameters, workers, timeout: As for `ProcessUpdates`.
         choice: Mode that an earlier part of this run has chosen. With it nothing is measured.
     """
 
@@ -36,22 +36,22 @@ class AutoUpdates(UpdateMode):
 
     def __init__(
         self,
-        brains: Mapping[Agent, AgentParameters],
+        all_parameters: Mapping[Agent, AgentParameters],
         workers: int | None = None,
         timeout: float | None = UPDATE_TIMEOUT,
         choice: str | None = None,
     ) -> None:
-        super().__init__(brains)
+        super().__init__(all_parameters)
         self._modes: dict[str, Callable[[], UpdateMode]] = {
-            "sequential": lambda: SequentialUpdates(brains),
-            "fused": lambda: FusedUpdates(brains),
-            "thread": lambda: ThreadUpdates(brains, workers),
-            "process": lambda: ProcessUpdates(brains, workers, timeout),
+            "sequential": lambda: SequentialUpdates(all_parameters),
+            "fused": lambda: FusedUpdates(all_parameters),
+            "thread": lambda: ThreadUpdates(all_parameters, workers),
+            "process": lambda: ProcessUpdates(all_parameters, workers, timeout),
         }
         self._cores = workers or len(cores_here())
         self._untried: list[str] = []
         self._largest = 0
-        self._current: UpdateMode = SequentialUpdates(brains) if choice is None else self._modes[choice]()
+        self._current: UpdateMode = SequentialUpdates(all_parameters) if choice is None else self._modes[choice]()
         self.seconds: dict[str, list[float]] = {}
         """Seconds of each update, by mode."""
         self.choice = choice
@@ -61,7 +61,7 @@ class AutoUpdates(UpdateMode):
         if self.choice is not None:
             return self._current.update(plans)
         if len(plans) < self._largest or not plans:
-            reports = SequentialUpdates(self.brains).update(plans)
+            reports = SequentialUpdates(self.all_parameters).update(plans)
             for agent in plans:  # the measured mode may keep copies
                 self._current.changed(agent)
             return reports
@@ -73,7 +73,7 @@ class AutoUpdates(UpdateMode):
         if len(measured) < _WARM + _TRIES:
             return reports
         if self._current.name == "sequential":
-            self._untried = ["fused"] if len(alike_agents(self.brains, plans)) < len(plans) else []
+            self._untried = ["fused"] if len(alike_agents(self.all_parameters, plans)) < len(plans) else []
             if len(plans) > 1 and self._cores > 1 and self._typical("sequential") > _WORTH_WORKERS:
                 self._untried += ["thread", "process"]
         if self._untried:

@@ -39,17 +39,19 @@ class FusedUpdates(UpdateMode):
 
     name = "fused"
 
-    def __init__(self, brains: Mapping[Agent, AgentParameters]) -> None:
-        super().__init__(brains)
+    def __init__(self, all_parameters: Mapping[Agent, AgentParameters]) -> None:
+        super().__init__(all_parameters)
         self._groups: dict[tuple[Agent, ...], FusedGroup] = {}
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         reports: dict[Agent, UpdateReport] = {}
         with one_torch_thread():
-            for agents in alike_agents(self.brains, plans):
+            for agents in alike_agents(self.all_parameters, plans):
                 own = [plans[agent] for agent in agents]
-                if not self.brains[agents[0]].algorithm.stackable:
-                    made = [try_update(self.brains[agent], plan) for agent, plan in zip(agents, own, strict=True)]
+                if not self.all_parameters[agents[0]].algorithm.stackable:
+                    made = [
+                        try_update(self.all_parameters[agent], plan) for agent, plan in zip(agents, own, strict=True)
+                    ]
                 else:
                     try:
                         made = self._group(agents).update(own)
@@ -62,47 +64,51 @@ class FusedUpdates(UpdateMode):
         if agents not in self._groups:
             while len(self._groups) >= _MOST_GROUPS:
                 del self._groups[next(iter(self._groups))]
-            self._groups[agents] = FusedGroup([self.brains[agent] for agent in agents])
+            self._groups[agents] = FusedGroup([self.all_parameters[agent] for agent in agents])
         return self._groups[agents]
 
 
-def is_worth_fusing(brains: Mapping[Agent, AgentParameters]) -> bool:
+def is_worth_fusing(all_parameters: Mapping[Agent, AgentParameters]) -> bool:
     """Return whether one pass for all agents is likely to be quicker than workers that learn side by side.
 
     True for alike agents whose steps are so small that most of the time is the overhead of calls into torch. The answer
     follows from the networks and minibatches alone. Nothing is measured, so the answer is the same in every run.
     """
-    algorithms = [brain.algorithm for brain in brains.values()]
-    if len(brains) < 2 or len({one.signature for one in algorithms}) > 1 or not algorithms[0].stackable:
+    algorithms = [parameters.algorithm for parameters in all_parameters.values()]
+    if len(all_parameters) < 2 or len({one.signature for one in algorithms}) > 1 or not algorithms[0].stackable:
         return False
     work = []
-    for brain in brains.values():
-        config: Any = brain.algorithm.config
+    for parameters in all_parameters.values():
+        config: Any = parameters.algorithm.config
         rows: int = getattr(config, "minibatch_size", 0) or getattr(config, "batch_size", _USUAL_ROWS)
-        work.append(brain.matrix.weights.numel() * rows)  # about the multiplications of a step
+        work.append(parameters.matrix.weights.numel() * rows)  # about the multiplications of a step
     return max(work) <= _MOST_WORK
 
 
-def alike_agents(brains: Mapping[Agent, AgentParameters], plans: Mapping[Agent, Plan]) -> list[tuple[Agent, ...]]:
+def alike_agents(
+    all_parameters: Mapping[Agent, AgentParameters], plans: Mapping[Agent, Plan]
+) -> list[tuple[Agent, ...]]:
     """Group agents with the same loss function and the same shapes of data. Agents that cannot be stacked are alone."""
     together: dict[Any, list[Agent]] = {}
     for agent, plan in plans.items():
         arrays = {**plan.arrays, **plan.noise, "picks": plan.picks, "weights": plan.weights}
         shapes = tuple(sorted((name, array.shape, array.dtype.str) for name, array in arrays.items()))
-        algorithm = brains[agent].algorithm
+        algorithm = all_parameters[agent].algorithm
         apart = None if algorithm.stackable else agent
         together.setdefault((algorithm.signature, shapes, apart), []).append(agent)
     return [tuple(agents) for agents in together.values()]
 
 
 class FusedGroup:
-    """Alike brains whose numbers are the rows of one matrix while the group learns together."""
+    """Agents with equal networks, whose parameters are the rows of one matrix while the group learns together."""
 
-    def __init__(self, brains: Sequence[AgentParameters]) -> None:
-        self.brains = list(brains)
-        self.leader = self.brains[0]
-        self.matrix = ParameterMatrix.stacked([brain.matrix for brain in self.brains])
-        self._buffers = [dict(brain.module.named_buffers(remove_duplicate=False)) for brain in self.brains]
+    def __init__(self, all_parameters: Sequence[AgentParameters]) -> None:
+        self.all_parameters = list(all_parameters)
+        self.leader = self.all_parameters[0]
+        self.matrix = ParameterMatrix.stacked([parameters.matrix for parameters in self.all_parameters])
+        self._buffers = [
+            dict(parameters.module.named_buffers(remove_duplicate=False)) for parameters in self.all_parameters
+        ]
         self._num_updates = 0
         self._see = torch.vmap(_functional(self.leader, "see"))
         self._gradients = stacked_gradients(self.leader)
@@ -112,14 +118,16 @@ class FusedGroup:
 
     def update(self, plans: Sequence[Plan]) -> list[UpdateReport]:
         """Update all agents of the group. If this raises, the numbers of all agents are unchanged."""
-        for index, brain in enumerate(self.brains):  # the brain may have moved to another group's matrix since
+        for index, parameters in enumerate(
+            self.all_parameters
+        ):  # the parameters may have moved to another group's matrix since
             row = self.matrix.row(index)
-            if brain.matrix.weights.data_ptr() != row.weights.data_ptr():
-                brain.move_to(row)
+            if parameters.matrix.weights.data_ptr() != row.weights.data_ptr():
+                parameters.move_to(row)
         self._num_updates += 1
         arrays = [tensors_of(plan) for plan in plans]
-        with undo_on_error(self.brains, self.matrix) as before:
-            algorithms, layout = [brain.algorithm for brain in self.brains], self.leader.layout
+        with undo_on_error(self.all_parameters, self.matrix) as before:
+            algorithms, layout = [parameters.algorithm for parameters in self.all_parameters], self.leader.layout
             weights = views(layout.trained, self.matrix.weights)
             fixed = views(layout.targets, self.matrix.targets)
             fixed |= {name: torch.stack([own[name] for own in self._buffers]) for name in self._buffers[0]}
@@ -130,7 +138,7 @@ class FusedGroup:
             carries: Any = data.pop(CARRY, [None] * len(plans))
             evaluate = self._evaluation(data, [plan_tensors(plan) for plan in plans], weights, fixed)
             reports = take_steps(algorithms, plans, self.matrix, before, evaluate)
-            return [finish_update(*each) for each in zip(self.brains, reports, arrays, carries, strict=True)]
+            return [finish_update(*each) for each in zip(self.all_parameters, reports, arrays, carries, strict=True)]
 
     def _evaluation(self, data: Batch, plans: Sequence[Batch], weights: Batch, fixed: Batch) -> Evaluate:
         """Return the function that computes losses, metrics and gradients of a step."""
@@ -158,9 +166,9 @@ class FusedGroup:
         return evaluate
 
 
-def stacked_gradients(brain: AgentParameters) -> Gradients:
+def stacked_gradients(parameters: AgentParameters) -> Gradients:
     """Return a function from stacked parameters and minibatches to losses, gradients and metrics, a row per agent."""
-    call = _functional(brain, "loss")
+    call = _functional(parameters, "loss")
 
     def loss(weights: Batch, fixed: Batch, batch: Batch) -> tuple[Tensor, tuple[Tensor, Metrics]]:
         value, metrics = call({**weights, **fixed}, batch)
@@ -175,9 +183,11 @@ def stacked_gradients(brain: AgentParameters) -> Gradients:
     return all_rows
 
 
-def _functional(brain: AgentParameters, method: str) -> Callable[[Batch, Batch], Any]:
+def _functional(parameters: AgentParameters, method: str) -> Callable[[Batch, Batch], Any]:
     """Return a method of the algorithm as a function of the module's tensors and the method's arguments."""
-    whole = _Method(brain.algorithm, method, copy.deepcopy(brain.module))  # its tensors are swapped in and out
+    whole = _Method(
+        parameters.algorithm, method, copy.deepcopy(parameters.module)
+    )  # its tensors are swapped in and out
 
     def call(tensors: Batch, arguments: Batch) -> Any:
         named = {f"module.{name}": tensor for name, tensor in tensors.items()}

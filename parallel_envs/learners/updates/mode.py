@@ -21,15 +21,15 @@ Evaluate = Callable[[int], tuple[Tensor, Metrics, Tensor]]
 class UpdateMode(ClosedAtExit, ABC):
     """Runs the updates of some agents. All modes compute the same numbers, up to rounding.
 
-    The brains belong to the caller and hold the new numbers when `update` returns. A mode may keep copies elsewhere.
+    The parameters belong to the caller and hold the new numbers when `update` returns. A mode may keep copies.
     """
 
     name: ClassVar[str]
     is_elsewhere: bool = False
-    """True if updates run in other processes. Then the brains change only after an update has succeeded."""
+    """True if updates run in other processes. Then the parameters change only after an update has succeeded."""
 
-    def __init__(self, brains: Mapping[Agent, AgentParameters]) -> None:
-        self.brains = dict(brains)
+    def __init__(self, all_parameters: Mapping[Agent, AgentParameters]) -> None:
+        self.all_parameters = dict(all_parameters)
 
     @property
     def why(self) -> str:
@@ -45,7 +45,7 @@ class UpdateMode(ClosedAtExit, ABC):
         """
 
     def changed(self, agent: Agent) -> None:  # most modes keep no copies
-        """Take note that the caller has put other numbers into an agent's brain."""
+        """Take note that the caller has put other numbers into an agent's parameters."""
 
     def close(self) -> None:  # most modes hold nothing
         """Release threads and workers of the mode. May be called again."""

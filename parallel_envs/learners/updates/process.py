@@ -1,13 +1,13 @@
-"""Updates in worker processes. Each worker owns copies of its agents' brains.
+"""Updates in worker processes. Each worker owns copies of its agents' parameters.
 
-    caller                                          worker
-    plan  ──▶ shared block ── request ──▶           steps, Adam, statistics
-    brain ◀── shared block ◀── report, version ──   all numbers of the new version
+    caller                                               worker
+    plan       ──▶ shared block ── request ──▶           steps, Adam, statistics
+    parameters ◀── shared block ◀── report, version ──   all numbers of the new version
 
-Everything random is already in the `Plan`, so only arrays travel. The caller's brains are complete at any time: they
-change when a version has arrived, never while one is written. So a dead worker loses nothing: another worker starts
-from the caller's numbers and makes the same update from the same plan. A worker that misses its deadline is ended and
-then treated as dead.
+Everything random is already in the `Plan`, so only arrays travel. The caller's parameters are complete at any time:
+they change when a version has arrived, never while one is written. So a dead worker loses nothing: another worker
+starts from the caller's numbers and makes the same update from the same plan. A worker that misses its deadline is
+ended and then treated as dead.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Fields = tuple[Field, ...]
 
 
 class Outbox:
-    """Shared memory for all numbers of one brain, twice: one version is read while the next is written.
+    """Shared memory for all numbers of one parameters, twice: one version is read while the next is written.
 
     Each half has a header with the version that it holds. The header is written last.
     """
@@ -121,7 +121,7 @@ def read_plan(block: SharedBlock, fields: Sequence[Field]) -> Plan:
 
 
 class LearnerHost:
-    """Object in a worker that holds the brains of some agents and updates them by a mode.
+    """Object in a worker that holds the parameters of some agents and updates them by a mode.
 
     Plans are read from shared memory, and new numbers are written to the outboxes in `block`.
     """
@@ -166,7 +166,7 @@ class ProcessUpdates(UpdateMode):
     """Runs updates in workers: by default one worker for each core, and never more workers than agents.
 
     Args:
-        brains: The brains of all agents.
+        all_parameters: The parameters of all agents.
         workers: The number of workers.
         timeout: Seconds that a worker has for a round of its agents' updates; None: no limit. A worker that takes
             longer is replaced and the update made again, as after a death. The second time, `WorkerTimeout` is raised
@@ -184,16 +184,16 @@ class ProcessUpdates(UpdateMode):
 
     def __init__(
         self,
-        brains: Mapping[Agent, AgentParameters],
+        all_parameters: Mapping[Agent, AgentParameters],
         workers: int | None = None,
         timeout: float | None = UPDATE_TIMEOUT,
     ) -> None:
-        super().__init__(brains)
+        super().__init__(all_parameters)
         self.timeout = timeout
-        num_workers = min(workers or len(cores_here()) or 1, len(self.brains))
-        self._worker_of = _assign_workers(self.brains, num_workers)
-        self._versions = dict.fromkeys(self.brains, 0)
-        self._stale = set(self.brains)  # agents whose newest numbers the worker does not have
+        num_workers = min(workers or len(cores_here()) or 1, len(self.all_parameters))
+        self._worker_of = _assign_workers(self.all_parameters, num_workers)
+        self._versions = dict.fromkeys(self.all_parameters, 0)
+        self._stale = set(self.all_parameters)  # agents whose newest numbers the worker does not have
         self._fields: dict[Agent, Fields] = {}
         self._outboxes: dict[Agent, Outbox] = {}
         self._out: dict[int, SharedBlock] = {}
@@ -207,7 +207,7 @@ class ProcessUpdates(UpdateMode):
             for worker in range(num_workers):
                 end = 0
                 for agent in self._agents_of(worker):
-                    self._fields[agent], end = _placed_at(end, *Outbox.fields(self.brains[agent].arrays()))
+                    self._fields[agent], end = _placed_at(end, *Outbox.fields(self.all_parameters[agent].arrays()))
                 block = self._out[worker] = SharedBlock.create(end)
                 self._outboxes |= {agent: Outbox(block, self._fields[agent]) for agent in self._agents_of(worker)}
             self._build_hosts(range(num_workers))
@@ -224,7 +224,7 @@ class ProcessUpdates(UpdateMode):
             calls = {}
             for worker in workers:
                 agents = self._agents_of(worker)
-                algorithms = {agent: self.brains[agent].algorithm for agent in agents}
+                algorithms = {agent: self.all_parameters[agent].algorithm for agent in agents}
                 fields = {agent: self._fields[agent] for agent in agents}
                 build = self._key, self.host, self.worker_mode, algorithms, self._out[worker], fields
                 calls[worker] = Call(HOST, "build", build)
@@ -272,7 +272,7 @@ class ProcessUpdates(UpdateMode):
         for agent, report in reports.items():
             if report.failure is None:
                 self._versions[agent] += 1
-                self.brains[agent].load(self._outboxes[agent].get(self._versions[agent]))
+                self.all_parameters[agent].load(self._outboxes[agent].get(self._versions[agent]))
                 self._stale.discard(agent)
         return {agent: reports[agent] for agent in plans}
 
@@ -290,7 +290,7 @@ class ProcessUpdates(UpdateMode):
                 block = self._in[worker] = SharedBlock.create(end)
                 self._tell(worker, "attach", block)
                 block.close()
-            if stale := {agent: self.brains[agent].arrays() for agent in mine if agent in self._stale}:
+            if stale := {agent: self.all_parameters[agent].arrays() for agent in mine if agent in self._stale}:
                 self._tell(worker, "load", stale)
             for agent, fields in places.items():
                 for name, array in _arrays_in(self._in[worker], fields).items():
@@ -350,10 +350,10 @@ class ProcessUpdates(UpdateMode):
             block.close()
 
 
-def _assign_workers(brains: Mapping[Agent, AgentParameters], num_workers: int) -> dict[Agent, int]:
+def _assign_workers(all_parameters: Mapping[Agent, AgentParameters], num_workers: int) -> dict[Agent, int]:
     """Assign a worker to each agent: large networks first, each to the worker with the least load."""
     load, workers = [0] * num_workers, {}
-    for agent in sorted(brains, key=lambda agent: -brains[agent].matrix.weights.numel()):
+    for agent in sorted(all_parameters, key=lambda agent: -all_parameters[agent].matrix.weights.numel()):
         workers[agent] = load.index(min(load))
-        load[workers[agent]] += brains[agent].matrix.weights.numel()
-    return {agent: workers[agent] for agent in brains}
+        load[workers[agent]] += all_parameters[agent].matrix.weights.numel()
+    return {agent: workers[agent] for agent in all_parameters}

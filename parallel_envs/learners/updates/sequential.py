@@ -30,7 +30,7 @@ class SequentialUpdates(UpdateMode):
     name = "sequential"
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
-        return {agent: try_update(self.brains[agent], plan) for agent, plan in plans.items()}
+        return {agent: try_update(self.all_parameters[agent], plan) for agent, plan in plans.items()}
 
 
 class ThreadUpdates(UpdateMode):
@@ -41,17 +41,19 @@ class ThreadUpdates(UpdateMode):
 
     name = "thread"
 
-    def __init__(self, brains: Mapping[Agent, AgentParameters], workers: int | None = None) -> None:
-        super().__init__(brains)
+    def __init__(self, all_parameters: Mapping[Agent, AgentParameters], workers: int | None = None) -> None:
+        super().__init__(all_parameters)
         one_thread = partial(torch.set_num_threads, 1)
         self._threads = ThreadPoolExecutor(workers or len(cores_here()) or 1, "learner", one_thread)
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:
         with one_torch_thread():  # each thread has its own number, but all share the number of the matrix library
-            futures = {agent: self._threads.submit(try_update, self.brains[agent], own) for agent, own in plans.items()}
+            futures = {
+                agent: self._threads.submit(try_update, self.all_parameters[agent], own) for agent, own in plans.items()
+            }
             try:
                 wait(futures.values())
-            except BaseException:  # Ctrl-C: no thread may keep writing to brains that the caller takes for its own
+            except BaseException:  # Ctrl-C: no thread may go on writing to parameters that the caller uses
                 for future in futures.values():
                     future.cancel()
                 wait(futures.values())
@@ -62,44 +64,44 @@ class ThreadUpdates(UpdateMode):
         self._threads.shutdown(cancel_futures=True)
 
 
-def try_update(brain: AgentParameters, plan: Plan) -> UpdateReport:
+def try_update(parameters: AgentParameters, plan: Plan) -> UpdateReport:
     """Update one agent. An exception is returned in the report, because it does not concern other agents."""
     try:
-        return update_one(brain, plan)
+        return update_one(parameters, plan)
     except Exception as error:  # noqa: BLE001  # any error: it is raised after the other agents have learnt
         return UpdateReport.of_nothing(failure=Failure.of(error))
 
 
-def update_one(brain: AgentParameters, plan: Plan) -> UpdateReport:
+def update_one(parameters: AgentParameters, plan: Plan) -> UpdateReport:
     """Update one agent. If this raises, the agent's numbers are unchanged."""
-    with one_torch_thread(), undo_on_error([brain], brain.matrix) as before:
+    with one_torch_thread(), undo_on_error([parameters], parameters.matrix) as before:
         arrays = tensors_of(plan)
         with torch.no_grad():
-            data = brain.algorithm.prepare(brain.algorithm.see(brain.module, arrays), arrays)
+            data = parameters.algorithm.prepare(parameters.algorithm.see(parameters.module, arrays), arrays)
         carry = data.pop(CARRY, None)
         drawn = plan_tensors(plan)
-        gradient = torch.zeros_like(brain.matrix.weights)
-        brain.layout.bind_gradients(brain.module, gradient)
+        gradient = torch.zeros_like(parameters.matrix.weights)
+        parameters.layout.bind_gradients(parameters.module, gradient)
 
         def evaluate(step: int) -> tuple[Tensor, Metrics, Tensor]:
             gradient.zero_()
-            loss, metrics = brain.algorithm.loss(brain.module, minibatch(data, drawn, step))
+            loss, metrics = parameters.algorithm.loss(parameters.module, minibatch(data, drawn, step))
             torch.autograd.backward(loss)
             return loss.detach()[None], {name: value[None] for name, value in metrics.items()}, gradient
 
-        (report,) = take_steps([brain.algorithm], [plan], brain.matrix, before, evaluate)
-        return finish_update(brain, report, arrays, carry)
+        (report,) = take_steps([parameters.algorithm], [plan], parameters.matrix, before, evaluate)
+        return finish_update(parameters, report, arrays, carry)
 
 
 @contextlib.contextmanager
-def undo_on_error(brains: Sequence[AgentParameters], strip: ParameterMatrix) -> Iterator[ParameterMatrix]:
-    """Restore the numbers of these brains, the rows of `strip`, if the block raises. Yields a copy of `strip`."""
-    before = strip.clone()
-    statistics = [(own, own.clone()) for brain in brains for own in brain.statistics.values()]
+def undo_on_error(all_parameters: Sequence[AgentParameters], matrix: ParameterMatrix) -> Iterator[ParameterMatrix]:
+    """Restore these parameters, the rows of `matrix`, if the block raises. Yield a copy of `matrix`."""
+    before = matrix.clone()
+    statistics = [(own, own.clone()) for parameters in all_parameters for own in parameters.statistics.values()]
     try:
         yield before
     except BaseException:
-        strip.copy_from(before)
+        matrix.copy_from(before)
         with torch.no_grad():
             for own, was in statistics:
                 own.copy_(was)
@@ -111,11 +113,13 @@ def tensors_of(plan: Plan) -> Batch:
     return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in plan.arrays.items()}
 
 
-def finish_update(brain: AgentParameters, report: UpdateReport, arrays: Batch, carry: Tensor | None) -> UpdateReport:
+def finish_update(
+    parameters: AgentParameters, report: UpdateReport, arrays: Batch, carry: Tensor | None
+) -> UpdateReport:
     """Update running statistics if the agent has learnt, and add priorities and recurrent memory to the report."""
     if report.learnt:
-        brain.algorithm.after_update(brain.module, arrays)
-    taught = brain.algorithm.taught(brain.module, arrays)
+        parameters.algorithm.after_update(parameters.module, arrays)
+    taught = parameters.algorithm.taught(parameters.module, arrays)
     if taught is not None:
         taught = taught.nan_to_num(0.0, 0.0, 0.0)  # steps that are not finite teach nothing
     told: dict[str, Any] = {

@@ -53,8 +53,8 @@ def learners(
 class Slow(SequentialUpdates):
     """Sequential updates that take a random time."""
 
-    def __init__(self, brains: Mapping[Agent, AgentParameters], seed: int) -> None:
-        super().__init__(brains)
+    def __init__(self, all_parameters: Mapping[Agent, AgentParameters], seed: int) -> None:
+        super().__init__(all_parameters)
         self._source = np.random.default_rng(seed)
 
     def update(self, plans: Mapping[Agent, Plan]) -> dict[Agent, UpdateReport]:

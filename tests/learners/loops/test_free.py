@@ -58,7 +58,7 @@ def held(loop: Any) -> Iterator[threading.Event]:
         gate.wait()
         return mode.update(plans)
 
-    loop.updates.runner.mode = SimpleNamespace(update=update, brains=mode.brains)
+    loop.updates.runner.mode = SimpleNamespace(update=update, all_parameters=mode.all_parameters)
     try:
         yield gate
     finally:

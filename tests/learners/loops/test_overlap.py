@@ -223,7 +223,7 @@ class Failing:
     """Fails after so many updates."""
 
     def __init__(self, mode: Any, after: int) -> None:
-        self.mode, self.brains, self.left = mode, mode.brains, after
+        self.mode, self.all_parameters, self.left = mode, mode.all_parameters, after
 
     def update(self, plans: Any) -> Any:
         self.left -= 1

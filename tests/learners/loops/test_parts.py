@@ -35,8 +35,8 @@ def test_a_schedule_names_each_waiting_agent_once(wrong: list[str]) -> None:
 class Gated:
     """Updates that are let through one by one, with a record of the agents."""
 
-    def __init__(self, brains: Any) -> None:
-        self.brains = brains
+    def __init__(self, all_parameters: Any) -> None:
+        self.all_parameters = all_parameters
         self.order: list[str] = []
         self.begun, self.gate = threading.Semaphore(0), threading.Semaphore(0)
 
@@ -55,8 +55,8 @@ def job(agent: str, num_fresh: int, version: int = 0) -> Job:
 def test_waiting_agents_learn_in_the_order_of_the_schedule(schedule: str, order: str) -> None:
     """`a` learns while the others come; an agent's own updates stay in their order."""
     with learners(PPO) as made:
-        brain = made.agents["red"].parameters
-        mode: Any = Gated(dict.fromkeys("abcd", brain))
+        parameters = made.agents["red"].parameters
+        mode: Any = Gated(dict.fromkeys("abcd", parameters))
         updates = LearnerThread(UpdateRunner(mode, SCHEDULES[schedule], at_once=False), merge=True)
         try:
             updates.submit([job("a", 1)])

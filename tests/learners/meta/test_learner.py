@@ -538,10 +538,10 @@ def test_the_learning_rate_falls_in_a_straight_line(tmp_path: Path, monkeypatch:
     given = settings(train__num_iters=4, train__last_learning_rate=0.5, policy__algorithm={**PPO, "learning_rate": 0.8})
     rates: list[float] = []
 
-    def noted(brain: AgentParameters, plan: Plan) -> UpdateReport:
+    def noted(parameters: AgentParameters, plan: Plan) -> UpdateReport:
         assert plan.learning_rate is not None
         rates.append(plan.learning_rate)
-        return update_one(brain, plan)
+        return update_one(parameters, plan)
 
     monkeypatch.setattr(agent, "update_one", noted)
     with Learner(given) as learner:

@@ -35,7 +35,7 @@ def buffer(actions: Any, capacity: int = 100) -> RolloutBuffer:
     return made
 
 
-def brain(
+def parameters(
     given: dict[str, Any], actions: Any, arch: AGENT_ARCHS = AGENT_ARCHS.Memory, form: MemoryConfig = GRU
 ) -> AgentParameters:
     return AgentParameters(
@@ -65,7 +65,7 @@ def test_a_buffer_too_small_for_a_rollout_says_so() -> None:
 
 @forms
 def test_values_of_a_rollout_are_those_of_its_steps_one_by_one(form: MemoryConfig) -> None:
-    one = brain(DQN, Discrete(3), form=form)
+    one = parameters(DQN, Discrete(3), form=form)
     chain, actor = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)), one.module.actor
     state, steps = actor.initial_state(2), []
     for step in range(6):
@@ -76,7 +76,7 @@ def test_values_of_a_rollout_are_those_of_its_steps_one_by_one(form: MemoryConfi
 
 @forms
 def test_errors_of_dqn_are_those_worked_out_by_hand(form: MemoryConfig) -> None:
-    one = brain({**DQN, "double": False}, Discrete(3), form=form)
+    one = parameters({**DQN, "double": False}, Discrete(3), form=form)
     algorithm: Any = one.algorithm
     plan = algorithm.draw(buffer(Discrete(3)), np.random.default_rng(0))
     batch = {name: torch.from_numpy(array) for name, array in plan.arrays.items()}
@@ -96,7 +96,7 @@ def test_errors_of_dqn_are_those_worked_out_by_hand(form: MemoryConfig) -> None:
 @forms
 @pytest.mark.parametrize("arch", [AGENT_ARCHS.Memory, AGENT_ARCHS.Memory_Markov])
 def test_the_losses_of_sac_move_each_its_own_part(arch: AGENT_ARCHS, form: MemoryConfig) -> None:
-    one = brain(SAC, Box(-1.0, 1.0, (1,), np.float32), arch, form)
+    one = parameters(SAC, Box(-1.0, 1.0, (1,), np.float32), arch, form)
     remembers = "cell" if form == GRU else "keys"
     algorithm: Any = one.algorithm
     plan = algorithm.draw(buffer(Box(-1.0, 1.0, (1,), np.float32)), np.random.default_rng(0))
@@ -113,7 +113,7 @@ def test_the_losses_of_sac_move_each_its_own_part(arch: AGENT_ARCHS, form: Memor
 
 
 def test_memories_fade_over_one_step_to_so_many() -> None:
-    one = brain(DQN, Discrete(3))
+    one = parameters(DQN, Discrete(3))
     set_memory_span(one.module, 50)
     for network in (one.module.actor, one.module.target):
         cell = network.body.cell
@@ -132,7 +132,7 @@ def _place(one: AgentParameters, name: str) -> slice:
 
 
 def test_the_observation_before_is_seen_as_well_and_none_before_the_first() -> None:
-    one = brain(DQN, Discrete(3))
+    one = parameters(DQN, Discrete(3))
     chain = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0))
     other = chain.clone()
     other[:, 0] += 1.0
