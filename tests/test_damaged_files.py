@@ -285,7 +285,7 @@ def test_checkpoints(tmp_path: Path) -> None:
 def test_stored_arrays(tmp_path: Path) -> None:
     import numpy as np
 
-    from parallel_envs.evaluation.trajectories import read_episode
+    from parallel_envs.evaluation.recordings import read_episode
     from parallel_envs.rollouts.replay import read_archive, write_archive
 
     path = tmp_path / "arrays.npz"

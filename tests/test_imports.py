@@ -57,7 +57,7 @@ LAYERS: list[list[str]] = [
     ],
     ["errors"],
     ["spelling"],
-    ["choices", "standard_names"],
+    ["choices"],
 ]
 
 # What a layer must never hear of, at whatever depth of a function the import stands.

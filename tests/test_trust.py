@@ -354,7 +354,7 @@ class Touches:
 def test_nothing_is_unpickled_from_a_file(run: Path, tmp_path: Path) -> None:
     import numpy as np
 
-    from parallel_envs.evaluation.trajectories import read_episode
+    from parallel_envs.evaluation.recordings import read_episode
     from parallel_envs.learners.checkpoint import BadCheckpoint, load_agent
     from parallel_envs.rollouts.replay import read_archive
     from parallel_envs.yaml_files import content_of

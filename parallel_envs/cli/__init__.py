@@ -12,13 +12,11 @@ import sys
 
 import typer
 
-from parallel_envs.cli.bench import bench
 from parallel_envs.cli.compare import compare
 from parallel_envs.cli.doctor import doctor
 from parallel_envs.cli.evaluate import EvalCommand, evaluate
-from parallel_envs.cli.report import report
 from parallel_envs.cli.tasks import tasks
-from parallel_envs.cli.train import train
+from parallel_envs.cli.train import report, train
 from parallel_envs.commands import SuggestingGroup
 
 __all__ = ["EvalCommand", "app", "bench", "compare", "doctor", "evaluate", "main", "report", "tasks", "train"]
@@ -34,6 +32,17 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+
+
+def bench(context: typer.Context) -> None:
+    """Measure speed, and find the best settings for an environment on this machine.
+
+    Example: parallel-envs bench suggest CartPole-v1
+    """
+    from parallel_envs.bench.cli import app as bench_app
+
+    bench_app(context.args or ["--help"], prog_name="parallel-envs bench")
+
 
 app.command()(train)
 app.command("eval", cls=EvalCommand, no_args_is_help=True)(evaluate)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parallel_envs.cli.mistakes import plain_errors
-from parallel_envs.cli.outputs import console
+from parallel_envs.cli.outputs import console, plain_errors
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,8 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from parallel_envs.choices import Recorded, Strategy, Turns
-from parallel_envs.cli.mistakes import plain_errors, trusted
-from parallel_envs.cli.outputs import BadThreshold, Format, Outputs, Threshold, show
+from parallel_envs.cli.outputs import BadThreshold, Format, Outputs, Threshold, plain_errors, show, trusted
 
 if TYPE_CHECKING:
     from parallel_envs.evaluation import Candidate, EvaluationResult

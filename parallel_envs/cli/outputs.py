@@ -1,4 +1,4 @@
-"""Outputs of `parallel-envs eval`: the printed result, files and videos, and the thresholds of `--fail-below`.
+"""Outputs of commands: printed results, files and videos, thresholds of `--fail-below`, errors without a traceback.
 
 Thresholds:
 
@@ -10,7 +10,9 @@ Thresholds:
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -25,6 +27,33 @@ if TYPE_CHECKING:
 
     from parallel_envs.evaluation import Candidate, EpisodeRecord, EvaluationResult, Mission
     from parallel_envs.evaluation.statistics import Summary
+
+
+@contextmanager
+def plain_errors(
+    *kinds: type[BaseException], words: Mapping[str, str] | None = None, exit_code: int = 2
+) -> Iterator[None]:
+    """End the program with the text and the notes of an error of these kinds, and with this exit code.
+
+    `words`: options by the names of arguments in the texts; `jobs=2` becomes `--jobs 2`.
+    """
+    try:
+        yield
+    except kinds as error:
+        for text in (str(error), *getattr(error, "__notes__", ())):
+            for argument, option in (words or {}).items():
+                text = re.sub(rf"(?<![\w.]){argument}=(?=\S)", f"{option} ", text)  # noqa: PLW2901
+            typer.echo(text, err=True)
+        raise typer.Exit(exit_code) from None
+
+
+def trusted(words: Sequence[str] | None) -> list[str]:
+    """Return the modules and files of `--trust`. A word that is neither ends the program with exit code 2."""
+    from parallel_envs.trust import trusted_modules
+
+    with plain_errors(ValueError):
+        return list(trusted_modules(words or ()))
+
 
 Format = Literal["table", "json", "csv", "yaml"]
 
@@ -85,7 +114,7 @@ class Outputs:
 
             check_writable(self.output)
         if self.record is not None:
-            from parallel_envs.evaluation.video import check_can_record
+            from parallel_envs.evaluation.recordings import check_can_record
 
             check_can_record(self.record)
         videos = None if self.record is None else self.videos
@@ -107,7 +136,7 @@ class Outputs:
         """Write the trajectory of an episode, unless it was lost with its worker."""
         if self.save_episodes is None or record.trajectory is None:
             return
-        from parallel_envs.evaluation.trajectories import save_episode
+        from parallel_envs.evaluation.recordings import save_episode
 
         try:
             save_episode(self.save_episodes, record)
@@ -133,7 +162,7 @@ class Outputs:
             typer.echo("There is no video: no episode was played to its end.", err=True)
         if result.interrupted:
             return
-        from parallel_envs.evaluation.video import record_videos
+        from parallel_envs.evaluation.recordings import record_videos
 
         for video in record_videos(result, missions, policies, self.record, self.videos):
             self.complete = self.complete and video.path is not None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parallel_envs.cli.mistakes import plain_errors
+from parallel_envs.cli.outputs import plain_errors
 
 if TYPE_CHECKING:
     from parallel_envs.multiagent.by_name import EnvInspection

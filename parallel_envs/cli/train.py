@@ -1,4 +1,4 @@
-"""`parallel-envs train`: train as a settings file says, resume a run, or list all settings.
+"""`parallel-envs train`: train from a settings file, resume a run, or list all settings. `report`: show an outcome.
 
 The list is read from the classes that check the settings: nothing about a setting is written down here.
 """
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parallel_envs.cli.mistakes import plain_errors, trusted
+from parallel_envs.cli.outputs import plain_errors, trusted
 from parallel_envs.spelling import hint
 
 if TYPE_CHECKING:
     from parallel_envs.field_texts import Field
+
 
 _NARROWEST, _WIDEST = 40, 100
 _FIRST_COLUMN = 28
@@ -165,3 +166,21 @@ def _sections() -> dict[str, tuple[str, Sequence[Field]]]:
             for name, kind in configs_by_name().items()
         },
     }
+
+
+def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]) -> None:
+    """Show the outcome of a training run: how it ended, and each agent's episodes, last mean return and best.
+
+    Example: parallel-envs report runs/spread
+    """
+    from parallel_envs.errors import MissingExtra
+    from parallel_envs.extras import require
+
+    with plain_errors(MissingExtra):
+        require("A report of a run", "torch", "safetensors")
+    from parallel_envs.learners.outcomes import outcome_in
+    from parallel_envs.learners.run_folder import BadRun
+
+    with plain_errors(BadRun, OSError):
+        found = outcome_in(folder)
+    typer.echo(found.told())

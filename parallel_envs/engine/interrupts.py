@@ -1,7 +1,7 @@
 """Ctrl-C and forks: two things that may strike while code of the engine runs.
 
 Ctrl-C: `delay_ctrl_c` holds a Ctrl-C back while state must not be left half changed. `reraise_ctrl_c` keeps code that
-catches every exception from swallowing the user's Ctrl-C.
+catches every exception from swallowing the user's Ctrl-C. `Interrupts` holds it back in a long loop of the caller.
 
 Forks: a process that a hosted object forks from its worker has a copy of everything, including the worker's loop and
 its pipes. If the object's code returned or raised in that process, the process would become a second worker that
@@ -13,11 +13,13 @@ may have workers of its own (threads or serial).
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal` without its enums, which cost ten times as much here
+import contextlib
 import os
 import signal
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -134,3 +136,52 @@ def _multiprocessing_parent() -> Any:
     """Return the process that had `multiprocessing` start this process or an ancestor, or None."""
     module = sys.modules.get("multiprocessing.process")
     return None if module is None else module.parent_process()
+
+
+class Interrupts:
+    """Holds Ctrl-C back while the context lasts, except inside `let_through`.
+
+    Elsewhere Ctrl-C could strike between the arrival of an answer and its recording: the answer would be lost, and its
+    environment would be waited for in vain. A second Ctrl-C is raised at once, anywhere.
+    """
+
+    def __init__(self) -> None:
+        self._struck = self._lets_through = False
+        self._before: Any = None
+
+    def __enter__(self) -> Interrupts:
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # leave other handlers alone
+            self._before = signal.signal(signal.SIGINT, self._strike)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+        if error[0] is None:
+            self.check()
+
+    @property
+    def struck(self) -> bool:
+        """True if a Ctrl-C has been held back."""
+        return self._struck
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if a Ctrl-C has been held back."""
+        if self._struck:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def let_through(self) -> Iterator[None]:
+        """Raise Ctrl-C at once while this context lasts."""
+        self._lets_through = True
+        try:
+            self.check()
+            yield
+        finally:
+            self._lets_through = False
+
+    def _strike(self, number: int, frame: FrameType | None) -> None:
+        if self._struck or self._lets_through:
+            raise KeyboardInterrupt
+        self._struck = True

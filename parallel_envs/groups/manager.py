@@ -27,7 +27,6 @@ from parallel_envs.choices import GroupMode
 from parallel_envs.closing import ClosedAtExit
 from parallel_envs.engine.interrupts import delay_ctrl_c
 from parallel_envs.errors import ClosedError
-from parallel_envs.groups.env_specs import EnvSpec, read_env_specs
 from parallel_envs.groups.episode import (
     FAILED,
     Entry,
@@ -36,11 +35,12 @@ from parallel_envs.groups.episode import (
     EpisodeMetrics,
     RecordedTurn,
     means_by_tag,
+    read_turns,
     with_pass_at_k,
 )
 from parallel_envs.groups.failures import BadTurn, EnvFailure
-from parallel_envs.groups.inputs import read_turns
 from parallel_envs.groups.placement import EnvPlacement, Results
+from parallel_envs.groups.registry import EnvSpec, read_env_specs
 from parallel_envs.groups.transport import MAKING, REPLAYING, Job, Played
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords

@@ -26,7 +26,7 @@ from parallel_envs.groups.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
     from parallel_envs.groups.config import ManagerBlock
-    from parallel_envs.groups.env_specs import EnvSpecs
+    from parallel_envs.groups.registry import EnvSpecs
 
 _log = logging.getLogger(__name__)
 

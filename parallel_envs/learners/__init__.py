@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from parallel_envs.learners.checkpoint import BadCheckpoint, export_agent, frozen, load_agent, replace_agent
     from parallel_envs.learners.dqn import DQNConfig
     from parallel_envs.learners.independent import IndependentLearners
-    from parallel_envs.learners.loops.accounts import LoopReport
+    from parallel_envs.learners.loops.loop import LoopReport
     from parallel_envs.learners.loops.options import LoopOptions
     from parallel_envs.learners.meta.learner import Learner
     from parallel_envs.learners.ppo import PPOConfig
     from parallel_envs.learners.sac import SACConfig
-    from parallel_envs.learners.updates.failures import UpdateFailed
+    from parallel_envs.learners.updates.mode import UpdateFailed
 
 _MODULES = {
     "AgentLearner": "agent",
@@ -32,10 +32,10 @@ _MODULES = {
     "IndependentLearners": "independent",
     "Learner": "meta.learner",
     "LoopOptions": "loops.options",
-    "LoopReport": "loops.accounts",
+    "LoopReport": "loops.loop",
     "PPOConfig": "ppo",
     "SACConfig": "sac",
-    "UpdateFailed": "updates.failures",
+    "UpdateFailed": "updates.mode",
     "export_agent": "checkpoint",
     "frozen": "checkpoint",
     "load_agent": "checkpoint",

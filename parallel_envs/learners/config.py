@@ -31,7 +31,7 @@ from pydantic import (
     ValidationError,
 )
 
-from parallel_envs import spelling, standard_names
+from parallel_envs import spelling
 from parallel_envs.choices import (
     Backend,
     LearnIn,
@@ -350,12 +350,12 @@ def _right_setting(name: str, known: Collection[str], *, in_algorithm: bool) -> 
                 owners.setdefault(field.name, []).append(algorithm)
     if name in owners:
         return f"It is a setting of {', '.join(owners[name])}: write it as `algorithm.{name}`."
-    if standard := standard_names.told(name, known):
+    if standard := spelling.told(name, known):
         return standard
-    if elsewhere := {one.ours: one.note for one in standard_names.meanings_elsewhere(name, ()) if one.ours in owners}:
+    if elsewhere := {one.ours: one.note for one in spelling.meanings_elsewhere(name, ()) if one.ours in owners}:
         places = " or ".join(f"`algorithm.{ours}` ({', '.join(owners[ours])})" for ours in elsewhere)
         return " ".join([f"It is called {places} here.", *filter(None, dict.fromkeys(elsewhere.values()))])
-    if owners and (reason := standard_names.ABSENT.get(name.lower())):
+    if owners and (reason := spelling.ABSENT.get(name.lower())):
         return f"{reason}: leave it out."
     close = spelling.nearest(name, [*known, *owners])
     if close is not None and close not in known:
@@ -483,14 +483,14 @@ def _check_names(
 
 def _right_field(name: str, kind: Any, kinds: Kinds, outside: Collection[str]) -> str:
     """Advise on an unknown field of a config: it may belong to the run, or to another algorithm."""
-    if standard := "" if name in outside else standard_names.told(name, _fields(kind)):
+    if standard := "" if name in outside else spelling.told(name, _fields(kind)):
         return standard
-    for ours in (name, *(one.ours for one in standard_names.meanings_elsewhere(name, ()))):
+    for ours in (name, *(one.ours for one in spelling.meanings_elsewhere(name, ()))):
         if ours in outside:
             return f"It is a setting of the run: write it as `{ours}`, beside `algorithm`."
         if others := [other for other, one in kinds.items() if ours in _fields(one)]:
             return f"It is a setting of {' and '.join(others)}: leave it out."
-    reason = standard_names.ABSENT.get(name.lower())
+    reason = spelling.ABSENT.get(name.lower())
     return f"{reason}: leave it out." if reason else spelling.advice(name, _fields(kind))
 
 

@@ -23,11 +23,21 @@ from torch import Tensor, nn
 
 from parallel_envs.choices import DqnNetwork, Sampler, words
 from parallel_envs.field_texts import documents_fields
-from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan, check_choice, check_fields, check_layers
+from parallel_envs.learners.algorithm import (
+    Algorithm,
+    Batch,
+    Metrics,
+    Plan,
+    ReplayConfig,
+    check_choice,
+    check_fields,
+    check_layers,
+    follow,
+    sampled,
+)
 from parallel_envs.learners.distributions import EpsilonGreedy, Head, masked
 from parallel_envs.learners.networks import Bytes, Image, mlp
 from parallel_envs.learners.parameters import ParameterMatrix
-from parallel_envs.learners.replaying import ReplayConfig, follow, sampled
 from parallel_envs.spelling import suggests_keywords
 
 

@@ -28,15 +28,15 @@ from gymnasium.vector.utils import create_empty_array
 
 from parallel_envs.choices import OnDivergence, Strategy, UpdateModeName, words
 from parallel_envs.closing import ClosedAtExit
+from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.agent import AgentLearner, EpisodeTracker
 from parallel_envs.learners.algorithm import Agent, AlgorithmConfig, Diverged, UpdateReport
 from parallel_envs.learners.checkpoint import BadCheckpoint, load_checkpoint, save_checkpoint
 from parallel_envs.learners.parameters import AgentParameters
 from parallel_envs.learners.updates import MODES, UPDATE_TIMEOUT, UpdateMode, mode_for
-from parallel_envs.learners.updates.failures import UpdateFailed
+from parallel_envs.learners.updates.mode import UpdateFailed
 from parallel_envs.multiagent import MultiAgentEnvManager
-from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords, unknown_keyword
 from parallel_envs.threads import CallGuard, one_thread

@@ -19,11 +19,20 @@ from gymnasium.spaces import Box, Space
 from torch import Tensor, nn
 
 from parallel_envs.field_texts import documents_fields
-from parallel_envs.learners.algorithm import Algorithm, Batch, Metrics, Plan, check_fields, mean_over
+from parallel_envs.learners.algorithm import (
+    Algorithm,
+    Batch,
+    Metrics,
+    Plan,
+    ReplayConfig,
+    check_fields,
+    follow,
+    mean_over,
+    sampled,
+)
 from parallel_envs.learners.distributions import Head, SquashedGaussian
 from parallel_envs.learners.networks import mlp
 from parallel_envs.learners.parameters import ParameterMatrix
-from parallel_envs.learners.replaying import ReplayConfig, follow, sampled
 from parallel_envs.spelling import suggests_keywords
 
 

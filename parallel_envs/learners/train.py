@@ -21,6 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.logging import RichHandler
 
+from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
 from parallel_envs.learners.agent import ALGORITHMS, configs_by_name
 from parallel_envs.learners.algorithm import NothingLearnt
@@ -57,7 +58,6 @@ from parallel_envs.learners.run_folder import (
 from parallel_envs.learners.updates import MODES, AutoUpdates
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.multiagent.by_name import env_factory
-from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.rollouts.trajectories import TrajectoryStore
 from parallel_envs.trust import TUPLE_AGENTS, check_env
 from parallel_envs.vector.checks import env_names

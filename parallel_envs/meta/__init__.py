@@ -4,8 +4,7 @@
 `families` finds families of tasks by name (`AntDir-v0`) and splits their tasks into training and evaluation.
 """
 
-from parallel_envs.meta.config import MultiEpisodeConfig
 from parallel_envs.meta.making import make_env, make_parallel_env
-from parallel_envs.meta.multi_episode import MultiEpisodeWrapper, VariBadWrapper
+from parallel_envs.meta.multi_episode import MultiEpisodeConfig, MultiEpisodeWrapper, VariBadWrapper
 
 __all__ = ["MultiEpisodeConfig", "MultiEpisodeWrapper", "VariBadWrapper", "make_env", "make_parallel_env"]

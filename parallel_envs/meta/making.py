@@ -15,9 +15,8 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from parallel_envs.env_files import FileFactory, is_env_file
 from parallel_envs.extras import explained
-from parallel_envs.meta.config import MultiEpisodeConfig
 from parallel_envs.meta.families import KNOWN, family_of, maker_of, split
-from parallel_envs.meta.multi_episode import AnyEnv, MultiEpisodeWrapper
+from parallel_envs.meta.multi_episode import AnyEnv, MultiEpisodeConfig, MultiEpisodeWrapper
 from parallel_envs.seeding import SeedTree, env_seeds
 from parallel_envs.spelling import nearest
 from parallel_envs.vector import ParallelEnvManager

@@ -1,4 +1,4 @@
-"""`MultiEpisodeWrapper`: several episodes of an env on one task, played as one.
+"""`MultiEpisodeWrapper`: several episodes of an env on one task, played as one; and its settings.
 
 An *inner* episode is one of the env's, an *outer* episode is everything that is played on one task:
 
@@ -12,6 +12,7 @@ observations, and `ActionRescaling` maps actions from -1 to 1 to the env's bound
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -22,11 +23,43 @@ from gymnasium.spaces import Box, Space
 from gymnasium.spaces.utils import flatten, flatten_space
 from gymnasium.utils import RecordConstructorArgs
 
-from parallel_envs.meta.config import MultiEpisodeConfig, TaskVector
+from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords
 from parallel_envs.tasks import KEEP, RESAMPLE, Task, TaskWay, offers, part_of
+from parallel_envs.vector.checks import check_count, yes_or_no
 from parallel_envs.vector.shared_arrays import as_float, snapshot
 from parallel_envs.vector.worker_tasks import WatchedOptions, warn_unseen
+
+TaskVector = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MultiEpisodeConfig:
+    """Settings of a `MultiEpisodeWrapper`, whose docstring explains each of them."""
+
+    episodes_per_task: int
+    oracle: bool = False
+    horizon: int | None = None
+    task_vector: TaskVector | None = None
+    add_time: bool = False
+    add_previous_action: bool = False
+    add_previous_reward: bool = False
+    rescale_actions: bool = False
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("episodes_per_task", self.episodes_per_task)
+        if self.horizon is not None:
+            check_count("horizon", self.horizon)
+        if self.task_vector is not None and not callable(self.task_vector):
+            raise TypeError(
+                f"task_vector={self.task_vector!r} cannot be called. Give a function of a task that returns numbers."
+            )
+        for name in ("oracle", "add_time", "add_previous_action", "add_previous_reward", "rescale_actions"):
+            yes_or_no(name, getattr(self, name))
+        if self.seed is not None:
+            SeedTree(self.seed)  # raises for an invalid seed
+
 
 Array = npt.NDArray[Any]
 AnyEnv = gymnasium.Env[Any, Any]

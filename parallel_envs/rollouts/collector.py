@@ -25,10 +25,10 @@ from gymnasium.error import AlreadyPendingCallError
 from gymnasium.vector import AutoresetMode
 
 from parallel_envs.engine import Unpicklable, dump_request
+from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import CollectionInterrupted
 from parallel_envs.policies import BatchPolicy, FunctionPolicy, RandomPolicy, Rows, as_batch_policy
 from parallel_envs.policies.base import NETWORK_HINT, is_network
-from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.rollouts.rollout import Columns, Rollout, Rollouts, check_rows, is_empty, put_rows, take_rows
 from parallel_envs.seeding import SeedTree
 from parallel_envs.spelling import suggests_keywords

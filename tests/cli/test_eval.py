@@ -22,7 +22,7 @@ from typer.testing import Result
 from parallel_envs.cli.outputs import Threshold
 from parallel_envs.evaluation import EvaluationResult
 from parallel_envs.evaluation import evaluate as play
-from parallel_envs.evaluation.trajectories import read_episode
+from parallel_envs.evaluation.recordings import read_episode
 from parallel_envs.shell_commands import shell_command
 from tests.cli.agents import FUSE
 from tests.cli.test_tool import command, told

@@ -158,7 +158,7 @@ READERS = {
         [
             "learners/progress.py",
             "learners/independent.py",
-            "learners/loops/accounts.py",
+            "learners/loops/loop.py",
             "learners/loops/learner_thread.py",
             "learners/loops/sync.py",
             "learners/meta/learner.py",  # tells what took how long

@@ -16,8 +16,8 @@ pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Mission, checkpoints, evaluate
+from parallel_envs.evaluation.recordings import record_videos
 from parallel_envs.evaluation.records import EpisodeKey
-from parallel_envs.evaluation.video import record_videos
 from parallel_envs.learners.run_folder import newest_checkpoint
 from parallel_envs.learners.train import begin
 

@@ -9,7 +9,7 @@ import pytest
 
 from parallel_envs.evaluation import BadEvaluation, Mission, evaluate
 from parallel_envs.evaluation.comparison import compare_results
-from parallel_envs.evaluation.video import check_can_record
+from parallel_envs.evaluation.recordings import check_can_record
 from parallel_envs.policies import load_policy
 from tests.evaluation.stages import Course
 

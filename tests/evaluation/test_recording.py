@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from parallel_envs.choices import Recorded
-from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Failure, evaluate, video
-from parallel_envs.evaluation.video import Video, chosen_records, record_videos
+from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Failure, evaluate, recordings
+from parallel_envs.evaluation.recordings import Video, chosen_records, record_videos
 
 pytest.importorskip("moviepy")
 
@@ -62,10 +62,10 @@ def frames_in(path: Path) -> tuple[int, float, Any]:
 
 
 def test_the_best_episode_is_filmed_from_its_first_frame_to_its_last(tmp_path: Path) -> None:
-    result, (video,) = filmed(tmp_path / "videos")
+    result, (recordings,) = filmed(tmp_path / "videos")
     longest = max(result.episodes, key=lambda one: one.length)
-    assert (video.record, video.problem) == (longest, "")
-    assert video.path == tmp_path / "videos" / f"light-{longest.episode:04d}.mp4"
+    assert (recordings.record, recordings.problem) == (longest, "")
+    assert recordings.path == tmp_path / "videos" / f"light-{longest.episode:04d}.mp4"
     count, fps, first = frames_in(tmp_path / "videos" / f"light-{longest.episode:04d}.mp4")
     assert (count, fps, first.shape) == (longest.length + 1, 10.0, (20, 30, 3))
     assert [file.suffix for file in (tmp_path / "videos").iterdir()] == [".mp4"]
@@ -73,7 +73,7 @@ def test_the_best_episode_is_filmed_from_its_first_frame_to_its_last(tmp_path: P
 
 def test_all_episodes_are_filmed(tmp_path: Path) -> None:
     result, videos = filmed(tmp_path, "all")
-    assert [video.record for video in videos] == list(result.episodes)
+    assert [recordings.record for recordings in videos] == list(result.episodes)
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -87,22 +87,24 @@ def test_all_episodes_are_filmed(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_filmed_is_told_and_the_next_is_tried(fault: str, problem: str, tmp_path: Path) -> None:
     _, videos = filmed(tmp_path, "all", fault)
-    assert [video.path for video in videos] == [None] * 3
-    assert all(problem in video.problem for video in videos)
+    assert [recordings.path for recordings in videos] == [None] * 3
+    assert all(problem in recordings.problem for recordings in videos)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_environment_that_is_made_without_render_mode_is_told_to_take_it(tmp_path: Path) -> None:
     missions = {"light": lambda fault="": Light(fault=fault)}
     result = evaluate(missions, "random", episodes=1)
-    (video,) = record_videos(result, missions, "random", "all", tmp_path, backend="serial")
-    assert "Videos need an environment that takes render_mode='rgb_array'" in video.problem
+    (recordings,) = record_videos(result, missions, "random", "all", tmp_path, backend="serial")
+    assert "Videos need an environment that takes render_mode='rgb_array'" in recordings.problem
 
 
 def test_an_episode_that_goes_another_way_is_told(tmp_path: Path) -> None:
     _, videos = filmed(tmp_path, "all", "unseeded")
-    assert any("its environment or a policy depends on more than the seed" in video.problem for video in videos)
-    assert all(video.path is not None for video in videos)
+    assert any(
+        "its environment or a policy depends on more than the seed" in recordings.problem for recordings in videos
+    )
+    assert all(recordings.path is not None for recordings in videos)
 
 
 # ---- which episodes ----------------------------------------------------------------------------------------------
@@ -137,7 +139,7 @@ def test_what_failed_is_not_filmed() -> None:
 
 def test_what_is_missing_is_told_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadEvaluation, match=r"record='first' is unknown\. Choose one of best, worst"):
-        video.check_can_record("first")
+        recordings.check_can_record("first")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BadEvaluation, match=r'pip install "parallel-envs\[video\]"'):
-        video.check_can_record("best")
+        recordings.check_can_record("best")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parallel_envs.evaluation.recordings import episode_file, read_episode, save_episode
 from parallel_envs.evaluation.records import BadDocument, EpisodeRecord, Trajectory
-from parallel_envs.evaluation.trajectories import episode_file, read_episode, save_episode
 
 
 def record(trajectory: Trajectory | None, mission: str = "m") -> EpisodeRecord:

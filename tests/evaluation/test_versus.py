@@ -13,9 +13,8 @@ from typer.testing import CliRunner, Result
 from parallel_envs import cli, evaluate
 from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult
 from parallel_envs.evaluation.comparison import compare_results
+from parallel_envs.evaluation.recordings import chosen_records, episode_file
 from parallel_envs.evaluation.statistics import comparable_missions
-from parallel_envs.evaluation.trajectories import episode_file
-from parallel_envs.evaluation.video import chosen_records
 
 TEAM = "parallel_envs.testing.matrix_games:climbing"
 POLICIES = {"random": "random", "noop": "noop"}

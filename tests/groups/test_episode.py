@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.groups.env_specs import EnvSpec
 from parallel_envs.groups.episode import Episode
+from parallel_envs.groups.registry import EnvSpec
 from parallel_envs.groups.transport import Played
 
 SEAT = EnvSpec(

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from parallel_envs.groups import BadSettings, EnvStateManager, register
-from parallel_envs.groups.env_specs import _warn_once
+from parallel_envs.groups.registry import _warn_once
 
 BASE = """
 defaults:

@@ -20,7 +20,7 @@ from parallel_envs.engine import Death, WorkerPool
 from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.updates import MODES, AutoUpdates, ProcessUpdates, sequential
-from parallel_envs.learners.updates.failures import AN_UPDATE, GIVEN_UP, worker_died
+from parallel_envs.learners.updates.mode import AN_UPDATE, GIVEN_UP, worker_died
 from parallel_envs.testing import assert_same_batch
 from tests.learners.lives import CASES, learners, live, mode_of, plans, time_is_up_when, updated
 

@@ -7,8 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallel_envs.choices import ArmSplit, TextMode, words
-from parallel_envs.groups.envs.base import Step, StepCount, TextEnv, action_number, step_info
-from parallel_envs.groups.envs.config_fields import choice, count, number, text
+from parallel_envs.groups.envs.base import (
+    Step,
+    StepCount,
+    TextEnv,
+    action_number,
+    choice,
+    count,
+    number,
+    step_info,
+    text,
+)
 from parallel_envs.groups.interface import fold_name
 from parallel_envs.seeding import SeedTree
 

@@ -25,8 +25,20 @@ from typing import Any
 import numpy as np
 
 from parallel_envs.choices import NumberUse, TextMode, words
-from parallel_envs.groups.envs.base import Step, StepCount, TextEnv, step_info
-from parallel_envs.groups.envs.config_fields import Span, choice, count, count_or_none, number, path_or_none, span, text
+from parallel_envs.groups.envs.base import (
+    Span,
+    Step,
+    StepCount,
+    TextEnv,
+    choice,
+    count,
+    count_or_none,
+    number,
+    path_or_none,
+    span,
+    step_info,
+    text,
+)
 from parallel_envs.groups.envs.records import (
     FileVersion,
     data_file_error,

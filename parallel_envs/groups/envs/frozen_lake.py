@@ -12,7 +12,7 @@ from gymnasium import Env
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv as Lake
 
 from parallel_envs.choices import RenderMode, TileFormat
-from parallel_envs.groups.envs import config_fields as fields
+from parallel_envs.groups.envs import base as fields
 from parallel_envs.groups.envs import tiles
 from parallel_envs.groups.envs.base import Step, StepCount, action_number, step_info
 from parallel_envs.seeding import SeedTree

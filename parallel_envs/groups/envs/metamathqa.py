@@ -14,9 +14,18 @@ from itertools import islice
 from typing import Any
 
 from parallel_envs.choices import TextMode, words
-from parallel_envs.groups.envs import config_fields
-from parallel_envs.groups.envs.base import Step, StepCount, TextEnv, step_info
-from parallel_envs.groups.envs.config_fields import choice, count, count_or_none, flag, path_or_none
+from parallel_envs.groups.envs import base
+from parallel_envs.groups.envs.base import (
+    Step,
+    StepCount,
+    TextEnv,
+    choice,
+    count,
+    count_or_none,
+    flag,
+    path_or_none,
+    step_info,
+)
 from parallel_envs.groups.envs.records import (
     Entry,
     FileVersion,
@@ -67,9 +76,9 @@ class MetaMathQAConfig:
         object.__setattr__(self, "data_path", path_or_none("data_path", self.data_path))
         count_or_none("max_instances", self.max_instances)
         flag("skip_unanswered", self.skip_unanswered)
-        config_fields.number("val_share", self.val_share, least=0.0, most=1.0)
-        config_fields.number("score", self.score)
-        config_fields.number("decay", self.decay, least=0.0, most=1.0)
+        base.number("val_share", self.val_share, least=0.0, most=1.0)
+        base.number("score", self.score)
+        base.number("decay", self.decay, least=0.0, most=1.0)
         count_or_none("max_attempts", self.max_attempts)
         count("max_answer_chars", self.max_answer_chars, most=1_000_000)
         choice("render_mode", self.render_mode, words(TextMode))

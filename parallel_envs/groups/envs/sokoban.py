@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from parallel_envs.choices import RenderMode, TileFormat
-from parallel_envs.groups.envs import config_fields as fields
+from parallel_envs.groups.envs import base as fields
 from parallel_envs.groups.envs import tiles
 from parallel_envs.groups.envs.base import Step, StepCount, action_number, step_info
 from parallel_envs.groups.envs.sokoban_rooms import (

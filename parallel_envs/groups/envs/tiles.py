@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel_envs.choices import RenderMode, TileFormat, words
-from parallel_envs.groups.envs.config_fields import choice
+from parallel_envs.groups.envs.base import choice
 
 Picture = NDArray[np.uint8]
 Color = tuple[int, int, int]

@@ -9,8 +9,7 @@ loop. In `overlap` and `free` updates run in a thread (`learner_thread.py`), and
 (`behavior_policy.py`).
 """
 
-from parallel_envs.learners.loops.accounts import Lag, LoopReport
-from parallel_envs.learners.loops.loop import Loop, open_loop, run_loop
+from parallel_envs.learners.loops.loop import Lag, Loop, LoopReport, open_loop, run_loop
 from parallel_envs.learners.loops.options import LoopOptions
 
 __all__ = ["Lag", "Loop", "LoopOptions", "LoopReport", "open_loop", "run_loop"]

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parallel_envs.learners.loops.accounts import Accounts, LoopReport
-from parallel_envs.learners.loops.loop import Loop, Metrics
+from parallel_envs.learners.loops.loop import Accounts, Loop, LoopReport, Metrics
 
 if TYPE_CHECKING:
     from parallel_envs.learners.independent import IndependentLearners

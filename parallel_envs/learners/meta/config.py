@@ -30,7 +30,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError
 
-from parallel_envs import standard_names
+from parallel_envs import spelling
 from parallel_envs.choices import Backend, OnDivergence, OnFailure
 from parallel_envs.env_files import absolute
 from parallel_envs.learners.config import RESET_TIMEOUT, START_TIMEOUT, STEP_TIMEOUT, BadSettings
@@ -274,11 +274,11 @@ def _right_name(word: str, known: Collection[str]) -> str:
     for field in dict.fromkeys(one.name for kind in configs_by_name().values() for one in dataclasses.fields(kind)):
         paths.setdefault(field, []).append(f"`policy.algorithm.{field}`")
 
-    if standard := standard_names.told(word, known):
+    if standard := spelling.told(word, known):
         return standard
     if word in paths:
         return f"Did you mean {' or '.join(paths[word])}?"
-    for meaning in standard_names.meanings_elsewhere(word, known):
+    for meaning in spelling.meanings_elsewhere(word, known):
         if meaning.ours in paths:
             return f"It is called {' or '.join(paths[meaning.ours])} here.{meaning.note and f' {meaning.note}'}"
     if nearest(word, known) is None and (close := nearest(word, paths)) is not None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import EllipsisType
 from typing import Any, Self, overload
 
+from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.learners.algorithm import Diverged, NothingLearnt
 from parallel_envs.learners.checkpoint import load_checkpoint, save_checkpoint
 from parallel_envs.learners.config import BadSettings
@@ -28,7 +29,6 @@ from parallel_envs.learners.meta.player import Player
 from parallel_envs.learners.outcomes import Ended, RunOutcome, outcome_of_meta
 from parallel_envs.learners.run_folder import CheckpointNotSaved, Run, new_folder_in_runs, settings_of
 from parallel_envs.meta.families import KNOWN
-from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.threads import one_thread
 from parallel_envs.trust import check_env
 

@@ -19,6 +19,7 @@ from gymnasium import Env
 
 from parallel_envs.choices import Backend, OnFailure
 from parallel_envs.closing import ClosedAtExit
+from parallel_envs.engine.interrupts import Interrupts
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners.checkpoint import BadCheckpoint, check_fits, load_agent
 from parallel_envs.learners.config import RESET_TIMEOUT, START_TIMEOUT, STEP_TIMEOUT, BadSettings
@@ -36,7 +37,6 @@ from parallel_envs.learners.meta.sequences import RolloutToBatch
 from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.run_folder import newest_checkpoint
 from parallel_envs.rollouts import Rollouts, collect
-from parallel_envs.rollouts.interrupts import Interrupts
 from parallel_envs.seeding import SeedTree
 from parallel_envs.tasks import Task
 from parallel_envs.threads import CallGuard, one_thread

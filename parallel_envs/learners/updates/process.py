@@ -24,18 +24,18 @@ from parallel_envs.engine import HOST, Call, PendingRequest, PoolSettings, Reply
 from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.algorithm import Agent, Algorithm, Plan, UpdateReport
 from parallel_envs.learners.parameters import AgentParameters
-from parallel_envs.learners.updates.failures import (
+from parallel_envs.learners.updates.mode import (
     AGAIN,
     AN_UPDATE,
     GIVEN_UP,
     ITS_START,
     NOT_STARTED,
     STARTED_AGAIN,
+    UpdateMode,
     host_error,
     worker_died,
     worker_late,
 )
-from parallel_envs.learners.updates.mode import UpdateMode
 from parallel_envs.learners.updates.sequential import SequentialUpdates
 from parallel_envs.vector.shared_arrays import Field
 from parallel_envs.vector.shared_arrays import plan as lay_out

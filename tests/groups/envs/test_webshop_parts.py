@@ -23,7 +23,7 @@ from parallel_envs.groups.envs.webshop.reward import (
     similarity,
     type_score,
 )
-from parallel_envs.groups.envs.webshop.search import K1, B, Index, columns_of, words_of
+from parallel_envs.groups.envs.webshop.shop import K1, B, Index, columns_of, words_of
 
 WORDS = st.sampled_from(["red", "blue", "kettle", "kettles", "glass", "steel", "the", "for"])
 TEXTS = st.lists(WORDS, max_size=8).map(" ".join)

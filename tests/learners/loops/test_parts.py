@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from parallel_envs.learners.algorithm import Plan, UpdateReport
-from parallel_envs.learners.loops.accounts import Accounts, Lag
 from parallel_envs.learners.loops.free import MinibatchSizes
 from parallel_envs.learners.loops.learner_thread import Job, LearnerThread, UpdateRunner
+from parallel_envs.learners.loops.loop import Accounts, Lag
 from parallel_envs.learners.loops.options import SCHEDULES, Candidate, ordered
 from tests.learners.loops.scenes import DQN, PPO, learners
 

@@ -8,8 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallel_envs.choices import PageText, ShopReward, TextMode, words
-from parallel_envs.groups.envs.base import Step, StepCount, TextEnv, step_info
-from parallel_envs.groups.envs.config_fields import choice, count, count_or_none, flag, number, path_or_none
+from parallel_envs.groups.envs.base import (
+    Step,
+    StepCount,
+    TextEnv,
+    choice,
+    count,
+    count_or_none,
+    flag,
+    number,
+    path_or_none,
+    step_info,
+)
 from parallel_envs.groups.envs.webshop.pages import (
     Bought,
     Page,

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from parallel_envs.groups.envs.webshop.products import Goal, Product
-from parallel_envs.groups.envs.webshop.search import words_of
+from parallel_envs.groups.envs.webshop.shop import words_of
 
 _SIMILAR = 85.0
 _COLORS = tuple(
