@@ -97,7 +97,7 @@ _GRACE_SECONDS = 5.0  # time for a running update to end by itself before its wo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """One agent's next update. An agent's version is the number of updates that it has attempted."""
+    """The next update of an agent. An agent's version is the number of updates that it has attempted."""
 
     agent: Agent
     plan: Plan = field(repr=False)

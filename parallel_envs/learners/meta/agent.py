@@ -208,7 +208,7 @@ _ROWS = 8
 
 
 class MetaAgent:
-    """One agent that learns from whole rollouts.
+    """Agent that learns from whole rollouts.
 
     Args:
         config: `PPOConfig`, `DQNConfig` or `SACConfig`.

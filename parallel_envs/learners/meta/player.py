@@ -242,7 +242,7 @@ class Player(ClosedAtExit):
 
     @property
     def train_env(self) -> Env[Any, Any]:
-        """One environment for training, made on first use."""
+        """Environment for training, made on first use."""
         return self._envs.single("train")
 
     @train_env.setter
@@ -251,7 +251,7 @@ class Player(ClosedAtExit):
 
     @property
     def eval_env(self) -> Env[Any, Any]:
-        """One environment for evaluation, which is never trained in; made on first use."""
+        """Environment for evaluation, which is never trained in; made on first use."""
         return self._envs.single("eval")
 
     @eval_env.setter
