@@ -120,8 +120,8 @@ class _Docstring:
 
     def __get__(self, instance: object, kind: type) -> str:
         if self._whole is None:
-            told = "\n".join(map(_paragraph, fields_of(kind)))
-            self._whole = f"{self._text}\n\nArgs:\n{told}"
+            described = "\n".join(map(_paragraph, fields_of(kind)))
+            self._whole = f"{self._text}\n\nArgs:\n{described}"
         return self._whole
 
 

@@ -201,11 +201,11 @@ def try_start_method(method: StartMethod) -> Trial:
     except Exception as error:  # noqa: BLE001  # any error is a finding
         return Trial(error=f"{type(error).__name__}: {error}")
     try:
-        ticket = pool.call_all(HOST, "build", pool.new_key(), gymnasium.make, "CartPole-v1")
-        if not pool.wait(ticket, _TRIAL_SECONDS):
+        request = pool.call_all(HOST, "build", pool.new_key(), gymnasium.make, "CartPole-v1")
+        if not pool.wait(request, _TRIAL_SECONDS):
             return Trial(error=f"the workers did not answer within {_TRIAL_SECONDS:g} s")
-        if ticket.replies:
-            return Trial(error=f"a worker failed: {next(iter(ticket.replies.values()))}")
+        if request.replies:
+            return Trial(error=f"a worker failed: {next(iter(request.replies.values()))}")
         seconds, pids = time.perf_counter() - began, [pool.pid(worker) for worker in pool.all_workers]
         memory = [_kilobytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss:") or 0 for pid in pids]
         return Trial(seconds=seconds, memory_bytes_each=max(memory))

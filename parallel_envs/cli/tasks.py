@@ -97,11 +97,11 @@ def _lineage(env: str, timeout: float) -> EnvInspection:
     try:
         key = pool.new_key()
         pool.send({0: Call(HOST, "build", (key, EnvInspector))})
-        ticket = pool.send({0: Call(key, "look", (missions[0].make,))})
-        if not pool.wait(ticket, timeout):
+        request = pool.send({0: Call(key, "look", (missions[0].make,))})
+        if not pool.wait(request, timeout):
             pool.kill(0)
             raise WorkerTimeout(f"Making and resetting {env!r} takes longer than {timeout:g} s. Give --timeout.")
-        reply = ticket.replies[0]
+        reply = request.replies[0]
         if reply.failure is not None:
             raise ValueError(f"{env!r} cannot be made: {reply.failure.type_name}: {reply.failure.message}")
         if reply.death is not None:

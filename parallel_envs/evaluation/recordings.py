@@ -228,9 +228,9 @@ def _recorded(pool: WorkerPool, record: EpisodeRecord, path: Path, replay: _Repl
     pool.wait(pool.send({0: Call(HOST, "build", (key, VideoWorker, pool.backend == "process"))}))
     with private_folder(path) as private:  # ffmpeg opens its file itself, and would follow links
         draft = private / f"film{path.suffix}"
-        ticket = pool.send({0: Call(key, "record", (replay, draft))})
-        pool.wait(ticket)
-        reply = ticket.replies[0]
+        request = pool.send({0: Call(key, "record", (replay, draft))})
+        pool.wait(request)
+        reply = request.replies[0]
         if reply.failure is None and reply.death is None:
             draft.replace(path)
     if reply.death is not None:

@@ -116,15 +116,15 @@ class EvaluationWorkers:
     def start(self) -> None:
         """Make the object in every worker. Raises BadEvaluation if a worker cannot, or dies at it twice."""
         build = Call(HOST, "build", (self._key, self._make))
-        ticket = self._pool.send(dict.fromkeys(self._pool.all_workers, build))
-        self._pool.wait(ticket)
-        if dead := [worker for worker, reply in ticket.replies.items() if reply.death is not None]:
+        request = self._pool.send(dict.fromkeys(self._pool.all_workers, build))
+        self._pool.wait(request)
+        if dead := [worker for worker, reply in request.replies.items() if reply.death is not None]:
             for worker in dead:
                 self._pool.restart(worker)
             again = self._pool.send(dict.fromkeys(dead, build))
             self._pool.wait(again)
-            ticket.replies = {**{w: one for w, one in ticket.replies.items() if w not in dead}, **again.replies}
-        for reply in ticket.replies.values():
+            request.replies = {**{w: one for w, one in request.replies.items() if w not in dead}, **again.replies}
+        for reply in request.replies.values():
             if (failure := _failure_of(reply)) is not None:
                 raise BadEvaluation(
                     f"Workers cannot start ({failure.error_type}: {failure.message}). Missions and policies must be "
@@ -144,8 +144,8 @@ class EvaluationWorkers:
                     # Requests are answered in the order in which they were sent, so this one needs no wait.
                     self._pool.send({worker: Call(HOST, "build", (self._key, self._make))})
                     self._stale.discard(worker)
-                ticket = self._pool.send({worker: Call(self._key, item.method, item.args)})
-                self._busy[worker] = item, ticket, time.monotonic() + (self._timeout or _LONG_SECONDS) + grace
+                request = self._pool.send({worker: Call(self._key, item.method, item.args)})
+                self._busy[worker] = item, request, time.monotonic() + (self._timeout or _LONG_SECONDS) + grace
             if not self._busy:
                 return
             seconds = _LOOK_UP_SECONDS
@@ -160,9 +160,9 @@ class EvaluationWorkers:
     def _results(self) -> list[tuple[int, WorkResult]]:
         """Return the results that have arrived, and kill the workers that are too late."""
         results = []
-        for worker, (item, ticket, deadline) in list(self._busy.items()):
-            if not ticket.waiting:
-                reply = ticket.replies.get(worker)
+        for worker, (item, request, deadline) in list(self._busy.items()):
+            if not request.waiting:
+                reply = request.replies.get(worker)
                 if reply is None:
                     result = WorkResult(item)
                 else:
@@ -182,7 +182,7 @@ class EvaluationWorkers:
                     _LONG_SECONDS / 60,
                     self._pool.stack(worker),
                 )
-                self._busy[worker] = item, ticket, math.inf
+                self._busy[worker] = item, request, math.inf
                 continue
             else:
                 stack = self._pool.stack(worker)
@@ -198,10 +198,10 @@ class EvaluationWorkers:
         if self._pool.backend != "process":
             return ()
         workers = [worker for worker in self._pool.all_workers if worker not in self._stale]
-        ticket = self._pool.send({worker: Call(self._key, "peak_bytes") for worker in workers})
+        request = self._pool.send({worker: Call(self._key, "peak_bytes") for worker in workers})
         with contextlib.suppress(KeyboardInterrupt):
-            self._pool.wait(ticket, timeout=_MEMORY_SECONDS)
-        return tuple(reply.value for reply in ticket.replies.values() if isinstance(reply.value, int))
+            self._pool.wait(request, timeout=_MEMORY_SECONDS)
+        return tuple(reply.value for reply in request.replies.values() if isinstance(reply.value, int))
 
 
 def _failure_of(reply: Reply) -> Failure | None:

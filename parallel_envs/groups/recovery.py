@@ -39,13 +39,13 @@ class Deadlines:
         """Return the seconds until the earliest time at which a worker can be late; None if none can be."""
         now, first = time.monotonic(), sent.first_due
         if first <= now:
-            first = min(self._late_at(worker, sent) for worker, ticket in sent.tickets.items() if ticket.waiting)
+            first = min(self._late_at(worker, sent) for worker, pending in sent.requests.items() if pending.waiting)
         return None if first == math.inf else max(first - now, 0.0)
 
     def end_late_workers(self, sent: InFlightRequest, late: dict[int, dict[int, EnvFailure]]) -> None:
         """End the workers that are late, and add to `late` the failures of their environments that are to blame."""
         now = time.monotonic()
-        for worker in [worker for worker, ticket in sent.tickets.items() if ticket.waiting]:
+        for worker in [worker for worker, pending in sent.requests.items() if pending.waiting]:
             if now < self._late_at(worker, sent):
                 continue
             doing = self.at_work(worker, sent)

@@ -175,7 +175,7 @@ class Answers:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class InFlightRequest:
-    """A request that has been sent, and the tickets of the workers whose answers have not been read.
+    """A request that has been sent, and the requests of the workers whose answers have not been read.
 
     `number` identifies the request. No environment can be late before `first_due`. `early` holds the parts of answers
     that were read while their workers did the other parts; they count only when a worker has finished. `expected`: the
@@ -186,7 +186,7 @@ class InFlightRequest:
     number: int
     sent_at: float
     first_due: float
-    tickets: dict[int, PendingRequest] = field(default_factory=dict)
+    requests: dict[int, PendingRequest] = field(default_factory=dict)
     early: dict[int, Answers] = field(default_factory=dict)
     expected: dict[int, int] = field(default_factory=dict)
     abandoned: bool = False

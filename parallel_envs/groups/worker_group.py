@@ -112,10 +112,10 @@ class WorkerGroup:
             clocks, channel = self._blocks[0], self._blocks[1 + worker]
             arguments = (tags, specs, self._limits, clocks, self._num_envs, worker, channel, registrations)
             calls[worker] = Call(HOST, "build", (self._key, EnvHost.in_worker, *arguments))
-        ticket = self.pool.send(calls)
-        if not self.pool.wait(ticket, self._limits.start):
-            raise WorkerStartError(f"{ticket}: no word from these workers within {self._limits.start} seconds.")
-        for reply in ticket.replies.values():
+        pending = self.pool.send(calls)
+        if not self.pool.wait(pending, self._limits.start):
+            raise WorkerStartError(f"{pending}: no word from these workers within {self._limits.start} seconds.")
+        for reply in pending.replies.values():
             raise_worker_failure(reply)
 
     # ---- one request ------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class WorkerGroup:
             for worker in self._cores.wake_order(parts):
                 data = pickled_request((number, *parts[worker].to_plain()), has_replays=bool(parts[worker].replays))
                 sent.expected[worker] = len(parts[worker].arguments)
-                sent.tickets[worker] = self._transport.send(worker, sent, data)
+                sent.requests[worker] = self._transport.send(worker, sent, data)
         return sent
 
     def end(
@@ -207,8 +207,8 @@ class WorkerGroup:
         """Give up the answers of a request."""
         sent.abandoned = True
         if not self.pool.closed:
-            for ticket in sent.tickets.values():
-                self.pool.forget(ticket)
+            for pending in sent.requests.values():
+                self.pool.forget(pending)
 
     def _replies(
         self, sent: InFlightRequest, late: dict[int, dict[int, EnvFailure]], convert: Convert | None
@@ -217,23 +217,23 @@ class WorkerGroup:
 
         A caller with a core of its own polls for answers for a moment before it goes to sleep.
         """
-        while sent.tickets:
+        while sent.requests:
             self._read_early(sent, convert)
-            worker, ticket = next(iter(sent.tickets.items()))
+            worker, pending = next(iter(sent.requests.items()))
             until = time.monotonic() + self._cores.seconds_awake
-            while ticket.waiting and time.monotonic() < until:
+            while pending.waiting and time.monotonic() < until:
                 if sent.has_all_early(worker):  # so it is about to report that it is done
                     self.pool.pump(0.0)
                 else:
                     self._read_early(sent, convert)
-            while ticket.waiting and not self.pool.wait(ticket, self._deadlines.seconds_left(sent)):
+            while pending.waiting and not self.pool.wait(pending, self._deadlines.seconds_left(sent)):
                 self._deadlines.end_late_workers(sent, late)
-            yield worker, ticket.replies.get(worker)
-            del sent.tickets[worker]
+            yield worker, pending.replies.get(worker)
+            del sent.requests[worker]
 
     def _read_early(self, sent: InFlightRequest, convert: Convert | None) -> None:
         """Read the parts of answers that have arrived, instead of waiting, while workers do the other parts."""
-        has_more = list(sent.tickets)
+        has_more = list(sent.requests)
         while has_more:
             for worker in has_more.copy():
                 part = self._transport.read_early(worker, sent)

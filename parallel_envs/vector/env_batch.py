@@ -218,16 +218,16 @@ class EnvBatch:
         calls = {worker: Call(self.key, "attach", (*self._attached, worker)) for worker in workers}
         self._await(self.pool.send(calls), _CONSTRUCTION, self._start_timeout)
 
-    def _await(self, ticket: PendingRequest, doing: str, timeout: float | None) -> None:
-        """Wait until a ticket is done, and raise the faults it reports. Late workers are killed."""
-        if not self.pool.wait(ticket, timeout, _reports_death) and not _reports_death(ticket):
-            late = self.timeout(doing, timeout, self.late_envs(ticket))
-            for worker in sorted(ticket.waiting):  # the worker holds nothing that is still needed
+    def _await(self, pending: PendingRequest, doing: str, timeout: float | None) -> None:
+        """Wait until a request is done, and raise the faults it reports. Late workers are killed."""
+        if not self.pool.wait(pending, timeout, _reports_death) and not _reports_death(pending):
+            late = self.timeout(doing, timeout, self.late_envs(pending))
+            for worker in sorted(pending.waiting):  # the worker holds nothing that is still needed
                 with contextlib.suppress(WorkerStartError):
                     self.pool.kill(worker)
-            self.pool.forget(ticket)
+            self.pool.forget(pending)
             raise late
-        self.check(ticket, doing)
+        self.check(pending, doing)
 
     def close(self, timeout: float) -> None:
         self.pool.close(timeout)
@@ -239,20 +239,20 @@ class EnvBatch:
     def step(self, argument: int, loose: Mapping[int, list[Any]] | None) -> PendingRequest:
         """Step all envs. `loose`: see `ActionWriter.write`."""
         if loose is None:
-            ticket = self.pool.ring(self.key, argument)
+            pending = self.pool.ring(self.key, argument)
         else:
             calls = {
                 worker: Call(self.key, "step_with", (argument, {env: loose[env] for env in held}))
                 for worker, held in enumerate(self.slices)
             }
-            ticket = self.pool.send(calls)
+            pending = self.pool.send(calls)
         self._full_steps += 1
-        return ticket
+        return pending
 
     def step_envs(
         self, envs: Sequence[int], which_set: int, code: int, loose: Mapping[int, list[Any]] | None
     ) -> list[PendingRequest]:
-        """Step some envs by requests of their own. Return a ticket for each, labelled with the number of the env.
+        """Step some envs by requests of their own. Return a request for each, labelled with the number of the env.
 
         Call `check_loose` first: a part that cannot be pickled must be refused before any env is asked.
         """
@@ -277,7 +277,7 @@ class EnvBatch:
         return self.ask("report_lost", envs, which_set)
 
     def ask(self, method: str, envs: Sequence[int] | Mapping[int, Any], *args: Any) -> PendingRequest:
-        """Call a method of `WorkerEnvs` in the workers of some envs. The label of the ticket lists the envs.
+        """Call a method of `WorkerEnvs` in the workers of some envs. The label of the request lists the envs.
 
         The first argument of the method is the part of `envs` (a list of envs, or a dict by env) that belongs to the
         worker; `args` follow.
@@ -309,16 +309,16 @@ class EnvBatch:
 
     # ---- answers --------------------------------------------------------------------------------------------------
 
-    def take_in(self, tickets: Iterable[PendingRequest], which_set: int) -> dict[int, Info]:
+    def take_in(self, requests: Iterable[PendingRequest], which_set: int) -> dict[int, Info]:
         """Store the parts of answers that came by pipe. Return the infos among them, by env.
 
         Call it even if an error is raised afterwards, since workers do not send anything twice.
         """
         pickled: dict[int, Info] = {}
-        tickets = list(tickets)
-        self.learn(tickets)
-        for ticket in tickets:
-            for reply in ticket.replies.values():
+        requests = list(requests)
+        self.learn(requests)
+        for pending in requests:
+            for reply in pending.replies.values():
                 piped = reply.value
                 if not isinstance(piped, PipedReply):
                     continue
@@ -330,10 +330,10 @@ class EnvBatch:
                 pickled |= {env: unpacked(info) for env, info in piped.infos.items()}
         return pickled
 
-    def learn(self, tickets: Iterable[PendingRequest]) -> None:
-        """Store the schemas that these tickets announce. Infos of other tickets may already refer to them."""
-        for ticket in tickets:
-            for reply in ticket.replies.values():
+    def learn(self, requests: Iterable[PendingRequest]) -> None:
+        """Store the schemas that these requests announce. Infos of other requests may already refer to them."""
+        for pending in requests:
+            for reply in pending.replies.values():
                 for schema in reply.value.schemas if isinstance(reply.value, PipedReply) else ():
                     self._info_reader.learn(schema)
 
@@ -516,18 +516,18 @@ class EnvBatch:
 
     # ---- faults ---------------------------------------------------------------------------------------------------
 
-    def failures(self, ticket: PendingRequest) -> dict[int, Failure]:
+    def failures(self, pending: PendingRequest) -> dict[int, Failure]:
         """Return the failures of envs. If a request to a single env fails as a whole, the failure is the env's."""
         failures: dict[int, Failure] = {}
-        for worker, reply in ticket.replies.items():
+        for worker, reply in pending.replies.items():
             if reply.failure is not None:
-                if len(asked := self._asked_envs(ticket, worker)) == 1:
+                if len(asked := self._asked_envs(pending, worker)) == 1:
                     failures[asked[0]] = reply.failure
             elif isinstance(reply.value, PipedReply):
                 failures |= reply.value.failures
         return failures
 
-    def worker_failures(self, ticket: PendingRequest) -> dict[int, tuple[list[int], Failure]]:
+    def worker_failures(self, pending: PendingRequest) -> dict[int, tuple[list[int], Failure]]:
         """Return the workers in which a request for several envs failed as a whole, with these envs and the failure.
 
         An example is a request that could not be unpickled. No single env can be blamed, and it is not known which of
@@ -535,50 +535,50 @@ class EnvBatch:
         """
         return {
             worker: (asked, reply.failure)
-            for worker, reply in ticket.replies.items()
-            if reply.failure is not None and len(asked := self._asked_envs(ticket, worker)) > 1
+            for worker, reply in pending.replies.items()
+            if reply.failure is not None and len(asked := self._asked_envs(pending, worker)) > 1
         }
 
-    def _asked_envs(self, ticket: PendingRequest, worker: int) -> list[int]:
-        """Return envs of a worker that a request is for. The label of the ticket is None (all), an env, or a list."""
+    def _asked_envs(self, pending: PendingRequest, worker: int) -> list[int]:
+        """Return envs of a worker that a request is for. The label of the request is None (all), an env, or a list."""
         held = self.slices[worker]
-        if ticket.label is None:
+        if pending.label is None:
             return list(held)
-        labelled = [ticket.label] if isinstance(ticket.label, int) else ticket.label
+        labelled = [pending.label] if isinstance(pending.label, int) else pending.label
         return [env for env in labelled if env in held]
 
-    def unanswered(self, ticket: PendingRequest) -> list[int]:
+    def unanswered(self, pending: PendingRequest) -> list[int]:
         """Return the envs that have raised or died instead of answering, as far as is known."""
-        dead = [env for worker, reply in ticket.replies.items() if reply.death for env in self.slices[worker]]
-        in_doubt = [env for asked, _ in self.worker_failures(ticket).values() for env in asked]
-        return sorted({*dead, *in_doubt, *self.failures(ticket)})
+        dead = [env for worker, reply in pending.replies.items() if reply.death for env in self.slices[worker]]
+        in_doubt = [env for asked, _ in self.worker_failures(pending).values() for env in asked]
+        return sorted({*dead, *in_doubt, *self.failures(pending)})
 
-    def dead_workers(self, ticket: PendingRequest) -> dict[int, Death]:
+    def dead_workers(self, pending: PendingRequest) -> dict[int, Death]:
         """Return the workers that died instead of answering and have not been replaced since."""
         return {
             worker: reply.death
-            for worker, reply in ticket.replies.items()
+            for worker, reply in pending.replies.items()
             if reply.death is not None and self.needs_replacing(worker)
         }
 
-    def still_broken(self, ticket: PendingRequest) -> bool:
-        """Return whether a ticket reports a fault that has not been mended since."""
-        return bool(self.dead_workers(ticket) or self.worker_failures(ticket) or self.failures(ticket))
+    def still_broken(self, pending: PendingRequest) -> bool:
+        """Return whether a request reports a fault that has not been mended since."""
+        return bool(self.dead_workers(pending) or self.worker_failures(pending) or self.failures(pending))
 
-    def late_envs(self, ticket: PendingRequest) -> list[int]:
+    def late_envs(self, pending: PendingRequest) -> list[int]:
         """Return the envs of the workers that have not replied yet."""
-        return [env for worker in sorted(ticket.waiting) for env in self.slices[worker]]
+        return [env for worker in sorted(pending.waiting) for env in self.slices[worker]]
 
-    def check(self, ticket: PendingRequest, doing: str, *, advice: str = "") -> None:
+    def check(self, pending: PendingRequest, doing: str, *, advice: str = "") -> None:
         """Raise the fault that the replies report: a dead worker first, then a failed worker, then errors of envs."""
-        replies = sorted(ticket.replies.items(), key=lambda item: item[0])
+        replies = sorted(pending.replies.items(), key=lambda item: item[0])
         deaths = {worker: reply.death for worker, reply in replies if reply.death is not None}
         for worker, death in deaths.items():
             if self.pool.death(worker) is not None:
                 raise worker_died(death, self.slices[worker], doing, advice=advice)
-        for worker, (asked, failure) in self.worker_failures(ticket).items():
+        for worker, (asked, failure) in self.worker_failures(pending).items():
             raise worker_error(failure, worker, asked, doing)
-        if failures := self.failures(ticket):
+        if failures := self.failures(pending):
             raise env_error(failures, self.raised_during(failures, doing))
         for worker, death in deaths.items():  # of workers that have been replaced since
             raise worker_died(death, self.slices[worker], doing)
@@ -595,8 +595,8 @@ class EnvBatch:
         return step_timeout(doing, seconds, workers, envs, stacks, advice=advice)
 
 
-def _reports_death(ticket: PendingRequest) -> bool:
-    return any(reply.death is not None for reply in ticket.replies.values())
+def _reports_death(pending: PendingRequest) -> bool:
+    return any(reply.death is not None for reply in pending.replies.values())
 
 
 def _unloadable(preload: Sequence[str], where: str, module: str, failure: Failure) -> ImportError:

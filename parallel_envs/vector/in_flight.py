@@ -54,9 +54,9 @@ class ClosedManager(ClosedError, ClosedEnvironmentError):
 
 
 class PendingCall:
-    """The state of a manager, and the ticket of the request that it waits for.
+    """The state of a manager, and the request of the request that it waits for.
 
-    Requests to single envs have tickets of their own: see `InFlight`.
+    Requests to single envs have requests of their own: see `InFlight`.
 
     Attributes:
         failed: Whether an error of the request has been raised after which it may be waited for again, or dropped.
@@ -67,7 +67,7 @@ class PendingCall:
     def __init__(self, owner: str, pool: WorkerPool) -> None:
         self._owner = owner
         self.state = State.IDLE
-        self.ticket: PendingRequest | None = None
+        self.pending: PendingRequest | None = None
         self.failed = self.waited_for = self.closed = False
         self.pool = pool
 
@@ -98,19 +98,19 @@ class PendingCall:
         self.state = becomes
 
     def awaited(self, state: State) -> PendingRequest:
-        """Return the ticket of the request that was begun as `state`, and record that it was waited for."""
-        ticket = self.ticket
+        """Return the request of the request that was begun as `state`, and record that it was waited for."""
+        pending = self.pending
         if self.state is State.ASKING or self.closed or self.pool.closed:
             raise self.error(_ENDS[state])
-        if self.state is not state or ticket is None:
+        if self.state is not state or pending is None:
             asked = f"{state.value}_wait"
             raise NoAsyncCallError(f"Calling `{asked}` without any prior call to `{state.value}_async`.", state.value)
         self.waited_for = True
-        return ticket
+        return pending
 
     def end(self) -> None:
         """Return to IDLE, since the results are complete."""
-        self.state, self.ticket, self.failed, self.waited_for = State.IDLE, None, False, False
+        self.state, self.pending, self.failed, self.waited_for = State.IDLE, None, False, False
 
     def close(self) -> None:
         """Refuse requests from now on. The state stays, for the call that is waiting now."""
@@ -173,7 +173,7 @@ class EnvRequest(NamedTuple):
 
     env: int
     which_set: int
-    ticket: PendingRequest
+    pending: PendingRequest
     deadline: float
     reset: ResetRequest | None = None
 
@@ -216,14 +216,14 @@ class InFlight:
         self, envs: Sequence[int], which_set: int, code: int, loose: Mapping[int, list[Any]] | None
     ) -> None:
         """Step envs whose actions have been written."""
-        tickets, deadline = self._batch.step_envs(envs, which_set, code, loose), self._deadline("step")
-        for env, ticket in zip(envs, tickets, strict=True):
-            self._requests[env] = EnvRequest(env, which_set, ticket, deadline)
+        requests, deadline = self._batch.step_envs(envs, which_set, code, loose), self._deadline("step")
+        for env, pending in zip(envs, requests, strict=True):
+            self._requests[env] = EnvRequest(env, which_set, pending, deadline)
 
     def start_reset(self, request: ResetRequest, which_set: int) -> None:
         """Reset an env."""
-        ticket = self._batch.reset([request], which_set)
-        self._requests[request.env] = EnvRequest(request.env, which_set, ticket, self._deadline("reset"), request)
+        pending = self._batch.reset([request], which_set)
+        self._requests[request.env] = EnvRequest(request.env, which_set, pending, self._deadline("reset"), request)
 
     def _deadline(self, doing: str) -> float:
         """Return the deadline of a request that starts now."""
@@ -233,7 +233,7 @@ class InFlight:
     def abandon(self) -> None:
         """Drop all requests and their answers."""
         for request in self:
-            self._batch.pool.forget(request.ticket)
+            self._batch.pool.forget(request.pending)
         self._requests.clear()
         self._resolved.clear()
 
@@ -241,17 +241,17 @@ class InFlight:
 
     def answered(self, count: int) -> list[EnvRequest]:
         """Return the answered requests in the order of their answers, or none if fewer than `count` are answered."""
-        done = [request for request in self if request.ticket.done]
-        return sorted(done, key=lambda request: request.ticket.done_at) if len(done) >= count else []
+        done = [request for request in self if request.pending.done]
+        return sorted(done, key=lambda request: request.pending.done_at) if len(done) >= count else []
 
     def late(self) -> list[int]:
         """Return the envs that have not answered by their deadline."""
         now = time.monotonic()
-        return [request.env for request in self if now > request.deadline and not request.ticket.done]
+        return [request.env for request in self if now > request.deadline and not request.pending.done]
 
     def ready_ids(self) -> list[int]:
         """Return the envs that have answered, in the order of their answers."""
-        if any(not request.ticket.done for request in self):
+        if any(not request.pending.done for request in self):
             self._batch.pool.pump(0.0)
         return [request.env for request in self.answered(1)]
 
@@ -262,7 +262,7 @@ class InFlight:
         """
         until = math.inf if timeout is None else time.monotonic() + timeout
         has_looked = False
-        while (done := sum(request.ticket.done for request in self)) < count:
+        while (done := sum(request.pending.done for request in self)) < count:
             self._batch.pool.check_open("What was sent was waited for")
             remaining = until - time.monotonic()
             if has_looked and remaining <= 0.0:
@@ -291,29 +291,29 @@ class InFlight:
             if self._stop_or_raise_late():
                 continue
             if time.monotonic() >= until:
-                missing = [request.env for request in self if not request.ticket.done]
+                missing = [request.env for request in self if not request.pending.done]
                 raise self._batch.timeout("recv", timeout, missing, advice=WAIT_ADVICE)
-            wake = min([until, *(request.deadline for request in self if not request.ticket.done)])
+            wake = min([until, *(request.deadline for request in self if not request.pending.done)])
             self._batch.pool.pump(None if wake == math.inf else max(wake - time.monotonic(), 0.0) + 1e-3)
         return found
 
     def finish(self, requests: Sequence[EnvRequest]) -> list[PendingRequest]:
-        """End answered requests. Return the tickets that hold their answers. If one has failed, its error is raised,
+        """End answered requests. Return the requests that hold their answers. If one has failed, its error is raised,
         and the others stay for the next time.
         """
-        self._batch.learn([request.ticket for request in self if request.ticket.done])
+        self._batch.learn([request.pending for request in self if request.pending.done])
         for request in requests:
             if request.env not in self._resolved:
                 self._resolve(request)
         for request in requests:
             del self._requests[request.env]
-        return [ticket for request in requests for ticket in self._resolved.pop(request.env)]
+        return [pending for request in requests for pending in self._resolved.pop(request.env)]
 
     def _resolve_dead(self, requests: Sequence[EnvRequest]) -> bool:
         """Resolve the requests whose workers have died. Return whether there were any."""
         resolved = False
         for request in requests:
-            replies = request.ticket.replies
+            replies = request.pending.replies
             if replies and request.env not in self._resolved and any(reply.death for reply in replies.values()):
                 self._resolve(request)
                 resolved = True
@@ -323,9 +323,9 @@ class InFlight:
         """Mend the faults that a request reports, once. If that fails, the request has ended with its error."""
         seconds, retry = self._seconds[request.doing], self._retry_of(request)
         try:
-            self._resolved[request.env] = self._policy.resolve(request.ticket, request.doing, seconds, retry)
+            self._resolved[request.env] = self._policy.resolve(request.pending, request.doing, seconds, retry)
         except Exception:
-            self._batch.take_in([request.ticket], request.which_set)
+            self._batch.take_in([request.pending], request.which_set)
             del self._requests[request.env]
             raise
 
@@ -335,11 +335,11 @@ class InFlight:
         """
         stopped, now = False, time.monotonic()
         for request in [request for request in self if now > request.deadline]:
-            if not request.ticket.done:  # its worker may have been killed for another env meanwhile
+            if not request.pending.done:  # its worker may have been killed for another env meanwhile
                 # If it is waited for again after an error, it has the full time once more.
                 self._requests[request.env] = request._replace(deadline=self._deadline(request.doing))
                 retry, seconds = self._retry_of(request), self._seconds[request.doing]
-                self._policy.stop_or_raise(request.ticket, [request.env], request.doing, seconds, retry)
+                self._policy.stop_or_raise(request.pending, [request.env], request.doing, seconds, retry)
                 stopped = True
         return stopped
 

@@ -314,7 +314,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         requests, chosen = self._reset_requests(given, seed, env_ids)
         with self._pending.asking(State.RESET):
             self._update_source()
-            self._pending.ticket = self._batch.reset(requests, self._next_set)
+            self._pending.pending = self._batch.reset(requests, self._next_set)
             self._requests = requests
             self._switch_set(untouched=given.untouched(self.num_envs))
         self._use_tasks(chosen)
@@ -333,8 +333,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, Infos]:
         """Return the observations and infos of the reset that was begun. May be called again after a `StepTimeout`."""
         seconds = self.reset_timeout if timeout is None else timeout
-        tickets = self._finish(State.RESET, "reset", seconds, self._retry_reset)
-        pickled = self._batch.take_in(tickets, self._set)
+        requests = self._finish(State.RESET, "reset", seconds, self._retry_reset)
+        pickled = self._batch.take_in(requests, self._set)
         envs = [request.env for request in self._requests]
         if self.infos_list:
             infos: Infos = self._batch.infos_list(pickled, range(self.num_envs), envs, tasks=self._tasks.active)
@@ -383,7 +383,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         try:
             if self._tasks.source is not None:
                 self._update_source()
-            pending.ticket = self._batch.step(bell_argument(self._next_set, code), loose)
+            pending.pending = self._batch.step(bell_argument(self._next_set, code), loose)
         except Exception:
             pending.state = State.IDLE
             raise
@@ -405,12 +405,12 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
     def _end_step(self, timeout: float | None) -> Batch:
         seconds = self.step_timeout if timeout is None else timeout
-        tickets = self._finish(State.STEP, f"step {self._num_steps + 1}", seconds, self._retry_step)
+        requests = self._finish(State.STEP, f"step {self._num_steps + 1}", seconds, self._retry_step)
         self._num_steps += 1
         if self._num_steps == _STEPS_TO_SETTLE and self._settles:
             pin_workers(self._batch.pool)
         batch = self._batch
-        pickled = batch.take_in(tickets, self._set)
+        pickled = batch.take_in(requests, self._set)
         if self.infos_list:
             infos: Infos = batch.infos_list(pickled, range(self.num_envs), tasks=self._tasks.active)
         else:
@@ -533,7 +533,7 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         request = self._in_flight.of(env)
         if request is None:
             raise NoAsyncCallError(f"Calling `recv_env` for env {env}, to which nothing was sent.", "send")
-        _, pickled = self._receive(lambda: [request] if request.ticket.done else [], timeout, request)
+        _, pickled = self._receive(lambda: [request] if request.pending.done else [], timeout, request)
         return self._batch.single(env, self._set, pickled, tasks=self._tasks.active)
 
     def _receive(
@@ -754,14 +754,14 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def _ask(self, method: str, envs: Sequence[int] | Mapping[int, Any], *args: Any) -> None:
         """Begin a call of a method of `WorkerEnvs` (see `EnvBatch.ask`)."""
         with self._pending.asking(State.CALL):
-            self._pending.ticket = self._batch.ask(method, envs, *args)
+            self._pending.pending = self._batch.ask(method, envs, *args)
 
     def _answers(self, doing: str, timeout: float | None = None) -> dict[int, Any]:
         """Wait for the call that was begun. Return the answers by env, or raise the errors of the envs."""
-        (ticket,) = self._finish(State.CALL, doing, timeout)
+        (pending,) = self._finish(State.CALL, doing, timeout)
         answers: dict[int, Any] = {}
         unreadable: dict[int, EnvError] = {}
-        for reply in ticket.replies.values():
+        for reply in pending.replies.values():
             for env, value in reply.value.items():
                 try:
                     answers[env] = unpacked(value)
@@ -818,8 +818,8 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         """
         self._pending.check_open("restart")
         envs = arguments.some_envs(env_ids, self.num_envs)
-        tickets = (self._pending.ticket, *(request.ticket for request in self._in_flight))
-        busy = {worker for ticket in tickets if ticket for worker in ticket.waiting}
+        requests = (self._pending.pending, *(request.pending for request in self._in_flight))
+        busy = {worker for pending in requests if pending for worker in pending.waiting}
         for worker, held in self._batch.holders(envs):
             chosen = [env for env in envs if env in held]
             if worker in busy or len(chosen) == len(held) or self._batch.needs_replacing(worker):
@@ -868,22 +868,22 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
     def _finish(
         self, state: State, doing: str, timeout: float | None, retry: Retry | None = None
     ) -> list[PendingRequest]:
-        """Wait for the request that was begun. Return the tickets that hold its answers.
+        """Wait for the request that was begun. Return the requests that hold its answers.
 
         After a `StepTimeout` the request is still pending.
         """
         self._pending.check_open(f"{state.value}_wait")
-        ticket = self._pending.awaited(state)
+        pending = self._pending.awaited(state)
         checks.optional_wait(timeout)
         until = None if timeout is None else time.monotonic() + timeout
-        tickets = [ticket]
-        if not self._batch.pool.wait(ticket, timeout, self._stop) or ticket.replies:
-            tickets = self._resolve(ticket, doing, timeout, until, retry)
+        requests = [pending]
+        if not self._batch.pool.wait(pending, timeout, self._stop) or pending.replies:
+            requests = self._resolve(pending, doing, timeout, until, retry)
         self._pending.end()  # not earlier: after a Ctrl-C before this line the request may be waited for again
-        return tickets
+        return requests
 
     def _resolve(
-        self, ticket: PendingRequest, doing: str, timeout: float | None, until: float | None, retry: Retry | None
+        self, pending: PendingRequest, doing: str, timeout: float | None, until: float | None, retry: Retry | None
     ) -> list[PendingRequest]:
         """End a request that has replies other than "done", or whose wait has stopped.
 
@@ -891,28 +891,28 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         workers are still busy (`PendingCall.failed`). If all envs are alive and have answered, the request has ended.
         """
         while True:
-            self._policy.wait(ticket, doing, timeout, until, retry)
-            if not ticket.replies:
-                return [ticket]
+            self._policy.wait(pending, doing, timeout, until, retry)
+            if not pending.replies:
+                return [pending]
             try:
-                if ticket.waiting:
-                    self._policy.act_on_deaths(ticket, doing, timeout, retry)
+                if pending.waiting:
+                    self._policy.act_on_deaths(pending, doing, timeout, retry)
                     continue
-                tickets = self._policy.resolve(ticket, doing, timeout, retry)
+                requests = self._policy.resolve(pending, doing, timeout, retry)
             except Exception:
-                self._take_in_failed(ticket)
-                if ticket.waiting or any(reply.death is not None for reply in ticket.replies.values()):
+                self._take_in_failed(pending)
+                if pending.waiting or any(reply.death is not None for reply in pending.replies.values()):
                     self._pending.failed, self._failed_wait = True, (doing, timeout)
                 else:
                     self._pending.end()
                 raise
-            self._batch.learn(tickets)
-            return tickets
+            self._batch.learn(requests)
+            return requests
 
-    def _take_in_failed(self, ticket: PendingRequest) -> None:
+    def _take_in_failed(self, pending: PendingRequest) -> None:
         """Store the answers of a failed request. With `copy=False`, envs that failed keep their latest observations."""
-        self._batch.take_in([ticket], self._set)
-        if self._pending.state is not State.CALL and not self.copy and (failed := self._batch.unanswered(ticket)):
+        self._batch.take_in([pending], self._set)
+        if self._pending.state is not State.CALL and not self.copy and (failed := self._batch.unanswered(pending)):
             rows = np.zeros(self.num_envs, np.bool_)
             rows[failed] = True
             self._batch.move_rows(self._next_set, self._set, rows)
@@ -929,17 +929,17 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
         Until then they read actions from shared memory and write results, so no other request can be made. Raises
         `StepTimeout` after as many seconds as the request itself was waited for.
         """
-        ticket, (doing, seconds) = self._pending.ticket, self._failed_wait
-        assert ticket is not None
-        if not self._batch.pool.wait(ticket, seconds):
-            raise self._batch.timeout(doing, seconds, self._batch.late_envs(ticket), advice=WAIT_ADVICE)
-        self._take_in_failed(ticket)
+        pending, (doing, seconds) = self._pending.pending, self._failed_wait
+        assert pending is not None
+        if not self._batch.pool.wait(pending, seconds):
+            raise self._batch.timeout(doing, seconds, self._batch.late_envs(pending), advice=WAIT_ADVICE)
+        self._take_in_failed(pending)
         self._pending.end()
 
     @property
     def _has_answers_to_come(self) -> bool:
         """Return whether a request has failed while some envs are still busy with it."""
-        return self._pending.failed and self._pending.ticket is not None and not self._pending.ticket.done
+        return self._pending.failed and self._pending.pending is not None and not self._pending.pending.done
 
 
 def vector_entry_point(env_id: str, **settings: Unpack[VectorOptions]) -> Callable[..., ParallelEnvManager]:

@@ -197,33 +197,33 @@ class Recovery:
         self.seeds = seeds
         self._counts.clear()
 
-    def mend(self, ticket: PendingRequest, doing: str, timeout: float | None, retry: Retry) -> list[PendingRequest]:
-        """Replace the broken parts that the replies of a ticket report, and `retry` their envs, until none is broken.
+    def mend(self, request: PendingRequest, doing: str, timeout: float | None, retry: Retry) -> list[PendingRequest]:
+        """Replace the broken parts that the replies of a request report, and `retry` their envs, until none is broken.
 
-        Each retry may take `timeout` seconds. Returns the ticket with the tickets of the retries, which all hold parts
-        of the answer. If a Ctrl-C interrupts this, the next call for the ticket continues there: no env is asked twice.
+        Each retry may take `timeout` seconds. Return the request and those of the retries: all of them hold parts
+        of the answer. If a Ctrl-C interrupts this, the next call for the request continues: no env is asked twice.
         """
-        tickets = self._mending.setdefault(ticket.number, [ticket])
+        requests = self._mending.setdefault(request.number, [request])
         try:
             while True:
-                if not self._batch.pool.wait(tickets[-1], timeout):
-                    fault = self._batch.timeout(doing, timeout, self._batch.late_envs(tickets[-1]))
-                    self.kill_late(tickets[-1], fault)
-                broken = self._replace_broken(tickets[-1], doing, timeout)
+                if not self._batch.pool.wait(requests[-1], timeout):
+                    fault = self._batch.timeout(doing, timeout, self._batch.late_envs(requests[-1]))
+                    self.kill_late(requests[-1], fault)
+                broken = self._replace_broken(requests[-1], doing, timeout)
                 if not broken:
-                    return self._mending.pop(ticket.number)
+                    return self._mending.pop(request.number)
                 with delay_ctrl_c():
-                    tickets.append(retry(broken))
+                    requests.append(retry(broken))
         except Exception:
-            del self._mending[ticket.number]
+            del self._mending[request.number]
             raise
 
-    def kill_late(self, ticket: PendingRequest, fault: StepTimeout) -> None:
-        """Kill the workers that have not replied, so that the ticket reports their deaths.
+    def kill_late(self, request: PendingRequest, fault: StepTimeout) -> None:
+        """Kill the workers that have not replied, so that the request reports their deaths.
 
         Raises `fault` if a worker cannot be killed, since it is a thread.
         """
-        for worker in sorted(ticket.waiting):
+        for worker in sorted(request.waiting):
             try:
                 self._batch.pool.kill(worker)
             except WorkerStartError as error:
@@ -231,18 +231,18 @@ class Recovery:
                 raise fault from None
             self._late[worker] = fault
 
-    def _replace_broken(self, ticket: PendingRequest, doing: str, timeout: float | None) -> list[int]:
-        """Replace the parts that a ticket reports as broken. Return the envs that have not answered it.
+    def _replace_broken(self, request: PendingRequest, doing: str, timeout: float | None) -> list[int]:
+        """Replace the parts that a request reports as broken. Return the envs that have not answered it.
 
         The process of a new worker must run within `timeout` seconds.
         """
         batch = self._batch
-        self.replace_dead(ticket, doing, timeout)
-        envs = {env for worker, reply in ticket.replies.items() if reply.death for env in batch.slices[worker]}
-        for worker, (asked, failure) in batch.worker_failures(ticket).items():
+        self.replace_dead(request, doing, timeout)
+        envs = {env for worker, reply in request.replies.items() if reply.death for env in batch.slices[worker]}
+        for worker, (asked, failure) in batch.worker_failures(request).items():
             envs |= set(batch.slices[worker])
             self.replace_worker(worker, worker_error(failure, worker, asked, doing), timeout)
-        for env, failure in batch.failures(ticket).items():
+        for env, failure in batch.failures(request).items():
             fault, worker = env_error({env: failure}, batch.raised_during([env], doing)), batch.owner[env]
             if batch.needs_replacing(worker):  # an earlier attempt to make its envs again has failed
                 envs |= set(batch.slices[worker])
@@ -252,9 +252,9 @@ class Recovery:
                 self.rebuild_env(env, fault)
         return sorted(envs)
 
-    def replace_dead(self, ticket: PendingRequest, doing: str, timeout: float | None) -> None:
-        """Replace the workers that died instead of answering a ticket, even while other workers are still busy."""
-        for worker, death in self._batch.dead_workers(ticket).items():
+    def replace_dead(self, request: PendingRequest, doing: str, timeout: float | None) -> None:
+        """Replace the workers that died instead of answering a request, even while other workers are still busy."""
+        for worker, death in self._batch.dead_workers(request).items():
             died = worker_died(death, self._batch.slices[worker], doing)
             self.replace_worker(worker, self._late.pop(worker, died), timeout)
 
@@ -331,76 +331,76 @@ class FailurePolicy:
         self._batch, self._recovery, self._restarts = batch, recovery, restarts
         self._advice = RESTARTS_LATER_ADVICE if restarts else RESTART_ADVICE
         self._raised: tuple[int, set[int]] = (0, set())
-        """The number of a ticket, and its dead workers that an exception has named already."""
+        """The number of a request, and its dead workers that an exception has named already."""
 
     def wait(
-        self, ticket: PendingRequest, doing: str, timeout: float | None, until: float | None, retry: Retry | None
+        self, request: PendingRequest, doing: str, timeout: float | None, until: float | None, retry: Retry | None
     ) -> None:
-        """Wait until the ticket is done or one of its workers has died (see `act_on_deaths`).
+        """Wait until the request is done or one of its workers has died (see `act_on_deaths`).
 
         Raises `StepTimeout` at `until` (of the monotonic clock; `timeout` is the argument of the caller). After that
-        the ticket may be waited for again.
+        the request may be waited for again.
         """
         remaining = None if until is None else max(until - time.monotonic(), 0.0)
-        if not self._batch.pool.wait(ticket, remaining, self.has_new_deaths) and not self.has_new_deaths(ticket):
-            self.stop_or_raise(ticket, self._batch.late_envs(ticket), doing, timeout, retry)
+        if not self._batch.pool.wait(request, remaining, self.has_new_deaths) and not self.has_new_deaths(request):
+            self.stop_or_raise(request, self._batch.late_envs(request), doing, timeout, retry)
 
     def stop_or_raise(
-        self, ticket: PendingRequest, late: Sequence[int], doing: str, timeout: float | None, retry: Retry | None
+        self, request: PendingRequest, late: Sequence[int], doing: str, timeout: float | None, retry: Retry | None
     ) -> None:
-        """Raise `StepTimeout` for late envs, or kill their workers, so that the ticket reports their deaths."""
+        """Raise `StepTimeout` for late envs, or kill their workers, so that the request reports their deaths."""
         if not self._restarts or retry is None:
             raise self._batch.timeout(doing, timeout, late, advice=WAIT_ADVICE)
-        self._recovery.kill_late(ticket, self._batch.timeout(doing, timeout, late))
+        self._recovery.kill_late(request, self._batch.timeout(doing, timeout, late))
 
-    def act_on_deaths(self, ticket: PendingRequest, doing: str, timeout: float | None, retry: Retry | None) -> None:
-        """Raise `WorkerDied`, or replace the dead workers, at once: other workers are still busy with the ticket.
+    def act_on_deaths(self, request: PendingRequest, doing: str, timeout: float | None, retry: Retry | None) -> None:
+        """Raise `WorkerDied`, or replace the dead workers, at once: other workers are still busy with the request.
 
         Each death is raised once. The next wait is then for the workers that are still busy.
         """
         if self._restarts and retry is not None:
-            self._recovery.replace_dead(ticket, doing, timeout)
+            self._recovery.replace_dead(request, doing, timeout)
         else:
-            self._raise_new_death(ticket, doing, retry)
+            self._raise_new_death(request, doing, retry)
 
     def resolve(
-        self, ticket: PendingRequest, doing: str, timeout: float | None, retry: Retry | None
+        self, request: PendingRequest, doing: str, timeout: float | None, retry: Retry | None
     ) -> list[PendingRequest]:
-        """Raise the faults that a ticket reports, or mend them. Return all tickets that hold parts of the answer.
+        """Raise the faults that a request reports, or mend them. Return all requests that hold parts of the answer.
 
-        If all dead workers of the ticket have been replaced by hand since, their envs are retried too.
+        If all dead workers of the request have been replaced by hand since, their envs are retried too.
         """
-        if not ticket.replies:
-            return [ticket]
+        if not request.replies:
+            return [request]
         if retry is not None:
-            died = any(reply.death is not None for reply in ticket.replies.values())
-            if self._restarts or (died and not self._batch.still_broken(ticket)):
-                return self._recovery.mend(ticket, doing, timeout, retry)
-        self._raise_new_death(ticket, doing, retry)
-        self._batch.check(ticket, doing, advice=self._advice)
-        return [ticket]
+            died = any(reply.death is not None for reply in request.replies.values())
+            if self._restarts or (died and not self._batch.still_broken(request)):
+                return self._recovery.mend(request, doing, timeout, retry)
+        self._raise_new_death(request, doing, retry)
+        self._batch.check(request, doing, advice=self._advice)
+        return [request]
 
-    def has_new_deaths(self, ticket: PendingRequest) -> bool:
+    def has_new_deaths(self, request: PendingRequest) -> bool:
         """Return whether workers have died that have neither been replaced nor named by an exception."""
-        return bool(self._new_deaths(ticket))
+        return bool(self._new_deaths(request))
 
-    def _new_deaths(self, ticket: PendingRequest) -> dict[int, Death]:
+    def _new_deaths(self, request: PendingRequest) -> dict[int, Death]:
         number, raised = self._raised
-        known = raised if number == ticket.number else ()
-        return {worker: death for worker, death in self._batch.dead_workers(ticket).items() if worker not in known}
+        known = raised if number == request.number else ()
+        return {worker: death for worker, death in self._batch.dead_workers(request).items() if worker not in known}
 
-    def _raise_new_death(self, ticket: PendingRequest, doing: str, retry: Retry | None) -> None:
+    def _raise_new_death(self, request: PendingRequest, doing: str, retry: Retry | None) -> None:
         """Raise `WorkerDied` for the first dead worker that no exception has named yet, if there is one."""
         num_known = 0
-        while len(deaths := self._new_deaths(ticket)) > num_known:
+        while len(deaths := self._new_deaths(request)) > num_known:
             num_known = len(deaths)
             self._batch.pool.pump(0.0)  # several workers may have died at the same time
         advice = self._advice
-        if ticket.waiting:
-            advice += f" Still at work: {env_names(self._batch.late_envs(ticket))}."
+        if request.waiting:
+            advice += f" Still at work: {env_names(self._batch.late_envs(request))}."
             advice += LATE_ROWS_ADVICE if retry is not None else ""
         for worker, death in sorted(deaths.items()):
-            if self._raised[0] != ticket.number:
-                self._raised = (ticket.number, set())
+            if self._raised[0] != request.number:
+                self._raised = (request.number, set())
             self._raised[1].add(worker)
             raise worker_died(death, self._batch.slices[worker], doing, advice=advice)

@@ -90,8 +90,8 @@ class LoopReport:
         lags = {str(agent): {"min": lag.least, "mean": lag.mean, "max": lag.most} for agent, lag in self.lags.items()}
         times = ("collect_seconds", "learn_seconds", "collect_waited", "learn_waited", "seconds", "bound", "gain")
         ratios = {str(agent): round(ratio, 6) for agent, ratio in self.updates_per_step.items()}
-        told = {"mode": self.mode, "lag": lags, "updates_per_step": ratios}
-        return {**told, **{name: round(float(getattr(self, name)), 6) for name in times}}
+        description = {"mode": self.mode, "lag": lags, "updates_per_step": ratios}
+        return {**description, **{name: round(float(getattr(self, name)), 6) for name in times}}
 
     def __str__(self) -> str:
         if not self.lags:

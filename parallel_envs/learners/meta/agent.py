@@ -89,13 +89,13 @@ def observed_extras(arch: AGENT_ARCHS) -> dict[str, bool]:
 
 def read_memory(given: Mapping[str, Any], arch: AGENT_ARCHS) -> MemoryConfig:
     """Read the block `policy.memory`; None is a value that was not given. Raises BadSettings for contradictions."""
-    told = {name: value for name, value in given.items() if value is not None}
-    memory = MemoryConfig(**told)
-    sizes = sorted(told.keys() - {"name"})
+    described = {name: value for name, value in given.items() if value is not None}
+    memory = MemoryConfig(**described)
+    sizes = sorted(described.keys() - {"name"})
     if memory.name == "gru" and sizes:
         raise BadSettings(
-            f"`policy.memory.{sizes[0]}: {told[sizes[0]]}` means nothing to a GRU, whose size the algorithm's settings "
-            "say. Leave it out, or choose `policy.memory.name: fast_weights`."
+            f"`policy.memory.{sizes[0]}: {described[sizes[0]]}` means nothing to a GRU: the algorithm's settings "
+            "have its size. Leave it out, or choose `policy.memory.name: fast_weights`."
         )
     if memory.name != "gru" and arch is AGENT_ARCHS.Markov:
         raise BadSettings(

@@ -196,11 +196,11 @@ class Learner(Player):
 
     def _described(self) -> dict[str, Any]:
         """Return all settings for the run's folder, with defaults, so that later defaults do not change the run."""
-        told = self.settings.described()
-        told["policy"] |= described_policy(self._config, self._memory, self.settings.policy.algorithm["name"])
+        description = self.settings.described()
+        description["policy"] |= described_policy(self._config, self._memory, self.settings.policy.algorithm["name"])
         if self.settings.train.num_iters is None and self.settings.train.n_env_steps_total is None:
-            told["train"]["num_iters"] = DEFAULT_ITERS
-        return told
+            description["train"]["num_iters"] = DEFAULT_ITERS
+        return description
 
     @contextlib.contextmanager
     def _writing_outcome(self, run: Run) -> Iterator[None]:
@@ -294,8 +294,8 @@ class Learner(Player):
     def _end_iteration(self, run: Run, stats: Mapping[str, float]) -> None:
         """Count an iteration, write its metrics, and save a checkpoint if one is due."""
         self.num_iters_done += 1
-        told = {"return": float(self.last_rollouts.total_rewards.mean()), **stats}
-        self.log_train_stats(run, {**told, "skipped": float(self.agent.counters["skipped"])})
+        description = {"return": float(self.last_rollouts.total_rewards.mean()), **stats}
+        self.log_train_stats(run, {**description, "skipped": float(self.agent.counters["skipped"])})
         self._is_whole = True
         if self.finished or self.num_iters_done % self._tenth(self.settings.checkpoint_every) == 0:
             self._keep(run, is_last=self.finished)

@@ -84,8 +84,8 @@ class Adaptation:
         return float(totals.std(ddof=1) / np.sqrt(len(totals))) if len(totals) > 1 else float("nan")
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{value:.3g}" for value in self.curve)
-        return f"Adaptation({len(self.returns)} rollouts, total {self.total:.4g}, by episode [{told}])"
+        described = ", ".join(f"{value:.3g}" for value in self.curve)
+        return f"Adaptation({len(self.returns)} rollouts, total {self.total:.4g}, by episode [{described}])"
 
     def told(self) -> dict[str, Any]:
         """Return the figures as plain values, for a line of metrics."""

@@ -104,8 +104,8 @@ class AutoUpdates(UpdateMode):
             return f"auto: {self._current.name} is being measured"
         if not self.seconds:
             return f"auto: {self.choice} (as it was chosen before)"
-        told = ", ".join(f"{name} {self._typical(name) * 1e3:.1f} ms" for name in self.seconds)
-        return f"auto: {self.choice} ({told} an update)"
+        described = ", ".join(f"{name} {self._typical(name) * 1e3:.1f} ms" for name in self.seconds)
+        return f"auto: {self.choice} ({described} an update)"
 
     def changed(self, agent: Agent) -> None:
         self._current.changed(agent)

@@ -95,9 +95,9 @@ def take_steps(
             step_rows(strip, gradient, active.tolist(), rates, configs[0].adam_epsilon)
             taken = torch.from_numpy(active)
             leader.after_step(strip, taken)
-            told = {"loss": losses, "gradient_norm": norms, **metrics}
-            names = list(told)
-            sums = sums + torch.where(taken, torch.stack(list(told.values())), 0.0)
+            described = {"loss": losses, "gradient_norm": norms, **metrics}
+            names = list(described)
+            sums = sums + torch.where(taken, torch.stack(list(described.values())), 0.0)
             counts += taken
 
     # Adam makes non-finite numbers from finite ones only with a learning rate of this size (a step moves a number by a
@@ -177,13 +177,13 @@ class UpdateFailed(RemoteError):
         sharing: dict[int, list[Agent]] = {}
         for agent, failure in failures.items():
             sharing.setdefault(id(failure), []).append(agent)
-        told = []
+        described = []
         for agents in sharing.values():
             failure, names = failures[agents[0]], ", ".join(map(repr, agents))
             subject = f"Agent {names} has" if len(agents) == 1 else f"Agents {names}, which learn together, have"
             message = failure.message.rstrip(".")
-            told.append(f"{subject} not learnt: the update raised {failure.type_name}: {message}.")
-        text = f"{' '.join(told)} Their numbers are as they were before; all others have learnt."
+            described.append(f"{subject} not learnt: the update raised {failure.type_name}: {message}.")
+        text = f"{' '.join(described)} Their numbers are as they were before; all others have learnt."
         first = next(iter(failures.values()))
         error = cls.named(first.type_name)(text, type_name=first.type_name, remote_message=first.message)
         assert isinstance(error, UpdateFailed)

@@ -308,18 +308,18 @@ class ProcessUpdates(UpdateMode):
 
     # ---- replies ----------------------------------------------------------------------------------------------------
 
-    def _replies(self, ticket: PendingRequest, seconds: float | None) -> dict[int, Reply]:
+    def _replies(self, request: PendingRequest, seconds: float | None) -> dict[int, Reply]:
         """Return the workers' replies. Workers that miss the deadline are ended; their death is the reply."""
-        if not self._is_answered(ticket, seconds):
-            for worker in sorted(ticket.waiting):
+        if not self._is_answered(request, seconds):
+            for worker in sorted(request.waiting):
                 stack = self._pool.stack(worker)
                 self._pool.kill(worker)
-                if (reply := ticket.replies.get(worker)) is not None and reply.death is not None:
+                if (reply := request.replies.get(worker)) is not None and reply.death is not None:
                     self._late[worker] = seconds, stack
-        return ticket.replies
+        return request.replies
 
-    def _is_answered(self, ticket: PendingRequest, seconds: float | None) -> bool:
-        return self._pool.wait(ticket, seconds)
+    def _is_answered(self, request: PendingRequest, seconds: float | None) -> bool:
+        return self._pool.wait(request, seconds)
 
     def _tell(self, worker: int, method: str, *arguments: Any) -> None:
         """Call a short method of a worker's host. If the worker is dead, the next request reports the death."""

@@ -122,7 +122,7 @@ def finish_update(
     taught = parameters.algorithm.taught(parameters.module, arrays)
     if taught is not None:
         taught = taught.nan_to_num(0.0, 0.0, 0.0)  # steps that are not finite teach nothing
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         name: one.numpy().copy() for name, one in (("carry", carry), ("taught", taught)) if one is not None
     }
-    return dataclasses.replace(report, **told) if told else report
+    return dataclasses.replace(report, **described) if described else report
