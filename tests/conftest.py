@@ -172,8 +172,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept, left_out = [], []
     for item in items:
         marker = item.get_closest_marker("slow")
-        places: dict[str, int] = getattr(getattr(item, "callspec", None), "indices", {})  # of each parameter's value
-        values = {(item.nodeid.partition("[")[0], name, place) for name, place in places.items()}
+        case: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+        values = {(item.nodeid.partition("[")[0], name, id(value)) for name, value in case.items()}
         if marker is None or (marker.kwargs.get("sample") and values - seen):
             kept.append(item)
             seen |= values
