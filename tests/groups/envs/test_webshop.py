@@ -363,23 +363,6 @@ def test_broken_files_are_named(tmp_path: Path, broken: dict[str, Any], words: s
         WebShopEnv(files(tmp_path, **broken))
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"attributes_path": "a.json"}, "attributes_path='a.json' was given without products"),
-        ({"file_path": "items.json"}, "without instructions_path, so nothing is wanted"),
-        ({"file_path": "items.json", "human_goals": False}, "without attributes_path, so nothing is wanted"),
-        ({"reward": "densely"}, r"reward='densely' is unknown. Did you mean 'dense'\?"),
-        ({"observation_mode": "html"}, "observation_mode='html' is unknown"),
-        ({"page_size": 0}, "page_size=0 is out of range"),
-        ({"show_actions": "yes"}, "show_actions='yes' is neither true nor false"),
-    ],
-)
-def test_configs_that_cannot_be_are_named(fields: dict[str, Any], words: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=words):
-        WebShopConfig(**fields)
-
-
 # ---- large shops ------------------------------------------------------------------------------------------------
 
 
