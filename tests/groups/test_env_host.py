@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 from parallel_envs.groups import env_host
-from parallel_envs.groups.env_host import EnvHost, ThreadedEnvs, _HelperStart
+from parallel_envs.groups.env_host import EnvHost, ThreadedEnvs
 from parallel_envs.groups.hosted_env import TagSpec
 from parallel_envs.groups.transport import Answers, Job, Pairs, Request, SharedChannel, TimeLimits, WorkerClock
 from tests.groups.walks import Walk, WalkConfig, inputs, kill_all, of_kind
@@ -254,17 +253,6 @@ def test_quick_ones_are_done_by_the_thread_that_asks_and_slow_ones_by_threads(
 def test_threads_come_when_quick_ones_are_not(workplace: Workplace) -> None:
     workplace.meeting = threading.Barrier(4)
     assert len(workplace.do(3, 4, 1, 0, 2)) == 4
-
-
-def test_no_helper_is_called_to_what_is_over() -> None:
-    early, late = _HelperStart(), _HelperStart()
-    assert early.outlasts(0.0)
-    taker: Future[None] = Future()
-    early.start(lambda: [taker])
-    assert early.finish() == [taker]
-    assert late.finish() == []
-    assert not late.outlasts(60.0)
-    late.start(lambda: pytest.fail("it is over"))
 
 
 @pytest.mark.parametrize("patience", [60.0, -1.0])

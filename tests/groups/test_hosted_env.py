@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable
 from fractions import Fraction
@@ -267,22 +266,6 @@ def test_factories_that_return_one_environment_for_all_are_refused(use_multiproc
 
 
 # ---- users of the global generators ---------------------------------------------------------------------------------
-
-
-def test_users_of_global_generators_neither_disturb_nor_are_disturbed() -> None:
-    alone, beside = GlobalRandomGuard(Dice(None)), GlobalRandomGuard(Dice(None))
-    beside._env.offset = alone._env.offset
-    expected = [alone.reset(3, "train"), *(alone.step("throw") for _ in range(3))]
-    random.seed(8)
-    outside = [random.random() for _ in range(5)]
-    random.seed(8)
-    seen, told = [random.random()], [beside.reset(3, "train")]
-    for _ in range(3):
-        alone.step("throw")
-        seen.append(random.random())
-        told.append(beside.step("throw"))
-    assert [*seen, random.random()] == outside
-    assert told == expected
 
 
 def test_users_of_global_generators_take_turns_in_threads() -> None:

@@ -137,18 +137,6 @@ def test_workers_of_a_caller_that_works_leave_it_its_core_wherever_that_is(
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "cores", "caller_works"), [(3, 4, False), (4, 4, True), (2, 4, True), (1, 1, False)]
-)
-def test_workers_that_do_not_fill_the_cores_and_a_lone_one_are_kept_on_none(
-    num_workers: int, cores: int, caller_works: bool, caller: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_group, "cores_here", lambda: tuple(range(cores)))
-    pool = NoPool(num_workers)
-    after_short_turns(pool, caller_works=caller_works)
-    assert not pool.kept
-
-
-@pytest.mark.parametrize(
     ("num_workers", "caller_works", "awake", "workers_awake"),
     [(3, True, True, True), (6, True, True, False), (4, False, False, False), (4, True, False, False)],
 )

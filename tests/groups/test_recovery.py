@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from parallel_envs.engine import Death, Failure, PendingRequest, WorkerPool
+from parallel_envs.engine import Death, PendingRequest, WorkerPool
 from parallel_envs.errors import WorkerDied
 from parallel_envs.groups.failures import EnvFailure, timeout_failure
-from parallel_envs.groups.recovery import Deadlines, LossPolicy, LostWorker, UnreadableAnswers
+from parallel_envs.groups.recovery import Deadlines, LossPolicy, LostWorker
 from parallel_envs.groups.transport import (
     MAKING,
     REPLAYING,
@@ -28,29 +28,6 @@ LIMITS = TimeLimits(step=2.0, reset=5.0, start=9.0)
 REPLAY = Replay(0, "train", ("left", "left", "left"), 3)
 
 # ---- the clock: what a worker writes is what the manager reads ------------------------------------------------------
-
-
-@pytest.mark.parametrize("worker", [0, 1])
-def test_a_clock_has_two_sides_and_other_workers_have_their_own(worker: int) -> None:
-    block = WorkerClock.allocate(9, 2)
-    here, there, other = (WorkerClock(block, 9, number) for number in (worker, worker, 1 - worker))
-    block.close()
-    here.request = other.request = 7
-    there.start(7)
-    began = time.monotonic()
-    there.begin(1, 10.0)
-    there.begin(2, math.inf)
-    assert (here.at_work(), here.late(began + 9.0), here.late(began + 1e6)) == ([1, 2], [], [1])
-    assert began + 10.0 <= here.next_due() <= time.monotonic() + 10.0
-    there.end(1)
-    assert began <= here.last_end() <= time.monotonic()
-    assert (here.at_work(), here.next_due(), here.is_any_at_work()) == ([2], math.inf, True)
-    there.begin_sending(0, 1)
-    assert (other.is_any_at_work(), other.last_end(), other.sending([1, 2])) == (False, 0.0, [])
-    other.clear()
-    assert (here.at_work(), here.sending([1, 2])) == ([2], [1])
-    here.clear()
-    assert (there.at_work(), there.is_any_at_work()) == ([], False)
 
 
 def test_how_long_anything_may_take() -> None:
@@ -138,21 +115,6 @@ def test_sending_may_take_longer_than_a_step() -> None:
     assert bench.deadlines.at_work(0, asked) == {}
 
 
-@pytest.mark.parametrize("envs", [(1,), (0, 1)])
-def test_one_that_sends_too_long_by_itself_is_late_and_of_several_none_is_blamed_yet(envs: tuple[int, ...]) -> None:
-    bench = Bench()
-    asked = bench.asked(*envs, ago=100.0)
-    bench.clock.ended[1] = bench.clock.ended[0] = time.monotonic() - 61.0
-    bench.clock.begin_sending(0, len(envs))
-    late: Any = bench.given_up(asked)
-    if len(envs) == 2:
-        assert late == {}
-        return
-    assert (late[1].kind, late[1].doing) == ("timeout", SENDING)
-    assert "did not answer within 60.0 seconds during sending its answer" in str(late[1])
-    assert "let its states be smaller, or give it more: es_manager.step_timeout." in str(late[1])
-
-
 def test_a_worker_that_is_stuck_or_at_an_earlier_request_is_ended_and_no_env_is_blamed() -> None:
     bench = Bench()
     asked = bench.asked(0, 1, ago=10.0)
@@ -224,26 +186,8 @@ def test_a_second_death_is_told_with_what_the_env_was_at(record: LossPolicy, cap
     assert "(SIGKILL) during its construction." in caplog.text
 
 
-def test_a_reset_is_hopeless_as_soon_as_one_cannot_be_made(record: LossPolicy) -> None:
-    reset = LossPolicy(Request(Job.RESET, dict.fromkeys(ALL, (1, "train"))), TAGS)
-    assert reset.decide(loss(1, doing=MAKING), ALL) == ({}, [[1], [0, 2, 3]])
-    assert reset.decide(loss(2, doing="its reset"), ALL) == ({}, [[0, 1, 3], [2]])
-    unmade = {0: timeout_failure(0, "Tag", MAKING, 1.0, 0, "a stack")}
-    unbegun = {0: timeout_failure(0, "Tag", "its reset", 1.0, 0, "a stack")}
-    assert [reset.is_hopeless(failed) for failed in ({}, unbegun, unmade)] == [False, False, True]
-    assert not record.is_hopeless(unmade)
-
-
 def test_a_worker_that_dies_with_no_env_at_work_is_replaced_a_few_times_only(record: LossPolicy) -> None:
     for _ in range(5):
         assert record.decide(loss(), ALL) == ({}, [ALL])
     with pytest.raises(WorkerDied, match="and so did those that took its place"):
         record.decide(loss(), ALL)
-
-
-def test_of_those_whose_answers_cannot_be_read_each_is_asked_by_itself(record: LossPolicy) -> None:
-    garbled = UnreadableAnswers(0, Failure("ValueError", "no such thing", "a traceback"))
-    assert record.decide(garbled, [1, 3]) == ({}, [[1], [3]])
-    failed, again = record.decide(garbled, [3])
-    assert (failed[3].kind, failed[3].doing, failed[3].traceback, again) == ("error", SENDING, "a traceback", [])
-    assert "raised ValueError during sending its answer: no such thing" in str(failed[3])

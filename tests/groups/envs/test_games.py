@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from parallel_envs.groups.envs.bandit import ARM_NAMES, BanditConfig, BanditEnv
 from parallel_envs.groups.envs.frozen_lake import FrozenLakeConfig, FrozenLakeEnv, can_be_crossed, make_map
 from parallel_envs.groups.envs.sokoban import SokobanConfig, SokobanEnv
-from parallel_envs.groups.envs.sokoban_rooms import Room, after, carve, longest_solution, most_boxes, most_floor, moves
+from parallel_envs.groups.envs.sokoban_rooms import Room, after, longest_solution, most_boxes, moves
 from parallel_envs.groups.envs.tiles import TILE
 from tests.groups.envs.solvers import best_actions, shortest_pushes, way_over_ice
 
@@ -287,30 +287,6 @@ def test_the_solver_wins_with_several_boxes() -> None:
         assert [env.step(action) for action in way][-1][4]["success"] is True
 
 
-@settings(max_examples=40)
-@given(st.integers(3, 14), st.integers(3, 14), st.integers(0, 2**31))
-def test_floors_are_connected_and_inside_the_walls(height: int, width: int, seed: int) -> None:
-    floor = carve(height, width, np.random.default_rng(seed))
-    for tile in floor:
-        row, column = divmod(tile, width)
-        assert 0 < row < height - 1
-        assert 0 < column < width - 1
-    reached, edge = {min(floor)}, [min(floor)]
-    while edge:
-        tile = edge.pop()
-        for move in moves(width).values():
-            if tile + move in floor and tile + move not in reached:
-                reached.add(tile + move)
-                edge.append(tile + move)
-    assert reached == floor
-
-
-@settings(max_examples=60)
-@given(st.integers(3, 50), st.integers(3, 50), st.integers(0, 2**31))
-def test_no_floor_is_larger_than_the_limit(height: int, width: int, seed: int) -> None:
-    assert len(carve(height, width, np.random.default_rng(seed))) <= most_floor(height, width)
-
-
 @pytest.mark.parametrize("size", [(3, 5), (3, 9), (4, 5), (5, 5)])
 def test_what_the_limits_allow_is_not_refused_where_it_can_be(size: tuple[int, int]) -> None:
     """The tightest rooms that are known to be made: each is made, and its solution is within the limit."""
@@ -319,18 +295,6 @@ def test_what_the_limits_allow_is_not_refused_where_it_can_be(size: tuple[int, i
     env = SokobanEnv(SokobanConfig(dim_room=size, num_boxes=num_boxes))
     env.reset(0)
     assert len(env.room.solution) <= longest_solution(*size, num_boxes)
-
-
-def test_boxes_are_pushed_and_never_pulled_nor_two_at_a_time() -> None:
-    corridor = frozenset(range(1, 7))
-    for place, boxes, way, then in (
-        (1, {2}, 1, (2, {3})),
-        (2, {3}, -1, (1, {3})),
-        (1, {2, 3}, 1, (1, {2, 3})),
-        (5, {6}, 1, (5, {6})),
-        (1, {5}, -1, (1, {5})),
-    ):
-        assert after(corridor, (place, frozenset(boxes)), way) == (then[0], frozenset(then[1]))
 
 
 def test_a_box_that_leaves_its_target_costs_what_it_brought_and_the_text_is_what_is_there() -> None:
