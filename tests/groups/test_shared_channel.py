@@ -62,6 +62,8 @@ def test_of_what_has_come_in_pieces_nothing_is_read_early(parts: list[bytes], nu
     """Whatever bytes of the memory are still as they were: what is read is a beginning of what was answered."""
     before = data.draw(st.binary(max_size=400), label="what was there")
     come = data.draw(st.lists(st.tuples(st.integers(0, 700), st.integers(0, 700))), label="what has come")
+    if hole := data.draw(st.integers(0, 24 * len(parts) + sum(map(len, parts))), label="the only byte that has not"):
+        come = [(0, hole), (hole + 1, 1000)]
     with boxes() as (here, there):
         here._answers[: len(before)] = before
         memory = bytearray(here._answers[:1000])
