@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,8 @@ def course(
 
 
 def examples(number: int) -> settings:
-    """So many; those of the profile are the same in every run."""
+    """So many with SLOW=1, and otherwise a third of them; those of the profile are the same in every run."""
+    number = number if os.environ.get("SLOW") == "1" else -(-number // 3)
     return settings(max_examples=number, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

@@ -41,8 +41,15 @@ def turns_of(manager: EnvStateManager) -> list[int]:
 
 
 @uninterrupted_finalizers
-@pytest.mark.parametrize("begins", ["where all stand", "where a strike left them"])
-@pytest.mark.parametrize("in_workers", [True, False])
+@pytest.mark.parametrize(
+    ("in_workers", "begins"),
+    [
+        (True, "where a strike left them"),
+        (False, "where all stand"),
+        pytest.param(True, "where all stand", marks=pytest.mark.slow),
+        pytest.param(False, "where a strike left them", marks=pytest.mark.slow),
+    ],
+)
 def test_a_turn_that_is_struck_did_not_happen_or_happened_to_all(in_workers: bool, begins: str) -> None:
     config = configured({"Walk": 1, "Dice": 1}, 1, max_workers=2, use_multiprocessing=in_workers)
     blocks = config["custom_envs"].items()
@@ -79,7 +86,8 @@ def test_a_reset_that_is_struck_leaves_the_episodes_before_it_or_begins_all(in_w
 
 
 @uninterrupted_finalizers
-def test_a_first_reset_that_is_struck_leaves_no_worker_behind() -> None:
+@pytest.mark.parametrize("num_moments", [3, pytest.param(12, marks=pytest.mark.slow)])
+def test_a_first_reset_that_is_struck_leaves_no_worker_behind(num_moments: int) -> None:
     def passed(moment: int) -> int:
         with EnvStateManager(configured({"Walk": 1, "Dice": 1}, 1, max_workers=2)) as manager:
             passed = struck(moment, functools.partial(manager.reset, 1))
@@ -87,12 +95,13 @@ def test_a_first_reset_that_is_struck_leaves_no_worker_behind() -> None:
         return passed  # the check around every test says whether a process is left
 
     whole = passed(sys.maxsize)
-    for moment in range(1, whole, max(whole // 12, 1)):
+    for moment in range(1, whole, max(whole // num_moments, 1)):
         passed(moment)
 
 
 @uninterrupted_finalizers
-def test_workers_that_are_killed_at_any_moment_cost_no_env_anything() -> None:
+@pytest.mark.parametrize("num_moments", [4, pytest.param(10, marks=pytest.mark.slow)])
+def test_workers_that_are_killed_at_any_moment_cost_no_env_anything(num_moments: int) -> None:
     config = configured({"Walk": 2, "Dice": 1}, 1, max_workers=2)
     turns = [inputs({0: ["right"], 1: ["left", "jump"], 2: ["throw"]}), inputs({1: ["left"], 0: ["left"], 2: []})]
     told: list[Any] = []
@@ -109,7 +118,7 @@ def test_workers_that_are_killed_at_any_moment_cost_no_env_anything() -> None:
         expected = [reference.reset(seed=1), *map(reference.step, turns)]
         manager.reset(seed=1)
         whole = struck(sys.maxsize, play)
-        for moment in range(1, whole, max(whole // 10, 1)):
+        for moment in range(1, whole, max(whole // num_moments, 1)):
             told[:] = [manager.reset(seed=1)]
             struck(moment, play, functools.partial(kill, moment % 2))
             assert_same_batch(told, expected)
