@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from parallel_envs.groups import BadSettings, EnvStateManager, GroupsSettings, register
+from parallel_envs.groups import BadSettings, EnvStateManager, GroupsSettings, known_env_types, register
 from parallel_envs.groups.config_reader import read_settings
-from tests.groups.walks import TAGS, configured
+from parallel_envs.groups.registry import env_type_named
+from tests.groups.walks import TAGS, Walk, inputs, of_block
 
 GUIDE = """
 trainer: {project: somebody else reads this}
@@ -51,26 +52,12 @@ def test_a_file_a_dict_and_settings_say_the_same(tmp_path: Path) -> None:
     assert seat.config.goal == 3
     assert [seat.tag for seat in from_file.envs] == ["Walk"] * 2 + ["Talk"] * 4
     assert EnvStateManager(path, "val").num_envs == 1
+    block = {"env_groups": 1, "group_size": 1, "env_configs": {"tags": ["Walk"], "n_groups": [1]}}
+    made = GroupsSettings.model_validate({"es_manager": {"train": block}, "custom_envs": {"Walk": TAGS["Walk"]}})
+    assert EnvStateManager(made).num_envs == 1
 
 
-@pytest.mark.parametrize(
-    ("word", "right"),
-    [
-        ("step_timeout", "es_manager.step_timeout"),
-        ("env_type", "custom_envs.TAG.env_type"),
-        ("group_size", "es_manager.train.group_size"),
-        ("env_groups", "es_manager.train.env_groups"),
-        ("n_groups", "es_manager.train.env_configs.n_groups"),
-    ],
-)
-def test_words_at_the_top_that_belong_further_in_are_told_where(word: str, right: str) -> None:
-    with pytest.raises(BadSettings, match=f"`{word}` does not stand at the top. Write it as `{right}`"):
-        EnvStateManager({**configured({"Walk": 1}), word: 1})
-
-
-class Wrapped(Mapping[str, Any]):
-    """A mapping that is no dict, as those of configuration libraries are."""
-
+class Wrapped(Mapping[str, Any]):  # A mapping that is no dict, as those of configuration libraries are
     def __init__(self, content: dict[str, Any]) -> None:
         self._content = content
 
@@ -85,23 +72,6 @@ class Wrapped(Mapping[str, Any]):
         return len(self._content)
 
 
-def test_a_block_of_groups_at_the_top_is_told_where_it_belongs() -> None:
-    content = yaml.safe_load(GUIDE)
-    with pytest.raises(BadSettings, match=r"`train` does not stand at the top. Write it as `es_manager.train`"):
-        EnvStateManager({**content, "train": {"env_groups": 1, "group_size": 2}})
-    assert EnvStateManager({**content, "train": {"learning_rate": 0.1}, "tags": ["a run"]}).num_envs == 6
-
-
-def test_other_names_at_the_top_may_be_anything() -> None:
-    others: dict[Any, Any] = {3: "three", None: {"a": 1}, "actor_rollout": {}}
-    assert EnvStateManager({**yaml.safe_load(GUIDE), **others}).num_envs == 6
-
-
-def test_a_misspelt_word_of_the_manager_at_the_top_is_told() -> None:
-    with pytest.raises(BadSettings, match=r"`step_timeot` is unknown. Did you mean `es_manager.step_timeout`"):
-        EnvStateManager({**yaml.safe_load(GUIDE), "step_timeot": 1})
-
-
 def test_any_mapping_will_do_and_is_left_alone() -> None:
     content = yaml.safe_load(GUIDE)
     before = copy.deepcopy(content)
@@ -114,201 +84,152 @@ class BareConfig:
     """Nothing to be said."""
 
 
-@pytest.fixture(autouse=True)
-def _bare(_registered: None) -> None:
-    register("bare", lambda config: config, BareConfig)
+GONE = object()
 
 
-def block_of(tag: str) -> dict[str, Any]:
-    return {"env_groups": 1, "group_size": 1, "env_configs": {"tags": [tag], "n_groups": [1]}}
+def changed(*changes: Any) -> dict[str, Any]:
+    """The guide's configuration with other values: the place of each in dots, and the value."""
+    content: Any = yaml.safe_load(GUIDE)
+    for place, value in zip(changes[::2], changes[1::2], strict=True):
+        *path, name = place.split(".")
+        block = content
+        for step in path:
+            block = block[step]
+        if value is GONE:
+            del block[name]
+        else:
+            block[name] = value
+    return dict(content)
 
 
-def put(content: dict[str, Any], *words: Any) -> None:
-    """Put the last of the words where the others lead."""
-    *path, name, value = words
-    for step in path:
-        content = content[step]
-    content[name] = value
-
-
-def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load(GUIDE)
-    change(content)
-    return content
+LATE = {"env_groups": 1, "group_size": 1, "env_configs": {"tags": ["Late"], "n_groups": [1]}}
+TRAIN, WALK = "es_manager.train", "custom_envs.Walk"
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("place", "value", "text"),
     [
-        (lambda c: c.update(custom_env={}), "`custom_env` is unknown. Did you mean `custom_envs`?"),
-        (lambda c: c.pop("custom_envs"), "`custom_envs` is missing."),
+        ("custom_env", {}, "`custom_env` is unknown. Did you mean `custom_envs`?"),
+        ("custom_envs", GONE, "`custom_envs` is missing."),
+        ("custom_envs", {}, "`custom_envs` is empty. Give it a block for each tag"),
+        (TRAIN, GONE, "`es_manager.train` is missing, and mode='train' was asked for."),
+        (TRAIN, 5, "\n  `es_manager.train: 5`: Input should be a valid dictionary."),
+        ("es_manager.max_worker", 2, "`es_manager.max_worker` is unknown. Did you mean `max_workers`?"),
+        ("es_manager.max_workers", 0, "`es_manager.max_workers: 0`: Input should be greater than 0"),
+        ("es_manager.context", "thread", "context: 'thread'` is unknown. Known are `fork`, `forkserver`, `spawn`."),
+        ("es_manager.format_penalty", float("nan"), "`es_manager.format_penalty: nan`: Input should be a finite"),
+        ("es_manager.sequential_env_types", ["web_shop"], "'web_shop', which is no env_type. Did you mean `webshop`?"),
+        (f"{TRAIN}.groupsize", 2, "`es_manager.train.groupsize` is unknown. Did you mean `group_size`?"),
+        (f"{TRAIN}.env_configs.tag", [], "`es_manager.train.env_configs.tag` is unknown. Did you mean `tags`?"),
+        (f"{TRAIN}.env_groups", 4, "train.env_configs.n_groups` add up to 3, and `env_groups` is 4. Make them agree."),
+        ("es_manager.val.env_configs.n_groups", [1, 1], "`es_manager.val.env_configs` has 1 tags and 2 n_groups."),
+        (f"{TRAIN}.env_configs.tags", ["Walk", "Tolk"], "tags` is not in `custom_envs`. Did you mean `Talk`?"),
+        (f"{WALK}.env_type", "wolk", "In `custom_envs.Walk`: env_type='wolk' is unknown. Did you mean `walk`?"),
+        (f"{WALK}.max_actions_per_trj", 3, "`custom_envs.Walk.max_actions_per_trj` is unknown. Did you mean `max_act"),
+        (f"{WALK}.max_actions", 3, "`custom_envs.Walk.max_actions` is unknown. Did you mean `max_actions_per_traj`?"),
+        (f"{WALK}.where", "proces", "`custom_envs.Walk.where: 'proces'` is unknown. Did you mean `process`?"),
+        (f"{WALK}.env_config", {"gaol": 3}, "`custom_envs.Walk.env_config.gaol` is unknown. Did you mean `goal`?"),
+        (f"{WALK}.env_config", {"goal": "far"}, "Walk.env_config`:\n  `goal: 'far'`: Input should be a valid integer"),
+        (WALK, {"env_type": "bare", "env_config": {"goal": 3}}, "env_config.goal` is unknown. 'bare' takes nothing. L"),
+        (WALK, {"env_type": "bandit", "env_config": {"render_mode": "txt"}}, "'txt'` is unknown. Did you mean `text`?"),
         (
-            lambda c: c["es_manager"].update(max_worker=2),
-            "`es_manager.max_worker` is unknown. Did you mean `max_workers`?",
-        ),
-        (
-            lambda c: c["es_manager"].update(max_workers=0),
-            "`es_manager.max_workers: 0`: Input should be greater than 0",
-        ),
-        (
-            lambda c: c["es_manager"]["train"].update(groupsize=2),
-            "`es_manager.train.groupsize` is unknown. Did you mean `group_size`?",
-        ),
-        (
-            lambda c: c["es_manager"]["train"]["env_configs"].update(tag=[]),
-            "`es_manager.train.env_configs.tag` is unknown. Did you mean `tags`?",
-        ),
-        (
-            lambda c: c["es_manager"]["train"].update(env_groups=4),
-            "`es_manager.train.env_configs.n_groups` add up to 3, and `env_groups` is 4. Make them agree.",
-        ),
-        (
-            lambda c: c["es_manager"]["val"]["env_configs"].update(n_groups=[1, 1]),
-            "`es_manager.val.env_configs` has 1 tags and 2 n_groups.",
-        ),
-        (
-            lambda c: c["es_manager"]["train"]["env_configs"].update(tags=["Walk", "Tolk"]),
-            "The tag 'Tolk' of `es_manager.train.env_configs.tags` is not in `custom_envs`. Did you mean `Talk`?",
-        ),
-        (
-            lambda c: c["es_manager"].update(sequential_env_types=["web_shop"]),
-            "'web_shop', which is no env_type. Did you mean `webshop`?",
-        ),
-        (
-            lambda c: c["custom_envs"]["Walk"].update(env_type="wolk"),
-            "In `custom_envs.Walk`: env_type='wolk' is unknown. Did you mean `walk`?",
-        ),
-        (
-            lambda c: c["custom_envs"]["Walk"].update(max_actions_per_trj=3),
-            "`custom_envs.Walk.max_actions_per_trj` is unknown. Did you mean `max_actions_per_traj`?",
-        ),
-        (
-            lambda c: c["custom_envs"]["Walk"].update(env_config={"gaol": 3}),
-            "`custom_envs.Walk.env_config.gaol` is unknown. Did you mean `goal`?",
-        ),
-        (
-            lambda c: c["custom_envs"]["Walk"].update(env_config={"goal": "far"}),
-            "In `custom_envs.Walk.env_config`:\n  `goal: 'far'`: Input should be a valid integer",
-        ),
-        (
-            lambda c: c["custom_envs"]["Walk"].update(where="proces"),
-            "`custom_envs.Walk.where: 'proces'` is unknown. Did you mean `process`?",
-        ),
-        (
-            lambda c: c["es_manager"].update(context="thread"),
-            "`es_manager.context: 'thread'` is unknown. Known are `fork`, `forkserver`, `spawn`.",
-        ),
-        (
-            lambda c: c["es_manager"].update(format_penalty=float("nan")),
-            "`es_manager.format_penalty: nan`: Input should be a finite number.",
-        ),
-        (
-            lambda c: c["es_manager"].update(train=5),
-            "\n  `es_manager.train: 5`: Input should be a valid dictionary.",
-        ),
-        (
-            lambda c: c.update(seed={"trian": 1}),
-            "In the configuration:\n  `seed.trian` is unknown. Did you mean `train`?",
-        ),
-        (
-            lambda c: c["es_manager"].update(seed=3),
-            "`es_manager.seed` is unknown. It stands elsewhere: write it as `seed`.",
-        ),
-        (
-            lambda c: c["es_manager"]["train"].update(n_groups=[3]),
-            "n_groups` is unknown. It stands elsewhere: write it as `es_manager.train.env_configs.n_groups`.",
-        ),
-        (
-            lambda c: c["es_manager"]["train"]["env_configs"].update(group_size=3),
-            "group_size` is unknown. It stands elsewhere: write it as `es_manager.train.group_size`.",
-        ),
-        (
-            lambda c: c["es_manager"].update(mode="val"),
-            "`es_manager.mode` is unknown. It is an argument: EnvStateManager(config, mode='val').",
-        ),
-        (
-            lambda c: c["custom_envs"]["Walk"].update(step_timeout=1.0),
-            "`custom_envs.Walk.step_timeout` is unknown. It stands elsewhere: write it as `es_manager.step_timeout`.",
-        ),
-        (
-            lambda c: c["custom_envs"]["Walk"].update(goal=3),
-            "What the environment is made with stands in `custom_envs.Walk.env_config`.",
-        ),
-        (
-            lambda c: c["custom_envs"]["Walk"].update(max_actions=3),
-            "`custom_envs.Walk.max_actions` is unknown. Did you mean `max_actions_per_traj`?",
-        ),
-        (
-            lambda c: c.update(seed=-1),
-            "In the configuration:\n  `seed: -1`: Input should be greater than or equal to 0.",
-        ),
-        (lambda c: c.update(seed={"val": -1}), "\n  `seed.val: -1`: Input should be greater than or equal to 0."),
-        (
-            lambda c: c["custom_envs"].update(Walk={"env_type": "bandit", "env_config": {"render_mode": "txt"}}),
-            "In `custom_envs.Walk.env_config`:\n  `render_mode: 'txt'` is unknown. Did you mean `text`?",
-        ),
-        (
-            lambda c: c["custom_envs"].update(
-                Walk={"env_type": "gymnasium", "env_config": {"id": "FrozenLake-v1", "actions": ["left", "down"]}}
-            ),
+            WALK,
+            {"env_type": "gymnasium", "env_config": {"id": "FrozenLake-v1", "actions": ["left", "down"]}},
             "`actions: ['left', 'down']`: Input should be a valid dictionary. Did you mean `{0: 'left', 1: 'down'}`?",
         ),
-        (lambda c: c.update(custom_envs={}), "`custom_envs` is empty. Give it a block for each tag"),
+        ("custom_envs.Unused", {"env_type": "sokobn"}, "In `custom_envs.Unused`: env_type='sokobn' is unknown. Did yo"),
         (
-            lambda c: c["custom_envs"].update(Unused={"env_type": "sokobn"}),
-            "In `custom_envs.Unused`: env_type='sokobn' is unknown. Did you mean `sokoban`?",
-        ),
-        (
-            lambda c: c["custom_envs"].update(Unused={"env_type": "sokoban", "env_config": {"num_boxes": 0}}),
+            "custom_envs.Unused",
+            {"env_type": "sokoban", "env_config": {"num_boxes": 0}},
             "In `custom_envs.Unused.env_config`:\n  num_boxes=0 is out of range",
         ),
+        ("seed", {"trian": 1}, "In the configuration:\n  `seed.trian` is unknown. Did you mean `train`?"),
+        ("seed", -1, "In the configuration:\n  `seed: -1`: Input should be greater than or equal to 0."),
+        ("seed", {"val": -1}, "\n  `seed.val: -1`: Input should be greater than or equal to 0."),
+        ("seed", True, "`seed: True`: Input should be a valid integer"),
+        # what stands elsewhere
+        ("es_manager.seed", 3, "`es_manager.seed` is unknown. It stands elsewhere: write it as `seed`."),
+        (f"{TRAIN}.n_groups", [3], "write it as `es_manager.train.env_configs.n_groups`."),
+        (f"{TRAIN}.env_configs.group_size", 3, "It stands elsewhere: write it as `es_manager.train.group_size`."),
         (
-            lambda c: (c["custom_envs"].update(Late={"env_type": "xyz"}), c["es_manager"].update(val=block_of("Late"))),
-            "In `custom_envs.Late`: env_type='xyz' is unknown. Known are",
+            "es_manager.mode",
+            "val",
+            "`es_manager.mode` is unknown. It is an argument: EnvStateManager(config, mode='val",
         ),
-        (
-            lambda c: c["custom_envs"]["Walk"].update(env_type="bare", env_config={"goal": 3}),
-            "`custom_envs.Walk.env_config.goal` is unknown. 'bare' takes nothing. Leave it out.",
-        ),
+        (f"{WALK}.step_timeout", 1.0, "It stands elsewhere: write it as `es_manager.step_timeout`."),
+        (f"{WALK}.goal", 3, "What the environment is made with stands in `custom_envs.Walk.env_config`."),
+        ("step_timeot", 1, "`step_timeot` is unknown. Did you mean `es_manager.step_timeout`"),
+        ("train", {"env_groups": 1}, "`train` does not stand at the top. Write it as `es_manager.train`"),
         *[
             (
-                lambda c, words=words: put(c, *words),
-                f"`{'.'.join(words[:-1])}: {words[-1]!r}`: Input should be a valid {kind}",
+                right.rpartition(".")[2],
+                1,
+                f"`{right.rpartition('.')[2]}` does not stand at the top. Write it as `{right}`",
             )
-            for words, kind in (
-                (("es_manager", "max_workers", True), "integer"),
-                (("es_manager", "max_workers", "8"), "integer"),
-                (("es_manager", "train", "group_size", True), "integer"),
-                (("custom_envs", "Walk", "max_actions_per_traj", True), "integer"),
-                (("seed", "train", True), "integer"),
-                (("es_manager", "use_multiprocessing", "yes"), "boolean"),
-                (("es_manager", "use_multiprocessing", 1), "boolean"),
-                (("custom_envs", "Walk", "parallel_friendly", "true"), "boolean"),
-                (("es_manager", "format_penalty", True), "number"),
-                (("es_manager", "step_timeout", False), "number"),
+            for right in ("es_manager.step_timeout", "custom_envs.TAG.env_type", f"{TRAIN}.group_size")
+        ],
+        *[
+            (right.rpartition(".")[2], 1, f"does not stand at the top. Write it as `{right}`")
+            for right in (f"{TRAIN}.env_groups", f"{TRAIN}.env_configs.n_groups")
+        ],
+        *[
+            (place, value, f"`{place}: {value!r}`: Input should be a valid {kind}")
+            for place, value, kind in (
+                ("es_manager.max_workers", True, "integer"),
+                ("es_manager.max_workers", "8", "integer"),
+                (f"{TRAIN}.group_size", True, "integer"),
+                (f"{WALK}.max_actions_per_traj", True, "integer"),
+                ("seed.train", True, "integer"),
+                ("es_manager.use_multiprocessing", "yes", "boolean"),
+                ("es_manager.use_multiprocessing", 1, "boolean"),
+                (f"{WALK}.parallel_friendly", "true", "boolean"),
+                ("es_manager.format_penalty", True, "number"),
+                ("es_manager.step_timeout", False, "number"),
             )
         ],
-        (lambda c: c.update(seed=True), "`seed: True`: Input should be a valid integer"),
-        (lambda c: c["es_manager"].pop("train"), "`es_manager.train` is missing, and mode='train' was asked for."),
     ],
 )
-def test_mistakes_are_told(change: Callable[[dict[str, Any]], Any], text: str) -> None:
+def test_mistakes_are_told(place: str, value: Any, text: str) -> None:
+    register("bare", lambda config: config, BareConfig)
     with pytest.raises(BadSettings) as caught:
-        EnvStateManager(changed(change))
+        EnvStateManager(changed(place, value))
     assert text in str(caught.value)
 
 
-def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+def test_a_tag_of_an_unknown_type_is_told_once_a_mode_names_it() -> None:
+    later = changed("custom_envs.Later", {"env_type": "quidditch", "env_config": {"any": 1}})
+    assert EnvStateManager(later).num_envs == 6  # another script may register it
+    with pytest.raises(BadSettings, match=r"In `custom_envs.Late`: env_type='xyz' is unknown. Known are"):
+        EnvStateManager(changed("custom_envs.Late", {"env_type": "xyz"}, "es_manager.val", LATE))
+
+
+def test_other_names_at_the_top_may_be_anything() -> None:
+    others: dict[Any, Any] = {3: "three", None: {"a": 1}, "actor_rollout": {}}
+    others |= {"train": {"learning_rate": 0.1}, "tags": ["a run"]}
+    assert EnvStateManager({**yaml.safe_load(GUIDE), **others}).num_envs == 6
+
+
+def test_files_and_arguments_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     broken, listed = tmp_path / "broken.yaml", tmp_path / "listed.yaml"
     broken.write_text("a: [")
     listed.write_text("[1]")
-    for path, text in ((tmp_path / "none.yaml", "cannot be read"), (broken, "is not YAML"), (listed, "holds list")):
+    calls: list[Any] = [(tmp_path / "none.yaml", "cannot be read"), (broken, "is not YAML"), (listed, "holds list")]
+    for given, text in [*calls, (3, "The configuration is a int")]:
         with pytest.raises(BadSettings, match=text):
-            EnvStateManager(path)
-    with pytest.raises(BadSettings, match="The configuration is a int"):
-        EnvStateManager(3)  # type: ignore[arg-type]  # a mistake
+            EnvStateManager(given)
     with pytest.raises(BadSettings, match="mode='test' is unknown"):
         EnvStateManager(yaml.safe_load(GUIDE), "test")  # type: ignore[arg-type]  # what this is about
+    with pytest.raises(TypeError, match=r"mod='val' is no argument of EnvStateManager. Did you mean mode=\?"):
+        EnvStateManager({}, mod="val")  # type: ignore[call-arg]  # the mistake
+
+
+def test_numbers_may_be_spelt_as_yaml_has_them() -> None:
+    places = ("es_manager.max_workers", 2.0, "es_manager.format_penalty", "-1e-3", "es_manager.step_timeout", 5)
+    said = read_settings(changed(*places)).es_manager
+    assert (said.max_workers, type(said.max_workers), said.format_penalty, said.step_timeout) == (2, int, -0.001, 5.0)
+
+
+# ---- configs of one's own -------------------------------------------------------------------------------------------
 
 
 class Own:
@@ -316,10 +237,11 @@ class Own:
 
 
 @dataclass(frozen=True)
-class OwnConfig:
-    """A config with a field of such a type, that checks itself."""
-
-    own: Own = field(default_factory=Own)
+class DeepConfig:  # truths and numbers wherever they may stand, a type of its own, and a check of its own
+    either: int | str = 0
+    flags: list[bool] = field(default_factory=list)
+    sizes: dict[int, tuple[int, float]] = field(default_factory=dict)
+    default: int | None = None
     level: int = 1
 
     def __post_init__(self) -> None:
@@ -327,59 +249,84 @@ class OwnConfig:
             raise TypeError(f"level={self.level} is too high. Give at most 5.")
 
 
-def test_configs_with_types_of_their_own() -> None:
-    register("own", lambda config: config, OwnConfig)
-    config = configured({"Walk": 1})
-    config["custom_envs"]["Walk"] = {"env_type": "own", "env_config": {"level": 2}}
-    assert EnvStateManager(config).envs[0].config.level == 2
-    config["custom_envs"]["Walk"] = {"env_type": "own", "env_config": {"level": 6}}
-    with pytest.raises(BadSettings, match=r"In `custom_envs.Walk.env_config`: level=6 is too high"):
-        EnvStateManager(config)
-
-
-def test_settings_may_be_made_in_python() -> None:
-    block = {"env_groups": 1, "group_size": 1, "env_configs": {"tags": ["Walk"], "n_groups": [1]}}
-    made = GroupsSettings.model_validate({"es_manager": {"train": block}, "custom_envs": {"Walk": TAGS["Walk"]}})
-    assert EnvStateManager(made).num_envs == 1
-
-
-def test_a_tag_that_no_mode_names_may_be_of_a_type_that_another_script_registers() -> None:
-    content = changed(lambda c: c["custom_envs"].update(Later={"env_type": "quidditch", "env_config": {"any": 1}}))
-    assert EnvStateManager(content).num_envs == 6
-
-
-def test_numbers_may_be_spelt_as_yaml_has_them() -> None:
-    content = changed(lambda c: c["es_manager"].update(max_workers=2.0, format_penalty="-1e-3", step_timeout=5))
-    said = read_settings(content).es_manager
-    assert (said.max_workers, type(said.max_workers), said.format_penalty, said.step_timeout) == (2, int, -0.001, 5.0)
-
-
 @dataclass(frozen=True)
-class DeepConfig:
-    """Truths and numbers wherever they may stand."""
-
-    either: int | str = 0
-    flags: list[bool] = field(default_factory=list)
-    sizes: dict[int, tuple[int, float]] = field(default_factory=dict)
-    default: int | None = None
+class OwnConfig(DeepConfig):
+    own: Own = field(default_factory=Own)
 
 
 @pytest.mark.parametrize(
-    ("given", "names"),
+    ("given", "text"),
     [
-        ({"either": True}, "either"),
-        ({"flags": [True, 1]}, "flags.1"),
-        ({"sizes": {1: [True, 2]}}, "sizes.1.0"),
-        ({"sizes": {1: [1, False]}}, "sizes.1.1"),
-        ({"default": True}, "default"),
+        ({"either": True}, "`either[.:]"),
+        ({"flags": [True, 1]}, "`flags.1[.:]"),
+        ({"sizes": {1: [True, 2]}}, "`sizes.1.0[.:]"),
+        ({"sizes": {1: [1, False]}}, "`sizes.1.1[.:]"),
+        ({"default": True}, "`default[.:]"),
+        ({"level": 6}, "level=6 is too high"),
     ],
 )
-def test_configs_of_ones_own_are_held_to_their_types(given: dict[str, Any], names: str) -> None:
+def test_configs_of_ones_own_are_held_to_their_types_and_checks(given: dict[str, Any], text: str) -> None:
+    good = {"either": "4", "flags": [False], "sizes": {"1": [2.0, 3]}, "default": None, "level": 2}
     register("deep", lambda config: config, DeepConfig)
-    config = configured({"Walk": 1})
-    good = {"either": "4", "flags": [False], "sizes": {"1": [2.0, 3]}, "default": None}
-    config["custom_envs"]["Walk"] = {"env_type": "deep", "env_config": good}
-    assert EnvStateManager(config).envs[0].config == DeepConfig("4", [False], {1: (2, 3.0)}, None)
-    config["custom_envs"]["Walk"] = {"env_type": "deep", "env_config": given}
-    with pytest.raises(BadSettings, match=rf"`{names}[.:]"):
-        EnvStateManager(config)
+    [seat, _] = EnvStateManager(of_block({"env_type": "deep", "env_config": good})).envs
+    assert seat.config == DeepConfig("4", [False], {1: (2, 3.0)}, None, 2)
+    with pytest.raises(BadSettings, match=text):
+        EnvStateManager(of_block({"env_type": "deep", "env_config": given}))
+    register("own", lambda config: config, OwnConfig)
+    assert EnvStateManager(of_block({"env_type": "own", "env_config": {"level": 2}})).envs[0].config.level == 2
+    with pytest.raises(BadSettings, match=r"In `custom_envs.Walk.env_config`: level=6 is too high"):
+        EnvStateManager(of_block({"env_type": "own", "env_config": {"level": 6}}))
+
+
+# ---- environments by name -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "kind", "text"),
+    [
+        (("sokoban", Walk), {}, BadSettings, "comes with this package"),
+        (("", Walk), {}, BadSettings, "is not a name"),
+        ((3, Walk), {}, BadSettings, "is not a name"),
+        (("mine", Walk({})), {}, BadSettings, "cannot be called"),  # type: ignore[arg-type]  # any object
+        (("mine", Walk, dict), {}, BadSettings, "Give a frozen dataclass"),
+        (("walk", dict), {"light": "yes"}, BadSettings, "light='yes' of 'walk' is neither True nor False"),
+        (("mine", dict), {"lihgt": True}, TypeError, r"lihgt=True is no argument of register. Did you mean light=\?"),
+    ],
+)
+def test_what_cannot_be_registered(arguments: Any, options: Any, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        register(*arguments, **options)
+
+
+def test_a_name_of_the_users_may_be_given_anew_and_unknown_ones_are_told_with_the_nearest() -> None:
+    register("walk", dict)
+    assert env_type_named("walk").factory is dict
+    assert known_env_types().count("walk") == 1
+    with pytest.raises(BadSettings, match=r"Say `env_type: gymnasium` and `env_config: {id: FrozenLake-v1}`, or"):
+        env_type_named("FrozenLake-v1")
+
+
+def made_in_a_script() -> Any:
+    """A class that no worker can import, as those of a user's script are."""
+
+    class Local:
+        def __init__(self, config: Any) -> None:
+            self.word = config["word"]
+
+        def reset(self, seed: int, mode: str) -> str:
+            return str(self.word)
+
+        def step(self, action: str) -> Any:
+            return action * 2, 1.0, True, {"success": True}
+
+    return Local
+
+
+def test_classes_of_a_script_reach_the_workers() -> None:
+    register("local", made_in_a_script())
+    block = {"env_type": "local", "env_config": {"word": "hello"}}
+    with EnvStateManager(of_block(block, max_workers=1)) as manager:
+        assert manager.reset()[0]["history"][0]["state"] == "hello"
+        manager.step(inputs({0: ["ab"]}))
+        assert manager.get_rollout_states()[0]["history"][-1]["state"] == "abab"
+        assert manager.statuses[0].success

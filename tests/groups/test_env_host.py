@@ -1,43 +1,25 @@
-"""Environments in their place: which are where their episodes stand, and who writes there."""
+"""Environments in their place: which are where their episodes stand, and which are done at once."""
 
 from __future__ import annotations
 
 import os
-import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from parallel_envs.errors import EnvError
-from parallel_envs.groups import EnvStateManager, env_host, register
-from parallel_envs.groups.env_host import EnvHost
+from parallel_envs.groups import env_host
+from parallel_envs.groups.env_host import EnvHost, ThreadedEnvs
 from parallel_envs.groups.hosted_env import TagSpec
-from parallel_envs.groups.transport import Job, Request, SharedChannel, TimeLimits, WorkerClock
-from tests.groups.walks import Walk, WalkConfig, configured, inputs
+from parallel_envs.groups.transport import Answers, Job, Pairs, Request, SharedChannel, TimeLimits, WorkerClock
+from tests.groups.walks import Walk, WalkConfig, inputs, kill_all, of_kind
 
 
-def manager_of(kind: type, fuse: Path | None = None, **said: Any) -> EnvStateManager:
-    """Two environments of this kind, in a worker unless something else is said."""
-    register("kind", kind, WalkConfig)
-    config = configured({"Walk": 1}, **{"max_workers": 1, **said})
-    config["custom_envs"]["Walk"] = {"env_type": "kind", "env_config": {"fuse": str(fuse or "")}}
-    return EnvStateManager(config)
-
-
-def kill_workers(manager: EnvStateManager) -> None:
-    assert manager._placement is not None
-    assert manager._placement.workers is not None
-    pool = manager._placement.workers.pool
-    for worker in pool.all_workers:
-        os.kill(pool.pid(worker), signal.SIGKILL)
-
-
-class Forking(Walk):
-    """Forks in a jump, and comes back twice. Notes who steps it."""
-
+class Forking(Walk):  # forks in a jump, and comes back twice. Notes which process steps it
     def step(self, action: int) -> Any:
         if action == 7 and (child := os.fork()):
             os.waitpid(child, 0)
@@ -47,7 +29,7 @@ class Forking(Walk):
 
 
 def test_what_is_forked_from_a_worker_does_nothing_of_its_work(tmp_path: Path) -> None:
-    with manager_of(Forking, tmp_path / "steps") as manager:
+    with of_kind(Forking, tmp_path / "steps") as manager:
         manager.reset(seed=1)
         entries = manager.step(inputs({0: ["jump"], 1: ["left"]}))
         assert [len(entry["history"]) for entry in entries] == [2, 2]
@@ -56,26 +38,7 @@ def test_what_is_forked_from_a_worker_does_nothing_of_its_work(tmp_path: Path) -
     assert child not in others
 
 
-class Unshowable(Walk):
-    """Shows what cannot travel."""
-
-    def render(self, mode: str = "text") -> Any:
-        return threading.Lock()
-
-
-def test_who_cannot_send_what_it_shows_goes_on_where_it_stood() -> None:
-    with manager_of(Unshowable) as manager:
-        manager.reset(seed=1)
-        manager.step(inputs({0: ["left"], 1: ["left"]}))
-        with pytest.raises(EnvError, match=r"during sending its answer: .*_thread.lock"):
-            manager.render()
-        entries = manager.step(inputs({0: ["left"], 1: ["left"]}))
-        assert [len(entry["history"][-1]["state"].split()) for entry in entries] == [3, 3]
-
-
-class Locked(Walk):
-    """Cannot be made while there is a lock."""
-
+class Locked(Walk):  # cannot be made while there is a lock
     def __init__(self, config: WalkConfig) -> None:
         if Path(config.fuse).exists():
             raise OSError("the data is locked")
@@ -83,15 +46,15 @@ class Locked(Walk):
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_who_could_not_be_made_for_a_mere_question_is_made_and_replayed_for_the_next(
+def test_an_env_that_could_not_be_made_for_a_mere_question_is_made_and_replayed_for_the_next(
     killed: bool, tmp_path: Path
 ) -> None:
     lock = tmp_path / "lock"
-    with manager_of(Locked, lock) as manager:
+    with of_kind(Locked, lock) as manager:
         manager.reset(seed=1)
         manager.step(inputs({0: ["left"], 1: ["left"]}))
         if killed:
-            kill_workers(manager)
+            kill_all(manager)
         else:
             manager.use_multiprocessing = False
         lock.touch()
@@ -102,71 +65,7 @@ def test_who_could_not_be_made_for_a_mere_question_is_made_and_replayed_for_the_
         assert [len(entry["history"][-1]["state"].split()) for entry in entries] == [3, 3]
 
 
-class Watched(Walk):
-    """Notes how many have been begun, and are not done, while it is made."""
-
-    clock: WorkerClock
-    counts: list[int]
-
-    def __init__(self, config: WalkConfig) -> None:
-        super().__init__(config)
-        self.note()
-
-    def note(self) -> None:
-        threading.Event().wait(0.01)  # whoever may work at the same time is there by then
-        self.counts.append(len(self.clock.at_work()))
-
-
-class WatchedDice(Watched):
-    """And while it is stepped."""
-
-    uses_global_random = True
-
-    def step(self, action: int) -> Any:
-        self.note()
-        return super().step(action)
-
-
-@pytest.mark.parametrize("kind", [Watched, WatchedDice])
-def test_no_time_runs_while_another_has_the_generators(kind: type[Watched], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env_host, "_PATIENCE_SECONDS", 0.0)
-    clocks, box = WorkerClock.allocate(8, 1), SharedChannel.allocate()
-    monkeypatch.setattr(Watched, "clock", WorkerClock(clocks, 8, 0), raising=False)
-    monkeypatch.setattr(Watched, "counts", [], raising=False)
-    tags, recipes = dict.fromkeys(range(8), "Walk"), {"Walk": TagSpec("Walk", kind, WalkConfig(), threads=8)}
-    shelf = EnvHost.in_worker(tags, recipes, TimeLimits(), clocks, 8, 0, box, None)
-    began = shelf.do(Request(Job.RESET, {env: (env, "train") for env in tags}))
-    played = shelf.do(Request(Job.PLAY, {env: ["left"] for env in tags}))
-    assert began.values.keys() == played.values.keys() == tags.keys()
-    assert Watched.counts == [1] * (8 if kind is Watched else 16)
-    shelf.close()
-    for block in (clocks, box):
-        block.close()
-
-
-def test_of_those_that_may_be_done_at_once_who_cannot_be_made_is_told() -> None:
-    bad, good = TagSpec("Bad", Unmakeable, None, threads=2), TagSpec("Good", Walk, WalkConfig(), threads=2)
-    clocks, box = WorkerClock.allocate(4, 1), SharedChannel.allocate()
-    tags, recipes = {0: "Bad", 1: "Good", 2: "Good"}, {"Bad": bad, "Good": good}
-    shelf = EnvHost.in_worker(tags, recipes, TimeLimits(), clocks, 4, 0, box, None)
-    answers = shelf.do(Request(Job.RESET, {env: (env, "train") for env in range(3)}))
-    assert answers.values.keys() == {1, 2}
-    assert {env: broken.doing for env, broken in answers.errors.items()} == {0: "its construction"}
-    shelf.close()
-    for block in (clocks, box):
-        block.close()
-
-
-class Unmakeable(Walk):
-    """Is never there."""
-
-    def __init__(self, config: Any) -> None:
-        raise OSError("no data")
-
-
-class Reusing(Walk):
-    """Writes each state into the same array."""
-
+class Reusing(Walk):  # writes each state into the same array
     def reset(self, seed: int, mode: str) -> Any:
         self.buffer = np.zeros(2)
         return self.buffer
@@ -177,25 +76,36 @@ class Reusing(Walk):
 
 
 @pytest.mark.parametrize("in_workers", [True, False])
-def test_who_writes_into_its_states_can_be_replayed(in_workers: bool) -> None:
-    with manager_of(Reusing, use_multiprocessing=in_workers) as manager:
+def test_an_env_that_writes_into_its_states_can_be_replayed_and_its_history_stands(in_workers: bool) -> None:
+    with of_kind(Reusing, use_multiprocessing=in_workers) as manager:
         manager.reset(seed=1)
         entries = manager.step(inputs({0: ["right"], 1: ["left"]}))
+        assert [[item["state"][0] for item in entry["history"]] for entry in entries] == [[0.0, 1.0], [0.0, -1.0]]
+        assert [entry["history"][0]["info"]["seen"][0] for entry in entries] == [1.0, -1.0]
         for entry in entries:  # neither does it matter what the user writes into them
             for item in entry["history"]:
                 item["state"][:] = 77.0
             entry["history"][0]["info"]["seen"][:] = 77.0
             entry["history"][0]["actions"].clear()
         if in_workers:
-            kill_workers(manager)
+            kill_all(manager)
         manager.use_multiprocessing = True
         entries = manager.step(inputs({0: ["right"], 1: ["left"]}))
         assert [entry["history"][-1]["state"].tolist() for entry in entries] == [[2.0, 2.0], [-2.0, -2.0]]
 
 
-class Stubborn(Walk):
-    """Ends whoever closes it."""
+class Leaving:  # A state that ends the process that pickles or copies it
+    def __reduce__(self) -> Any:
+        raise SystemExit(3)
 
+
+class Ending(Walk):  # jumps to such a state
+    def step(self, action: int) -> Any:
+        state, *rest = super().step(action)
+        return (Leaving() if action == 7 else state, *rest)
+
+
+class Stubborn(Walk):  # breaks in a jump, and ends the process that closes it
     def step(self, action: int) -> Any:
         return None if action == 7 else super().step(action)
 
@@ -203,33 +113,172 @@ class Stubborn(Walk):
         raise SystemExit(3)
 
 
-@pytest.mark.parametrize("in_workers", [True, False])
-def test_what_an_environment_that_broke_does_at_its_end_is_of_no_interest(in_workers: bool) -> None:
-    with manager_of(Stubborn, use_multiprocessing=in_workers) as manager:
+@pytest.mark.parametrize(
+    ("kind", "in_workers", "doing", "text"),
+    [
+        (Stubborn, True, "its turn", "returned a NoneType"),
+        (Stubborn, False, "its turn", "returned a NoneType"),
+        (Ending, True, "sending its answer", "SystemExit"),
+    ],
+)
+def test_an_exit_at_the_end_or_in_pickling_is_at_most_a_failure_of_that_env(
+    kind: type[Walk], in_workers: bool, doing: str, text: str
+) -> None:
+    with of_kind(kind, use_multiprocessing=in_workers) as manager:
         manager.reset(seed=1)
         broken, well = manager.step(inputs({0: ["jump"], 1: ["left"]}))
-        assert "returned a NoneType" in str(broken["failure"])
+        assert (broken["failure"].kind, broken["failure"].doing) == ("error", doing)
+        assert text in str(broken["failure"])
         assert "failure" not in well
 
 
-class Leaving:
-    """A state that ends whoever pickles it."""
-
-    def __reduce__(self) -> Any:
-        raise SystemExit(3)
+# ---- a host by itself -----------------------------------------------------------------------------------------------
 
 
-class Ending(Walk):
-    """Shows such a state, if it jumps."""
+@contextmanager
+def host(tags: dict[int, str], recipes: dict[str, TagSpec]) -> Iterator[tuple[EnvHost, Any]]:
+    num_envs = len(tags)
+    clocks, box = WorkerClock.allocate(num_envs, 1), SharedChannel.allocate()
+    shelf = EnvHost.in_worker(tags, recipes, TimeLimits(), clocks, num_envs, 0, box, None)
+    yield shelf, clocks
+    shelf.close()
+    for block in (clocks, box):
+        block.close()
+
+
+class Watched(Walk):  # notes how many have been begun, and are not done, while it is made
+    clock: WorkerClock
+    counts: list[int]
+
+    def __init__(self, config: WalkConfig) -> None:
+        super().__init__(config)
+        self.note()
+
+    def note(self) -> None:
+        threading.Event().wait(0.01)  # whatever may work at the same time is there by then
+        self.counts.append(len(self.clock.at_work()))
+
+
+class WatchedDice(Watched):  # and while it is stepped
+    uses_global_random = True
 
     def step(self, action: int) -> Any:
-        state, *rest = super().step(action)
-        return (Leaving() if action == 7 else state, *rest)
+        self.note()
+        return super().step(action)
 
 
-def test_a_state_that_ends_whoever_pickles_it_is_a_failure_of_its_own() -> None:
-    with manager_of(Ending) as manager:
-        manager.reset(seed=1)
-        well, broken = manager.step(inputs({0: ["left"], 1: ["jump"]}))
-        assert "failure" not in well
-        assert (broken["failure"].kind, broken["failure"].doing) == ("error", "sending its answer")
+@pytest.mark.parametrize("kind", [Watched, WatchedDice])
+def test_no_time_runs_while_another_has_the_generators(kind: type[Watched], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env_host, "_PATIENCE_SECONDS", 0.0)
+    tags = dict.fromkeys(range(8), "Walk")
+    with host(tags, {"Walk": TagSpec("Walk", kind, WalkConfig(), threads=8)}) as (shelf, clocks):
+        monkeypatch.setattr(Watched, "clock", WorkerClock(clocks, 8, 0), raising=False)
+        monkeypatch.setattr(Watched, "counts", [], raising=False)
+        began = shelf.do(Request(Job.RESET, {env: (env, "train") for env in tags}))
+        played = shelf.do(Request(Job.PLAY, {env: ["left"] for env in tags}))
+        assert began.values.keys() == played.values.keys() == tags.keys()
+        assert Watched.counts == [1] * (8 if kind is Watched else 16)
+
+
+def no_data(config: Any) -> Any:
+    raise OSError("no data")
+
+
+def test_of_those_that_may_be_done_at_once_the_one_that_cannot_be_made_is_told() -> None:
+    recipes = {"Bad": TagSpec("Bad", no_data, None, threads=2), "Good": TagSpec("Good", Walk, WalkConfig(), threads=2)}
+    with host({0: "Bad", 1: "Good", 2: "Good"}, recipes) as (shelf, _):
+        answers = shelf.do(Request(Job.RESET, {env: (env, "train") for env in range(3)}))
+        assert answers.values.keys() == {1, 2}
+        assert {env: broken.doing for env, broken in answers.errors.items()} == {0: "its construction"}
+
+
+# ---- environments that wait: at once where that helps ---------------------------------------------------------------
+
+FRIENDLY, STRICT = TagSpec("friendly", Walk, None, threads=4), TagSpec("strict", Walk, None)
+
+
+class Workplace:
+    """Notes which env is done by which thread. `meeting`: none is done before all of a crowd have been begun."""
+
+    def __init__(self) -> None:
+        self.threads: dict[int, str] = {}
+        self.meeting: threading.Barrier | None = None
+        self.alone: set[int] = set()
+        recipes = {env: FRIENDLY if env < 4 else STRICT for env in range(6)}
+        self.waiting = ThreadedEnvs(recipes, self.do_each, self.alone.__contains__)
+
+    def do_each(self, request: Request, pairs: Pairs, answers: Answers) -> None:
+        for env, what in pairs:
+            self.threads[env] = threading.current_thread().name
+            if self.meeting is not None and env < 4:
+                self.meeting.wait(30.0)
+            answers.values[env] = what
+
+    def do(self, *envs: int) -> set[str]:
+        """The threads in which these were done; the strict ones by the thread that asks."""
+        self.threads.clear()
+        asked, answers = {env: (env,) for env in envs}, Answers()
+        self.waiting.do(Request(Job.PLAY, asked), answers)
+        assert answers.values == asked
+        assert all(self.threads[env] == here() for env in envs if env >= 4)
+        return {self.threads[env] for env in envs if env < 4}
+
+
+@pytest.fixture
+def workplace() -> Iterator[Workplace]:
+    place = Workplace()
+    yield place
+    place.waiting.close()
+
+
+def here() -> str:
+    return threading.current_thread().name
+
+
+def test_quick_ones_are_done_by_the_thread_that_asks_and_slow_ones_by_threads(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(env_host, "_PATIENCE_SECONDS", 60.0)
+    for _ in range(3):
+        assert workplace.do(0, 1, 2, 3, 4, 5) == {here()}
+    monkeypatch.setattr(env_host, "_PATIENCE_SECONDS", -1.0)
+    workplace.do(0, 1)
+    assert here() not in workplace.do(0, 1, 2, 3, 5)
+    workplace.alone.update([1, 2])  # they take turns
+    workplace.do(0, 1)
+    assert here() in workplace.do(0, 1, 2, 3)
+    assert [workplace.threads[env] == here() for env in range(4)] == [False, True, True, False]
+
+
+def test_threads_come_when_quick_ones_are_not(workplace: Workplace) -> None:
+    workplace.meeting = threading.Barrier(4)
+    assert len(workplace.do(3, 4, 1, 0, 2)) == 4
+
+
+@pytest.mark.parametrize("patience", [60.0, -1.0])
+@pytest.mark.parametrize("room", [0, 1])
+def test_where_there_is_no_room_for_threads_all_is_done_all_the_same(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch, patience: float, room: int
+) -> None:
+    monkeypatch.setattr(env_host, "_PATIENCE_SECONDS", patience)
+    workplace.do(0, 1)
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threads = workplace.waiting._threads
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(threads, "_num_free", min(room, threads._num_free))
+    for _ in range(3):
+        assert workplace.do(3, 4, 1, 0, 5, 2)
+
+
+def test_what_a_thread_raises_reaches_the_thread_that_asked(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(env_host, "_PATIENCE_SECONDS", -1.0)
+    workplace.do(0, 1)
+    workplace.meeting = threading.Barrier(4)
+    workplace.meeting.abort()
+    with pytest.raises(threading.BrokenBarrierError):
+        workplace.do(0, 1, 2, 3)

@@ -1,4 +1,4 @@
-"""What is known of an episode, whatever its environment tells."""
+"""What is known of an episode, and the figures of groups and tags."""
 
 from __future__ import annotations
 
@@ -9,21 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.groups.episode import Episode
-from parallel_envs.groups.registry import EnvSpec
+from parallel_envs.groups.env_specs import EnvSpec
+from parallel_envs.groups.episode import Episode, EpisodeMetrics, means_by_tag, with_pass_at_k
 from parallel_envs.groups.transport import Played
 
-SEAT = EnvSpec(
-    env_id=0,
-    group_id=0,
-    tag="Tag",
-    env_type="kind",
-    config=None,
-    max_actions_per_traj=5,
-    env_instruction="",
-    max_tokens=None,
-)
-
+NAMES: dict[str, Any] = {"tag": "Tag", "env_type": "kind", "config": None, "env_instruction": "", "max_tokens": None}
+SEAT = EnvSpec(env_id=0, group_id=0, max_actions_per_traj=5, **NAMES)
 SAID = 0, "I go.", "<think>...</think> I go.", ["go"]
 
 
@@ -31,22 +22,25 @@ def episode(first: Any = "start") -> Episode:
     return Episode(SEAT, 3, "train", first)
 
 
-def after(info: dict[str, Any], *, terminated: bool = False, truncated: bool = False) -> Episode:
+def turn(info: dict[str, Any], *, terminated: bool = False, truncated: bool = False, action: str = "go") -> Played:
+    return "state", 1.0, terminated, truncated, info, [action], True, None
+
+
+def after(info: dict[str, Any], **ends: Any) -> Episode:
     one = episode()
-    one.state, _ = one.record_turn(turn(info, terminated=terminated, truncated=truncated), SAID, -0.1)
+    one.state, _ = one.record_turn(turn(info, **ends), SAID, -0.1)
     return one
 
 
-def turn(info: dict[str, Any], *, terminated: bool = False, truncated: bool = False, action: str = "go") -> Played:
-    return "state", 1.0, terminated, truncated, info, [action], True, None
+def facts(one: Episode) -> Any:
+    return one.entry(), one.status, one.replay_target
 
 
 def test_a_turn_that_was_noted_in_vain_did_not_happen() -> None:
     one, plain = episode(), episode()
     for info in ({"n": 1}, {"n": 3}):
         one.record_turn(turn({"n": 70, "success": True}, action="away"), SAID, -0.1)
-        found = one.entry(), one.status, one.replay_target
-        assert found == (plain.entry(), plain.status, plain.replay_target)
+        assert facts(one) == facts(plain)
         for each in (one, plain):
             each.state, entry = each.record_turn(turn(info), SAID, -0.1)
             assert entry == each.entry()
@@ -85,13 +79,9 @@ def test_a_turn_whose_noting_is_cut_short_at_any_line_did_not_happen(cuts_off: b
         if cuts_off:
             again.record_turn(turn({"n": 70}, action="away"), SAID, -0.1)
         noted_but_struck(again, num_lines)
-        assert (again.entry(), again.status, again.replay_target) == (
-            after({"n": 3}).entry(),
-            one.status,
-            one.replay_target,
-        )
+        assert facts(again) == (after({"n": 3}).entry(), one.status, one.replay_target)
         again.state, _ = again.record_turn(turn({"n": 5}), SAID, -0.1)
-        assert (again.entry(), again.status, again.replay_target) == (plain.entry(), plain.status, plain.replay_target)
+        assert facts(again) == facts(plain)
         assert again.metrics() == plain.metrics()
         num_lines += 1
     assert num_lines > 10
@@ -103,16 +93,12 @@ def test_the_status_says_what_the_environment_said(terminated: bool, truncated: 
     assert (status.terminated, status.truncated, status.done) == (terminated, truncated, terminated or truncated)
 
 
-def test_what_is_no_number_and_no_truth_has_no_metric_and_hides_no_other() -> None:
+def test_what_is_no_number_and_no_truth_has_no_metric_and_success_that_is_not_told_has_none() -> None:
     one = after({"n": 2, "huge": 10**400, "success": np.array([True, False]), "word": "go", "flag": np.True_})
     assert one.metrics() == {"n": 2.0, "flag": 1.0, "success": 0.0, "num_actions": 1.0}
     assert not one.status.success
-
-
-def test_success_that_nobody_told_of_has_no_figure() -> None:
-    one = after({"n": 2})
-    assert one.metrics() == {"n": 2.0, "num_actions": 1.0}
-    assert one.status.success is False
+    assert after({"n": 2}).metrics() == {"n": 2.0, "num_actions": 1.0}
+    assert after({"n": 2}).status.success is False
 
 
 @pytest.mark.parametrize(
@@ -129,3 +115,66 @@ def test_success_that_nobody_told_of_has_no_figure() -> None:
 def test_states_with_pictures(images: Any, text: str, told: dict[str, Any]) -> None:
     [item] = episode({"text": text, "images": images}).entry()["history"]
     assert {name: item[name] for name in told} == told
+
+
+# ---- figures of groups and tags -------------------------------------------------------------------------------------
+
+
+def of(group: int, tag: str = "A", told: Any = None, **figures: float) -> EpisodeMetrics:
+    return EpisodeMetrics(tag, group, figures) if told is None else EpisodeMetrics(tag, group, figures, told)
+
+
+@pytest.mark.parametrize(
+    ("figures", "success", "passes", "means"),
+    [
+        (  # a group passes if any of it succeeds
+            [of(0, success=0.0), of(0, success=1.0), of(1, success=0.0), of(1, success=0.0)],
+            [0.0, 1.0, 0.0, 0.0],
+            [1.0, 1.0, 0.0, 0.0],
+            {"A/failed": 0.0, "A/pass@2": 0.5, "A/success": 0.25},
+        ),
+        (  # those that failed count in no mean
+            [of(0, success=1.0, far=3.0), of(0, failed=1.0)],
+            [1.0, None],
+            [1.0, 1.0],
+            {"A/failed": 0.5, "A/far": 3.0, "A/pass@2": 1.0, "A/success": 1.0},
+        ),
+        ([of(0, failed=1.0)] * 2, [None] * 2, [None] * 2, {"A/failed": 1.0}),  # neither passed nor not
+        (  # where none tells of success, none is made up
+            [of(0, num_actions=3.0), of(0, num_actions=0.0)],
+            [None] * 2,
+            [None] * 2,
+            {"A/failed": 0.0, "A/num_actions": 1.5},
+        ),
+        (  # without a word it has not succeeded where others of the tag tell
+            [of(0, success=1.0), of(0, num_actions=2.0), of(1, num_actions=0.0), of(1, failed=1.0), of(2, "B", n=2.0)],
+            [1.0, 0.0, 0.0, None, None],
+            [1.0, 1.0, 0.0, 0.0, None],
+            {"A/success": 1 / 3, "B/n": 2.0},
+        ),
+        ([of(0, num_actions=0.0)], [0.0], [0.0], {"A/num_actions": 0.0}),  # where nothing was done, none has succeeded
+    ],
+)
+def test_success_and_pass_at_k(
+    figures: list[EpisodeMetrics], success: list[Any], passes: list[Any], means: dict[str, float]
+) -> None:
+    named = with_pass_at_k(figures, 2)
+    assert [one.get("A/success") for one in named] == success
+    assert [one.get("A/pass@2") for one in named] == passes
+    told = means_by_tag(figures, named)
+    assert {name: told[name] for name in means} == pytest.approx(means)
+
+
+def test_turns_in_which_nothing_was_done_count_as_0_of_what_others_told() -> None:
+    figures = [
+        of(0, told={"valid"}, num_actions=3.0, valid=1.0, own=5.0),
+        of(0, told=set(), num_actions=0.0, own=3.0),
+        of(0, num_actions=0.0),
+        of(0, told=set(), failed=1.0),
+        of(1, "B", set(), num_actions=0.0),
+    ]
+    named = with_pass_at_k(figures, 4)
+    assert [one.get("A/valid") for one in named] == [1.0, 0.0, None, None, None]
+    assert "B/valid" not in named[4]
+    means = means_by_tag(figures, named)
+    assert (means["A/valid"], means["A/own"], means["A/failed"]) == (0.5, 4.0, 0.25)

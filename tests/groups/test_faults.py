@@ -1,25 +1,49 @@
-"""Ways to break x moments to break: who broke is told, all others are as if nothing had happened."""
+"""Ways to break x moments to break: the broken one is told, all others are as if nothing had happened."""
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from parallel_envs.errors import EnvError, WorkerDied
-from parallel_envs.groups import EnvStateManager, placement, register, worker_group
-from parallel_envs.groups.transport import InFlightRequest
+from parallel_envs.engine import Reply
+from parallel_envs.engine.messages import Failure
+from parallel_envs.errors import EnvError, ParallelEnvsError, StepTimeout, WorkerDied
+from parallel_envs.groups import EnvStateManager, placement, register, transport, worker_group
 from parallel_envs.testing.conformance import assert_same_batch
+from tests.engine.asking import in_fork, refusal
 from tests.engine.scripts import run_script
-from tests.groups.walks import TAGS, Walk, WalkConfig, configured, inputs, kill_all, register_all, workers
+from tests.groups.walks import (
+    TAGS,
+    WAYS,
+    Heavy,
+    TwoWords,
+    Walk,
+    WalkConfig,
+    configured,
+    inputs,
+    kill_all,
+    of_kind,
+    register_all,
+    workers,
+)
 
 SOON = 1.0
 """Beyond it an environment is late. All others answer far sooner."""
+
+
+def states(entries: list[dict[str, Any]]) -> list[Any]:
+    return [[item["state"] for item in entry["history"]] for entry in entries]
+
+
+# ---- during a turn --------------------------------------------------------------------------------------------------
 
 
 def broken(config: dict[str, Any], action: str) -> tuple[list[Any], list[Any]]:
@@ -37,95 +61,44 @@ def broken(config: dict[str, Any], action: str) -> tuple[list[Any], list[Any]]:
 @pytest.fixture(scope="module")
 def unbroken() -> list[Any]:
     register_all()
-    config = configured({"Breaking": 2}, use_multiprocessing=False)
-    with EnvStateManager(config) as manager:
+    with EnvStateManager(configured({"Breaking": 2}, use_multiprocessing=False)) as manager:
         manager.reset(seed=5)
-        everybody = range(manager.num_envs)
         for actions in (["right", "right"], ["right", "right"], ["right"], ["right"]):
-            manager.step(inputs({env: actions for env in everybody if env != 1 or len(actions) == 2}))
+            manager.step(inputs({env: actions for env in range(4) if env != 1 or len(actions) == 2}))
         return manager.get_rollout_states()
 
 
 @pytest.mark.parametrize(
-    ("action", "num_workers", "kind", "text"),
+    ("action", "num_workers", "kind", "texts"),
     [
-        ("raise", 1, "error", "Env 1 (Breaking) raised RuntimeError during its turn: it raised"),
-        ("exit", 2, "error", "raised SystemExit during its turn: 3"),
-        ("locked", 1, "error", "during sending its answer: "),
+        ("raise", 0, "error", ["raised RuntimeError"]),
+        ("raise", 1, "error", ["Env 1 (Breaking) raised RuntimeError during its turn: it raised"]),
+        ("exit", 2, "error", ["raised SystemExit during its turn: 3"]),
+        ("locked", 1, "error", ["during sending its answer: "]),
+        ("bad", 2, "error", ["step() of 'Breaking' returned 3 values. Return (state, reward, terminated"]),
+        ("die", 1, "death", ["(env 1, pid"]),
+        ("kill", 2, "death", ["was killed by signal 9 (SIGKILL) during its turn (Breaking)"]),
         (
-            "bad",
-            2,
-            "error",
-            "step() of 'Breaking' returned 3 values. Return (state, reward, terminated",
+            "hang",
+            1,
+            "timeout",
+            ["Env 1 did not answer within 1.0 seconds during its turn.", "walks.py", "'Breaking' needs longer"],
         ),
-        ("die", 1, "death", "(env 1, pid"),
-        ("kill", 2, "death", "was killed by signal 9 (SIGKILL) during its turn (Breaking)"),
-        ("hang", 1, "timeout", "Env 1 did not answer within 1.0 seconds during its turn."),
     ],
 )
 def test_the_broken_one_is_told_and_the_others_go_on(
-    action: str, num_workers: int, kind: str, text: str, unbroken: list[Any]
+    action: str, num_workers: int, kind: str, texts: list[str], unbroken: list[Any]
 ) -> None:
-    config = configured({"Breaking": 2}, max_workers=num_workers, step_timeout=SOON if action == "hang" else 30.0)
-    entries, states = broken(config, action)
+    said: dict[str, Any] = {"max_workers": num_workers} if num_workers else {"use_multiprocessing": False}
+    entries, told = broken(configured({"Breaking": 2}, step_timeout=SOON if action == "hang" else 30.0, **said), action)
     assert [entry["env_id"] for entry in entries] == [0, 1, 2, 3]
     failure = entries[1]["failure"]
     assert (failure.kind, failure.env_id) == (kind, 1)
-    assert text in str(failure)
+    assert all(text in str(failure) for text in texts)
     assert entries[1]["history"][-1]["failure"] is failure
     assert "reward" not in entries[1]["history"][-1]
-    assert states[1]["metrics"] == {"Breaking/failed": 1.0, "Breaking/pass@2": 0.0}
-    assert_same_batch([states[0], *states[2:]], [unbroken[0], *unbroken[2:]])
-
-
-def test_in_the_caller_what_raises_is_told_as_well(unbroken: list[Any]) -> None:
-    entries, states = broken(configured({"Breaking": 2}, use_multiprocessing=False), "raise")
-    assert "raised RuntimeError" in str(entries[1]["failure"])
-    assert_same_batch([states[0], *states[2:]], [unbroken[0], *unbroken[2:]])
-
-
-def test_a_stack_tells_where_it_hangs() -> None:
-    entries, _ = broken(configured({"Breaking": 1}, step_timeout=SOON), "hang")
-    assert "walks.py" in str(entries[1]["failure"])
-    assert "If 'Breaking' needs longer, give it more: es_manager.step_timeout." in str(entries[1]["failure"])
-
-
-def test_who_kills_a_worker_once_is_asked_again(tmp_path: Path) -> None:
-    config = configured({"Breaking": 2}, max_workers=1)
-    config["custom_envs"]["Breaking"] = {**TAGS["Breaking"], "env_config": {"fuse": str(tmp_path / "fuse")}}
-    with EnvStateManager(config) as manager:
-        manager.reset(seed=5)
-        entries = manager.step(inputs({env: ["right", "dies-once"] for env in range(4)}))
-        assert [len(entry["history"][0]["actions"]) for entry in entries] == [2] * 4
-        assert manager.stats().restarts == 1
-
-
-@pytest.mark.parametrize("during", ["reset", "play"])
-def test_a_worker_killed_between_turns_costs_nobody_anything(during: str) -> None:
-    config = configured({"Walk": 2, "Dice": 1}, max_workers=2)
-    told = []
-    for kills in (False, True):
-        with EnvStateManager(config) as manager:
-            manager.reset(seed=2)
-            if kills and during == "reset":
-                kill_all(manager)
-                manager.reset(seed=2)
-            manager.step(inputs({env: ["right", "throw"] for env in range(6)}))
-            if kills and during == "play":
-                kill_all(manager)
-            manager.step(inputs({env: ["left", "throw"] for env in range(0, 6, 2)}))
-            told.append([manager.render(), manager.get_rollout_states()])
-            assert manager.stats().restarts == (2 if kills else 0)
-    assert_same_batch(told[1], told[0])
-
-
-def test_a_stopped_worker_is_replaced() -> None:
-    with EnvStateManager(configured({"Walk": 1}, max_workers=1, step_timeout=SOON)) as manager:
-        first = manager.reset(seed=2)
-        os.kill(workers(manager).pool.pid(0), signal.SIGSTOP)
-        entries = manager.step(inputs({0: ["left"], 1: ["left"]}))
-        assert [entry["history"][0]["state"] for entry in entries] == [entry["history"][0]["state"] for entry in first]
-        assert manager.stats().restarts == 1
+    assert told[1]["metrics"] == {"Breaking/failed": 1.0, "Breaking/pass@2": 0.0}
+    assert_same_batch([told[0], *told[2:]], [unbroken[0], *unbroken[2:]])
 
 
 def test_of_several_at_work_in_threads_the_guilty_one_is_found() -> None:
@@ -135,14 +108,14 @@ def test_of_several_at_work_in_threads_the_guilty_one_is_found() -> None:
     assert ["failure" in entry for entry in entries] == [False, True, False, False]
 
 
-def test_who_comes_to_another_state_in_replay_has_failed() -> None:
-    with EnvStateManager(configured({"Forgetful": 1}, max_workers=1)) as manager:
-        manager.reset(seed=2)
-        manager.step(inputs({0: ["left"], 1: ["left"]}))
-        kill_all(manager)
-        entries = manager.step(inputs({0: ["left"]}))
-        assert entries[0]["failure"].kind == "diverged"
-        assert "uses_global_random" in str(entries[0]["failure"])
+def test_an_env_that_kills_its_worker_once_is_asked_again(tmp_path: Path) -> None:
+    config = configured({"Breaking": 2}, max_workers=1)
+    config["custom_envs"]["Breaking"] = {**TAGS["Breaking"], "env_config": {"fuse": str(tmp_path / "fuse")}}
+    with EnvStateManager(config) as manager:
+        manager.reset(seed=5)
+        entries = manager.step(inputs({env: ["right", "dies-once"] for env in range(4)}))
+        assert [len(entry["history"][0]["actions"]) for entry in entries] == [2] * 4
+        assert manager.stats().restarts == 1
 
 
 def test_after_a_failure_the_next_episode_is_as_good_as_new() -> None:
@@ -164,14 +137,62 @@ def test_failures_are_exceptions_if_wanted(action: str, kind: type[Exception]) -
         assert manager.statuses[1].num_actions == 1
 
 
-def test_an_env_that_cannot_be_made_is_an_error_of_reset() -> None:
-    config = configured({"Lake": 1}, max_workers=1)
-    config["custom_envs"]["Lake"] = {"env_type": "gymnasium", "env_config": {"id": "FrozenLake-v1", "kwargs": {"x": 1}}}
-    with (
-        EnvStateManager(config) as manager,
-        pytest.raises(EnvError, match=r"\(Lake\) raised TypeError during its const"),
-    ):
-        manager.reset(seed=0)
+# ---- workers that are lost between turns ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("during", ["reset", "play"])
+def test_a_worker_killed_between_turns_costs_no_env_anything(during: str) -> None:
+    told = []
+    for kills in (False, True):
+        with EnvStateManager(configured({"Walk": 2, "Dice": 1}, max_workers=2)) as manager:
+            manager.reset(seed=2)
+            if kills and during == "reset":
+                kill_all(manager)
+                manager.reset(seed=2)
+            manager.step(inputs({env: ["right", "throw"] for env in range(6)}))
+            if kills and during == "play":
+                kill_all(manager)
+            manager.step(inputs({env: ["left", "throw"] for env in range(0, 6, 2)}))
+            told.append([manager.render(), manager.get_rollout_states()])
+            assert manager.stats().restarts == (2 if kills else 0)
+    assert_same_batch(told[1], told[0])
+
+
+def test_a_stopped_worker_is_replaced() -> None:
+    with EnvStateManager(configured({"Walk": 1}, max_workers=1, step_timeout=SOON)) as manager:
+        first = manager.reset(seed=2)
+        os.kill(workers(manager).pool.pid(0), signal.SIGSTOP)
+        entries = manager.step(inputs({0: ["left"], 1: ["left"]}))
+        assert [one[:1] for one in states(entries)] == states(first)
+        assert manager.stats().restarts == 1
+
+
+def test_an_env_that_comes_to_another_state_in_replay_has_failed() -> None:
+    with EnvStateManager(configured({"Forgetful": 1}, max_workers=1)) as manager:
+        manager.reset(seed=2)
+        manager.step(inputs({0: ["left"], 1: ["left"]}))
+        kill_all(manager)
+        entries = manager.step(inputs({0: ["left"]}))
+        assert entries[0]["failure"].kind == "diverged"
+        assert "uses_global_random" in str(entries[0]["failure"])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"text": "a", "images": [np.zeros(2)]}, {"text": "a", "images": [np.zeros(2)]}, True),
+        ({"text": "a", "images": [np.zeros(2)]}, {"text": "a", "images": [np.ones(2)]}, False),
+        ({"text": "a"}, {"text": "a", "images": []}, False),
+        (np.array([np.nan]), np.array([np.nan]), True),
+        (np.array(["a"]), np.array(["a"]), True),
+        (float("nan"), float("nan"), True),
+        (Walk(WalkConfig(3)), Walk(WalkConfig(3)), True),
+        (Walk(WalkConfig(3)), Walk(WalkConfig(4)), False),
+        ((1, 2), (1, 2, 3), False),
+    ],
+)
+def test_whether_states_are_the_same(one: Any, other: Any, same: bool) -> None:
+    assert placement.is_same_state(one, other) is same
 
 
 def test_what_is_done_to_pictures_that_were_returned_has_no_say_in_replays() -> None:
@@ -182,49 +203,17 @@ def test_what_is_done_to_pictures_that_were_returned_has_no_say_in_replays() -> 
         assert "failure" not in manager.step(inputs({0: ["left"]}))[0]
 
 
-class Locked(Walk):
-    """Cannot be made while there is a file."""
-
-    def __init__(self, config: WalkConfig) -> None:
-        if Path(config.fuse).exists():
-            raise OSError("the data is locked")
-        super().__init__(config)
-
-
-def test_a_reset_that_cannot_make_an_env_leaves_the_episodes_before_it(tmp_path: Path) -> None:
-    register("locked", Locked, WalkConfig)
-    config, lock = configured({"Walk": 1, "Talk": 1}, 1, max_workers=1), tmp_path / "lock"
-    config["custom_envs"]["Talk"] = {"env_type": "locked", "env_config": {"fuse": str(lock)}}
-    with EnvStateManager(config) as manager:
-        manager.reset(seed=1)
-        before = manager.step(inputs({0: ["left"], 1: ["left"]}))
-        kill_all(manager)
-        lock.touch()
-        with pytest.raises(OSError, match=r"Env 1 .* the data is locked"):
-            manager.reset()
-        lock.unlink()
-        entries = manager.step(inputs({0: ["right"], 1: ["right"]}))
-        for entry, earlier in zip(entries, before, strict=True):
-            assert entry["history"][1]["state"] == earlier["history"][1]["state"]
-            assert entry["history"][2]["state"].startswith(earlier["history"][1]["state"])
-        assert manager.get_rollout_states()[0]["history"][0] == before[0]["history"][0]
-
-
 def test_an_env_that_hangs_on_after_a_ctrl_c_is_ended_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     with EnvStateManager(configured({"Breaking": 1}, max_workers=1, step_timeout=SOON)) as manager:
         manager.reset(seed=1)
         with monkeypatch.context() as patch:
-            patch.setattr(worker_group.WorkerGroup, "_replies", struck)
+            patch.setattr(worker_group.WorkerGroup, "_replies", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 manager.step(inputs({1: ["hang"]}))
         for _ in range(2):
             entries = manager.step(inputs({0: ["right"], 1: ["right"]}))
         assert [len(entry["history"]) for entry in entries] == [3, 3]
         assert manager.stats().restarts == 1
-
-
-def struck(self: worker_group.WorkerGroup, asked: InFlightRequest, late: Any, read: Any) -> Any:
-    raise KeyboardInterrupt
 
 
 def test_a_ctrl_c_before_a_fresh_worker_has_its_environments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,47 +230,8 @@ def test_a_ctrl_c_before_a_fresh_worker_has_its_environments(monkeypatch: pytest
         assert [len(entry["history"][-1]["state"].split()) for entry in entries] == [3, 3]
 
 
-def interrupted(self: worker_group.WorkerGroup, held: Any) -> Any:
+def interrupted(*arguments: Any) -> Any:
     raise KeyboardInterrupt
-
-
-class SlowStart(Walk):
-    """Never begins."""
-
-    def reset(self, seed: int, mode: str) -> Any:
-        threading.Event().wait(60.0)
-
-
-def test_who_does_not_begin_in_time_is_told_by_reset() -> None:
-    register("slow_start", SlowStart, WalkConfig)
-    config = configured({"Walk": 1, "Talk": 1}, 1, max_workers=1, reset_timeout=SOON)
-    config["custom_envs"]["Talk"] = {"env_type": "slow_start"}
-    with EnvStateManager(config) as manager:
-        well, late = manager.reset(seed=0)
-        assert (late["history"], late["failure"].kind, late["failure"].doing) == ([], "timeout", "its reset")
-        assert "es_manager.reset_timeout" in str(late["failure"])
-        assert manager.step(inputs({0: ["left"]}))[0]["history"][0]["state"] == well["history"][0]["state"]
-        assert manager.render()[1] is None
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ("a", "a", True),
-        ("a", "b", False),
-        ({"text": "a", "images": [np.zeros(2)]}, {"text": "a", "images": [np.zeros(2)]}, True),
-        ({"text": "a", "images": [np.zeros(2)]}, {"text": "a", "images": [np.ones(2)]}, False),
-        ({"text": "a"}, {"text": "a", "images": []}, False),
-        (np.array([np.nan]), np.array([np.nan]), True),
-        (np.array(["a"]), np.array(["a"]), True),
-        (float("nan"), float("nan"), True),
-        (Walk(WalkConfig(3)), Walk(WalkConfig(3)), True),
-        (Walk(WalkConfig(3)), Walk(WalkConfig(4)), False),
-        ((1, 2), (1, 2, 3), False),
-    ],
-)
-def test_whether_states_are_the_same(one: Any, other: Any, same: bool) -> None:
-    assert placement.is_same_state(one, other) is same
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
@@ -326,3 +276,185 @@ def test_actions_of_a_class_of_the_main_script_are_replayed(context: str, tmp_pa
         context,
     )
     assert done.stdout == "['4', '4', '4', '4'] 4.0\n", done.stderr
+
+
+# ---- while it is made, reset, replayed, sends -----------------------------------------------------------------------
+
+LATE = 3.0
+"""As SOON, where a worker is started meanwhile."""
+
+
+class Lit(Walk):
+    """Breaks in its construction, or when its steps are replayed, or with its answer, once its file says how."""
+
+    def __init__(self, config: WalkConfig) -> None:
+        self.burn(config, "made")
+        super().__init__(config)
+
+    def step(self, action: int) -> Any:
+        self.burn(self.config, "stepped")
+        state, *rest = super().step(action)
+        when, how = self.fuse(self.config)
+        return (Heavy(how) if when == "sent" else state), *rest
+
+    def burn(self, config: WalkConfig, moment: str) -> None:
+        when, how = self.fuse(config)
+        if when == moment:
+            WAYS[how]()
+
+    @staticmethod
+    def fuse(config: WalkConfig) -> list[str]:
+        fuse = Path(config.fuse)
+        return fuse.read_text(encoding="utf-8").split() if fuse.exists() else ["", ""]
+
+
+def with_one(fuse: Path, **said: Any) -> EnvStateManager:
+    """A walk, one that can be lit, and another walk, in a worker."""
+    register("kind", Lit, WalkConfig)
+    config = configured({"Walk": 1, "Breaking": 1, "Pictures": 1}, 1, max_workers=1, **said)
+    config["custom_envs"]["Breaking"] = {"env_type": "kind", "env_config": {"fuse": str(fuse)}}
+    return EnvStateManager(config)
+
+
+ALL_LEFT = inputs({env: ["left"] for env in range(3)})
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "text"),
+    [
+        ("raises", EnvError, "Env 1 (Breaking) raised OSError during its construction: no data"),
+        ("hangs", StepTimeout, "Env 1 did not answer within 3.0 seconds during its construction."),
+        ("dies", WorkerDied, "ended with exit code 5 during its construction (Breaking)"),
+    ],
+)
+def test_a_reset_that_cannot_make_an_env_raises_and_leaves_the_episodes_before_it(
+    how: str, kind: type[ParallelEnvsError], text: str, tmp_path: Path
+) -> None:
+    fuse = tmp_path / "fuse"
+    with with_one(fuse, start_timeout=LATE if how == "hangs" else 600.0) as manager:
+        manager.reset(seed=1)
+        before = manager.step(ALL_LEFT)
+        kill_all(manager)
+        fuse.write_text(f"made {how}", encoding="utf-8")
+        with pytest.raises(kind) as caught:
+            manager.reset()
+        assert text in str(caught.value)
+        assert ("es_manager.start_timeout" in str(caught.value)) is (how == "hangs")
+        fuse.unlink()
+        after = manager.step(ALL_LEFT)
+        assert [one[:2] for one in states(after)[:2]] == states(before)[:2]
+        assert manager.get_rollout_states()[0]["history"][0] == before[0]["history"][0]
+
+
+@pytest.mark.parametrize(("how", "restarts"), [("hangs", 1), ("dies", 2)])
+def test_the_first_that_cannot_be_made_ends_the_reset(how: str, restarts: int, tmp_path: Path) -> None:
+    (tmp_path / "fuse").write_text(f"made {how}", encoding="utf-8")
+    with of_kind(Lit, tmp_path / "fuse", 16, start_timeout=LATE if how == "hangs" else 600.0) as manager:
+        with pytest.raises(ParallelEnvsError, match=r"(?i)env 0\b"):
+            manager.reset()
+        assert manager.stats().restarts == restarts
+
+
+@pytest.mark.parametrize(
+    ("burning", "kind", "doing", "text"),
+    [
+        ("made dies", "death", "its construction", ""),
+        ("stepped raises", "error", "its replay", ""),
+        ("stepped dies", "death", "its replay", ""),
+        ("stepped hangs", "timeout", "its replay", ""),
+        ("sent hangs", "timeout", "sending its answer", "its states be smaller, or give it more: es_manager.step_tim"),
+        ("sent dies", "death", "sending its answer", "ended with exit code 5 during sending its answer (Breaking)"),
+    ],
+)
+def test_what_breaks_on_its_way_back_or_in_sending_is_told_and_the_others_go_on(
+    burning: str, kind: str, doing: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_SENDING_SECONDS", LATE)
+    fuse, soon, sends = tmp_path / "fuse", LATE if "hangs" in burning else 30.0, "sent" in burning
+    with with_one(fuse, step_timeout=soon, reset_timeout=soon) as manager:
+        manager.reset(seed=1)
+        expected = [manager.step(ALL_LEFT), manager.step(ALL_LEFT)][not sends]
+        manager.reset(seed=1)
+        if not sends:
+            manager.step(ALL_LEFT)
+            kill_all(manager)
+        fuse.write_text(burning, encoding="utf-8")
+        one, found, other = manager.step(ALL_LEFT)
+        assert_same_batch([one, other], [expected[0], expected[2]])
+        assert (found["failure"].kind, found["failure"].doing) == (kind, doing)
+        assert f"during {doing}" in str(found["failure"])
+        assert text in str(found["failure"])
+
+
+class SlowStart(Walk):  # never begins
+    def reset(self, seed: int, mode: str) -> Any:
+        threading.Event().wait(60.0)
+
+
+def test_an_env_that_does_not_begin_in_time_is_told_by_reset() -> None:
+    register("slow_start", SlowStart, WalkConfig)
+    config = configured({"Walk": 1, "Talk": 1}, 1, max_workers=1, reset_timeout=SOON)
+    config["custom_envs"]["Talk"] = {"env_type": "slow_start"}
+    with EnvStateManager(config) as manager:
+        well, late = manager.reset(seed=0)
+        assert (late["history"], late["failure"].kind, late["failure"].doing) == ([], "timeout", "its reset")
+        assert "es_manager.reset_timeout" in str(late["failure"])
+        assert manager.step(inputs({0: ["left"]}))[0]["history"][0]["state"] == well["history"][0]["state"]
+        assert manager.render()[1] is None
+
+
+# ---- answers that cannot travel, and processes that are forked ------------------------------------------------------
+
+
+class Unshowable(Walk):  # shows what cannot be sent
+    shown: Callable[[], Any] = threading.Lock
+
+    def render(self, mode: str = "text") -> Any:
+        return type(self).shown()
+
+
+class Unreadable(Unshowable):  # shows what is sent, and cannot be read
+    @staticmethod
+    def shown() -> Any:
+        return TwoWords("not", "shown")
+
+
+@pytest.mark.parametrize(("kind", "text"), [(Unshowable, ": .*_thread.lock"), (Unreadable, "")])
+def test_what_is_shown_and_cannot_travel_costs_no_episode(kind: type[Walk], text: str) -> None:
+    with of_kind(kind) as manager:
+        manager.reset(seed=1)
+        manager.step(inputs({0: ["left"], 1: ["left"]}))
+        with pytest.raises(EnvError, match=f"during sending its answer{text}"):
+            manager.render()
+        entries = manager.step(inputs({0: ["left"], 1: ["left"]}))
+        assert [len(entry["history"][-1]["state"].split()) for entry in entries] == [3, 3]
+
+
+def test_a_failure_that_concerns_no_environment_in_particular_is_raised() -> None:
+    with pytest.raises(EnvError, match="A worker could not do its part: ValueError: no room"):
+        transport.raise_worker_failure(Reply(0, failure=Failure("ValueError", "no room", "")))
+
+
+def test_in_a_forked_process_a_manager_refuses_and_its_copy_has_workers_of_its_own() -> None:
+    with EnvStateManager(configured({"Walk": 1}, max_workers=1)) as manager:
+        manager.reset(seed=1)
+        box = workers(manager)._transport._channels[0]
+        before = bytes(box.read_request())
+        operations: list[Callable[[], object]] = [
+            lambda: manager.step(inputs({0: ["left"]})),
+            lambda: manager.reset(seed=2),
+            manager.render,
+            manager.stats,
+        ]
+        for operation in operations:
+            assert refusal(operation).startswith("ClosedError")
+        assert in_fork(manager.close) is None
+        assert bytes(box.read_request()) == before
+
+        def step_a_copy() -> str:
+            with copy.deepcopy(manager) as own:
+                return str(own.step(inputs({0: ["left"]}))[0]["history"][-1]["state"])
+
+        told = in_fork(step_a_copy)
+        assert told == str(manager.step(inputs({0: ["left"]}))[0]["history"][-1]["state"])
+        assert manager.stats().restarts == 0

@@ -1,7 +1,8 @@
-"""Gymnasium environments as those of groups: what is taken over of them, and what is told of their steps."""
+"""Gymnasium environments as those of groups, and actions of their spaces as a language model writes them."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,43 +12,39 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parallel_envs.groups import BadSettings, EnvStateManager, register
-from parallel_envs.groups.gymnasium_env import GymnasiumConfig, GymnasiumEnv, make
+from parallel_envs.groups.gymnasium_env import GymnasiumConfig, GymnasiumEnv, make, read_action
 from parallel_envs.testing.conformance import assert_same_batch
-from tests.groups.walks import configured, inputs
+from tests.groups.walks import inputs, of_block
 
-LAKE = {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}}
+FIRM: dict[str, Any] = {"is_slippery": False}
+LAKE = {"id": "FrozenLake-v1", "kwargs": FIRM}
 TO_THE_GOAL = ["2", "2", "1", "1", "1", "2"]
 
 
-def of_kind(block: Mapping[str, Any], group_size: int = 2, **said: Any) -> EnvStateManager:
-    """One group of the environments of this block."""
-    config = configured({"Walk": 1}, group_size, **{"use_multiprocessing": False, **said})
-    config["custom_envs"]["Walk"] = dict(block)
-    return EnvStateManager(config)
+def manager_of(block: Mapping[str, Any], **said: Any) -> EnvStateManager:
+    return EnvStateManager(of_block(block, **{"use_multiprocessing": False, "max_workers": 1, **said}))
 
 
-def of_id(name: str, most: int = 6, **config: Any) -> EnvStateManager:
-    return of_kind({"env_type": "gymnasium", "env_config": {"id": name, **config}, "max_actions_per_traj": most})
+def of_id(name: str, most: int = 6, *, in_workers: bool = False, **config: Any) -> EnvStateManager:
+    block = {"env_type": "gymnasium", "env_config": {"id": name, **config}, "max_actions_per_traj": most}
+    return manager_of(block, use_multiprocessing=in_workers)
 
 
-def of_factory(factory: Callable[[Any], Any]) -> EnvStateManager:
+def of_factory(factory: Callable[[Any], Any], **block: Any) -> EnvStateManager:
     register("made", factory)
-    return of_kind({"env_type": "made"})
-
-
-def lake(config: Any) -> gymnasium.Env[Any, Any]:
-    return gymnasium.make("FrozenLake-v1", **config)
+    return manager_of({"env_type": "made", **block})
 
 
 @pytest.mark.parametrize(
-    "block",
-    [{"env_type": "gymnasium", "env_config": LAKE}, {"env_type": "lake", "env_config": {"is_slippery": False}}],
+    "block", [{"env_type": "gymnasium", "env_config": LAKE}, {"env_type": "lake", "env_config": FIRM}]
 )
 def test_they_are_played_by_the_numbers_of_their_actions(block: dict[str, Any]) -> None:
-    register("lake", lake)
-    with of_kind(block, use_multiprocessing=True, max_workers=1) as manager:
+    register("lake", lambda config: gymnasium.make("FrozenLake-v1", **config))
+    with manager_of(block, use_multiprocessing=True) as manager:
         manager.reset(seed=0)
         manager.step(inputs({0: TO_THE_GOAL, 1: ["1", "east"]}))
         first, second = manager.get_rollout_states()
@@ -58,13 +55,7 @@ def test_they_are_played_by_the_numbers_of_their_actions(block: dict[str, Any]) 
 # ---- what is taken over ---------------------------------------------------------------------------------------------
 
 
-NOTHING_DONE = {"raw_reward": 0.0, "manager_invalid_action": True}
-"""The info of a turn without an action that has a meaning."""
-
-
-class Own(gymnasium.Env[Any, Any]):
-    """Has all that an environment of a group may have."""
-
+class Own(gymnasium.Env[Any, Any]):  # has all that an environment of a group may have
     uses_global_random = True
     action_space = spaces.Discrete(2)
     observation_space = spaces.Box(0.0, 9.0, ())
@@ -102,11 +93,9 @@ def test_names_that_are_given_come_before_its_own() -> None:
     assert env.action_lookup == {0: "West"}
 
 
-class Older(gymnasium.Env[Any, Any]):
-    """Returns the state alone, and Gym's four."""
-
+class Older(gymnasium.Env[Any, Any]):  # returns the state alone, and Gym's four
     action_lookup: Mapping[int, str] | None = None
-    action_space = spaces.Discrete(2)
+    action_space: Any = spaces.Discrete(2)
 
     def reset(self, seed: int | None = None, **others: Any) -> Any:
         return f"began with {others}"
@@ -115,18 +104,11 @@ class Older(gymnasium.Env[Any, Any]):
         return f"did {action!r}", 1, True, {"success": True}
 
 
-class Spaceless(Older):
-    """Has no space of actions, but takes text."""
-
-    action_space: Any
-
-    def __init__(self) -> None:
-        self.action_space = None
+class Spaceless(Older):  # has no space of actions, but takes text
+    action_space = None
 
 
-class Mode(Spaceless):
-    """Is an environment of a group already."""
-
+class Mode(Spaceless):  # is an environment of a group already
     def reset(self, seed: int | None = None, mode: str | None = None) -> Any:  # type: ignore[override]  # that is it
         return f"{seed is not None} {mode}"
 
@@ -149,23 +131,26 @@ def test_classes_of_other_styles(kind: Callable[[], Any], word: str, states: lis
 
 @pytest.mark.parametrize("told", [("s", "2.5", False, False, {}), ("s", 1.0, "False", False, {})])
 def test_text_in_the_place_of_numbers_is_refused(told: Any) -> None:
-    class Worded(Own):
-        def step(self, action: int) -> Any:
-            return told
-
-    env = GymnasiumEnv(Worded())
+    env = GymnasiumEnv(type("Worded", (Own,), {"step": lambda self, action: told})())
     env.reset(0, "train")
     with pytest.raises(TypeError, match=r"step\(\) returned"):
         env.step(0)
 
 
-# ---- what has a meaning ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("env", "actions"), [("FrozenLake-v1", {0: "left", 4: "fly"}), ("Pendulum-v1", {0: "push"})])
-def test_names_of_actions_that_there_are_not(env: str, actions: dict[int, str]) -> None:
-    with pytest.raises(ValueError, match=r"which (Discrete|Box)\(.*\) does not have. Leave it out."):
-        make(GymnasiumConfig(id=env, actions=actions))
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (
+            {"id": "FrozenLake-v1", "actions": {0: "left", 4: "fly"}},
+            r"which Discrete\(.*\) does not have. Leave it out",
+        ),
+        ({"id": "Pendulum-v1", "actions": {0: "push"}}, r"which Box\(.*\) does not have. Leave it out"),
+        ({"id": "FrozenLake-v1", "actions": {0: "left", 2: "Left"}}, "0 is 'left', and 2 is 'Left'"),
+    ],
+)
+def test_names_of_actions_that_cannot_be(config: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        make(GymnasiumConfig(**config))
 
 
 @pytest.mark.parametrize(("name", "told"), [("Nowhere-v0", True), ("math:Nowhere-v0", False)])
@@ -176,32 +161,23 @@ def test_an_id_that_no_package_has_registered_yet(name: str, told: bool) -> None
     assert getattr(raised.value, "__notes__", []) == notes
 
 
-def test_two_names_that_are_the_same() -> None:
-    with pytest.raises(ValueError, match="0 is 'left', and 2 is 'Left'"):
-        make(GymnasiumConfig(id="FrozenLake-v1", actions={0: "left", 2: "Left"}))
-
-
-@pytest.mark.parametrize("use_multiprocessing", [True, False])
-def test_text_without_a_meaning_is_dropped_and_penalised(use_multiprocessing: bool) -> None:
-    block = {"env_type": "gymnasium", "env_config": {"id": "Pendulum-v1"}, "max_actions_per_traj": 4}
-    with of_kind(block, use_multiprocessing=use_multiprocessing, max_workers=1) as manager:
+@pytest.mark.parametrize("in_workers", [True, False])
+def test_text_without_a_meaning_is_dropped_and_penalised(in_workers: bool) -> None:
+    with of_id("Pendulum-v1", 4, in_workers=in_workers) as manager:
         [before, _] = manager.reset(seed=0)
         bad, mixed = manager.step(inputs({0: ["push", "[" * 100_000], 1: ["[3]", "[0.5]", "", "[1]", "[1]"]}))
-        assert (bad["history"][0]["actions"], bad["history"][0]["info"], bad["penalty"]) == ([], NOTHING_DONE, -0.1)
+        nothing_done = {"raw_reward": 0.0, "manager_invalid_action": True}
+        assert (bad["history"][0]["actions"], bad["history"][0]["info"], bad["penalty"]) == ([], nothing_done, -0.1)
         assert_same_batch(bad["history"][1]["state"], before["history"][0]["state"])
         assert (mixed["history"][0]["actions"], mixed["penalty"]) == (["[0.5]", "[1]", "[1]"], -0.1)
         assert [entry["history"][1]["actions_left"] for entry in (bad, mixed)] == [4, 1]
         [good] = manager.step(inputs({0: ["[0.5]"]}))
         assert not np.array_equal(good["history"][2]["state"], bad["history"][1]["state"])
         assert good["penalty"] == -0.1
-
-
-def test_stepped_by_hand_text_without_a_meaning_has_no_effect() -> None:
-    env = make(GymnasiumConfig(id="Pendulum-v1"))
+    env = make(GymnasiumConfig(id="Pendulum-v1"))  # stepped by hand it has no effect
     state = env.reset(0, "train")
-    told = env.step("push")
-    assert told[:4] == (state, 0.0, False, False)
-    assert told[4] == {"action_is_valid": False, "action_is_effective": False}
+    *told, info = env.step("push")
+    assert (*told, info) == (state, 0.0, False, False, {"action_is_valid": False, "action_is_effective": False})
 
 
 # ---- figures --------------------------------------------------------------------------------------------------------
@@ -217,43 +193,107 @@ def test_valid_steps_say_so() -> None:
     assert second["Walk/action_is_valid"] == 1.0
 
 
-def test_of_success_that_nobody_tells_there_is_no_figure() -> None:
-    with of_id("FrozenLake-v1", kwargs=LAKE["kwargs"]) as manager:
-        manager.reset(seed=0)
-        manager.step(inputs({0: TO_THE_GOAL}))
-        figures = manager.metrics()
-        assert manager.statuses[0].success is False
-    assert figures["Walk/num_actions"] == 3.0
-    assert not {"Walk/success", "Walk/pass@2"} & figures.keys()
-
-
 @pytest.mark.parametrize(
     ("words", "success"),
     [([TO_THE_GOAL], 1.0), ([TO_THE_GOAL[:3], TO_THE_GOAL[3:]], 1.0), ([["2", "1"]], 0.0), ([["2"]], 0.0)],
 )
-def test_enough_reward_is_success_where_the_config_says_so(words: list[list[str]], success: float) -> None:
-    with of_id("FrozenLake-v1", kwargs=LAKE["kwargs"], success_reward=1) as manager:
-        manager.reset(seed=0)
-        for turn in words:
-            manager.step(inputs({0: turn}))
-        assert manager.statuses[0].success is bool(success)
-        figures = manager.metrics()
-    assert (figures["Walk/success"], figures["Walk/pass@2"]) == (success / 2, success)
+def test_enough_reward_is_success_where_the_config_says_so_and_has_no_figure_elsewhere(
+    words: list[list[str]], success: float
+) -> None:
+    saying: dict[str, Any] = {"success_reward": 1}
+    for said in (saying, {}):
+        with of_id("FrozenLake-v1", kwargs=FIRM, **said) as manager:
+            manager.reset(seed=0)
+            for turn in words:
+                manager.step(inputs({0: turn}))
+            assert manager.statuses[0].success is bool(success and said)
+            figures = manager.metrics()
+        if said:
+            assert (figures["Walk/success"], figures["Walk/pass@2"]) == (success / 2, success)
+        else:
+            assert not {"Walk/success", "Walk/pass@2"} & figures.keys()
+        assert figures["Walk/num_actions"] == sum(map(len, words)) / 2
 
 
 @pytest.mark.parametrize(("wanted", "most", "success"), [(3.0, 9, True), (3.5, 9, False), (1.0, 2, False)])
 def test_success_is_judged_by_the_whole_sum_when_the_env_ends(wanted: float, most: int, success: bool) -> None:
-    def paid(config: Any) -> GymnasiumEnv:
-        return GymnasiumEnv(TimeLimit(Own(), 3), None, wanted)
-
-    register("paid", paid)
-    with of_kind({"env_type": "paid", "max_actions_per_traj": most}) as manager:
+    factory = lambda config: GymnasiumEnv(TimeLimit(Own(), 3), None, wanted)  # noqa: E731
+    with of_factory(factory, max_actions_per_traj=most) as manager:
         for _ in range(2):  # the sum begins anew
             manager.reset(seed=0)
             manager.step(inputs({0: ["left"] * 5}))
             assert manager.statuses[0].success is success
-
-
-def test_a_sum_that_is_no_number() -> None:
     with pytest.raises(BadSettings, match="success_reward"):
         of_id("FrozenLake-v1", success_reward="much")
+
+
+# ---- actions of every space, as text --------------------------------------------------------------------------------
+
+BOX = spaces.Box(-1.0, 1.0, (2,))
+SPACES: dict[str, gymnasium.Space[Any]] = {
+    "box": BOX,
+    "free box": spaces.Box(-np.inf, np.inf, (2,)),
+    "bytes": spaces.Box(0, 255, (2,), np.uint8),
+    "number": spaces.Box(-1.0, 1.0, ()),
+    "switches": spaces.MultiBinary(3),
+    "choices": spaces.MultiDiscrete([3, 4]),
+    "text": spaces.Text(10),
+    "both": spaces.Dict(arm=BOX, hand=spaces.Discrete(3, start=1), word=spaces.Text(5)),
+    "pair": spaces.Tuple((BOX, spaces.MultiDiscrete([3, 4]))),
+    "several": spaces.Sequence(spaces.Discrete(4)),
+}
+
+
+def plain(action: Any) -> Any:
+    """An action as JSON has it."""
+    match action:
+        case dict():
+            return {name: plain(one) for name, one in action.items()}
+        case tuple():
+            return [plain(one) for one in action]
+        case np.ndarray() | np.generic():
+            return action.tolist()
+    return action
+
+
+@pytest.mark.parametrize("name", list(SPACES))
+def test_what_a_space_draws_is_read_as_it_was_and_nonsense_is_no_action(name: str) -> None:
+    space = SPACES[name]
+    space.seed(3)
+    for _ in range(20):
+        action = space.sample()
+        assert_same_batch(read_action(json.dumps(plain(action)), space), action)
+    long = ["[" * 100_000, '{"a":' * 100_000, "9" * 100_000]
+    for text in ["", *long, *([] if name == "text" else ["left", "[[1], 2]", '["1", "1"]', "null"])]:
+        assert read_action(text, space) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("box", ["[0.5]", "[0.5, 1.5]", "[NaN, 0]"]),
+        ("free box", ["[1e999, 0]", "[1e300, 0]"]),
+        ("bytes", ["[-1, 0]", "[256, 0]", "[0.5, 0]"]),
+        ("choices", ["[1.7, 2]", "[1, 4]", "[1e30, 1]"]),
+        ("switches", ["[0.5, 0, 1]"]),
+        ("both", ['{"arm": [0, 0], "hand": 1}', '{"arm": [0, 0], "hand": 1, "word": "hey", "foot": 2}']),
+        ("both", ['{"arm": [0, 0], "hand": 1.5, "word": "hey"}', "[0, 0]"]),
+        ("pair", ["[[0, 0]]", "5"]),
+        ("several", ["[4]"]),
+        ("text", ["longer than ten", "x y"]),
+    ],
+)
+def test_what_is_not_in_the_space_is_no_action(name: str, texts: list[str]) -> None:
+    assert [read_action(text, SPACES[name]) for text in texts] == [None] * len(texts)
+
+
+def test_text_is_taken_as_it_is_or_in_quotes_and_without_a_space_all_of_it() -> None:
+    told = [read_action(text, SPACES["text"]) for text in ("please", '"please"', "12")]
+    assert (told, read_action("anything", None)) == (["please", "please", "12"], "anything")
+
+
+@given(text=st.text() | st.recursive(st.floats() | st.text() | st.none(), st.lists).map(json.dumps))
+def test_whatever_is_written_is_an_action_of_the_space_or_none(text: str) -> None:
+    for space in SPACES.values():
+        action = read_action(text, space)
+        assert action is None or space.contains(action)

@@ -1,10 +1,10 @@
-"""Environments of every make, in their place."""
+"""Environments of every make in their place: what is taken from them and what is refused, with where it comes from."""
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,19 +13,23 @@ import pytest
 from parallel_envs.errors import EnvError
 from parallel_envs.groups import EnvStateManager, register
 from parallel_envs.groups.hosted_env import GlobalRandomGuard, HostedEnv, TagSpec
+from parallel_envs.groups.interface import actions_by_name, fold_name
 from parallel_envs.groups.transport import Replay
-from tests.groups.walks import Dice, configured, inputs
+from tests.groups.walks import Dice, of_block
 
 
-def player(factory: Any, config: Any = None, most_actions: int = 100) -> HostedEnv:
-    one = HostedEnv(TagSpec("Tag", factory, config, most_actions=most_actions))
-    one.make()
-    return one
+class Steps:  # returns what it is made with
+    def __init__(self, config: Any) -> None:
+        self.told = config
+
+    def reset(self, seed: int, mode: str) -> Any:
+        return "start"
+
+    def step(self, action: str) -> Any:
+        return self.told
 
 
-class Shows:
-    """Shows what it is made with, and tells it of itself."""
-
+class Shows(Steps):  # shows what it is made with, and tells it of itself
     def __init__(self, config: Any) -> None:
         self.state, self.metrics = config
 
@@ -35,6 +39,20 @@ class Shows:
     def step(self, action: str) -> Any:
         return self.state, 0.0, True, False, {}
 
+
+def player(factory: Any, config: Any = None, most_actions: int = 100) -> HostedEnv:
+    one = HostedEnv(TagSpec("Tag", factory, config, most_actions=most_actions))
+    one.make()
+    return one
+
+
+def begun(factory: Any, config: Any = None, most_actions: int = 100) -> HostedEnv:
+    one = player(factory, config, most_actions)
+    one.reset(0, "train")
+    return one
+
+
+# ---- states, outcomes, metrics --------------------------------------------------------------------------------------
 
 PICTURE = np.zeros((4, 5, 3), np.uint8)
 
@@ -62,75 +80,84 @@ def test_what_pictures_are_not(images: Any, told: str) -> None:
             ask()
 
 
-@pytest.mark.parametrize("given", [{"final": "left"}, ["final"], 3])
-def test_metrics_that_are_no_numbers_are_told_with_where_they_come_from(given: Any) -> None:
-    one = player(Shows, ("s", lambda: given))
-    one.reset(0, "train")
-    with pytest.raises(TypeError, match=r"metrics\(\) of .*Shows returned .*Give a dict of numbers by name"):
-        one.play(["look"])
-
-
-def test_what_metrics_raise_is_told_with_where_it_comes_from() -> None:
-    one = player(Shows, ("s", [].pop))
-    one.reset(0, "train")
-    with pytest.raises(IndexError) as raised:
-        one.play(["look"])
-    assert "metrics()" in raised.value.__notes__[0]
-
-
-@pytest.mark.parametrize("success", ["no", b"yes", ""])
-def test_a_word_is_no_success(success: Any) -> None:
-    one = player(Steps, ("s", 0.0, True, False, {"success": success}))
-    one.reset(0, "train")
-    with pytest.raises(TypeError, match=r"for success in its info. Give True or False"):
-        one.play(["look"])
-
-
-class Steps:
-    """Returns what it is made with."""
-
-    def __init__(self, config: Any) -> None:
-        self.told = config
-
-    def reset(self, seed: int, mode: str) -> Any:
-        return "start"
-
-    def step(self, action: str) -> Any:
-        return self.told
-
-
 @pytest.mark.parametrize(
     ("told", "reward", "ends"),
     [
         (("s", 1, True, False, {}), 1, (True, False)),
         (("s", np.float32(0.5), False, np.True_, {}), 0.5, (False, True)),
+        (("s", Fraction(1, 2), 0, 1, {}), 0.5, (False, True)),
+        (["s", np.array([2.0]), None, {}], 2.0, (False, False)),
         (["s", np.array([2.0]), True, {}], 2.0, (True, False)),
     ],
 )
 def test_what_a_step_may_return(told: Any, reward: float, ends: tuple[bool, bool]) -> None:
-    one = player(Steps, told)
-    one.reset(0, "train")
-    _, given, terminated, truncated, *_ = one.play(["go"])
-    assert (given, type(given), (terminated, truncated)) == (reward, type(reward), ends)
+    _, given, *given_ends, _, _, _, _ = begun(Steps, told).play(["go"])
+    assert (given, type(given), tuple(given_ends)) == (reward, type(reward), ends)
+    assert {type(end) for end in given_ends} == {bool}
 
 
-class Five:
-    """What can be unpacked, and is no tuple."""
+NOT_FOUR = r"step\(\) of 'Tag' returned .*Return \(state, reward, terminated"
 
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        (None, NOT_FOUR),
+        (("s", 1.0, True), NOT_FOUR),
+        (("s", 1.0, True, None), NOT_FOUR),
+        (("s", 1.0, True, False, {}, 3), NOT_FOUR),
+        (("s", 1.0, False, False, None), r"5 values, of which the last is a NoneType. Return .* a dict"),
+        *[
+            (("s", reward, False, False, {}), r"returned the reward .*(2.*|None|\['1'\]).*Give a number")
+            for reward in (None, "2.5", b"2.5", ["2.5"], np.datetime64("2020"), np.array(["1"]))
+        ],
+        *[
+            (("s", 1, *ends), "for terminated or truncated. Give True or False.")
+            for ends in (["False", {}], ["False", False, {}], [False, "False", {}], [False, "", {}], [False, b"no", {}])
+        ],
+        *[
+            (("s", 0.0, True, False, {"success": word}), "for success in its info. Give True or False")
+            for word in ("no", b"yes", "")
+        ],
+    ],
+)
+def test_what_a_step_may_not_return(told: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        begun(Steps, told).play(["go"])
+
+
+@pytest.mark.parametrize("given", [{"final": "left"}, ["final"], 3])
+def test_metrics_that_are_no_numbers_are_told_with_where_they_come_from(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"metrics\(\) of .*Shows returned .*Give a dict of numbers by name"):
+        begun(Shows, ("s", lambda: given)).play(["look"])
+    with pytest.raises(IndexError) as raised:
+        begun(Shows, ("s", [].pop)).play(["look"])
+    assert "metrics()" in raised.value.__notes__[0]
+
+
+def test_no_caller_can_write_into_success() -> None:
+    one = begun(Steps, ("s", 1.0, False, False, {"success": np.array([True])}))
+    assert one.play(["go"])[4]["success"] is True
+
+
+class Five:  # what can be unpacked, and is no tuple
     def __iter__(self) -> Any:
         return iter(("s", 1.0, False, False, {}))
 
 
 def test_what_can_be_played_can_be_replayed() -> None:
-    one = player(Steps, Five())
-    one.reset(0, "train")
+    one = begun(Steps, Five())
     assert one.play(["go"])[0] == one.replay(Replay(0, "train", ("go",), 1)) == "s"
 
 
-def test_nobody_can_write_into_success() -> None:
-    one = player(Steps, ("s", 1.0, False, False, {"success": np.array([True])}))
-    one.reset(0, "train")
-    assert one.play(["go"])[4]["success"] is True
+def test_without_render_there_is_the_state_as_text_only() -> None:
+    one = begun(Steps)
+    assert one.render("text") == "start"
+    with pytest.raises(AttributeError, match="Give it one"):
+        one.render("rgb_array")
+
+
+# ---- actions --------------------------------------------------------------------------------------------------------
 
 
 def test_names_are_found_however_they_are_spelt() -> None:
@@ -140,32 +167,29 @@ def test_names_are_found_however_they_are_spelt() -> None:
         def step(self, action: Any) -> Any:
             return "s", float(action), False, False, {}
 
-    one = player(Spelt, most_actions=7)
-    one.reset(0, "train")
+    one = begun(Spelt, most_actions=7)
     for spelt, executed in {"Up": [2], "up ": [2], " Go Left ": [1], "go left": [1], "left": []}.items():
         assert one.play([spelt])[5] == executed
     _, reward, *_, executed, all_valid, own = one.play(["up", "nowhere", "UP", "go left", "Up"])
     assert (reward, executed, all_valid, own) == (5.0, [2, 2, 1], False, {})
+    assert fold_name(" STRASSE") == fold_name("straße ")
 
 
 @pytest.mark.parametrize(
-    "told",
+    ("lookup", "text"),
     [
-        None,
-        ("s", 1.0, True),
-        ("s", None, False, False, {}),
-        ("s", "2.5", False, False, {}),
-        ("s", 1.0, "False", False, {}),
-        ("s", 1.0, False, "False", {}),
-        ("s", 1.0, False, "", {}),
-        ("s", 1, "False", {}),
+        (["up", "down"], "action_lookup is .*Give a mapping from the actions that step"),
+        ({"Up": 1}, "action_lookup is .*Give a mapping from the actions that step"),
+        ("up", "action_lookup is .*Give a mapping from the actions that step"),
+        ({0: "a", 1: "b", "two": "A"}, "one name for two actions: 0 is 'a', and 'two' is 'A'. Give each a name"),
+        ({0: "a", 1: "b", "two": " a\n"}, r"one name for two actions: 0 is 'a', and 'two' is ' a\\n'. Give each a"),
     ],
 )
-def test_what_a_step_may_not_return(told: Any) -> None:
-    one = player(Steps, told)
-    one.reset(0, "train")
-    with pytest.raises(TypeError, match=r"Return \(state, reward|Give a number|Give True or False"):
-        one.play(["go"])
+def test_what_is_no_lookup(lookup: Any, text: str) -> None:
+    env = type("Env", (Steps,), {"action_lookup": lookup})
+    for ask in (lambda: actions_by_name(lookup), lambda: begun(env)):
+        with pytest.raises((TypeError, ValueError), match=text):
+            ask()
 
 
 def test_free_text_without_a_meaning_is_dropped_where_the_env_says_which_has_one() -> None:
@@ -177,12 +201,9 @@ def test_free_text_without_a_meaning_is_dropped_where_the_env_says_which_has_one
             return "s", float(action), False, False, {}
 
     for kind in (Choosy, lambda config: GlobalRandomGuard(Choosy(config))):
-        one = player(kind, most_actions=2)
-        one.reset(0, "train")
-        _, reward, *_, executed, all_valid, own = one.play(["1", "two", "3", "4"])
+        _, reward, *_, executed, all_valid, own = begun(kind, most_actions=2).play(["1", "two", "3", "4"])
         assert (reward, executed, all_valid, own) == (4.0, ["1", "3"], False, {})
-        one.reset(0, "train")
-        assert one.play(["5"])[5:7] == (["5"], True)
+        assert begun(kind, most_actions=2).play(["5"])[5:7] == (["5"], True)
 
 
 def test_actions_are_counted_over_all_turns_of_an_episode_and_what_is_replayed_counts() -> None:
@@ -202,20 +223,10 @@ def test_actions_are_counted_over_all_turns_of_an_episode_and_what_is_replayed_c
         assert (executed, all_valid, own) == (["go"] * left, True, {})
 
 
-def test_an_env_with_two_actions_of_one_name_cannot_begin() -> None:
-    class Twins(Steps):
-        action_lookup: ClassVar[dict[int, str]] = {0: "a", 1: "A"}
-
-    with pytest.raises(ValueError, match="0 is 'a', and 1 is 'A'"):
-        player(Twins).reset(0, "train")
+# ---- factories and classes ------------------------------------------------------------------------------------------
 
 
-def test_what_is_no_environment() -> None:
-    with pytest.raises(TypeError, match=r"builtins.dict has no reset\(\)"):
-        player(lambda config: {})
-
-
-def test_who_does_not_take_what_it_is_given_is_told_what_that_is() -> None:
+def test_a_class_that_does_not_take_what_it_is_given_is_told_what_that_is() -> None:
     class NoConfig(Steps):
         def __init__(self) -> None:
             """It takes nothing."""
@@ -232,67 +243,32 @@ def test_who_does_not_take_what_it_is_given_is_told_what_that_is() -> None:
         player(NoConfig)
     assert "def __init__(self, config)" in raised.value.__notes__[0]
     with pytest.raises(TypeError) as raised:
-        player(NoMode).reset(0, "train")
+        begun(NoMode)
     assert "def reset(self, seed, mode)" in raised.value.__notes__[0]
     with pytest.raises(TypeError) as raised:
-        player(Mistaken).reset(0, "train")
+        begun(Mistaken)
     assert not hasattr(raised.value, "__notes__")
+    with pytest.raises(TypeError, match=r"builtins.dict has no reset\(\)"):
+        player(lambda config: {})
 
 
-def test_five_values_without_an_info_are_told_as_such() -> None:
-    one = player(Steps, ("s", 1.0, False, False, None))
-    one.reset(0, "train")
-    with pytest.raises(TypeError, match=r"returned 5 values, of which the last is a NoneType. Return .* a dict"):
-        one.play(["go"])
+@pytest.mark.parametrize("use_multiprocessing", [True, False])
+def test_factories_that_return_one_environment_for_all_are_refused(use_multiprocessing: bool) -> None:
+    shared = Dice(None)
+    register("one of all", lambda config: shared)
+    config = of_block({"env_type": "one of all"}, use_multiprocessing=use_multiprocessing, max_workers=1)
+    with (
+        EnvStateManager(config) as manager,
+        pytest.raises(EnvError, match="The factories of envs 0 and 1 returned the same object") as caught,
+    ):
+        manager.reset(0)
+    assert isinstance(caught.value, ValueError)
 
 
-def test_without_render_there_is_the_state_as_text_only() -> None:
-    one = player(Steps)
-    one.reset(0, "train")
-    assert one.render("text") == "start"
-    with pytest.raises(AttributeError, match="Give it one"):
-        one.render("rgb_array")
+# ---- users of the global generators ---------------------------------------------------------------------------------
 
 
-def test_in_the_caller_states_are_copies() -> None:
-    class Reusing(Steps):
-        def reset(self, seed: int, mode: str) -> Any:
-            self.buffer = np.zeros(2)
-            return self.buffer
-
-        def step(self, action: str) -> Any:
-            self.buffer += 1
-            return self.buffer, 0.0, False, False, {"seen": self.buffer}
-
-    register("reusing", Reusing)
-    config = configured({"Walk": 1}, use_multiprocessing=False)
-    config["custom_envs"]["Walk"] = {"env_type": "reusing"}
-    with EnvStateManager(config) as manager:
-        manager.reset()
-        for _ in range(2):
-            [entry] = manager.step(inputs({0: ["a"]}))
-        assert [float(item["state"][0]) for item in entry["history"]] == [0.0, 1.0, 2.0]
-        assert [float(item["info"]["seen"][0]) for item in entry["history"][:2]] == [1.0, 2.0]
-
-
-def test_users_of_global_generators_neither_disturb_nor_are_disturbed() -> None:
-    alone, beside = GlobalRandomGuard(Dice(None)), GlobalRandomGuard(Dice(None))
-    beside._env.offset = alone._env.offset
-    expected = [alone.reset(3, "train"), *(alone.step("throw") for _ in range(3))]
-    random.seed(8)
-    outside = [random.random() for _ in range(5)]
-    random.seed(8)
-    seen = [random.random()]
-    told = [beside.reset(3, "train")]
-    for _ in range(3):
-        alone.step("throw")
-        seen.append(random.random())
-        told.append(beside.step("throw"))
-    assert [*seen, random.random()] == outside
-    assert told == expected
-
-
-def test_they_take_turns_in_threads() -> None:
+def test_users_of_global_generators_take_turns_in_threads() -> None:
     envs = [GlobalRandomGuard(Dice(None)) for _ in range(4)]
     for env in envs:
         env._env.offset = 0.0
@@ -307,18 +283,3 @@ def test_they_take_turns_in_threads() -> None:
     for thread in threads:
         thread.join()
     assert told[1:] == [told[0]] * 3
-
-
-@pytest.mark.parametrize("use_multiprocessing", [True, False])
-def test_factories_that_return_one_environment(use_multiprocessing: bool) -> None:
-    """Where they live in one process, all environments of the tag would be one."""
-    shared = Dice(None)
-    register("one of all", lambda config: shared)
-    config = configured({"Walk": 1}, use_multiprocessing=use_multiprocessing, max_workers=1)
-    config["custom_envs"]["Walk"] = {"env_type": "one of all"}
-    with (
-        EnvStateManager(config) as manager,
-        pytest.raises(EnvError, match="The factories of envs 0 and 1 returned the same object") as caught,
-    ):
-        manager.reset(0)
-    assert isinstance(caught.value, ValueError)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parallel_envs.choices import GroupMode
-from parallel_envs.groups import EnvFailure, EnvStateManager, EnvStatus
+from parallel_envs.errors import EnvError
+from parallel_envs.groups import BadSettings, DataFileError, EnvFailure, EnvStateManager, EnvStatus
 from parallel_envs.testing.conformance import assert_same_batch
 from tests.groups.envs.configs import CONFIGS, turns_with
 from tests.groups.walks import configured, inputs
@@ -39,6 +42,13 @@ def shipped(env_type: str) -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
+def of_tags(tags: dict[str, Any], size: int, **said: Any) -> dict[str, Any]:
+    """A configuration with a group of each tag."""
+    counts = {"tags": list(tags), "n_groups": [1] * len(tags)}
+    block = {"env_groups": len(tags), "group_size": size, "env_configs": counts}
+    return {"es_manager": {"train": block, "val": block, **said}, "custom_envs": tags}
+
+
 def course(
     config: dict[str, Any],
     seed: int,
@@ -63,7 +73,8 @@ def course(
 
 
 def examples(number: int) -> settings:
-    """So many; those of the profile are the same in every run."""
+    """So many with SLOW=1, and otherwise a third of them; those of the profile are the same in every run."""
+    number = number if os.environ.get("SLOW") == "1" else -(-number // 3)
     return settings(max_examples=number, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -99,16 +110,6 @@ def test_workers_change_nothing_about_what_is_shipped(
     assert_same_batch(untraced(told), untraced(expected))
 
 
-def of_tags(tags: dict[str, Any], size: int, **said: Any) -> dict[str, Any]:
-    """A configuration with a group of each tag."""
-    block = {
-        "env_groups": len(tags),
-        "group_size": size,
-        "env_configs": {"tags": list(tags), "n_groups": [1] * len(tags)},
-    }
-    return {"es_manager": {"train": block, "val": block, **said}, "custom_envs": tags}
-
-
 def test_failures_are_the_same_wherever_they_happen() -> None:
     turns = [
         [["right"], ["right", "raise"], ["bad"], ["right"]],
@@ -136,10 +137,13 @@ def untraced(told: Any) -> Any:
     return told
 
 
-def test_mixed_places_and_threads_change_nothing() -> None:
+def test_mixed_places_threads_and_start_methods_change_nothing() -> None:
     config = configured({"Walk": 2, "Talk": 1, "Dice": 1}, 2, max_workers=2, sequential_env_types=["talk"])
     turns = [[["right", "left"], ["throw"], ["please"]], [["jump"], ["throw", "throw"]]]
     expected = course({**config, "es_manager": {**config["es_manager"], "use_multiprocessing": False}}, 3, turns)
+    for context in ("fork", "spawn"):
+        config["es_manager"]["context"] = context
+        assert_same_batch(course(config, 3, turns), expected)
     config["custom_envs"] = {
         "Walk": {**config["custom_envs"]["Walk"], "parallel_friendly": True},
         "Talk": config["custom_envs"]["Talk"],
@@ -148,8 +152,81 @@ def test_mixed_places_and_threads_change_nothing() -> None:
     assert_same_batch(course(config, 3, turns), expected)
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_other_start_methods_change_nothing(context: str) -> None:
-    turns = [[["right", "jump"], ["left"]]]
-    expected = course(configured({"Walk": 1}, use_multiprocessing=False), 0, turns)
-    assert_same_batch(course(configured({"Walk": 1}, context=context, max_workers=1), 0, turns), expected)
+# ---- the environments that come with the package, as configurations have them ---------------------------------------
+
+TAGS: dict[str, dict[str, Any]] = {
+    "Bandit": {"env_type": "bandit", "max_actions_per_traj": 1, "env_config": None},
+    "Coordinates": {"env_type": "sokoban", "env_config": {"dim_x": 6, "dim_y": 6, "num_boxes": 1, "max_steps": 100}},
+    "Signs": {"env_type": "sokoban", "env_config": {"search_depth": 30, "grid_lookup": {0: "W", 1: "."}}},
+    "Pictures": {"env_type": "sokoban", "env_config": {"dim_room": [5, 7], "num_boxes": 1, "render_mode": "rgb_array"}},
+    "Lake": {"env_type": "frozen_lake", "env_config": {"size": 5, "p": 1, "is_slippery": True}},
+    "Countdown": {"env_type": "countdown", "max_actions_per_traj": 1, "env_config": {"num_numbers": [3, 4]}},
+    "MetamathQA": {"env_type": "metamathqa", "max_actions_per_traj": 5, "env_config": None},
+    "WebShop": {"env_type": "webshop", "max_actions_per_traj": 8, "env_config": {"show_attrs": True}},
+}
+PLAYED = [
+    [["Up", "down", "search[gold plated cable]", "1 + 1"]],
+    [["left", "click[b0cabl0001]", "fly", "The answer is: 4"]],
+    [["Right", "Right", "click[black]", "click[buy now]"]],
+]
+
+
+def test_members_of_a_group_begin_alike_have_metrics_of_their_own_and_never_fail() -> None:
+    away = {tag: {**said, "where": "process"} for tag, said in TAGS.items()}
+    for mode in ("train", "val"):
+        said = course(of_tags(TAGS, 2, use_multiprocessing=False), 5, PLAYED, mode=mode)
+        first = [entry["history"][0]["state"] for entry in said[0]]
+        assert first[::2] == first[1::2]
+        assert len(set(first)) == len(TAGS)
+        states, metrics, *_ = said[-4:]
+        assert not any("failure" in entry for entry in states)
+        for name in (
+            "Bandit/best_arm_lead",
+            "Coordinates/boxes_on_target",
+            "Lake/tiles_to_goal",
+            "MetamathQA/attempts",
+        ):
+            assert name in metrics
+        assert {"Countdown/best_score", "WebShop/task_score", "WebShop/success"} <= metrics.keys()
+        assert_same_batch(course(of_tags(away, 2, max_workers=2), 5, PLAYED, mode=mode), said)
+
+
+@pytest.mark.parametrize("use_multiprocessing", [False, True])
+def test_a_broken_file_is_an_error_of_the_first_reset(tmp_path: Path, use_multiprocessing: bool) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text('{"query": "?", "response": "The answer is: 1"}\n{"query": "?"}\n')
+    tags = {"It": {"env_type": "metamathqa", "env_config": {"data_path": str(path)}, "where": "process"}}
+    with (
+        EnvStateManager(of_tags(tags, 2, use_multiprocessing=use_multiprocessing, max_workers=1)) as manager,
+        pytest.raises(DataFileError, match=r"set\.jsonl, line 2: the field `response` is missing") as caught,
+    ):
+        manager.reset()
+    error: Exception = caught.value
+    assert (caught.value.path, caught.value.line) == (str(path), 2)
+    assert isinstance(error, EnvError)
+    assert isinstance(error, ValueError)
+    assert error.env_ids == (0,)
+
+
+@pytest.mark.parametrize(
+    ("env_type", "config", "words"),
+    [
+        ("sokoban", {"num_boxs": 1}, "`custom_envs.It.env_config.num_boxs` is unknown. Did you mean `num_boxes`"),
+        ("sokoban", {"max_steps": True}, "`max_steps: True`: Input should be a valid integer"),
+        ("sokoban", {"dim_room": [6, True]}, "`dim_room.1: True`: Input should be a valid integer"),
+        ("bandit", {"num_pulls": True}, "`num_pulls: True`: Input should be a valid integer"),
+        ("bandit", {"num_pulls": "2"}, "`num_pulls: '2'`: Input should be a valid integer"),
+        ("bandit", {"noise": True}, "`noise: True`: Input should be a valid number"),
+        ("frozen_lake", {"size": "big"}, "size"),
+        ("frozen_lake", {"is_slippery": "yes"}, "`is_slippery: 'yes'`: Input should be a valid boolean"),
+        ("frozen_lake", {"is_slippery": 1}, "`is_slippery: 1`: Input should be a valid boolean"),
+        ("countdown", {"num_numbers": [3, 2]}, "ends before it begins"),
+        ("webshop", {"file_path": "items.json"}, "without instructions_path"),
+    ],
+)
+def test_configs_that_cannot_be_are_bad_settings(env_type: str, config: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadSettings, match=words):
+        EnvStateManager(of_tags({"It": {"env_type": env_type, "env_config": config}}, 1))
+    good = {"num_pulls": 2.0, "noise": "1e-3", "lo_arm_score": 0}  # as YAML has numbers
+    [seat] = EnvStateManager(of_tags({"It": {"env_type": "bandit", "env_config": good}}, 1)).envs
+    assert (seat.config.num_pulls, type(seat.config.num_pulls), seat.config.noise) == (2, int, 0.001)

@@ -6,7 +6,8 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,13 @@ from parallel_envs.groups import EnvStateManager, register, worker_group
 
 @dataclass(frozen=True)
 class WalkConfig:
-    """How far it is, and what else is to happen."""
-
     goal: int = 5
     images: bool = False
     fuse: str = ""
-    """A file: `dies-once` kills the process only if there is none yet, and makes one."""
+    """A file, by which a test and an environment tell one another something."""
 
 
-class Walk:
-    """Right leads to the goal, left away from it. The state tells every step since the reset."""
-
+class Walk:  # right leads to the goal, left away from it. The state tells every step since the reset
     action_lookup: Mapping[Any, str] | None = {1: "Right", -1: "Left", 7: "Jump"}
 
     def __init__(self, config: WalkConfig) -> None:
@@ -58,9 +55,7 @@ class Walk:
         return {"far": float(self.place)}
 
 
-class Talk:
-    """Free text; returns Gym's older four."""
-
+class Talk:  # free text; returns Gym's older four
     def __init__(self, config: dict[str, Any]) -> None:
         self.word = config.get("word", "please")
 
@@ -74,9 +69,7 @@ class Talk:
         return " ".join(self.heard), len(action), done, {"success": done, "length": len(action)}
 
 
-class Dice:
-    """Draws from the generators that all share."""
-
+class Dice:  # draws from the generators that all share
     uses_global_random = True
     action_lookup: Mapping[Any, str] = {"throw": "throw"}
 
@@ -92,22 +85,28 @@ class Dice:
         return str(self.sum), self.sum, self.sum > 9, False, {}
 
 
-class Breaking(Walk):
-    """A walk with actions that break it."""
+def fail() -> None:
+    raise OSError("no data")
 
-    action_lookup: Mapping[Any, str] | None = {
-        1: "Right",
-        "raise": "raise",
-        "exit": "exit",
-        "die": "die",
-        "kill": "kill",
-        "dies-once": "dies-once",
-        "hang": "hang",
-        "locked": "locked",
-        "bad": "bad",
+
+def hang() -> None:
+    threading.Event().wait(60.0)
+
+
+def die() -> None:
+    os._exit(5)
+
+
+WAYS = {"raises": fail, "hangs": hang, "dies": die}
+
+
+class Breaking(Walk):  # A walk with actions that break it
+    action_lookup: Mapping[Any, str] | None = {1: "Right"} | {
+        name: name for name in ("raise", "exit", "die", "kill", "dies-once", "hang", "locked", "bad")
     }
 
     def step(self, action: Any) -> Any:
+        fuse = Path(self.config.fuse)
         match action:
             case "raise":
                 raise RuntimeError("it raised")
@@ -117,28 +116,33 @@ class Breaking(Walk):
                 os._exit(7)
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            case "dies-once":
-                self.die_once()
-                action = 1
+            case "dies-once" if not fuse.exists():
+                fuse.touch()
+                os._exit(9)
             case "hang":
-                threading.Event().wait(60.0)
+                hang()
             case "locked":
                 return threading.Lock(), 0.0, False, False, {}
             case "bad":
                 return "no", "such", "thing"
-        state, *rest = super().step(action)
-        return state, *rest
-
-    def die_once(self) -> None:
-        fuse = Path(self.config.fuse)
-        if not fuse.exists():
-            fuse.touch()
-            os._exit(9)
+        return super().step(1)
 
 
-class Forgetful(Walk):
-    """Not to be replayed: the state depends on the process it lives in."""
+class Heavy:  # A state that breaks its worker while it is sent
+    def __init__(self, how: str) -> None:
+        self.how = how
 
+    def __reduce__(self) -> Any:
+        WAYS[self.how]()
+        return Heavy, (self.how,)
+
+
+class TwoWords(Exception):  # cannot be read: like many exceptions, it is pickled with one argument and made with two
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"{one} {other}")
+
+
+class Forgetful(Walk):  # not to be replayed: the state depends on the process it lives in
     def state(self) -> Any:
         return f"{os.getpid()} {super().state()}"
 
@@ -173,6 +177,18 @@ def configured(groups: Mapping[str, int], group_size: int = 2, **said: Any) -> d
     return {"es_manager": {"train": block, "val": block, **said}, "custom_envs": tags}
 
 
+def of_block(block: Mapping[str, Any], group_size: int = 2, **said: Any) -> dict[str, Any]:
+    """A configuration with one group of the environments of this block."""
+    return {**configured({"Walk": 1}, group_size, **said), "custom_envs": {"Walk": dict(block)}}
+
+
+def of_kind(kind: Any, fuse: Path | str = "", group_size: int = 2, **said: Any) -> EnvStateManager:
+    """One group of walks of this kind, in one worker unless something else is said."""
+    register("kind", kind, WalkConfig)
+    block = {"env_type": "kind", "env_config": {"fuse": str(fuse)}}
+    return EnvStateManager(of_block(block, group_size, **{"max_workers": 1, **said}))
+
+
 def inputs(actions: Mapping[int, Sequence[str]]) -> list[dict[str, Any]]:
     """Inputs with these actions, by environment."""
     return [
@@ -199,3 +215,11 @@ def workers(manager: EnvStateManager) -> worker_group.WorkerGroup:
     assert manager._placement is not None
     assert manager._placement.workers is not None
     return manager._placement.workers
+
+
+@contextmanager
+def begun(groups: Mapping[str, int], seed: int = 1, **said: Any) -> Iterator[EnvStateManager]:
+    """Episodes that have begun: in the caller, or in as many workers as are said."""
+    with EnvStateManager(configured(groups, **{"use_multiprocessing": "max_workers" in said, **said})) as manager:
+        manager.reset(seed)
+        yield manager

@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import json
 import os
-import pickle
 import random
 import subprocess
 import sys
@@ -27,29 +26,8 @@ NAMES = {
     "sokoban": "Sokoban",
     "webshop": "WebShop",
 }
-NONSENSE: list[Any] = [
-    "",
-    "\x00",
-    "[" * 400,
-    "search[",
-    "click[]",
-    "search[]",
-    "9**9**9",
-    "__import__('os').abort()",
-    "The answer is:",
-    "9" * 100_000,
-    None,
-    -1,
-    10**30,
-    True,
-    3.5,
-    float("nan"),
-    (),
-    [],
-    {},
-    np.zeros(3),
-    b"Up",
-]
+NONSENSE: list[Any] = ["", "\x00", "[" * 400, "search[", "click[]", "search[]", "9**9**9", "__import__('os').abort()"]
+NONSENSE += ["The answer is:", "9" * 100_000, None, -1, 10**30, True, 3.5, float("nan"), (), [], {}, np.zeros(3), b"Up"]
 
 every_env = pytest.mark.parametrize("env_type", sorted(NAMES))
 
@@ -97,43 +75,24 @@ def test_it_has_what_an_environment_of_a_group_has(env_type: str) -> None:
     assert isinstance(state, str)
     assert state == env.render("text") == env.render()
     assert all(isinstance(value, float | int) for value in env.metrics().values())
+    action = actions_for(env, 0)[0]
+    state, reward, terminated, truncated, info = told = env.step(action)
+    assert isinstance(state, str)
+    assert type(reward) in (int, float)
+    assert (type(terminated), type(truncated)) == (bool, bool)
+    assert {"success", "action_is_valid", "action_is_effective"} <= info.keys()
+    assert all(isinstance(value, bool) for value in info.values() if not isinstance(value, int))
+    env.reset(3, "train")
+    assert env.step(np.int64(action) if env.action_lookup is not None else action) == told
     env.close()
 
 
 @every_env
-def test_steps_tell_what_is_asked_of_them(env_type: str) -> None:
-    env = made(env_type)
-    env.reset(0, "train")
-    state, reward, terminated, truncated, info = env.step(actions_for(env, 0)[0])
-    assert isinstance(state, str)
-    assert type(reward) in (int, float)
-    assert isinstance(terminated, bool)
-    assert isinstance(truncated, bool)
-    assert {"success", "action_is_valid", "action_is_effective"} <= info.keys()
-    assert all(isinstance(value, bool) for value in info.values() if not isinstance(value, int))
-
-
-@every_env
-def test_an_episode_follows_from_its_seed_whatever_came_before(env_type: str) -> None:
-    used, fresh = made(env_type), made(env_type)
-    for seed in (11, 5, 7):
-        episode(used, seed)
-    assert episode(used, 11) == episode(fresh, 11)
-
-
-@every_env
-def test_seeds_differ(env_type: str) -> None:
-    env = made(env_type)
-    assert len({str(episode(env, seed)) for seed in range(12)}) >= 6
-
-
-@every_env
-def test_global_generators_are_left_alone(env_type: str) -> None:
+def test_an_episode_follows_from_its_seed_alone_and_leaves_global_generators_alone(env_type: str) -> None:
     before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]  # the legacy tuple
-    env = made(env_type)
-    for seed in range(3):
-        env.reset(seed, "train")
-        env.step(actions_for(env, 5)[0])
+    used, fresh = made(env_type), made(env_type)
+    assert len({str(episode(used, seed)) for seed in range(12)}) >= 6
+    assert episode(used, 11) == episode(fresh, 11) == episode(used, 11)
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index]  # the legacy tuple
 
 
@@ -173,15 +132,6 @@ def test_nonsense_is_an_invalid_action_and_no_error(env_type: str) -> None:
 
 
 @every_env
-def test_numbers_of_numpy_are_numbers(env_type: str) -> None:
-    one, other = made(env_type), made(env_type)
-    one.reset(3, "train")
-    other.reset(3, "train")
-    if one.action_lookup is not None:
-        assert one.step(np.int64(2)) == other.step(2)
-
-
-@every_env
 def test_steps_outside_an_episode_are_errors(env_type: str) -> None:
     env = made(env_type)
     with pytest.raises(RuntimeError, match="Call reset"):
@@ -195,16 +145,6 @@ def test_steps_outside_an_episode_are_errors(env_type: str) -> None:
                 env.step(action)
     with pytest.raises(RuntimeError, match="Call reset"):
         env.step(1)
-
-
-@every_env
-def test_configs_are_frozen_values_that_travel(env_type: str) -> None:
-    config = config_of(env_type)()
-    assert pickle.loads(pickle.dumps(config)) == config
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        config.render_mode = "text"
-    with pytest.raises(TypeError):
-        config_of(env_type)("text")  # by keyword only
 
 
 @every_env
@@ -225,5 +165,3 @@ def test_unknown_ways_to_render_are_named(env_type: str) -> None:
     if env_type not in ("sokoban", "frozen_lake"):
         with pytest.raises(ValueError, match=r"mode=.rgb_array. is unknown\. Give one of .text."):
             env.render("rgb_array")
-    with pytest.raises(ValueError, match=r"render_mode='txt' is unknown. Did you mean 'text'\?"):
-        made(env_type, render_mode="txt")

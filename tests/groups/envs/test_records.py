@@ -96,55 +96,42 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, content: str, word
         list(read_entries(written(tmp_path, "broken.json", content)))
 
 
-def test_only_as_many_entries_are_read_as_are_wanted(tmp_path: Path) -> None:
-    path = written(tmp_path, "much.json", "[1, 2, 3, broken")
-    assert [entry.value for entry in read_entries(path, 3)] == [1, 2, 3]
-
-
-def test_files_that_are_not_text_are_named(tmp_path: Path) -> None:
+def test_files_are_read_as_far_as_wanted_whatever_they_are(tmp_path: Path) -> None:
+    much = written(tmp_path, "much.json", "[1, 2, 3, broken")
+    assert [entry.value for entry in read_entries(much, 3)] == [1, 2, 3]
+    (tmp_path / "marked.json").write_bytes(b"\xef\xbb\xbf[1]")  # a mark of byte order is no fault
+    assert [entry.value for entry in read_entries(str(tmp_path / "marked.json"))] == [1]
+    [entry] = read_entries(written(tmp_path, "nan.json", '[{"a": NaN, "b": null, "c": 0.0}]'))
+    assert [entry.has(name) for name in "abcd"] == [False, False, True, False]
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataFileError, match=r"bytes\.json: cannot be read"):
         list(read_entries(str(tmp_path / "bytes.json")))
     with pytest.raises(DataFileError, match="none: cannot be read"):
         file_version(str(tmp_path / "none"))
-
-
-def test_lines_are_found_by_what_they_are_like_too(tmp_path: Path) -> None:
-    entries = read_entries(written(tmp_path, "lines.json", '{"a": 1}\n{"a": 2}\n'))
-    assert [(entry.value, entry.line, entry.key) for entry in entries] == [({"a": 1}, 1, None), ({"a": 2}, 2, None)]
-    assert [entry.key for entry in read_entries(written(tmp_path, "object.json", '{\n"a": 1}\n'))] == ["a"]
-    with pytest.raises(DataFileError, match=r"lines.json, line 2: this is not JSON"):
-        list(read_entries(written(tmp_path, "lines.json", '{"a": 1}\n{"a":\n')))
+    with pytest.raises(DataFileError, match="line 4: this is not a list of things"):
+        list(read_lists(written(tmp_path, "lists.json", '{\n"a": [],\n"b":\n5}'), "things"))
 
 
 OTHERS = '{"a": 2}\n{"a": 3}\n'
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        '{"a": 1',
-        '{"a": }',
-        '{"a":',
-        '{"a": 1,',
-        '{"a": "x',
-        '{"a": [1, 2}',
-        '{"a": [',
-        '{"a": 1}}',
-        '{"a": 1} {',
-        "{a: 1}",
-    ],
-)
+BROKEN = ['{"a": 1', '{"a": }', '{"a":', '{"a": 1,', '{"a": "x', '{"a": [1, 2}', '{"a": [', '{"a": 1}}', '{"a": 1} {']
+
+
 @pytest.mark.parametrize("blank", ["", "\n", " \n\n"])
-def test_a_first_line_that_is_broken_is_the_one_that_is_named(tmp_path: Path, first: str, blank: str) -> None:
-    with pytest.raises(DataFileError) as caught:
-        list(read_entries(written(tmp_path, "lines.json", f"{blank}{first}\n{OTHERS}")))
-    assert caught.value.line == blank.count("\n") + 1
-
-
-def test_blank_lines_come_before_lines_too(tmp_path: Path) -> None:
-    entries = read_entries(written(tmp_path, "lines.json", f"\n \n{OTHERS}"))
-    assert [(entry.value, entry.line) for entry in entries] == [({"a": 2}, 3), ({"a": 3}, 4)]
+def test_the_broken_line_is_the_one_that_is_named(tmp_path: Path, blank: str) -> None:
+    whole = list(read_entries(written(tmp_path, "lines.json", f"{blank}{OTHERS}")))
+    begins = blank.count("\n") + 1
+    assert [(entry.value, entry.line, entry.key) for entry in whole] == [
+        ({"a": 2}, begins, None),
+        ({"a": 3}, begins + 1, None),
+    ]
+    for content in [f"{blank}{first}\n{OTHERS}" for first in (*BROKEN, "{a: 1}")]:
+        with pytest.raises(DataFileError) as caught:
+            list(read_entries(written(tmp_path, "lines.json", content)))
+        assert caught.value.line == begins
+    with pytest.raises(DataFileError, match=rf"lines.json, line {begins + 1}: this is not JSON"):
+        list(read_entries(written(tmp_path, "lines.json", f'{blank}{{"a": 1}}\n{{"a":\n')))
 
 
 @pytest.mark.parametrize(
@@ -155,6 +142,7 @@ def test_blank_lines_come_before_lines_too(tmp_path: Path) -> None:
         ('{"B1": {"attributes": []}, "B2": {}}', ["B1", "B2"]),
         ('{"B1": [{"instruction": "?"}], "B2": []}', ["B1", "B2"]),
         ("{}", []),
+        ('{\n"a": 1}', ["a"]),
     ],
 )
 def test_a_single_line_is_an_entry_if_it_has_fields_of_its_own(
@@ -192,22 +180,6 @@ def test_items_of_lists_have_lines_of_their_own(folder: Path, values: list[Any])
     path = written(folder, "lists.json", f'{{"a": [\n{rows}\n],\n"b": [\n{rows}\n]}}')
     lines = [entry.line for entry in read_lists(path, "things")]
     assert lines == [*range(2, len(values) + 2), *range(len(values) + 4, 2 * len(values) + 4)]
-
-
-def test_what_is_no_list_is_named(tmp_path: Path) -> None:
-    path = written(tmp_path, "lists.json", '{\n"a": [],\n"b":\n5}')
-    with pytest.raises(DataFileError, match="line 4: this is not a list of things"):
-        list(read_lists(path, "things"))
-
-
-def test_what_is_not_a_number_is_nothing(tmp_path: Path) -> None:
-    [entry] = read_entries(written(tmp_path, "nan.json", '[{"a": NaN, "b": null, "c": 0.0}]'))
-    assert [entry.has(name) for name in "abcd"] == [False, False, True, False]
-
-
-def test_a_mark_of_byte_order_is_no_fault(tmp_path: Path) -> None:
-    (tmp_path / "marked.json").write_bytes(b"\xef\xbb\xbf[1]")
-    assert [entry.value for entry in read_entries(str(tmp_path / "marked.json"))] == [1]
 
 
 def test_errors_belong_to_the_package_and_survive_pickling() -> None:
