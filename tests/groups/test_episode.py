@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_envs.groups.env_specs import EnvSpec
 from parallel_envs.groups.episode import Episode, EpisodeMetrics, means_by_tag, with_pass_at_k
+from parallel_envs.groups.registry import EnvSpec
 from parallel_envs.groups.transport import Played
 
 NAMES: dict[str, Any] = {"tag": "Tag", "env_type": "kind", "config": None, "env_instruction": "", "max_tokens": None}

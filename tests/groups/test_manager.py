@@ -414,7 +414,7 @@ def test_an_interrupted_turn_did_not_happen(monkeypatch: pytest.MonkeyPatch) -> 
 
 def interrupted(self: worker_group.WorkerGroup, asked: InFlightRequest, read: Any) -> Any:
     """A Ctrl-C when the worker has done its part, and the caller has not heard of it."""
-    for ticket in asked.tickets.values():
+    for ticket in asked.requests.values():
         self.pool.wait(ticket)
     raise KeyboardInterrupt
 
