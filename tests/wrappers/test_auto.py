@@ -58,29 +58,9 @@ def measured(pool: PolicyPool, policies: dict[str, Any]) -> PerAgentAutoWrapper:
 def choosing(choice: str, pool: PolicyPool, policies: Any, monkeypatch: Monkey) -> PerAgentAutoWrapper:
     """A wrapper that will find this strategy the fastest, whatever it measures."""
     monkeypatch.setattr(auto, "_LEAST_SECONDS", dict.fromkeys(auto._LEAST_SECONDS, 0.0))
-    wrapper = PerAgentAutoWrapper(policies, pool=pool, num_turns=NUM_TURNS)
-    wrapper._times = Times(choice)
-    return wrapper
-
-
-class Times(dict[str, list[float]]):
-    """Notes of times by which one strategy is the fastest."""
-
-    def __init__(self, fastest: str) -> None:
-        super().__init__()
-        self.fastest = fastest
-
-    def setdefault(self, name: str, default: Any = None) -> Any:
-        return super().setdefault(name, Fixed(0.5 if name == self.fastest else 1.0))
-
-
-class Fixed(list[float]):
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self.seconds = seconds
-
-    def append(self, seconds: float) -> None:
-        super().append(self.seconds)
+    monkeypatch.setattr(auto, "_WORTH", float("inf"))
+    monkeypatch.setattr(auto, "min", lambda usual, key: choice if choice in usual else "missing", raising=False)
+    return PerAgentAutoWrapper(policies, pool=pool, num_turns=NUM_TURNS)
 
 
 # ---- what it chooses -----------------------------------------------------------------------------
