@@ -8,6 +8,7 @@ import random
 import re
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,9 @@ def test_policies_that_wait_are_computed_in_threads(pool: PolicyPool) -> None:
 
 @pytest.mark.parametrize("choice", ["sequential", "batch", "thread", "process"])
 def test_whatever_it_chooses_says_and_remembers_the_same(pool: PolicyPool, monkeypatch: Monkey, choice: str) -> None:
-    policies: dict[str, Any] = {"a": Placed(1), "b": Placed(2), "c": Batched(3)}
+    notes, generator = list[str](), np.random.default_rng(0)
+    sharing = {name: Sharing(name, notes, generator) for name in "de"}
+    policies: dict[str, Any] = {"a": Placed(1), "b": Placed(2), "c": Batched(3), **sharing}
     reference = copy.deepcopy(policies)
     with choosing(choice, pool, policies, monkeypatch) as wrapper:
         for number in range(3 * NUM_TURNS):
@@ -99,7 +102,7 @@ def test_whatever_it_chooses_says_and_remembers_the_same(pool: PolicyPool, monke
             told = turn(wrapper)
             expected = {agent: one.step(SEEN) for agent, one in reference.items()}
             assert [told[agent][0] for agent in "ab"] == [expected[agent][0] for agent in "ab"]
-            assert told["c"] == expected["c"]
+            assert [told[agent] for agent in "cde"] == [expected[agent] for agent in "cde"]
             if number == NUM_TURNS + 2:
                 assert wrapper.chosen == choice
                 assert (told["a"][1] != os.getpid()) == (choice == "process")
@@ -109,6 +112,8 @@ def test_whatever_it_chooses_says_and_remembers_the_same(pool: PolicyPool, monke
         for agent in "ab":
             assert policies[agent].count == reference[agent].count
             assert policies[agent].generator.random() == reference[agent].generator.random()
+        assert policies["d"].notes is policies["e"].notes
+        assert policies["d"].notes == ["d", "e"] * 3 * NUM_TURNS
 
 
 @pytest.mark.parametrize("choice", ["batch", "thread", "process"])
@@ -130,18 +135,6 @@ def test_rows_and_policies_trained_in_place_go_on_where_they_were(
         assert turn(wrapper) == {"a": NUM_TURNS + 2.0, "b": 1.0}
 
 
-def test_what_agents_share_stays_shared(pool: PolicyPool, monkeypatch: Monkey) -> None:
-    notes: list[str] = []
-    generator = np.random.default_rng(0)
-    policies = {name: Sharing(name, notes, generator) for name in "ab"}
-    with choosing("process", pool, policies, monkeypatch) as wrapper:
-        for _ in range(NUM_TURNS + 3):
-            turn(wrapper)
-        wrapper.sync()
-        assert policies["a"].notes is policies["b"].notes
-        assert policies["a"].notes == ["a", "b"] * (NUM_TURNS + 3)
-
-
 def test_the_global_generators_are_drawn_from_once(pool: PolicyPool) -> None:
     drawing = Doing(lambda _: (random.random(), np.random.random()))  # policies do this
     told = []
@@ -149,12 +142,8 @@ def test_the_global_generators_are_drawn_from_once(pool: PolicyPool) -> None:
         random.seed(1)
         np.random.seed(1)
         with PerAgentAutoWrapper({"a": drawing, "b": drawing}, pool=pool, num_turns=NUM_TURNS) as wrapper:
-            told.append(
-                [
-                    turn(wrapper) if measures else {agent: drawing.step(0) for agent in "ab"}
-                    for _ in range(NUM_TURNS + 3)
-                ]
-            )
+            ask = partial(turn, wrapper) if measures else lambda: {agent: drawing.step(0) for agent in "ab"}
+            told.append([ask() for _ in range(NUM_TURNS + 3)])
     assert told[0] == told[1]
 
 

@@ -24,34 +24,21 @@ BOTH = {"a": SEEN, "b": SEEN}
 class Logging(Drawing):
     """Tells when it is closed."""
 
-    def __init__(self, log: str, agent: str = "") -> None:
+    def __init__(self, log: Path, agent: str, *, opens: bool = False, fails: bool = False) -> None:
         super().__init__()
-        self.log, self.agent = log, agent
+        self.log, self.agent, self.fails = log, agent, fails
+        self.file = Path(__file__).open(encoding="utf-8") if opens else None  # noqa: SIM115  # cannot be pickled
 
     def close(self) -> None:
-        told(f"{self.agent} closed", Path(self.log))
+        if self.file is not None:
+            self.file.close()
+        told(f"{self.agent} closed", self.log)
+        if self.fails:
+            raising()
 
 
-class Opening(Logging):
-    """Cannot be pickled."""
-
-    def __init__(self, log: str, agent: str = "") -> None:
-        super().__init__(log, agent)
-        self.file = Path(__file__).open(encoding="utf-8")  # noqa: SIM115
-
-    def close(self) -> None:
-        self.file.close()
-        super().close()
-
-
-class Failing(Opening):
-    def close(self) -> None:
-        super().close()
-        raising()
-
-
-def spec(log: Path, agent: str, kind: str = "Opening") -> PolicySpec:
-    return PolicySpec(f"{__name__}:{kind}", kwargs={"log": str(log), "agent": agent})
+def spec(log: Path, agent: str, **more: bool) -> PolicySpec:
+    return PolicySpec(f"{__name__}:Logging", kwargs={"log": log, "agent": agent, "opens": True, **more})
 
 
 def told_in(log: Path) -> list[str]:
@@ -72,7 +59,7 @@ def test_a_policy_that_was_made_from_a_spec_is_closed(tmp_path: Path, strategy: 
 def test_a_policy_that_was_given_is_closed_in_a_worker_that_it_leaves_and_not_here(
     wrap: Wrap, tmp_path: Path, strategy: str, pool: PolicyPool
 ) -> None:
-    with wrap({"a": Logging(str(tmp_path / "log"), "a")}, strategy) as policy:
+    with wrap({"a": Logging(tmp_path / "log", "a")}, strategy) as policy:
         policy.step({"a": SEEN})
     if strategy == "process":
         workers = pool.processes()
@@ -82,7 +69,7 @@ def test_a_policy_that_was_given_is_closed_in_a_worker_that_it_leaves_and_not_he
 
 def test_all_are_closed_where_one_raises(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    policies = {"a": spec(log, "a"), "b": spec(log, "b", "Failing"), "c": spec(log, "c")}
+    policies = {"a": spec(log, "a"), "b": spec(log, "b", fails=True), "c": spec(log, "c")}
     with pytest.raises(ZeroDivisionError):
         WrappedMultiAgentPolicy(policies, "sequential").close()
     assert told_in(log) == ["a closed", "b closed", "c closed"]

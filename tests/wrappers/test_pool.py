@@ -26,7 +26,7 @@ from parallel_envs.wrappers import (
 from parallel_envs.wrappers.pool import Threads
 from tests.engine.asking import in_fork, refusal
 from tests.test_imports import HEAVY, in_fresh_interpreter
-from tests.wrappers.agents import Constant, Doing, Drawing, Loaded, OneByOne, pid
+from tests.wrappers.agents import Constant, Drawing, Loaded, OneByOne
 from tests.wrappers.conftest import Seat, Wrap
 
 SEEN = np.zeros(2)
@@ -34,14 +34,6 @@ BOTH = {"a": SEEN, "b": SEEN}
 
 
 # ---- pools ---------------------------------------------------------------------------------------
-
-
-def test_two_wrappers_have_one_budget_of_workers(wrap: Wrap, pool: PolicyPool) -> None:
-    pids: set[int] = set()
-    for _ in range(2):
-        policy = wrap({agent: Doing(pid) for agent in "abc"}, "process")
-        pids.update(policy.step(dict.fromkeys("abc", SEEN)).values())
-    assert pids == {pool.processes().pid(0), pool.processes().pid(1)}
 
 
 def test_a_pool_is_closed_by_its_maker_only(pool: PolicyPool, strategy: Strategy) -> None:

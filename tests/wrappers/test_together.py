@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -53,16 +52,6 @@ def handles(policy: Any, agents: Any) -> list[Any]:
 
 
 # ---- together ------------------------------------------------------------------------------------
-
-
-def test_policies_that_wait_for_one_another_run_at_once_in_threads(wrap: Wrap) -> None:
-    barrier = threading.Barrier(8)
-    policies = {agent: Doing(lambda _: barrier.wait(30.0) >= 0) for agent in range(8)}
-    # They share the barrier, so in one wrapper they would take turns: each gets one of its own.
-    wrapped = [wrap({agent: policy}, "thread") for agent, policy in policies.items()]
-    for agent, one in enumerate(wrapped):
-        one.send({agent: 0})
-    assert [one.recv() for one in wrapped] == [{agent: True} for agent in range(8)]
 
 
 def test_all_threads_and_all_workers_run_at_once(wrap: Wrap, gates: list[Path]) -> None:
