@@ -10,11 +10,11 @@ import numpy as np
 from parallel_envs.meta import MultiEpisodeWrapper
 from tests.meta.counting_envs import Counting
 
-SHOWING = {"oracle": True, "add_time": True, "add_previous_action": True, "add_previous_reward": True}
+SHOWING: dict[str, Any] = {"oracle": True, "add_time": True, "add_previous_action": True, "add_previous_reward": True}
 
 
 def wrapped(env: type[Counting] = Counting) -> MultiEpisodeWrapper:
-    return MultiEpisodeWrapper(env(), 3, **SHOWING)  # type: ignore[arg-type]  # all of them are flags
+    return MultiEpisodeWrapper(env(), 3, **SHOWING)
 
 
 @dataclass(frozen=True)

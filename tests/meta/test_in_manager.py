@@ -121,14 +121,10 @@ def test_a_task_holds_through_inner_resets_and_autoresets(lineage: type[Playing]
         assert tasks_seen(envs) == [[7], [9]]
 
 
-def test_tasks_hold_in_worker_processes() -> None:
+def test_tasks_hold_in_worker_processes_and_one_for_all_is_given_by_options() -> None:
     with ParallelEnvManager([partial(wrap, ByOptions), partial(wrap, ByResetTask)]) as envs:
         envs.reset(tasks=[7, 8])
         assert tasks_seen(envs) == [[7], [8]]
-
-
-def test_one_task_for_all_by_options() -> None:
-    with ParallelEnvManager([partial(wrap, lineage) for lineage in (ByOptions, ByResetTask)], backend="serial") as envs:
         envs.reset(options={"task": 7})
         assert tasks_seen(envs) == [[7], [7]]
 
@@ -152,13 +148,10 @@ def test_a_task_setter_gets_the_wrapped_env() -> None:
         assert envs.call("played") == (("set", 7), ("set", 8))
 
 
-def test_get_tasks_asks_the_inner_env() -> None:
+def test_get_tasks_asks_the_inner_env_and_an_env_that_takes_no_task_is_told() -> None:
     with ParallelEnvManager([partial(wrap, Telling)] * NUM_ENVS, backend="serial") as envs:
         envs.reset(tasks=[7, 8])
         assert envs.get_tasks() == ["my 7", "my 8"]
-
-
-def test_an_env_that_takes_no_task_is_told() -> None:
     envs = ParallelEnvManager([partial(wrap, Playing)] * NUM_ENVS, backend="serial")
     with envs, pytest.raises(TypeError, match="no way to take a task"):
         envs.reset(tasks=[7, 8])

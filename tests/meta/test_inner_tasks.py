@@ -53,21 +53,16 @@ def test_a_task_is_kept_through_inner_resets(lineage: type[Playing], said: dict[
 
 
 @each_way
-def test_a_task_is_kept_by_the_next_reset(lineage: type[Playing]) -> None:
+def test_a_task_is_kept_by_the_next_reset_and_without_one_the_env_has_its_own(lineage: type[Playing]) -> None:
     env = wrap(lineage())
+    assert env.reset()[0][0] == UNSET
+    assert play(env) == [UNSET] * 6
     env.reset(task=7)
     assert env.reset()[0][0] == 7
     assert env.reset(task=KEEP)[0][0] == 7
     assert env.reset(options={"task": KEEP})[0][0] == 7
     assert env.reset(task=8)[0][0] == 8
     assert play(env) == [8] * 6
-
-
-@each_way
-def test_without_a_task_the_env_has_its_own(lineage: type[Playing]) -> None:
-    env = wrap(lineage())
-    assert env.reset()[0][0] == UNSET
-    assert play(env) == [UNSET] * 6
 
 
 @pytest.mark.parametrize(("lineage", "name"), [(ByResetTask, "reset_task"), (BySetTask, "set_task")])
@@ -79,16 +74,13 @@ def test_the_envs_own_method_is_at_hand(lineage: type[Playing], name: str) -> No
     assert play(env) == [7] * 6
 
 
-def test_a_method_that_the_env_has_not_is_missing() -> None:
+def test_a_method_that_the_env_has_not_is_missing_and_none_is_a_task() -> None:
     env = wrap(ByResetTask())
     assert hasattr(env, "reset_task")
     assert not hasattr(env, "set_task")
     assert not env.has_wrapper_attr("set_task")
     assert not wrap(ByOptions()).has_wrapper_attr("reset_task")
-
-
-def test_none_is_a_task() -> None:
-    env = wrap(ByOptions())
+    env = wrap(ByOptions())  # None is a task
     env.reset(task=None)
     assert env.unwrapped.options == {"task": None}  # type: ignore[attr-defined]  # it is a ByOptions
 
@@ -96,20 +88,17 @@ def test_none_is_a_task() -> None:
 # ---- options -------------------------------------------------------------------------------------
 
 
-def test_options_are_not_written_to() -> None:
-    options = {"task": [7], "other": 1}
-    wrap(ByOptions()).reset(options=options)
+def test_options_and_tasks_are_copied_and_other_options_are_for_one_reset() -> None:
+    env, bare = wrap(ByOptions()), None
+    bare = env.unwrapped
+    options: dict[str, Any] = {"task": [7], "other": 1}
+    env.reset(options=options)
     assert options == {"task": [7], "other": 1}
-
-
-def test_the_env_gets_copies_of_its_task() -> None:
-    task = [7]
-    env = wrap(ByOptions())
-    env.reset(task=task)
-    env.unwrapped.options["task"].append(8)  # type: ignore[attr-defined]  # it is a ByOptions
-    task.append(9)
-    env.reset()
-    assert env.unwrapped.options == {"task": [7]}  # type: ignore[attr-defined]  # as above
+    bare.options["task"].append(8)  # type: ignore[attr-defined]  # it is a ByOptions
+    options["task"].append(9)
+    for _ in range(2):
+        env.step(0)
+    assert bare.options == {"task": [7]}  # type: ignore[attr-defined]  # as above
 
 
 @pytest.mark.parametrize(
@@ -130,14 +119,6 @@ def test_the_task_is_passed_on_to_those_that_take_it_there(lineage: Any, options
     assert bare.options == passed
 
 
-def test_other_options_are_for_one_reset() -> None:
-    env = wrap(ByOptions())
-    env.reset(options={"task": 7, "other": 1})
-    for _ in range(2):
-        env.step(0)
-    assert env.unwrapped.options == {"task": 7}  # type: ignore[attr-defined]  # it is a ByOptions
-
-
 # ---- the oracle ----------------------------------------------------------------------------------
 
 
@@ -146,13 +127,10 @@ def test_the_oracle_asks_the_env() -> None:
     assert env.reset()[0].tolist() == [0, 0, 5, 0]
     env.unwrapped.reset_task(6)  # type: ignore[attr-defined]  # behind its back
     assert env.reset()[0][2] == 6
-
-
-def test_the_oracle_takes_arrays_of_any_shape() -> None:
     bare = Counting()
     bare.reset_task([[1, 2], [3, 4]])
     env = MultiEpisodeWrapper(bare, 3, oracle=True)
-    assert env.reset(task=[[5, 6], [7, 8]])[0].tolist() == [0, 0, 5, 6, 7, 8, 0]
+    assert env.reset(task=[[5, 6], [7, 8]])[0].tolist() == [0, 0, 5, 6, 7, 8, 0], "arrays of any shape"
 
 
 @pytest.mark.parametrize("lineage", EACH_WAY)
@@ -205,18 +183,12 @@ def test_a_task_of_another_length_is_told() -> None:
         env.step(0)
 
 
-def test_an_env_without_a_way_is_told() -> None:
-    env = wrap(Playing())
+def test_a_task_that_cannot_be_given_is_told() -> None:
+    env: Any = wrap(Playing())
     with pytest.raises(TypeError, match="no way to take a task"):
         env.reset(task=7)
     assert env.reset(seed=3)[0][0] == UNSET
-
-
-def test_a_task_given_twice_is_told() -> None:
     with pytest.raises(ValueError, match="given twice"):
         wrap(ByOptions()).reset(task=1, options={"task": 2})
-
-
-def test_a_task_that_only_a_source_could_draw_is_told() -> None:
     with pytest.raises(ValueError, match="RESAMPLE"):
         wrap(ByOptions()).reset(task=RESAMPLE)

@@ -51,15 +51,13 @@ def first_draws(envs: ParallelEnvManager, **reset: Any) -> list[float]:
 # ---- one env -------------------------------------------------------------------------------------
 
 
-def test_an_env_of_an_id() -> None:
+def test_an_env_of_an_id_or_a_spec() -> None:
     env = make_env("CartPole-v1", 3, render_mode="rgb_array", add_time=True)
     assert isinstance(env, MultiEpisodeWrapper)
     assert (env.episodes_per_task, env.horizon, env.render_mode) == (3, 500, "rgb_array")
     assert env.observation_space.shape == (4 + 1 + 1,)
-
-
-def test_an_env_of_a_spec() -> None:
     assert make_env(gym.spec("CartPole-v1"), 2).horizon_bamdp == 1000
+    assert make_env(Counting, 2, None, True).observation_space.shape == (2 + 1 + 1,), "an oracle, by place"
 
 
 @pytest.mark.parametrize("env_id", [FirstDraw, make_first_draw, partial(FirstDraw, length=3)])
@@ -70,10 +68,6 @@ def test_an_env_of_a_callable_gets_what_is_not_the_wrappers(env_id: Any) -> None
     assert env.observation_space.shape == (1 + 1 + 1,)
 
 
-def test_an_oracle_is_asked_for_by_place() -> None:
-    assert make_env(Counting, 2, None, True).observation_space.shape == (2 + 1 + 1,)
-
-
 def test_the_seed_is_that_of_the_first_reset_and_of_the_actions() -> None:
     env, same, other = (make_env(FirstDraw, 2, seed=seed, horizon=5) for seed in (3, 3, 4))
     drawn = env.reset()[0]
@@ -82,18 +76,9 @@ def test_the_seed_is_that_of_the_first_reset_and_of_the_actions() -> None:
     assert other.reset()[0][0] != drawn[0]
     actions = [[one.action_space.sample() for _ in range(50)] for one in (env, same, other)]
     assert actions[0] == actions[1] != actions[2]
-
-
-def test_actions_are_drawn_from_a_stream_of_their_own() -> None:
     env = make_env("Pendulum-v1", 1, seed=3)
     env.reset()
-    assert env.action_space.np_random.random() != np.random.default_rng(3).random()
-
-
-def test_an_env_that_cannot_be_wrapped_is_closed() -> None:
-    with pytest.raises(ValueError, match="Give horizon="):
-        make_env(Closing, 2)
-    assert Closing.closed
+    assert env.action_space.np_random.random() != np.random.default_rng(3).random(), "a stream of their own"
 
 
 # ---- many ----------------------------------------------------------------------------------------
@@ -112,11 +97,8 @@ def test_no_env_has_the_seed_of_the_single_one_or_of_the_one_for_evaluation() ->
     with make_parallel_env(FirstDraw, 2, 8, seed=3, horizon=5, manager_options=SERIAL) as envs:
         drawn = first_draws(envs)
         assert len({*drawn, *singles}) == 8 + 9
-
-
-def test_the_managers_own_seed_takes_the_place() -> None:
-    with make_parallel_env(FirstDraw, 2, 2, seed=3, horizon=5, manager_options=SERIAL) as envs:
-        assert first_draws(envs, seed=[7, 8]) == [float(FirstDraw().reset(seed=seed)[0][0]) for seed in (7, 8)]
+        seeds = list(range(7, 15))  # the manager's own take the place
+        assert first_draws(envs, seed=seeds) == [float(FirstDraw().reset(seed=seed)[0][0]) for seed in seeds]
 
 
 def test_an_id_that_only_this_process_knows_works_in_workers(registered: str) -> None:
@@ -165,70 +147,65 @@ def never() -> Any:
     raise AssertionError("something was made before the error")
 
 
-BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
-    ("no episodes", {"episodes_per_task": 0}, ValueError, "episodes_per_task=0"),
-    ("odd seed", {"seed": "three"}, TypeError, "seed='three'"),
-    ("odd oracle", {"oracle": 1}, TypeError, "oracle=1"),
-    ("odd flag", {"add_time": None}, TypeError, "add_time=None"),
-    ("no horizon", {"horizon": -1}, ValueError, "horizon=-1"),
-    ("an env", {"env_id": Counting()}, TypeError, "neither an id, nor a spec, nor a callable"),
-    ("a number", {"env_id": 3}, TypeError, "env_id=3"),
-    ("an unknown id", {"env_id": "Nowhere-v0"}, gym.error.NameNotFound, "Nowhere"),
-    ("a misspelt id", {"env_id": "CartPol-v1"}, gym.error.NameNotFound, "Did you mean: `CartPole`"),
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"episodes_per_task": 0}, ValueError, "episodes_per_task=0"),
+    ({"seed": "three"}, TypeError, "seed='three'"),
+    ({"oracle": 1}, TypeError, "oracle=1"),
+    ({"add_time": None}, TypeError, "add_time=None"),
+    ({"horizon": -1}, ValueError, "horizon=-1"),
+    ({"env_id": Counting()}, TypeError, "neither an id, nor a spec, nor a callable"),
+    ({"env_id": 3}, TypeError, "env_id=3"),
+    ({"env_id": "Nowhere-v0"}, gym.error.NameNotFound, "Nowhere"),
+    ({"env_id": "CartPol-v1"}, gym.error.NameNotFound, "Did you mean: `CartPole`"),
 ]
-BAD_MANY: list[tuple[str, dict[str, Any], type[Exception], str]] = [
-    ("no workers", {"num_workers": 0}, ValueError, "num_workers=0"),
-    ("no envs", {"num_envs": 0}, ValueError, "num_envs=0"),
-    ("too many workers", {"num_workers": 3, "num_envs": 2}, ValueError, "num_workers=3 is more"),
-    ("odd options", {"manager_options": ["serial"]}, TypeError, "manager_options="),
-    ("options said elsewhere", {"manager_options": {"num_envs": 2, "env_kwargs": {}}}, ValueError, "env_kwargs, num_e"),
-    ("unknown options", {"manager_options": {"backnd": "serial"}}, TypeError, "backnd"),
-    ("odd backend", {"manager_options": {"backend": "swift"}}, ValueError, "backend='swift'"),
+BAD_MANY: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"num_workers": 0}, ValueError, "num_workers=0"),
+    ({"num_envs": 0}, ValueError, "num_envs=0"),
+    ({"num_workers": 3, "num_envs": 2}, ValueError, "num_workers=3 is more"),
+    ({"manager_options": ["serial"]}, TypeError, "manager_options="),
+    ({"manager_options": {"num_envs": 2, "env_kwargs": {}}}, ValueError, "env_kwargs, num_e"),
+    ({"manager_options": {"backnd": "serial"}}, TypeError, "backnd"),
+    ({"manager_options": {"backend": "swift"}}, ValueError, "backend='swift'"),
 ]
 
 
-@pytest.mark.parametrize(("settings", "error", "text"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
+@pytest.mark.parametrize(("settings", "error", "text"), BAD + BAD_MANY)
 def test_bad_input_is_told_before_an_env_is_made(settings: dict[str, Any], error: type[Exception], text: str) -> None:
+    given: dict[str, Any] = {"env_id": never, "episodes_per_task": 2, **settings}
+    if settings.keys().isdisjoint({"num_workers", "num_envs", "manager_options"}):
+        with pytest.raises(error, match=text):
+            make_env(**given)
     with pytest.raises(error, match=text):
-        make_env(**{"env_id": never, "episodes_per_task": 2, **settings})
+        make_parallel_env(**{"num_workers": 2, **given})
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "text"), [row[1:] for row in BAD + BAD_MANY], ids=[row[0] for row in BAD + BAD_MANY]
-)
-def test_bad_input_is_told_before_a_worker_starts(settings: dict[str, Any], error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
-        make_parallel_env(**{"env_id": never, "episodes_per_task": 2, "num_workers": 2, **settings})
-
-
-def test_what_is_wrong_with_the_env_is_told_by_its_worker() -> None:
-    with pytest.raises(ValueError, match="Give horizon="):
-        make_parallel_env(Endless, 2, 1)
-
-
-@pytest.mark.parametrize(
-    ("settings", "meant"), [({"horizno": 3}, "horizon=, which is make_env's"), ({"orcale": True}, "oracle=, which is")]
-)
-def test_a_keyword_that_neither_the_env_nor_the_wrapper_knows(settings: dict[str, Any], meant: str) -> None:
-    with pytest.raises(TypeError, match=rf"unexpected keyword argument '\w+'\. Did you mean {meant}"):
-        make_env(Counting, 2, **settings)
-
-
-def test_a_keyword_that_no_worker_knows() -> None:
-    with pytest.raises(TypeError, match=r"argument 'num_env'\. Did you mean num_envs=, which is make_parallel_env's"):
-        make_parallel_env(Counting, 2, 1, num_env=3, manager_options={"backend": "serial"})
-
-
-def test_an_envs_own_mistakes_are_told_without_a_guess() -> None:
+def test_mistakes_of_an_env_are_told_and_a_keyword_that_nothing_takes_is_named() -> None:
     def strict() -> Any:
         raise TypeError("no such wall")
 
-    with pytest.raises(TypeError, match=r"^no such wall$"):
-        make_env(strict, 2)
-    with pytest.raises(TypeError, match=r"argument 'walls'$"):
-        make_env(Counting, 2, walls=3)
-
-
-def test_a_callable_that_makes_something_else() -> None:
-    with pytest.raises(TypeError, match="returned 3, which is not an environment"):
-        make_env(lambda: 3, 2)  # type: ignore[arg-type,return-value]  # which is the mistake
+    many: Any = partial(make_parallel_env, manager_options=SERIAL)
+    one: Any = make_env
+    bad: list[tuple[Any, Any, type[Exception], str]] = [
+        (one, (strict, 2), TypeError, r"^no such wall$"),
+        (partial(one, walls=3), (Counting, 2), TypeError, r"argument 'walls'$"),
+        (
+            partial(make_env, horizno=3),
+            (Counting, 2),
+            TypeError,
+            r"'horizno'\. Did you mean horizon=, which is make_env's",
+        ),
+        (partial(one, orcale=True), (Counting, 2), TypeError, r"'orcale'\. Did you mean oracle=, which is"),
+        (
+            partial(many, num_env=3),
+            (Counting, 2, 1),
+            TypeError,
+            r"'num_env'\. Did you mean num_envs=, which is",
+        ),
+        (make_env, (lambda: 3, 2), TypeError, "returned 3, which is not an environment"),
+        (make_parallel_env, (Endless, 2, 1), ValueError, "Give horizon="),
+        (make_env, (Closing, 2), ValueError, "Give horizon="),
+    ]
+    for make, arguments, error, text in bad:
+        with pytest.raises(error, match=text):
+            make(*arguments)
+    assert Closing.closed

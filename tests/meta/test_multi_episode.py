@@ -18,9 +18,9 @@ from parallel_envs import VariBadWrapper
 from parallel_envs.meta import MultiEpisodeWrapper
 from parallel_envs.testing import assert_same_batch
 from tests.meta.counting_envs import Counting, Endless, FailingReset, FirstDraw, Reusing, Shaped
-from tests.meta.golden import ROWS, START, Row, shown, wrapped
+from tests.meta.golden import ROWS, SHOWING, START, Row, shown, wrapped
 
-Wrapper = MultiEpisodeWrapper
+Wrapper: Any = MultiEpisodeWrapper
 
 
 def expected_info(row: Row, began: int) -> dict[str, Any]:
@@ -53,29 +53,18 @@ def test_the_golden_trajectory() -> None:
             assert wanted[0] in env.observation_space
 
 
-def test_an_env_that_reuses_its_arrays_shows_the_same() -> None:
+def test_an_env_that_reuses_its_arrays_shows_the_same_and_is_not_written_to() -> None:
     env = wrapped(Reusing)
-    returned = [env.reset()[0]]
-    infos, rewards = [], []
+    returned = [(env.reset()[0], 0.0, {"elapsed": np.zeros(1)})]
     for row in ROWS:
         observation, reward, *_, info = env.step(row.action)
-        returned.append(observation)
-        infos.append(info)
-        rewards.append(reward)
-    assert_same_batch(returned, [shown(START), *(shown(row.observed) for row in ROWS)])
-    assert_same_batch(
-        [infos[1]["inner_final_obs"], infos[4]["inner_final_obs"]], [shown(ROWS[n].final) for n in (1, 4)]
-    )
-    assert [rewards[1].item(), rewards[4].item()] == [2.0, 13.0]
-    assert [infos[1]["elapsed"].item(), infos[4]["elapsed"].item()] == [2, 3]
-
-
-def test_the_envs_own_dicts_are_not_written_to() -> None:
-    env = wrapped(Reusing)
-    env.reset()
-    for row in ROWS:
-        env.step(row.action)
+        returned.append((observation, reward, info))
         assert set(env.unwrapped.info) == {"elapsed"}  # type: ignore[attr-defined]  # it is a Reusing
+    assert_same_batch([one[0] for one in returned], [shown(START), *(shown(row.observed) for row in ROWS)])
+    for place, row in ((2, ROWS[1]), (5, ROWS[4])):
+        _, reward, info = returned[place]
+        assert_same_batch(info["inner_final_obs"], shown(row.final))
+        assert (np.asarray(reward).item(), info["elapsed"].item()) == (row.reward, row.reward % 10)
 
 
 def test_what_is_returned_is_no_part_of_the_info() -> None:
@@ -88,26 +77,18 @@ def test_what_is_returned_is_no_part_of_the_info() -> None:
         assert not np.isnan(info.get("inner_final_obs", 0.0)).any()
 
 
-def test_inner_resets_have_no_seed() -> None:
+def test_inner_resets_have_no_seed_and_an_outer_reset_in_the_middle_begins_anew() -> None:
     env = wrapped()
     env.reset(seed=3)
     for row in ROWS:
         env.step(row.action)
     assert env.unwrapped.seeds == [3, None, None]  # type: ignore[attr-defined]  # it is a Counting
-
-
-def test_an_outer_reset_in_the_middle_begins_anew() -> None:
-    env = wrapped()
     env.reset()
     for row in ROWS[:4]:
         env.step(row.action)
-    observation, _ = env.reset(seed=1)
-    assert_same_batch(observation, shown(START))
+    assert_same_batch(env.reset(seed=1)[0], shown(START))
     assert env.inner_episode == 0
-
-
-def test_the_first_name_is_the_same_class() -> None:
-    assert VariBadWrapper is MultiEpisodeWrapper
+    assert VariBadWrapper is MultiEpisodeWrapper, "the first name"
 
 
 # ---- ends and horizons ---------------------------------------------------------------------------
@@ -121,13 +102,10 @@ def test_a_truncated_last_episode_truncates() -> None:
     assert [row[3] for row in rows] == [False] * 5 + [True]
     assert [row[4]["done_mdp"] for row in rows] == [False, False, True] * 2
     assert [row[0].tolist() for row in rows] == [[1, 0], [2, 0], [0, 1], [1, 0], [2, 0], [3, 1]]
-
-
-def test_an_episode_that_terminates_at_the_horizon_is_not_truncated() -> None:
     env = Wrapper(Counting(), 1, horizon=2)
     env.reset()
     env.step(0)
-    assert env.step(0)[2:4] == (True, False)
+    assert env.step(0)[2:4] == (True, False), "it terminates at the horizon"
 
 
 def test_one_episode_at_a_time_leaves_observations_alone() -> None:
@@ -172,9 +150,6 @@ def test_stepping_needs_a_reset() -> None:
         env.step(0)
     env.reset()
     env.step(0)
-
-
-def test_an_env_whose_inner_reset_failed_is_not_stepped() -> None:
     env = Wrapper(FailingReset(), 3)
     env.reset()
     env.step(0)
@@ -204,7 +179,7 @@ def test_an_env_whose_inner_reset_failed_is_not_stepped() -> None:
 def test_any_space_that_can_be_flat_is(space: spaces.Space[Any], dtype: Any) -> None:
     space = copy.deepcopy(space)
     bare = Shaped(space, spaces.Box(1, 2, (2,), np.float32))
-    env = Wrapper(bare, 2, oracle=True, add_time=True, add_previous_action=True, add_previous_reward=True)
+    env = Wrapper(bare, 2, **SHOWING)
     assert env.observation_space.dtype == dtype
     observations = [env.reset()[0], *(env.step(np.array([1, 2]))[0] for _ in range(5))]
     assert all(one in env.observation_space for one in observations)
@@ -214,7 +189,7 @@ def test_any_space_that_can_be_flat_is(space: spaces.Space[Any], dtype: Any) -> 
 
 def test_the_bounds_are_those_of_what_is_shown() -> None:
     bare = Shaped(spaces.Box(-3, 4, (1,), np.float32), spaces.Box(1, 2, (1,), np.float32))
-    env = Wrapper(bare, 2, oracle=True, add_time=True, add_previous_action=True, add_previous_reward=True)
+    env = Wrapper(bare, 2, **SHOWING)
     box = env.observation_space
     assert isinstance(box, spaces.Box)
     assert box.low.tolist() == [-3, -np.inf, 0, 0, 0, -np.inf]
@@ -238,22 +213,11 @@ def test_the_time_does_not_pass_the_end() -> None:
     assert [float(short.step(0)[0][-1]) for _ in range(4)] == pytest.approx([1 / 3, 2 / 3, 1, 1])
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"oracle": True, "add_time": True, "add_previous_action": True, "add_previous_reward": True},
-    ],
-    ids=["as little", "as much"],
-)
-@pytest.mark.parametrize("episodes_per_task", [1, 3])
 @pytest.mark.filterwarnings("ignore")  # it warns of any wrapper, and of spaces without bounds
-def test_gymnasiums_checker_is_content(episodes_per_task: int, settings: dict[str, Any]) -> None:
-    check_env(Wrapper(Counting(), episodes_per_task, seed=1, **settings), skip_render_check=True)
-
-
-@pytest.mark.filterwarnings("ignore")  # as above
-def test_gymnasiums_checker_is_content_with_rescaled_actions() -> None:
+def test_gymnasiums_checker_is_content() -> None:
+    for episodes_per_task in (1, 3):
+        for settings in ({}, SHOWING):
+            check_env(Wrapper(Counting(), episodes_per_task, seed=1, **settings), skip_render_check=True)
     env = Wrapper(gym.make("Pendulum-v1"), 2, rescale_actions=True, add_previous_action=True)
     check_env(env, skip_render_check=True)
 
@@ -283,15 +247,12 @@ def test_rescaling_to_the_same_bounds_changes_nothing() -> None:
     assert_same_batch(bare.actions[0], action)
 
 
-def test_discrete_actions_are_not_rescaled() -> None:
+def test_an_action_of_another_shape_is_not_spread_and_discrete_ones_are_not_rescaled() -> None:
     env = Wrapper(Counting(), 2, rescale_actions=True)
     assert env.action_space == spaces.Discrete(3)
     env.reset()
     env.step(2)
-    assert env.unwrapped.actions == [2]  # type: ignore[attr-defined]  # it is a Counting
-
-
-def test_an_action_of_another_shape_is_not_spread() -> None:
+    assert env.unwrapped.actions == [2]
     env = Wrapper(Shaped(spaces.Discrete(2), spaces.Box(-1, 1, (2,), np.float32)), 2, rescale_actions=True)
     env.reset()
     with pytest.raises(ValueError, match=r"shape \(1,\)"):
@@ -307,12 +268,9 @@ def test_the_seed_is_for_the_first_reset() -> None:
     assert drawn == [same.reset()[0][0] for _ in range(2)]
     assert drawn[0] == Wrapper(FirstDraw(), 2, horizon=5).reset(seed=3)[0][0]
     assert drawn[0] != drawn[1]
-
-
-def test_another_seed_takes_its_place() -> None:
     env, reference = Wrapper(FirstDraw(), 2, horizon=5, seed=3), FirstDraw()
     drawn = [env.reset(seed=4)[0][0], env.reset()[0][0]]
-    assert drawn == [reference.reset(seed=4)[0][0], reference.reset()[0][0]]
+    assert drawn == [reference.reset(seed=4)[0][0], reference.reset()[0][0]], "another seed takes its place"
 
 
 def test_its_spec_makes_it_again() -> None:
@@ -332,57 +290,38 @@ def test_its_spec_makes_it_again() -> None:
 
 
 BOX = spaces.Box(-1, 1, (1,), np.float32)
-BAD: list[tuple[str, Any, dict[str, Any], type[Exception], str]] = [
-    ("no episodes", Counting, {"episodes_per_task": 0}, ValueError, "episodes_per_task=0"),
-    ("half an episode", Counting, {"episodes_per_task": 1.5}, TypeError, "episodes_per_task=1.5"),
-    ("true episodes", Counting, {"episodes_per_task": True}, TypeError, "episodes_per_task=True"),
-    ("unknown horizon", Endless, {}, ValueError, "Give horizon="),
-    ("unknown horizon of one", Endless, {"episodes_per_task": 1}, ValueError, "Give horizon="),
-    ("no horizon", Counting, {"horizon": 0}, ValueError, "horizon=0"),
-    ("odd horizon", Counting, {"horizon": "long"}, TypeError, "horizon='long'"),
-    ("odd flag", Counting, {"add_time": 1}, TypeError, "add_time=1"),
-    ("odd oracle", Counting, {"oracle": "yes"}, TypeError, "oracle='yes'"),
-    ("odd vector", Counting, {"oracle": True, "task_vector": [1]}, TypeError, "cannot be called"),
-    ("odd seed", Counting, {"seed": 1.5}, TypeError, "seed=1.5"),
-    ("negative seed", Counting, {"seed": -1}, ValueError, "seed=-1"),
-    ("not an env", lambda: "an env", {}, TypeError, "gymnasium.Env"),
-    ("a graph", lambda: Shaped(spaces.Graph(BOX, None)), {}, TypeError, "The observation space is Graph"),
-    (
-        "actions of any number",
-        lambda: Shaped(BOX, spaces.Sequence(spaces.Discrete(2))),
-        {"add_previous_action": True},
-        TypeError,
-        "The action space is Sequence",
-    ),
-    (
-        "no bounds",
-        lambda: Shaped(BOX, spaces.Box(0, np.inf, (1,), np.float32)),
-        {"rescale_actions": True},
-        ValueError,
-        "no bounds",
-    ),
-    (
-        "whole numbers",
-        lambda: Shaped(BOX, spaces.Box(0, 9, (1,), np.int64)),
-        {"rescale_actions": True},
-        ValueError,
-        "whole numbers",
-    ),
+
+
+class Odd(spaces.Space[Any]):
+    """Of an unknown class."""
+
+
+BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    (Counting, {"episodes_per_task": 0}, ValueError, "episodes_per_task=0"),
+    (Counting, {"episodes_per_task": 1.5}, TypeError, "episodes_per_task=1.5"),
+    (Counting, {"episodes_per_task": True}, TypeError, "episodes_per_task=True"),
+    (Endless, {}, ValueError, "Give horizon="),
+    (Endless, {"episodes_per_task": 1}, ValueError, "Give horizon="),
+    (Counting, {"horizon": 0}, ValueError, "horizon=0"),
+    (Counting, {"horizon": "long"}, TypeError, "horizon='long'"),
+    (Counting, {"add_time": 1}, TypeError, "add_time=1"),
+    (Counting, {"oracle": "yes"}, TypeError, "oracle='yes'"),
+    (Counting, {"oracle": True, "task_vector": [1]}, TypeError, "cannot be called"),
+    (Counting, {"seed": 1.5}, TypeError, "seed=1.5"),
+    (Counting, {"seed": -1}, ValueError, "seed=-1"),
+    (lambda: "an env", {}, TypeError, "gymnasium.Env"),
+    (lambda: Shaped(spaces.Graph(BOX, None)), {}, TypeError, "The observation space is Graph"),
+    (lambda: Shaped(Odd()), {}, TypeError, "no fixed number of numbers"),
+    (lambda: Shaped(BOX, spaces.Sequence(BOX)), {"add_previous_action": True}, TypeError, "action space is Sequence"),
+    (lambda: Shaped(BOX, spaces.Box(0, np.inf, (1,))), {"rescale_actions": True}, ValueError, "no bounds"),
+    (lambda: Shaped(BOX, spaces.Box(0, 9, (1,), np.int64)), {"rescale_actions": True}, ValueError, "whole numbers"),
 ]
 
 
-@pytest.mark.parametrize(("make", "settings", "error", "text"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
+@pytest.mark.parametrize(("make", "settings", "error", "text"), BAD)
 def test_bad_settings_are_told(make: Any, settings: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         Wrapper(make(), **{"episodes_per_task": 2, **settings})
-
-
-def test_a_space_of_an_unknown_class_is_told() -> None:
-    class Odd(spaces.Space[Any]):
-        pass
-
-    with pytest.raises(TypeError, match="no fixed number of numbers"):
-        Wrapper(Shaped(Odd()), 2)
 
 
 def test_odd_options_are_told() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class Drawing:
 
 
 class Exploring(Drawing):
-    """Explores less from episode to episode."""
+    """Explores less in each episode."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
@@ -86,15 +86,13 @@ class Slotted:
 
 
 class Boxed(Drawing):
-    """Acts with arrays."""
-
     def step(self, observation: Any) -> Any:
         number = super().step(observation)
         return np.array([number, number / 3], np.float32)
 
 
 class Composed(Drawing):
-    """Observes and acts in dicts and tuples."""
+    """Observes and acts in dicts and tuples, ."""
 
     def step(self, observation: Any) -> Any:
         number = super().step(observation)
@@ -209,9 +207,8 @@ class Meeting:
 class PickleCounting:
     """Knows how often it has been pickled."""
 
-    def __init__(self, num_parts: int = 1) -> None:
+    def __init__(self) -> None:
         self.pickles = 0
-        self.parts = [0] * num_parts
 
     def __getstate__(self) -> Any:
         self.pickles += 1
@@ -254,13 +251,57 @@ class Spec:
 
 
 class OneByOne(MultiAgentPolicy):
-    """Makes a policy for whoever comes."""
+    """Makes a policy for each agent that comes."""
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
         self.make = make
 
     def agent_policy(self, agent: Any) -> Any:
         return self.make(agent)
+
+
+# ---- eleven agents -------------------------------------------------------------------------------
+
+
+AGENTS = tuple("abcdefghijk")
+
+
+def mixed() -> dict[str, Any]:
+    """Policies of every kind. Some share: `f` and `g` a policy that batches, `h` and `i` a list and a generator."""
+    notes: list[str] = []
+    generator, batched = np.random.default_rng(9), Batched(6)
+    return {
+        "a": Drawing(1),
+        "b": Exploring(2),
+        "c": Telling(3),
+        "d": Boxed(4),
+        "e": Slotted(5),
+        "f": batched,
+        "h": Sharing("h", notes, generator),
+        "g": batched,
+        "j": ByRow(7),
+        "i": Sharing("i", notes, generator),
+        "k": Composed(8),
+    }
+
+
+def observed(agent: str, seed: int, rows: int | None) -> Any:
+    """An observation, or a batch: an array for most, a dict or a tuple for some."""
+    generator = np.random.default_rng([seed, ord(agent)])
+    shape = () if rows is None else (rows,)
+    array = generator.standard_normal((*shape, 3)).astype(np.float32)
+    if agent == "k":
+        return {"seen": array, "pair": (generator.integers(5, size=(*shape, 2)), array * 2)}
+    return (array, generator.integers(9, size=(*shape, 1))) if agent == "c" else array
+
+
+def comparable(state: Any) -> Any:
+    """A state with plain values in the place of generators."""
+    if isinstance(state, np.random.Generator):
+        return state.bit_generator.state
+    if isinstance(state, Mapping):
+        return {key: comparable(part) for key, part in state.items()}
+    return [comparable(part) for part in state] if isinstance(state, list | tuple) else state
 
 
 # ---- ways to fail --------------------------------------------------------------------------------

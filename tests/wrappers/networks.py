@@ -5,8 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 import torch
+from gymnasium import spaces
 from torch import nn
+
+from parallel_envs.wrappers.torch_policy import TorchPolicy
+
+FOUR = spaces.Discrete(4, start=2)
+BOX = spaces.Box(-0.5, 0.5, (2,), np.float32)
 
 
 def mlp(seed: int, hidden: int = 16, num_in: int = 6, num_out: int = 4) -> nn.Module:
@@ -106,3 +113,48 @@ class Slow(nn.Module):
     def forward(self, features: Any) -> Any:
         time.sleep(0.03)
         return features
+
+
+# ---- policies ------------------------------------------------------------------------------------
+
+
+def discrete(seed: int, **more: Any) -> TorchPolicy:
+    return TorchPolicy(mlp(seed), FOUR, seed=seed, **more)
+
+
+def several(agents: str = "abc", **more: Any) -> dict[str, Any]:
+    """A discrete policy for each agent."""
+    return {agent: discrete(seed, **more) for seed, agent in enumerate(agents)}
+
+
+def mixed() -> dict[str, Any]:
+    """Equal shapes, another shape, a recurrent one, Box actions, a shared one, a deterministic one."""
+    shared = discrete(4)
+    return {
+        "a": discrete(0),
+        "b": TorchPolicy(mlp(1, hidden=5), FOUR, seed=1),
+        "c": discrete(2),
+        "d": TorchPolicy(Recurrent(3), FOUR, seed=3),
+        "e": shared,
+        "f": shared,
+        "g": TorchPolicy(WithStd(5), BOX, seed=5),
+        "h": TorchPolicy(WithStd(6), BOX, seed=6),
+        "i": discrete(7, deterministic=True),
+    }
+
+
+def observed(agent: str, seed: int, rows: int | None = None) -> Any:
+    """An observation, or a batch; those of `a` and `c` have an action mask."""
+    generator = np.random.default_rng([seed, ord(agent)])
+    shape = () if rows is None else (rows,)
+    array = generator.standard_normal((*shape, 2, 3)).astype(np.float32)
+    if agent not in "ac":
+        return array
+    mask = generator.integers(2, size=(*shape, 4), dtype=np.int8)
+    mask[..., 1] = 1
+    return {"observation": array, "action_mask": mask}
+
+
+def plain(agents: Any, seed: int) -> dict[str, Any]:
+    """An observation of six numbers for each agent."""
+    return {agent: np.random.default_rng([seed, ord(agent)]).standard_normal(6) for agent in agents}

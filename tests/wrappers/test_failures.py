@@ -1,51 +1,53 @@
-"""A policy that fails is named; the others have answered; what died can begin anew."""
+"""A policy that fails is named, and the others have answered; what died can begin anew."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from parallel_envs.errors import ClosedError, PolicyError, RemoteTraceback
+from parallel_envs.errors import PolicyError, RemoteTraceback
 from parallel_envs.wrappers import PerAgentProcessWrapper, PolicyPool, Rules
 from tests.engine.asking import ends_within
+from tests.gates import Gate
 from tests.wrappers.agents import (
-    Batched,
     Constant,
     Doing,
     Drawing,
     Held,
     Loaded,
+    Waiting,
     ended,
     exiting,
     killed,
     raising,
     unpicklable,
 )
-from tests.wrappers.conftest import Seat, Wrap
+from tests.wrappers.conftest import Wrap
 
 SEEN = np.zeros(2)
 SEEN_BY = dict.fromkeys("abcd", SEEN)
+DEFAULTS = Rules(on_error="default", default_action=0)
 RAISED: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
     "exception": (raising, ZeroDivisionError, "The policy of 'b' raised ZeroDivisionError: by nothing"),
     "exit": (exiting, PolicyError, "The policy of 'b' raised SystemExit: 3"),
 }
-DIED: dict[str, tuple[Callable[..., Any], str]] = {
-    "SIGKILL": (killed, "was killed by signal 9"),
-    "os._exit": (ended, "exited with code 17"),
-}
 
 raised = pytest.mark.parametrize("how", RAISED)
-died = pytest.mark.parametrize("how", DIED)
 
 
 def four(**others: Any) -> dict[str, Any]:
     return {**{agent: Constant(agent) for agent in "abcd"}, **others}
+
+
+def said(agents: str) -> dict[str, str]:
+    return {agent: agent for agent in agents}
 
 
 # ---- errors --------------------------------------------------------------------------------------
@@ -56,12 +58,15 @@ def test_an_error_names_the_agent_and_holds_the_actions_of_the_others(wrap: Wrap
     function, kind, text = RAISED[how]
     policy = wrap(four(b=Doing(function)), strategy)
     for _ in range(3):
-        with pytest.raises(PolicyError) as caught:
+        with pytest.raises(kind) as caught:
             policy.step(SEEN_BY)
-        assert isinstance(caught.value, kind)
-        assert str(caught.value) == text
-        assert caught.value.agents == ("b",)
-        assert caught.value.actions == {agent: agent for agent in "acd"}
+        assert isinstance(caught.value, PolicyError)
+        assert (str(caught.value), caught.value.agents, caught.value.actions) == (text, ("b",), said("acd"))
+    if strategy == "process":  # the traceback of the policy is shown as the cause
+        assert isinstance(caught.value.__cause__, RemoteTraceback)
+        assert "agents.py" in str(caught.value.__cause__)
+    else:
+        assert type(caught.value.__cause__) is (ZeroDivisionError if how == "exception" else SystemExit)
     assert policy.step({"a": SEEN}) == {"a": "a"}
     assert (policy.tallies["b"].failed, policy.tallies["b"].turns, policy.tallies["b"].defaults) == (3, 3, 0)
 
@@ -70,8 +75,7 @@ def test_errors_of_several_agents_are_told_together(wrap: Wrap, strategy: str) -
     policy = wrap(four(b=Doing(raising), d=Doing(exiting)), {"a": strategy, "b": strategy, "c": "thread", "d": "batch"})
     with pytest.raises(PolicyError) as caught:
         policy.step(SEEN_BY)
-    assert set(caught.value.agents) == {"b", "d"}
-    assert caught.value.actions == {"a": "a", "c": "c"}
+    assert (set(caught.value.agents), caught.value.actions) == ({"b", "d"}, said("ac"))
     told = [str(caught.value), *caught.value.__notes__]
     assert sorted(told) == [RAISED["exception"][2], "The policy of 'd' raised SystemExit: 3"]
 
@@ -84,57 +88,40 @@ def test_an_error_elsewhere_names_the_agent_and_the_others_have_been_asked(
     function, kind, text = RAISED[how]
     policy = wrap({"a": Drawing(), "b": Doing(len, **{method: function}), "c": Drawing()}, strategy)
     policy.step({"a": SEEN, "c": SEEN})
-    with pytest.raises(PolicyError) as caught:
+    with pytest.raises(kind) as caught:
         getattr(policy, method)()
-    assert isinstance(caught.value, kind)
+    assert isinstance(caught.value, PolicyError)
     assert (str(caught.value), caught.value.agents) == (text, ("b",))
     counts = [policy.step({agent: SEEN})[agent] // 1000 for agent in "ac"]
     assert counts == ([1, 1] if method == "reset" else [2, 2])
 
 
-def test_the_traceback_of_the_policy_is_shown_as_the_cause(wrap: Wrap, strategy: str) -> None:
-    policy = wrap({"a": Doing(raising), "b": Constant()}, strategy)
-    with pytest.raises(ZeroDivisionError) as caught:
-        policy.step({"a": SEEN, "b": SEEN})
-    cause = caught.value.__cause__
-    if strategy == "process":
-        assert isinstance(cause, RemoteTraceback)
-        assert "agents.py" in str(cause)
-    else:
-        assert type(cause) is ZeroDivisionError
-
-
 def test_an_error_can_be_pickled(wrap: Wrap) -> None:
     with pytest.raises(PolicyError) as caught:
         wrap(four(b=Doing(raising)), "sequential").step(SEEN_BY)
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert isinstance(caught.value, ZeroDivisionError)
+    again: Any = pickle.loads(pickle.dumps(caught.value))
     assert type(again) is type(caught.value)
-    assert (again.agents, again.actions) == (("b",), {agent: agent for agent in "acd"})
+    assert (again.agents, again.actions) == (("b",), said("acd"))
 
 
 def test_a_default_action_may_stand_in_for_an_error(wrap: Wrap, strategy: str) -> None:
-    rules = Rules(on_error="default", default_action="nothing")
-    policy = wrap(four(b=Doing(raising)), strategy, rules=rules)
-    assert policy.step(SEEN_BY) == {"a": "a", "b": "nothing", "c": "c", "d": "d"}
+    policy = wrap(four(b=Doing(raising)), strategy, rules=DEFAULTS)
+    assert policy.step(SEEN_BY) == {**said("acd"), "b": 0}
     assert (policy.tallies["b"].failed, policy.tallies["b"].defaults) == (1, 1)
 
 
-def test_an_action_that_cannot_be_pickled_is_an_error_of_its_agent_only(wrap: Wrap) -> None:
-    policy = wrap(four(b=Doing(unpicklable)), "process")
-    for _ in range(2):
-        with pytest.raises(TypeError, match=r"policy of 'b' raised TypeError: its answer cannot leave.*lock") as caught:
-            policy.step(SEEN_BY)
-        assert isinstance(caught.value, PolicyError)
-        assert (caught.value.agents, caught.value.actions) == (("b",), {agent: agent for agent in "acd"})
-
-
-def test_a_state_that_cannot_be_pickled_is_an_error_of_its_agent_only(wrap: Wrap) -> None:
-    policy = wrap(four(b=Doing(len, get_state=unpicklable)), "process")
-    with pytest.raises(TypeError, match="policy of 'b' raised TypeError: its answer cannot leave") as caught:
+def test_what_cannot_be_pickled_is_an_error_of_its_agent_only(wrap: Wrap) -> None:
+    policy = wrap(four(b=Doing(lambda seen: seen and unpicklable(), get_state=unpicklable)), "process")
+    answer = r"policy of 'b' raised TypeError: its answer cannot leave.*lock"
+    for seen, text in ((1, answer), (1, answer), (unpicklable(), r"its observation.*cannot be pickled")):
+        with pytest.raises(PolicyError, match=text) as caught:
+            policy.step({**SEEN_BY, "b": seen})
+        assert isinstance(caught.value, TypeError)
+        assert (caught.value.agents, caught.value.actions) == (("b",), said("acd"))
+    with pytest.raises(PolicyError, match=answer) as caught:
         policy.get_state()
-    assert isinstance(caught.value, PolicyError)
     assert caught.value.agents == ("b",)
+    assert policy.step({**SEEN_BY, "b": 0}) == {**said("acd"), "b": 0}
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "thread", "batch"])
@@ -145,129 +132,71 @@ def test_a_state_that_cannot_be_copied_is_an_error_of_its_agent_only(wrap: Wrap,
     assert caught.value.agents == ("b",)
 
 
-def test_an_observation_that_cannot_be_pickled_is_an_error_of_its_agent_only(wrap: Wrap) -> None:
-    policy = wrap(four(), "process")
-    with pytest.raises(
-        TypeError, match=r"policy of 'b' raised TypeError: its observation.*cannot be pickled"
-    ) as caught:
-        policy.step({**SEEN_BY, "b": unpicklable()})
-    assert isinstance(caught.value, PolicyError)
-    assert caught.value.actions == {agent: agent for agent in "acd"}
-    assert policy.step(SEEN_BY) == {agent: agent for agent in "abcd"}
-
-
-def test_a_keyboard_interrupt_of_a_policy_in_a_thread_is_an_error_of_its_agent(wrap: Wrap) -> None:
-    policy = wrap(four(b=Doing(_interrupting)), "thread")
+def test_a_keyboard_interrupt_ends_the_turn_in_the_caller_and_is_an_error_of_its_agent_in_a_thread(wrap: Wrap) -> None:
     with pytest.raises(PolicyError, match="policy of 'b' raised KeyboardInterrupt") as caught:
-        policy.step(SEEN_BY)
-    assert caught.value.actions == {agent: agent for agent in "acd"}
+        wrap(four(b=Doing(_interrupting)), "thread").step(SEEN_BY)
+    assert caught.value.actions == said("acd")
+    for strategy in ("sequential", "batch"):
+        policy = wrap(four(b=Doing(_interrupting)), strategy)
+        with pytest.raises(KeyboardInterrupt):
+            policy.step(SEEN_BY)
+        assert policy.step({"a": SEEN}) == {"a": "a"}
 
 
 def _interrupting(_: Any) -> Any:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("strategy", ["sequential", "batch"])
-def test_ctrl_c_in_the_caller_ends_the_turn_and_nothing_else(wrap: Wrap, strategy: str) -> None:
-    policy = wrap(four(b=Doing(_interrupting)), strategy)
-    with pytest.raises(KeyboardInterrupt):
-        policy.step(SEEN_BY)
-    assert policy.step({"a": SEEN}) == {"a": "a"}
+def test_ctrl_c_while_policies_compute_ends_the_turn_and_nothing_else(wrap: Wrap, gate: Gate, parallel: str) -> None:
+    policy = wrap({"a": Waiting(gate.path), "b": Drawing()}, parallel)
+    policy.send({"a": np.ones(2), "b": SEEN})
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        sender = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
+        sender.start()
+        with pytest.raises(KeyboardInterrupt):
+            policy.recv()
+        sender.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    gate.let_through()
+    told = policy.step({"a": SEEN, "b": SEEN})
+    assert (told["a"], told["b"] // 1000) == (2, 2)
+    policy.reset()
+    assert policy.step({"b": SEEN})["b"] // 1000 == 1
 
 
-def test_a_policy_that_cannot_be_made_in_its_worker_is_named(pool: PolicyPool) -> None:
-    with pytest.raises(ZeroDivisionError, match="policy of 'a' raised ZeroDivisionError") as caught:
-        PerAgentProcessWrapper({"a": Unmakeable(), "b": Constant()}, pool=pool)
-    assert isinstance(caught.value, PolicyError)
+# ---- workers that died ---------------------------------------------------------------------------
 
 
-class Unmakeable:
-    def make(self) -> Any:
-        raising()
-
-
-@pytest.mark.parametrize("returned", [1, 4])
-def test_a_wrong_count_from_step_batch_is_an_error(seat: Seat, strategy: str, returned: int) -> None:
-    policy = Miscounting(returned)
-    wrapper = seat(strategy, {"a": policy, "b": policy})
-    seen = dict.fromkeys("ab", np.zeros((3, 2)))
-    with pytest.raises(ValueError, match=rf"{returned} actions were returned for \d observations"):
-        wrapper.step(seen, {"a": np.array([True, False, True]), "b": np.array([True, False, False])})
-
-
-class Miscounting(Batched):
-    """Returns so many actions, whoever asks."""
-
-    def __init__(self, returned: int) -> None:
-        super().__init__()
-        self.returned = returned
-
-    def step_batch(self, observations: Any) -> Any:
-        return np.zeros(self.returned if len(observations) > 1 else 4)
-
-
-# ---- deaths --------------------------------------------------------------------------------------
-
-
-def held_apart(pool: PolicyPool, **others: Any) -> PerAgentProcessWrapper:
-    """Four agents: `a` and `c` in one worker, `b` and `d` in the other."""
-    return PerAgentProcessWrapper(four(**others), pool=pool)
-
-
-@died
-def test_a_worker_that_dies_in_a_turn_is_an_error_that_names_its_agents(pool: PolicyPool, how: str) -> None:
-    function, ending = DIED[how]
-    with held_apart(pool, b=Doing(function)) as wrapper:
-        for _ in range(2):
-            with pytest.raises(PolicyError, match=f"policy of 'b' raised WorkerDied: .*{ending}.*revive") as caught:
-                wrapper.step(SEEN_BY)
-            assert caught.value.agents == ("b", "d")
-            assert caught.value.actions == {"a": "a", "c": "c"}
-        assert wrapper.step({"a": SEEN, "c": SEEN}) == {"a": "a", "c": "c"}
-
-
-@died
-@pytest.mark.parametrize("method", ["reset", "get_states"])
-def test_a_worker_that_dies_elsewhere_is_an_error_that_names_its_agents(
-    pool: PolicyPool, how: str, method: str
-) -> None:
-    function, ending = DIED[how]
-    own = "get_state" if method == "get_states" else method
-    with held_apart(pool, b=Doing(len, **{own: function})) as wrapper:
-        with pytest.raises(PolicyError, match=f"WorkerDied: .*{ending}") as caught:
-            getattr(wrapper, method)()
-        assert caught.value.agents == ("b", "d")
-        assert wrapper.step({"a": SEEN, "c": SEEN}) == {"a": "a", "c": "c"}
+def kill_worker_of(agent: str, wrapper: PerAgentProcessWrapper, pool: PolicyPool) -> None:
+    worker = pool.processes().pid(wrapper._home[agent])
+    os.kill(worker, signal.SIGKILL)
+    assert ends_within(worker, 20.0)
 
 
 @pytest.mark.parametrize("when", ["before send", "before recv", "before reset"])
 def test_a_worker_that_is_killed_from_outside(pool: PolicyPool, when: str) -> None:
-    with held_apart(pool) as wrapper:
+    with PerAgentProcessWrapper(four(), pool=pool) as wrapper:  # `b` and `d` are in one worker
         wrapper.step(SEEN_BY)
         if when == "before recv":
             wrapper.send({**SEEN_BY, "b": "by pipe"})
-        worker = pool.processes().pid(wrapper._home["b"])
-        os.kill(worker, signal.SIGKILL)
-        assert ends_within(worker, 20.0)
-        if when == "before reset":
-            with pytest.raises(PolicyError, match="signal 9"):
-                wrapper.reset()
-        elif when == "before send":
-            with pytest.raises(PolicyError, match="signal 9"):
-                wrapper.step({agent: np.zeros(5) for agent in "abcd"})
+        kill_worker_of("b", wrapper, pool)
+        if when == "before recv":
+            assert _received_or_died(wrapper) == set("abcd")
         else:
-            _received_or_died(wrapper)
+            with pytest.raises(PolicyError, match="signal 9"):
+                wrapper.reset() if when == "before reset" else wrapper.step(dict.fromkeys("abcd", np.zeros(5)))
         assert wrapper.revive() == ["b", "d"]
-        assert wrapper.step(SEEN_BY) == {agent: agent for agent in "abcd"}
+        assert wrapper.step(SEEN_BY) == said("abcd")
 
 
-def _received_or_died(wrapper: PerAgentProcessWrapper) -> None:
+def _received_or_died(wrapper: PerAgentProcessWrapper) -> set[str]:
     """It may have answered before it was killed."""
     try:
-        told = set(wrapper.recv())
+        return set(wrapper.recv())
     except PolicyError as error:
-        told = {*error.agents, *error.actions}
-    assert told == set("abcd")
+        return {*error.agents, *error.actions}
 
 
 def test_a_revived_policy_begins_anew_as_it_was_last_synced(pool: PolicyPool) -> None:
@@ -279,9 +208,7 @@ def test_a_revived_policy_begins_anew_as_it_was_last_synced(pool: PolicyPool) ->
                 assert told == {agent: one.step(SEEN) for agent, one in reference.items()}
             if turn == 2:
                 wrapper.sync()
-        worker = pool.processes().pid(wrapper._home["a"])
-        os.kill(worker, signal.SIGKILL)
-        assert ends_within(worker, 20.0)
+        kill_worker_of("a", wrapper, pool)
         with pytest.raises(PolicyError, match="signal 9"):
             wrapper.step({"a": SEEN})
         assert wrapper.revive() == ["a"]
@@ -290,16 +217,21 @@ def test_a_revived_policy_begins_anew_as_it_was_last_synced(pool: PolicyPool) ->
         assert wrapper.revive() == []
 
 
-def test_a_default_action_may_stand_in_for_a_dead_worker(wrap: Wrap) -> None:
-    policy = wrap(four(b=Doing(killed)), "process", rules=Rules(on_error="default", default_action=0))
+def test_a_default_action_may_stand_in_for_a_dead_worker_of_which_the_log_warns_once(
+    wrap: Wrap, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = wrap(four(b=Doing(killed)), "process", rules=DEFAULTS)
     for shape in (2, 3, 3):  # the arrays are laid out anew after the death, too
         assert policy.step({agent: np.zeros(shape) for agent in "abcd"}) == {"a": "a", "b": 0, "c": "c", "d": 0}
+    told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING" and "'b'" in one.getMessage()]
+    assert len(told) == 1
+    assert "WorkerDied" in told[0]
+    assert "revive" in told[0]
 
 
 def test_the_last_output_of_a_dead_worker_is_told(wrap: Wrap) -> None:
-    policy = wrap({"a": Doing(_last_words)}, "process")
     with pytest.raises(PolicyError, match="Its last output:\n  goodbye"):
-        policy.step({"a": SEEN})
+        wrap({"a": Doing(_last_words)}, "process").step({"a": SEEN})
 
 
 def _last_words(_: Any) -> None:
@@ -315,10 +247,6 @@ def test_the_wrapped_policy_revives_its_own_with_the_weights_loaded_last(wrap: W
     assert policy.revive(["b"]) == []
     assert policy.revive() == ["a"]
     assert policy.step({"a": SEEN, "b": SEEN}) == {"a": 5.0, "b": "b"}
-    policy.send({"a": SEEN})
-    with pytest.raises(RuntimeError, match="revive was called between send and recv"):
-        policy.revive()
-    policy.recv()
     with pytest.raises(KeyError, match="no policy for 'z'"):
         policy.revive(["z"])
 
@@ -330,26 +258,26 @@ class LoadedAndMortal(Loaded):
         return ended() if observation is None else super().step(observation)
 
 
-def test_where_default_actions_stand_in_the_log_warns_once(wrap: Wrap, caplog: pytest.LogCaptureFixture) -> None:
-    policy = wrap(four(b=Doing(killed)), "process", rules=Rules(on_error="default", default_action=0))
-    for _ in range(3):
-        policy.step(SEEN_BY)
-    told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING" and "'b'" in one.getMessage()]
-    assert len(told) == 1
-    assert "WorkerDied" in told[0]
-    assert "revive" in told[0]
+def test_a_worker_that_one_wrapper_revives_is_lost_to_the_other_until_it_revives_too(pool: PolicyPool) -> None:
+    with (
+        PerAgentProcessWrapper({"a": Doing(killed), "b": Drawing()}, pool=pool) as one,
+        PerAgentProcessWrapper({"c": Drawing(), "d": Drawing()}, pool=pool) as other,
+    ):
+        other.step({"c": SEEN, "d": SEEN})
+        with pytest.raises(PolicyError, match="signal 9"):
+            one.step({"a": SEEN})
+        assert one.revive() == ["a"]
+        for _ in range(2):
+            with pytest.raises(PolicyError, match=r"'c' raised WorkerDied: .*replaced by another.*revive") as caught:
+                other.step({"c": SEEN, "d": SEEN})
+            assert caught.value.agents == ("c",)
+        assert other.revive() == ["c"]
+        assert {agent: told // 1000 for agent, told in other.step({"c": SEEN, "d": SEEN}).items()} == {"c": 1, "d": 4}
 
 
-def test_a_pool_that_was_closed_is_told_of(pool: PolicyPool) -> None:
-    with PerAgentProcessWrapper({"a": Constant()}, pool=pool) as wrapper:
-        pool.close(0.5)
-        for call in (lambda: wrapper.step({"a": SEEN}), wrapper.reset, wrapper.revive):
-            with pytest.raises(ClosedError, match="pool was used after it had been closed"):
-                call()
-
-
-def test_threads_do_not_follow_into_a_forked_process(pool: PolicyPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads = pool.threads()
-    monkeypatch.setattr(threads, "_owner_pid", -1)
-    with pytest.raises(ClosedError, match="forked"):
-        threads.submit(int)
+def test_a_new_wrapper_on_a_pool_with_a_dead_worker_gets_a_fresh_one(pool: PolicyPool) -> None:
+    with PerAgentProcessWrapper({"a": Doing(killed)}, pool=pool) as one:
+        with pytest.raises(PolicyError, match="signal 9"):
+            one.step({"a": SEEN})
+        with PerAgentProcessWrapper({"b": Constant(3)}, pool=pool) as other:
+            assert other.step({"b": SEEN}) == {"b": 3}

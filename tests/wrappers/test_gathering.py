@@ -16,13 +16,15 @@ from parallel_envs.testing import assert_same_batch  # noqa: E402  # as above
 from parallel_envs.wrappers import PerAgentGPUWrapper, PerAgentSequentialWrapper, Rules  # noqa: E402  # as above
 from parallel_envs.wrappers.stacked import DeviceStack  # noqa: E402  # as above
 from tests.wrappers.agents import Drawing  # noqa: E402  # as above
-from tests.wrappers.test_torch import discrete, mixed, observed  # noqa: E402  # as above
+from tests.wrappers.networks import mixed, observed, several  # noqa: E402  # as above
 
 AGENTS = "abcdefghi"
 
+Monkey = pytest.MonkeyPatch
+
 
 @pytest.fixture
-def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+def passes(monkeypatch: Monkey) -> list[tuple[int, ...]]:
     """The shapes of what went through a stack of networks."""
     shapes: list[tuple[int, ...]] = []
     compute = DeviceStack.__call__
@@ -39,16 +41,12 @@ def gpu(policies: Any, rules: Any = None, **settings: Any) -> PerAgentGPUWrapper
     return PerAgentGPUWrapper(policies, rules, device="cpu", **settings)
 
 
-def three() -> dict[str, Any]:
-    return {agent: discrete(seed) for seed, agent in enumerate("abc")}
-
-
 def seen_at(turn: int, agents: str = "abc") -> dict[str, Any]:
-    return {agent: observed("b", turn * 100 + ord(agent), None) for agent in agents}
+    return {agent: observed("b", turn * 100 + ord(agent)) for agent in agents}
 
 
 def test_agents_that_are_asked_one_by_one_share_a_pass(passes: list[Any]) -> None:
-    with gpu(three()) as wrapper, PerAgentSequentialWrapper(three()) as reference:
+    with gpu(several()) as wrapper, PerAgentSequentialWrapper(several()) as reference:
         for turn in range(4):
             seen = seen_at(turn)
             agents = {agent: wrapper.agent_policy(agent) for agent in seen}
@@ -59,7 +57,7 @@ def test_agents_that_are_asked_one_by_one_share_a_pass(passes: list[Any]) -> Non
 
 
 def test_successive_turns_share_a_pass_and_are_received_in_their_order(passes: list[Any]) -> None:
-    with gpu(three(), most_turns=3) as wrapper, PerAgentSequentialWrapper(three()) as reference:
+    with gpu(several(), most_turns=3) as wrapper, PerAgentSequentialWrapper(several()) as reference:
         for first in range(0, 12, 3):
             for turn in range(first, first + 3):
                 wrapper.send(seen_at(turn))
@@ -107,18 +105,18 @@ def _assert_close(said: Any, expected: Any) -> None:
 @pytest.mark.parametrize("rows", [1, 3])
 def test_one_observation_and_rows_share_a_pass(passes: list[Any], rows: int) -> None:
     seen, alive = {"a": observed("b", 1, rows)}, {"a": np.ones(rows, bool)}
-    with gpu(three()) as wrapper, PerAgentSequentialWrapper(three()) as reference:
+    with gpu(several()) as wrapper, PerAgentSequentialWrapper(several()) as reference:
         other = wrapper.agent_policy("b")
         for _ in range(3):
             wrapper.send(seen, alive)
-            other.send(observed("b", 2, None))
+            other.send(observed("b", 2))
             assert_same_batch(wrapper.recv(), reference.step(seen, alive))
-            assert_same_batch(other.recv(), reference.agent_policy("b").step(observed("b", 2, None)))
+            assert_same_batch(other.recv(), reference.agent_policy("b").step(observed("b", 2)))
     assert passes == [(2, rows, 6)] * 3
 
 
 def test_a_bad_observation_is_an_error_of_its_agent_and_its_turn() -> None:
-    with gpu(three(), most_turns=2) as wrapper, PerAgentSequentialWrapper(three()) as reference:
+    with gpu(several(), most_turns=2) as wrapper, PerAgentSequentialWrapper(several()) as reference:
         good, bad = seen_at(0), {**seen_at(1), "b": np.zeros(5, np.float32)}
         wrapper.send(good)
         wrapper.send(bad)
@@ -128,9 +126,9 @@ def test_a_bad_observation_is_an_error_of_its_agent_and_its_turn() -> None:
         assert set(caught.value.actions) == {"a", "c"}  # type: ignore[attr-defined]  # a PolicyError
 
 
-def test_a_turn_waits_for_others_until_everybody_has_been_asked(passes: list[Any]) -> None:
-    """From three threads: each waits for the other two, and nobody until the time is up."""
-    with gpu(three(), gather_seconds=60.0) as wrapper:
+def test_a_turn_waits_for_others_until_all_have_been_asked(passes: list[Any]) -> None:
+    """From three threads: each waits for the other two, and none until the time is up."""
+    with gpu(several(), gather_seconds=60.0) as wrapper:
         said: dict[str, Any] = {}
         began = time.monotonic()
         threads = [threading.Thread(target=_stepped, args=(wrapper, agent, said)) for agent in "abc"]
@@ -139,7 +137,7 @@ def test_a_turn_waits_for_others_until_everybody_has_been_asked(passes: list[Any
         for thread in threads:
             thread.join(30.0)
         assert time.monotonic() - began < 30.0
-        with PerAgentSequentialWrapper(three()) as reference:
+        with PerAgentSequentialWrapper(several()) as reference:
             assert said == reference.step(seen_at(0))
     assert passes == [(3, 1, 6)]
 
@@ -149,27 +147,25 @@ def _stepped(wrapper: PerAgentGPUWrapper, agent: str, said: dict[str, Any]) -> N
 
 
 def test_a_turn_waits_for_others_so_long_and_no_longer() -> None:
-    with gpu(three(), gather_seconds=0.05) as wrapper:
+    with gpu(several(), gather_seconds=0.05) as wrapper:
         began = time.monotonic()
         wrapper.step(seen_at(0, "a"))
         assert 0.05 <= time.monotonic() - began < 5.0
     rules = Rules(action_timeout=0.05, default_action=0)
-    with gpu(three(), rules, gather_seconds=60.0) as wrapper:
+    with gpu(several(), rules, gather_seconds=60.0) as wrapper:
         began = time.monotonic()
         wrapper.step(seen_at(0, "a"))
         assert time.monotonic() - began < 5.0
 
 
-def test_a_turn_that_is_given_up_is_not_computed() -> None:
-    with gpu({"x": Drawing(1)}) as wrapper:
-        wrapper.send({"x": np.zeros(2)})
-        wrapper.abandon()
-        assert wrapper.step({"x": np.zeros(2)})["x"] // 1000 == 1
-
-
-def test_ctrl_c_in_a_pass_leaves_no_turn_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_that_is_given_up_is_not_computed_and_ctrl_c_leaves_none_without_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with gpu({"x": Drawing(1), "y": Drawing(2)}) as wrapper:
         one, other = wrapper.agent_policy("x"), wrapper.agent_policy("y")
+        wrapper.send({"x": np.zeros(2)})
+        wrapper.abandon()  # a turn that is given up is not computed
+        assert wrapper.step({"x": np.zeros(2)})["x"] // 1000 == 1
         one.send(np.zeros(2))
         other.send(np.zeros(2))
         monkeypatch.setattr(wrapper.policies["y"], "step", _interrupted)
@@ -183,15 +179,13 @@ def _interrupted(_: Any) -> Any:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
+def test_settings_that_make_no_sense_are_refused() -> None:
+    settings: dict[str, Any]
+    for settings, text in (
         ({"most_turns": 0}, "most_turns=0 is not a number of turns"),
         ({"most_turns": True}, "most_turns=True"),
         ({"gather_seconds": -1.0}, "gather_seconds=-1.0 is not a number of seconds"),
         ({"gather_seconds": float("inf")}, "gather_seconds=inf"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(settings: Any, text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        gpu(three(), **settings)
+    ):
+        with pytest.raises(ValueError, match=text):
+            gpu(several(), **settings)

@@ -86,58 +86,44 @@ WAYS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("what", SHARED)
-def test_what_can_change_is_shared(what: str) -> None:
-    assert sharers({"a": Holder(SHARED[what]), "b": Holder(), "c": Holder(SHARED[what])}) == [["a", "c"], ["b"]]
+ONE = Holder()
+STREAM, ROWS = np.random.PCG64(1), np.zeros((2, 3))
+FIRST, SECOND, CIRCLE = [0], [1], list[Any]()
+CIRCLE.append(CIRCLE)
 
 
-@pytest.mark.parametrize("what", CONSTANT)
-def test_what_cannot_change_is_not_shared(what: str) -> None:
-    assert sharers({"a": Holder(CONSTANT[what]), "b": Holder(CONSTANT[what])}) == [["a"], ["b"]]
+def open_ended() -> Any:
+    """A function with a variable that has no value."""
+
+    def told() -> Any:
+        return later
+
+    if told.__name__ == "something else":
+        later = 1
+    return told
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_it_is_found_wherever_it_is_held(way: str) -> None:
-    held: list[Any] = []
-    assert sharers({"a": WAYS[way](held), "b": Holder(held), "c": WAYS[way]([])}) == [["a", "b"], ["c"]]
+CASES: dict[str, tuple[dict[Any, Any], list[list[str]]]] = {
+    "one policy of two agents": ({"a": ONE, "b": ONE}, [["a", "b"]]),
+    "generators over one stream": ({agent: Holder(np.random.Generator(STREAM)) for agent in "ab"}, [["a", "b"]]),
+    "views of one array": ({"a": Holder(ROWS[0]), "b": Holder(ROWS[1])}, [["a", "b"]]),
+    "through others": (
+        {"a": Holder(FIRST), "b": Holder(FIRST, SECOND), "c": Holder(SECOND), "d": Holder()},
+        [["a", "b", "c"], ["d"]],
+    ),
+    "a circle": ({"a": Holder(CIRCLE), "b": Holder()}, [["a"], ["b"]]),
+    "a variable without a value": ({"a": Holder(open_ended()), "b": Holder(open_ended())}, [["a"], ["b"]]),
+}
+for what, held in SHARED.items():
+    CASES[f"shared: {what}"] = {"a": Holder(held), "b": Holder(), "c": Holder(held)}, [["a", "c"], ["b"]]
+for what, held in CONSTANT.items():
+    CASES[f"cannot change: {what}"] = {"a": Holder(held), "b": Holder(held)}, [["a"], ["b"]]
+for what, way in WAYS.items():
+    found: list[Any] = []
+    CASES[f"held by: {what}"] = {"a": way(found), "b": Holder(found), "c": way([])}, [["a", "b"], ["c"]]
 
 
-def test_views_of_one_array_share_it() -> None:
-    whole = np.zeros((2, 3))
-    assert sharers({"a": Holder(whole[0]), "b": Holder(whole[1])}) == [["a", "b"]]
-
-
-def test_generators_over_one_stream_share_it() -> None:
-    stream = np.random.PCG64(1)
-    assert sharers({agent: Holder(np.random.Generator(stream)) for agent in "ab"}) == [["a", "b"]]
-
-
-def test_one_policy_of_two_agents_is_shared() -> None:
-    policy = Holder()
-    assert sharers({"a": policy, "b": policy}) == [["a", "b"]]
-
-
-def test_sharing_goes_on_through_others() -> None:
-    first, second = [0], [1]
-    assert sharers({"a": Holder(first), "b": Holder(first, second), "c": Holder(second), "d": Holder()}) == [
-        ["a", "b", "c"],
-        ["d"],
-    ]
-
-
-def test_circles_are_no_problem() -> None:
-    one: list[Any] = []
-    one.append(one)
-    assert sharers({"a": Holder(one), "b": Holder()}) == [["a"], ["b"]]
-
-
-def test_a_variable_without_a_value_is_no_problem() -> None:
-    def open_ended() -> Any:
-        def told() -> Any:
-            return later
-
-        if told.__name__ == "something else":
-            later = 1
-        return told
-
-    assert sharers({"a": Holder(open_ended()), "b": Holder(open_ended())}) == [["a"], ["b"]]
+@pytest.mark.parametrize("case", CASES)
+def test_policies_share_what_can_change(case: str) -> None:
+    policies, groups = CASES[case]
+    assert sharers(policies) == groups

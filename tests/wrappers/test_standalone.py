@@ -10,26 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parallel_envs import wrappers
 from parallel_envs.errors import ClosedError, PolicyError
 from parallel_envs.policies import AgentPolicy, PolicySpec
-from parallel_envs.wrappers import (
-    PerAgentAutoWrapper,
-    PerAgentBatchWrapper,
-    PerAgentGPUWrapper,
-    PerAgentProcessWrapper,
-    PerAgentSequentialWrapper,
-    PerAgentSubprocessWrapper,
-    PerAgentThreadWrapper,
-    PolicyPool,
-    Rules,
-    WrappedMultiAgentPolicy,
-)
+from parallel_envs.wrappers import PerAgentBatchWrapper, PerAgentSubprocessWrapper, PolicyPool, Rules
+from parallel_envs.wrappers import WrappedMultiAgentPolicy as Wrapped
 from parallel_envs.wrappers.agent import SharedPool
 from parallel_envs.wrappers.base import PerAgentWrapper
 
 SEEN = np.ones(3, np.float32)
-ALL: list[Any] = [PerAgentSequentialWrapper, PerAgentThreadWrapper, PerAgentProcessWrapper, PerAgentAutoWrapper]
-ALL += [PerAgentBatchWrapper, PerAgentGPUWrapper]
 
 
 class Counting(AgentPolicy):
@@ -56,8 +45,7 @@ class Locked(Counting):
         self.lock = threading.Lock()
 
 
-def wrapped(policy: Any, **others: Any) -> Any:
-    return PerAgentSubprocessWrapper(policy, **others)
+wrapped: Any = PerAgentSubprocessWrapper
 
 
 def test_its_step_is_computed_in_a_process_and_its_state_is_kept_from_step_to_step() -> None:
@@ -101,15 +89,7 @@ def test_agents_share_one_pool_and_live_in_different_workers_of_it() -> None:
         assert another.step(SEEN)[1] == 1
 
 
-def test_a_pool_that_is_given_is_used_and_stays_open() -> None:
-    with PolicyPool(2) as pool:
-        with wrapped(Counting(), pool=pool) as red, wrapped(Counting(), pool=pool) as blue:
-            assert red.step(SEEN)[0] != blue.step(SEEN)[0]
-        assert not pool.closed
-        assert +pool.num_policies == {}
-
-
-def test_who_has_left_makes_room_for_others() -> None:
+def test_a_pool_that_is_given_is_used_and_stays_open_and_one_that_has_left_makes_room() -> None:
     with PolicyPool(2) as pool:
         first = wrapped(Counting(), pool=pool)
         pid = first.step(SEEN)[0]
@@ -119,6 +99,8 @@ def test_who_has_left_makes_room_for_others() -> None:
             first.close()
             with wrapped(Counting(), pool=pool) as third:
                 assert third.step(SEEN)[0] == pid
+        assert not pool.closed
+        assert +pool.num_policies == {}
 
 
 def test_one_that_cannot_be_pickled_is_computed_here() -> None:
@@ -129,12 +111,9 @@ def test_one_that_cannot_be_pickled_is_computed_here() -> None:
     assert SharedPool._current is None
 
 
-def test_a_spec_is_made_in_the_worker() -> None:
+def test_a_spec_is_made_in_the_worker_failures_are_told_and_rules_hold() -> None:
     with wrapped(PolicySpec("tests.wrappers.test_standalone:Counting", kwargs={"start": 3})) as agent:
         assert agent.step(SEEN)[1] == 4
-
-
-def test_its_failures_are_told_and_rules_hold() -> None:
     with wrapped(Counting()) as agent, pytest.raises(PolicyError, match="raised ValueError: nothing was seen"):
         agent.step(None)
     with wrapped(Counting(), rules=Rules(on_error="default", default_action=7)) as agent:
@@ -142,40 +121,24 @@ def test_its_failures_are_told_and_rules_hold() -> None:
         assert agent.tally.defaults == 1
 
 
-@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
-def test_every_strategy_wraps_a_single_policy(kind: Any) -> None:
+@pytest.mark.parametrize("strategy", ["Sequential", "Thread", "Process", "Auto", "Batch", "GPU"])
+def test_every_strategy_wraps_a_single_policy(strategy: str) -> None:
+    if strategy == "GPU":
+        pytest.importorskip("torch")
+    kind: Any = getattr(wrappers, f"PerAgent{strategy}Wrapper")
     with kind(Counting()) as agent, kind(policies=Counting(1)) as other:
         assert [agent.step(SEEN)[1] for _ in range(8)] == [*range(1, 9)]
         assert other.step(SEEN)[1] == 2
 
 
 def test_it_is_a_policy_that_others_take() -> None:
-    with wrapped(Counting()) as agent, WrappedMultiAgentPolicy({"red": agent, "blue": Counting()}) as both:
+    with wrapped(Counting()) as agent, Wrapped({"red": agent, "blue": Counting()}) as both:
         found = both.step({"red": SEEN, "blue": SEEN})
         assert found["red"][0] != found["blue"][0] == os.getpid()
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ([Counting()], "has no method step"),
-        (None, "has no method step"),
-        (Counting, "is a class"),
-        ("x", "load_policy"),
-    ],
-)
-def test_what_is_no_policy_is_refused(given: Any, text: str) -> None:
-    with pytest.raises(TypeError, match=text):
-        PerAgentSubprocessWrapper(given)
-    assert SharedPool._current is None
-
-
 def test_the_signature_is_that_of_the_wrapper() -> None:
     assert list(inspect.signature(PerAgentSubprocessWrapper).parameters) == ["policies", "rules", "pool"]
-    with pytest.raises(TypeError, match=r"poool=1 is no argument of PerAgentProcessWrapper. Did you mean pool=\?"):
-        PerAgentSubprocessWrapper(Counting(), poool=1)  # type: ignore[call-arg, arg-type]
-    with pytest.raises(TypeError, match="policies"):
-        PerAgentSubprocessWrapper()  # type: ignore[call-arg]
 
 
 def test_a_strategy_of_ones_own_may_begin_with_another_argument() -> None:
