@@ -36,24 +36,21 @@ def evaluated(*words: str) -> Result:
     return command("eval", *CART, *LEFT, "-e", "2", *words)
 
 
-def test_a_table_is_printed_and_progress_is_not_in_it() -> None:
+def test_every_format_tells_the_same_numbers_and_progress_is_not_in_them() -> None:
     result = evaluated()
     assert result.exit_code == 0, result.output
     assert "return per agent" in result.stdout
     assert "tests.cli.agents:Left" in result.stdout
     assert "2 of 2 episodes (100%)" in result.stderr
     assert "100%" not in result.stdout
-
-
-def test_every_format_tells_the_same_numbers() -> None:
-    returns = [
-        episode["returns"]["agent_0"] for episode in json.loads(evaluated("--format", "json").stdout)["episodes"]
-    ]
+    episodes = json.loads(evaluated("--format", "json").stdout)["episodes"]
+    returns = [episode["returns"]["agent_0"] for episode in episodes]
     assert len(returns) == 2
     rows = csv.DictReader(io.StringIO(evaluated("--format", "csv").stdout))
     assert [float(row["return:agent_0"]) for row in rows] == returns
-    told_in_yaml = yaml.safe_load(evaluated("--format", "yaml").stdout)
-    assert told_in_yaml["missions"]["CartPole-v1"]["mean"] == sum(returns) / 2
+    assert yaml.safe_load(evaluated("--format", "yaml").stdout)["missions"]["CartPole-v1"]["mean"] == sum(returns) / 2
+    nothing = EvaluationResult(episodes=())
+    assert Threshold.parse("late:mean=3").missed_by(nothing) == ["late: mean is not known, and 3 is required."]
 
 
 @pytest.mark.parametrize(("name", "beginning"), [("r.csv", "mission,"), ("r.yml", "kind: "), ("r.txt", "┏")])
@@ -174,9 +171,9 @@ def test_thresholds_decide_about_the_exit_code(threshold: str, exit_code: int, w
 
 
 def test_late_actions_are_shown_and_are_exit_code_1_unless_they_are_allowed(tmp_path: Path) -> None:
-    words = ("eval", *CART, "-p", "tests.cli.agents:Slow", "-e", "2")
-    assert "late" not in command(*words).output  # without a deadline
-    words = (*words, "--action-timeout-ms", "20")
+    plain = ("eval", *CART, "-p", "tests.cli.agents:Slow", "-e", "2")
+    assert "late" not in command(*plain).output  # without a deadline
+    words = (*plain, "--action-timeout-ms", "20")
     result = command(*words, "-o", str(tmp_path / "r.json"))
     assert result.exit_code == 1, result.output
     assert "late" in result.stdout
@@ -191,11 +188,6 @@ def test_late_actions_are_shown_and_are_exit_code_1_unless_they_are_allowed(tmp_
     assert allowed.exit_code == 0, allowed.output
     assert all(int(row["late"]) >= 1 for row in csv.DictReader(io.StringIO(allowed.stdout)))
     assert "late in 2 of 2 episodes" in told(allowed)
-
-
-def test_a_policy_that_has_not_played_misses_its_threshold() -> None:
-    threshold = Threshold.parse("late:mean=3")
-    assert threshold.missed_by(EvaluationResult(episodes=())) == ["late: mean is not known, and 3 is required."]
 
 
 @pytest.mark.parametrize(
