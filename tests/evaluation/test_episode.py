@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
@@ -298,21 +297,17 @@ def test_a_record_holds_what_a_plain_loop_finds() -> None:
     assert record.seconds > 0
 
 
-def test_max_steps_cuts_an_episode_off() -> None:
-    record = played(max_steps=4)
-    assert (record.length, record.failure, record.success) == (4, None, None)
-
-
 def test_infos_are_kept_on_request_and_named_where_they_cannot_be() -> None:
     class Locked(Course):
         def step(self, actions: Any) -> Any:
             *results, infos = super().step(actions)
             return *results, {agent: {"lock": threading.Lock()} for agent in infos}
 
-    record = played(info_keys=("level", "no such info"))
-    assert record.infos == {"level": dict.fromkeys(AGENTS, 6), "no such info": {}}
-    assert played().infos == {}
-    assert played(Locked).failure is None
+    record = played(info_keys=("level", "no such info"), max_steps=4)
+    assert (record.length, record.failure, record.success) == (4, None, None)
+    assert record.infos == {"level": dict.fromkeys(AGENTS, 4), "no such info": {}}
+    record = played(Locked)
+    assert (record.failure, record.infos) == (None, {})
     failure = played(Locked, info_keys=["lock"]).failure
     assert failure is not None
     assert "The info 'lock' cannot be kept" in failure.message
@@ -342,11 +337,6 @@ def test_policies_are_shared_out_by_proportion_and_seed() -> None:
     assert {tuple(sorted(one.values())) for one in dealt} == {("a", "a", "b")}
     assert {agent for one in dealt for agent, name in one.items() if name == "b"} == set(AGENTS)
     assert dealt[3] == assignment(EpisodeSpec("course", 3, 1), candidates_of(policies), AGENTS)
-
-
-def test_a_gymnasium_env_is_played_by_one_agent() -> None:
-    record = played(lambda: gymnasium.make("CartPole-v1"), "noop")
-    assert record.returns == {"agent_0": record.length}
 
 
 @pytest.mark.parametrize("known", ["all", None])
@@ -424,12 +414,6 @@ def test_an_environment_without_agents_has_failed() -> None:
     assert record.failure is not None
     assert (record.failure.kind, record.failure.where, record.length) == ("env", "reset", 0)
     assert "began without agents" in record.failure.message
-
-
-def test_a_policys_fault_is_told() -> None:
-    failure = played(policies=Failing(at=3)).failure
-    assert failure is not None
-    assert (failure.kind, failure.where, failure.message) == ("policy", "step 2, 'red'", "injected")
 
 
 def test_an_episode_that_takes_too_long_is_ended_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_info
 import parallel_envs
 from parallel_envs.choices import Strategy
 from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Failure, candidates_of, evaluate
-from parallel_envs.evaluation.config import EvaluationConfig, check_jobs, split_jobs, strategies_of
+from parallel_envs.evaluation.config import EvaluationConfig, check_jobs, split_jobs
 from parallel_envs.evaluation.determinism import one_thread
 from parallel_envs.evaluation.episode import MissionKey, episode_specs
 from parallel_envs.evaluation.running import EpisodeQueue, RehearsalQueue, WorkItem, WorkResult
@@ -170,13 +170,6 @@ def test_what_failed_is_tried_again_before_anything_else() -> None:
 )
 def test_how_many_workers(jobs: Any, num_episodes: int, num_cores: int, expected: int) -> None:
     assert check_jobs(jobs, num_episodes, num_cores) == expected
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"), [(False, "sequential"), (True, "auto"), ("thread", "thread"), ("process", "process")]
-)
-def test_strategies_by_name(given: Any, expected: str) -> None:
-    assert strategies_of(given, None) == (expected, {})
 
 
 @pytest.mark.parametrize(
