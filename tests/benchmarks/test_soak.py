@@ -153,7 +153,7 @@ def test_the_command_prints_and_writes_what_was_done(tmp_path: Path, monkeypatch
     monkeypatch.setattr(leg, "STEP_SECONDS", 0.25)
     file = tmp_path / "soak.json"
     done = CliRunner().invoke(
-        cli.app, ["soak", "--minutes", "0.005", "--num-envs", "2", "--faults-per-minute", "1200", "--json", str(file)]
+        cli.app, ["soak", "--minutes", "0.01", "--num-envs", "2", "--faults-per-minute", "1200", "--json", str(file)]
     )
     assert done.exit_code == 0, done.output
     assert "wrong rows: 0" in done.output

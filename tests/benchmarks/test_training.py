@@ -106,6 +106,7 @@ class Signals(ParallelEnv):  # type: ignore[misc]  # ships no types
         return {agent: np.eye(2, dtype=np.float32)[sign] for agent, sign in self._signs.items()}
 
 
+@pytest.mark.slow
 def test_the_plain_loop_learns() -> None:
     torch.manual_seed(0)
     settings = PlainSettings(rollout_length=32, minibatch_size=64, hidden=16, learning_rate=0.01)
