@@ -1,9 +1,10 @@
-"""The commands as a user runs them: tables, JSON, exit codes."""
+"""The commands as a user runs them: tables, JSON, exit codes; and the bars."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import cli
-from benchmarks.experiments import Experiment, Figures
+from benchmarks.experiments import Experiment, Figures, StepRatios
 from benchmarks.peers import PEERS
-from benchmarks.targets import Bar
+from benchmarks.syscalls import StraceMissing
+from benchmarks.targets import BARS, Bar, about, judge
 from parallel_envs.bench import cli as installed
 from parallel_envs.bench import machine
-from parallel_envs.bench.measure import Tell
+from parallel_envs.bench.envs import resolve
+from parallel_envs.bench.measure import MeasurementFailed, Tell
 from parallel_envs.bench.turns import Pace
 from tests.benchmarks.stages import Absent, Broken
 
@@ -71,26 +74,25 @@ def test_step_measures_everyone_and_names_who_is_missing_and_who_broke(
     assert rows["broken"]["error"] == "RuntimeError: this space is not supported"
 
 
-def test_more_workers_than_environments_are_refused_before_anything_is_measured(bench: Bench) -> None:
-    done = bench("step", "--env", "spin:0", "--num-envs", 1, "--num-workers", 2, "--peers", "none", "--rounds", 1)
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("step --env NoSuchEnv-v1", 'Environment "NoSuchEnv-v1" cannot be made'),
+        ("suggest NoSuchEnv-v1", 'Environment "NoSuchEnv-v1" cannot be made'),
+        ("startup --env NoSuchEnv-v1", 'Environment "NoSuchEnv-v1" cannot be made'),
+        ("memory --env NoSuchEnv-v1", 'Environment "NoSuchEnv-v1" cannot be made'),
+        ("step --peers envpool", 'There is no peer called "envpool".'),
+        ("step --env spin:0 --num-envs 1 --num-workers 2 --peers none", "2 workers cannot share 1 environments"),
+    ],
+)
+def test_what_cannot_be_measured_ends_the_command_with_2_and_plain_words(bench: Bench, words: str, text: str) -> None:
+    done = bench(*words.split())
     assert done.exit_code == 2
-    assert "2 workers cannot share 1 environments" in done.output
-
-
-@pytest.mark.parametrize("command", [("step", "--env"), ("suggest",), ("startup", "--env"), ("memory", "--env")])
-def test_an_unknown_env_ends_the_command_with_2_and_plain_words(bench: Bench, command: tuple[str, ...]) -> None:
-    done = bench(*command, "NoSuchEnv-v1")
-    assert done.exit_code == 2
-    assert 'Environment "NoSuchEnv-v1" cannot be made' in done.output
+    assert text in done.output
     assert "Traceback" not in done.output
 
 
-def test_an_unknown_peer_ends_the_command_with_2(bench: Bench) -> None:
-    done = bench("step", "--peers", "envpool")
-    assert done.exit_code == 2
-    assert 'There is no peer called "envpool".' in done.output
-
-
+@pytest.mark.slow
 def test_suggest_names_a_setting_and_the_line_to_write(bench: Bench, tmp_path: Path) -> None:
     file = tmp_path / "suggest.json"
     done = bench("suggest", "spin:0", "--num-envs", 1, "--seconds", 0.01, "--rounds", 2, "--json", file)
@@ -114,9 +116,10 @@ def test_suggest_advises_nothing_beside_other_programs(bench: Bench, monkeypatch
     assert "ParallelEnvManager(" not in done.output
 
 
+@pytest.mark.slow
 def test_machine_measures_cores_and_the_cost_of_a_worker(bench: Bench, tmp_path: Path) -> None:
     file = tmp_path / "machine.json"
-    done = bench("machine", "--seconds", 0.02, "--rounds", 2, "--json", file)
+    done = bench("machine", "--seconds", 0.01, "--rounds", 1, "--json", file)
     assert done.exit_code == 0, done.output
     rows = {row["name"]: row["spread"] for row in written(file)["rows"]}
     assert list(rows) == ["cores at once", "worker round trip", "break-even"]
@@ -124,6 +127,7 @@ def test_machine_measures_cores_and_the_cost_of_a_worker(bench: Bench, tmp_path:
     assert all(name in done.output for name in rows)
 
 
+@pytest.mark.slow
 def test_the_installed_step_compares_with_the_plain_loop_alone(tmp_path: Path) -> None:
     file = tmp_path / "step.json"
     words = ["step", "--env", "spin:0", "--num-envs", "2", "--seconds", "0.01", "--rounds", "1", "--json", str(file)]
@@ -183,3 +187,74 @@ def test_some_bars_only_are_run_and_each_is_told_at_once(bench: Bench, monkeypat
     done = bench("bars", "--only", "Pong")
     assert done.exit_code == 2
     assert "no bar has 'Pong' in it" in done.output
+
+
+PACE = Pace(seconds=0.01, rounds=1)
+
+
+@dataclass(frozen=True)
+class Staged(Experiment):
+    """An experiment with a known outcome, which says that it was run."""
+
+    outcome: Any
+
+    def figures(self, pace: Pace, tell: Tell) -> Figures:
+        tell("run")
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return {"speed": self.outcome}
+
+
+def bar(outcome: Any, limit: float = 2.0, **given: Any) -> Bar:
+    settings = {"work": "work", "figure": "speed", "unit": "x", "sense": "at least", "limit": limit}
+    return Bar(experiment=Staged(outcome), **{**settings, **given})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "given", "expected"),
+    [
+        (2.0, {"sense": "at least"}, ("PASS", 2.0, "")),
+        (1.99, {"sense": "at least"}, ("FAIL", 1.99, "")),
+        (2.0, {"sense": "at most"}, ("PASS", 2.0, "")),
+        (2.01, {"sense": "at most"}, ("FAIL", 2.01, "")),
+        (MeasurementFailed("a worker died"), {}, ("FAIL", None, "a worker died")),
+        (3.0, {"figure": "another"}, ("FAIL", None, "no figure for another")),
+        (StraceMissing("apt-get install strace"), {}, ("SKIP", None, "apt-get install strace")),
+        (
+            3.0,
+            {"needs": (("no_such_module", "pkg[extra]"),)},
+            ("SKIP", None, "not installed: pip install 'pkg[extra]'"),
+        ),
+    ],
+)
+def test_a_bar_is_reached_missed_or_skipped(
+    outcome: Any, given: dict[str, Any], expected: tuple[str, float | None, str]
+) -> None:
+    lines: list[str] = []
+    (verdict,) = judge([bar(outcome, **given)], PACE, lines.append)
+    assert (verdict.outcome, verdict.value, verdict.note) == expected
+    assert lines == ([] if "needs" in given else ["work: run"])
+
+
+def test_bars_of_one_experiment_share_its_run_and_verdicts_come_as_soon_as_they_are_there() -> None:
+    lines: list[str] = []
+    verdicts = judge([bar(3.0, limit=2.0), bar(3.0, limit=4.0)], PACE, lines.append)
+    assert [verdict.outcome for verdict in verdicts] == ["PASS", "FAIL"]
+    assert lines == ["work: run"]
+    verdicts = judge([bar(3.0, work="one"), bar(4.0, work="two")], PACE, lines.append)
+    assert next(verdicts).value == 3.0
+    assert lines[1:] == ["one: run"]
+    assert next(verdicts).value == 4.0
+
+
+def test_bars_are_chosen_by_what_they_are_about() -> None:
+    bars = [bar(3.0, work="Ant-v5, 8 envs", unit="x Gymnasium"), bar(3.0, work="Sokoban", unit="x the loop")]
+    assert about(bars, "sokoban") == (bars[1],)
+    assert about(bars, "gymnasium") == (bars[0],)
+    assert about(bars, "") == tuple(bars)
+    assert about(bars, "Sokobahn") == ()
+
+
+def test_every_env_that_a_bar_names_can_be_resolved() -> None:
+    names = {each.experiment.env for each in BARS if isinstance(each.experiment, StepRatios)}
+    assert {resolve(name).name for name in names} == names

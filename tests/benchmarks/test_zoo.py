@@ -1,3 +1,5 @@
+"""`bench zoo`: every contestant steps the same, and what it took is told."""
+
 from __future__ import annotations
 
 import json
@@ -63,14 +65,17 @@ def recorded(name: str, length: int, steps: int, folder: Path) -> tuple[int, lis
     return int(done.stdout.split()[-1]), sorted(record.read_text().splitlines())
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == OURS_FEW else pytest.mark.slow) for name in KINDS]
+)
 def test_the_steps_counted_are_the_calls_of_step(name: str, tmp_path: Path) -> None:
     counted, lines = recorded(name, length=3, steps=40, folder=tmp_path)
     assert counted == len(lines) >= 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in KINDS if name != PlainLoop.name])
-def test_everyone_gives_each_agent_the_same_actions(name: str, tmp_path: Path) -> None:
+def test_every_contestant_gives_each_agent_the_same_actions(name: str, tmp_path: Path) -> None:
     _, lines = recorded(name, length=1000, steps=20, folder=tmp_path)
     _, plain = recorded(PlainLoop.name, length=1000, steps=20, folder=tmp_path)
     assert lines == plain
@@ -78,12 +83,14 @@ def test_everyone_gives_each_agent_the_same_actions(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", [OursTogether, PlainLoop])
-def test_a_row_in_which_nobody_acts_is_no_step(kind: type[Runner]) -> None:
+def test_a_row_in_which_no_agent_acts_is_no_step(kind: type[Runner]) -> None:
     contestant = kind(make_zoo_workload(LEAVING, num_envs=2))
     contestant.load()
     contestant.open()
     with closing(contestant):
         assert [contestant.step() for _ in range(9)] == [2, 2, 2, 0, 2, 2, 2, 0, 2]
+    plan = ZooPlan(env=resolve_zoo("agents:3"), num_envs=2, num_workers=2, pace=PACE, peers=())
+    assert OURS_FEW not in zoo_contestants(plan), "where each env has a worker ours is there once"
 
 
 @pytest.mark.filterwarnings("ignore:The old environment creation API")  # used by what is imported here
@@ -114,6 +121,7 @@ def test_an_action_of_an_environment_is_one_of_each_agent() -> None:
         np.testing.assert_array_equal(batch[agent], [one[agent] for one in first])
 
 
+@pytest.mark.slow
 def test_every_contestant_has_a_row_and_ours_are_compared_with_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ZOO_PEERS, "absent", AbsentZoo)
     plan = ZooPlan(env=resolve_zoo("agents:3"), num_envs=2, num_workers=1, pace=PACE, peers=("absent",))
@@ -128,11 +136,8 @@ def test_every_contestant_has_a_row_and_ours_are_compared_with_each(monkeypatch:
         assert 0.0 < row.parent_share.median <= 1.1
     assert each.batching is not None
     assert few.batching is None
-
-
-def test_where_each_env_has_a_worker_ours_is_there_once() -> None:
-    plan = ZooPlan(env=resolve_zoo("agents:3"), num_envs=2, num_workers=2, pace=PACE, peers=())
-    assert OURS_FEW not in zoo_contestants(plan)
+    figures = ZooFigures("agents:3", num_envs=2, num_workers=1, peers=()).figures(PACE, lambda text: None)
+    assert {"batching", f"{OURS_FEW} / {PlainLoop.name}", f"{OURS_EACH} / {PlainLoop.name}"} < figures.keys()
 
 
 def test_batching_is_the_processor_time_by_which_a_step_is_dearer() -> None:
@@ -144,7 +149,7 @@ def test_batching_is_the_processor_time_by_which_a_step_is_dearer() -> None:
 def test_the_command_writes_table_and_json(tmp_path: Path) -> None:
     file = tmp_path / "zoo.json"
     asked = ["zoo", "--env", "agents:3", "--num-envs", "2", "--num-workers", "1", "--peers", "none"]
-    done = CliRunner().invoke(cli.app, [*asked, "--seconds", "0.02", "--rounds", "2", "--json", str(file)])
+    done = CliRunner().invoke(cli.app, [*asked, "--seconds", "0.02", "--rounds", "1", "--json", str(file)])
     assert done.exit_code == 0, done.output
     assert "dicts by agent take" in done.output
     content = json.loads(file.read_text())
@@ -153,10 +158,10 @@ def test_the_command_writes_table_and_json(tmp_path: Path) -> None:
         "env": "agents:3",
         "num_envs": 2,
         "num_workers": 1,
-        "pace": {"seconds": 0.02, "rounds": 2},
+        "pace": {"seconds": 0.02, "rounds": 1},
         "peers": [],
     }
-    assert [len(row["rates"]) for row in content["rows"]] == [2, 2, 2, 2]
+    assert [len(row["rates"]) for row in content["rows"]] == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -180,11 +185,6 @@ def test_every_figure_that_a_bar_names_is_measured() -> None:
     for _, figure in named:
         ours, _, other = figure.partition(" / ")
         assert figure == "batching" or {ours, other} < names
-
-
-def test_the_figures_of_the_experiment() -> None:
-    figures = ZooFigures("agents:3", num_envs=2, num_workers=1, peers=()).figures(PACE, lambda text: None)
-    assert {"batching", f"{OURS_FEW} / {PlainLoop.name}", f"{OURS_EACH} / {PlainLoop.name}"} < figures.keys()
 
 
 def test_an_id_means_its_module() -> None:

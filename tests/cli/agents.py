@@ -5,14 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import gymnasium
-
-FUSE = "PARALLEL_ENVS_TEST_FUSE"
-"""Names a file that grows by a byte at each step of a `Fused` policy, which kills its process at the fiftieth."""
-FUSE_LENGTH = 50
 
 
 class Left:
@@ -42,18 +37,6 @@ class Interrupted(Crashes):
         self.steps += 1
         if self.steps == 5:
             os.kill(os.getpid(), signal.SIGINT)
-        return 0
-
-
-class Fused:
-    """Plays to the left until the fuse is burnt."""
-
-    def step(self, observation: Any) -> int:
-        if name := os.environ.get(FUSE):
-            with Path(name).open("ab") as fuse:
-                fuse.write(b".")
-            if Path(name).stat().st_size >= FUSE_LENGTH:
-                os.kill(os.getpid(), signal.SIGKILL)
         return 0
 
 

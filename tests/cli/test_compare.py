@@ -39,14 +39,13 @@ def test_two_evaluations_are_compared_mission_by_mission_and_as_a_whole(tmp_path
     assert row(result.stdout, "all missions")[:3] == ["all missions", "4", "0.50 ± 0.71"]
 
 
-def test_policies_that_met_are_told(tmp_path: Path) -> None:
-    def episode(number: int, returns: tuple[float, float]) -> EpisodeRecord:
-        agents = dict(zip("ab", returns, strict=True))
-        return EpisodeRecord(
-            mission="m", episode=number, seed=number, assignment={"a": "good", "b": "bad"}, returns=agents
-        )
-
-    EvaluationResult(episodes=(episode(0, (2.0, 1.0)), episode(1, (4.0, 0.0)))).to_json(tmp_path / "r.json")
+def test_policies_that_met_have_a_row_each(tmp_path: Path) -> None:
+    returns = [{"a": 2.0, "b": 1.0}, {"a": 4.0, "b": 0.0}]
+    episodes = [
+        EpisodeRecord(mission="m", episode=number, seed=number, assignment={"a": "good", "b": "bad"}, returns=own)
+        for number, own in enumerate(returns)
+    ]
+    EvaluationResult(episodes=tuple(episodes)).to_json(tmp_path / "r.json")
     result = command("compare", str(tmp_path / "r.json"))
     assert result.exit_code == 0, result.output
     assert row(result.stdout, "good")[:3] == ["good", "3", "-"]
@@ -55,18 +54,16 @@ def test_policies_that_met_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "message"),
-    [(5, "No episode was played to its end by both from the same seed"), (None, "No two policies met")],
+    ("files", "message"),
+    [
+        (["first", "second"], "No episode was played to its end by both from the same seed"),
+        (["first"], "No two policies met"),
+        (["none"], "none.json cannot be read"),
+    ],
 )
-def test_what_cannot_be_compared_is_told(seed: int | None, message: str, tmp_path: Path) -> None:
-    files = [saved(tmp_path / "first.json", {"easy": [3.0, 5.0]})]
-    files += [] if seed is None else [saved(tmp_path / "second.json", {"easy": [3.0]}, seed)]
-    result = command("compare", *files)
+def test_what_cannot_be_compared_is_named(files: list[str], message: str, tmp_path: Path) -> None:
+    saved(tmp_path / "first.json", {"easy": [3.0, 5.0]})
+    saved(tmp_path / "second.json", {"easy": [3.0]}, seed=5)
+    result = command("compare", *(str(tmp_path / f"{name}.json") for name in files))
     assert result.exit_code == 2
     assert message in told(result)
-
-
-def test_what_is_no_evaluation_is_told(tmp_path: Path) -> None:
-    result = command("compare", str(tmp_path / "none.json"))
-    assert result.exit_code == 2
-    assert "none.json cannot be read" in told(result)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import threading
+from typing import Any
 
 import pytest
 
 from parallel_envs.cli.tasks import lines_of, takes_tasks
 from parallel_envs.multiagent.by_name import EnvInspection
 from parallel_envs.tasks import TaskWay
-from tests.cli.test_tool import command
-from tests.cli.test_tool import told as words_of
+from tests.cli.test_tool import command, told
 
-PLAIN = EnvInspection(
+READS_OPTIONS = EnvInspection(
     layers=("here.Env",),
     is_gymnasium=True,
     way=TaskWay.OPTIONS,
@@ -24,69 +26,62 @@ PLAIN = EnvInspection(
 )
 
 
-def test_an_env_with_a_setter_is_shown_with_a_sample() -> None:
-    result = command("tasks", "parallel_envs.testing.families:GridNaviEnv")
-    assert result.exit_code == 0, result.output
-    text = words_of(result)
-    assert "reset_task(task" in text
-    assert "also get_task, sample_tasks" in text
-    assert "envs = ParallelEnvManager([GridNaviEnv] * 8) envs.reset(tasks=[(" in text
-
-
-def test_an_env_without_tasks_is_told_what_to_give() -> None:
-    result = command("tasks", "CartPole-v1")
-    assert result.exit_code == 1
-    text = words_of(result)
-    assert "lineage gymnasium.wrappers.common.TimeLimit holds" in text
-    assert "cartpole.CartPoleEnv way none: its reset takes options and does not read options['task']" in text
-    assert 'ParallelEnvManager("CartPole-v1", num_envs=8, task_setter=give)' in text
-
-
 @pytest.mark.parametrize(
-    ("env", "message"),
+    ("env", "exit_code", "parts"),
     [
-        ("tests.cli.test_tasks:Nothing", "has no attribute 'Nothing'"),
-        ("CartPol-v1", "'CartPol-v1' is unknown. Did you mean 'CartPole-v1'"),
-        ("CartPole-*", "names 2 environments. Give one of 'CartPole-v0', 'CartPole-v1'"),
-        ("tests.cli.test_tasks:nobody_returns", "ended its process (exit code 3)"),
+        (
+            "parallel_envs.testing.families:GridNaviEnv",
+            0,
+            [
+                "reset_task(task",
+                "also get_task, sample_tasks",
+                "envs = ParallelEnvManager([GridNaviEnv] * 8) envs.reset(tasks=[(",
+            ],
+        ),
+        (
+            "CartPole-v1",
+            1,
+            [
+                "lineage gymnasium.wrappers.common.TimeLimit holds",
+                "cartpole.CartPoleEnv way none: its reset takes options and does not read options['task']",
+                'ParallelEnvManager("CartPole-v1", num_envs=8, task_setter=give)',
+            ],
+        ),
+        ("tests.cli.test_tasks:Nothing", 2, ["has no attribute 'Nothing'"]),
+        ("CartPol-v1", 2, ["'CartPol-v1' is unknown. Did you mean 'CartPole-v1'"]),
+        ("CartPole-*", 2, ["names 2 environments. Give one of 'CartPole-v0', 'CartPole-v1'"]),
+        ("tests.cli.test_tasks:never_returns", 2, ["ended its process (exit code 3)"]),
+        ("tests.cli.test_tasks:never_ready", 2, ["takes longer than 0.2 s"]),
     ],
 )
-def test_what_cannot_be_made_is_told(env: str, message: str) -> None:
-    result = command("tasks", env)
-    assert result.exit_code == 2
-    assert message in words_of(result)
+def test_an_env_is_shown_with_its_way_to_take_tasks(env: str, exit_code: int, parts: list[str]) -> None:
+    result = command("tasks", env, *(["--timeout", "0.2"] if "never_ready" in env else []))
+    assert result.exit_code == exit_code, result.output
+    assert [part for part in parts if part not in told(result)] == []
 
 
-def nobody_returns() -> None:
-    import os
-
+def never_returns() -> None:
     os._exit(3)
 
 
-def test_an_env_that_takes_too_long_is_given_up() -> None:
-    result = command("tasks", "tests.cli.test_tasks:never_ready", "--timeout", "0.2")
-    assert result.exit_code == 2
-    assert "takes longer than 0.2 s" in words_of(result)
-
-
 def never_ready() -> None:
-    import threading
-
     threading.Event().wait()
 
 
-def test_an_env_that_looks_at_its_options_takes_tasks() -> None:
-    assert takes_tasks(PLAIN)
-    lines = list(lines_of("here:Env", PLAIN))
-    assert 'way      reset(options={"task": task}), which reads it' in lines
-    assert "example  envs = ParallelEnvManager([Env] * 8)" in lines
-
-
-def test_many_agents_have_their_own_manager() -> None:
-    lines = list(lines_of("mpe2.simple_spread_v3?N=5", dataclasses.replace(PLAIN, is_gymnasium=False)))
-    assert 'example  envs = MultiAgentEnvManager("mpe2.simple_spread_v3", num_envs=8, env_kwargs={...})' in lines
-
-
-def test_an_env_without_any_way_is_told() -> None:
-    lines = list(lines_of("here:Env", dataclasses.replace(PLAIN, way=None, looks=None)))
-    assert lines[1].startswith("way      none: it has neither reset_task nor set_task")
+@pytest.mark.parametrize(
+    ("name", "changes", "line"),
+    [
+        ("here:Env", {}, 'way      reset(options={"task": task}), which reads it'),
+        ("here:Env", {}, "example  envs = ParallelEnvManager([Env] * 8)"),
+        (
+            "mpe2.simple_spread_v3?N=5",
+            {"is_gymnasium": False},
+            'example  envs = MultiAgentEnvManager("mpe2.simple_spread_v3", num_envs=8, env_kwargs={...})',
+        ),
+        ("here:Env", {"way": None, "looks": None}, "way      none: it has neither reset_task nor set_task"),
+    ],
+)
+def test_lines_of_an_inspection(name: str, changes: dict[str, Any], line: str) -> None:
+    found = dataclasses.replace(READS_OPTIONS, **changes)
+    assert takes_tasks(READS_OPTIONS)
+    assert any(one.startswith(line) for one in lines_of(name, found))

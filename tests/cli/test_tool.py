@@ -1,16 +1,20 @@
-"""`parallel-envs` as one tool: its help, its suggestions, and that it starts at once."""
+"""`parallel-envs` as one tool: its help, its suggestions, that it starts at once, and its progress bars."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from parallel_envs import cli
+from parallel_envs.cli.progress import Tally, shown
+from parallel_envs.evaluation import EpisodeRecord, Failure
 
 COMMANDS = ("train", "eval", "compare", "tasks", "doctor")
 
@@ -28,13 +32,21 @@ def test_help_names_every_command() -> None:
     result = command("--help")
     assert result.exit_code == 0
     assert all(f" {name} " in told(result) for name in (*COMMANDS, "bench"))
+    assert "Usage: parallel-envs [OPTIONS] COMMAND" in told(command())
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_an_example(name: str) -> None:
-    result = command(name, "--help")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        *[((name, "--help"), f"Example: parallel-envs {name} ") for name in COMMANDS],
+        (("bench", "--help"), "suggest"),
+        (("bench", "suggest", "--help"), "Usage: parallel-envs bench suggest [OPTIONS]"),
+    ],
+)
+def test_every_command_has_help_with_an_example(words: tuple[str, ...], expected: str) -> None:
+    result = command(*words)
     assert result.exit_code == 0
-    assert f"Example: parallel-envs {name} " in told(result)
+    assert expected in told(result)
 
 
 @pytest.mark.parametrize(
@@ -56,35 +68,19 @@ def test_what_is_misspelt_is_guessed(words: list[str], meant: str) -> None:
     assert "Traceback" not in result.output
 
 
-def test_nothing_asked_for_is_help() -> None:
-    assert "Usage: parallel-envs [OPTIONS] COMMAND" in told(command())
-
-
-def test_bench_is_the_benchmark_with_all_its_commands() -> None:
-    assert "suggest" in told(command("bench"))
-    result = command("bench", "suggest", "--help")
-    assert result.exit_code == 0
-    assert "Usage: parallel-envs bench suggest [OPTIONS]" in told(result)
-
-
 def test_help_loads_nothing_that_it_does_not_need() -> None:
     program = (
-        "import json, sys\n"
+        "import json, runpy, sys\n"
         "sys.argv = ['parallel-envs', '--help']\n"
-        "import parallel_envs.cli\n"
-        "try: parallel_envs.cli.main()\n"
+        "try: runpy.run_module('parallel_envs', run_name='__main__')\n"
         "except SystemExit: pass\n"
         "print(json.dumps(sorted(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert "Usage: parallel-envs" in done.stdout
     assert "parallel_envs.cli" in loaded
     assert loaded & {"numpy", "gymnasium", "pettingzoo", "torch", "pydantic", "parallel_envs.engine"} == set()
-
-
-def test_the_package_can_be_run() -> None:
-    done = subprocess.run([sys.executable, "-m", "parallel_envs", "--help"], capture_output=True, text=True, check=True)
-    assert "Usage: parallel-envs" in done.stdout
 
 
 def test_a_terminal_without_signs_for_everything_gets_other_signs() -> None:
@@ -97,3 +93,65 @@ def test_a_terminal_without_signs_for_everything_gets_other_signs() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "15.50 ? 0.50" in done.stdout
+
+
+# ---- progress: bars, and lines where there is no terminal ------------------------------------------------------------
+
+BROKEN = Failure(kind="env", error_type="ValueError", message="no")
+
+
+def record(mission: str, episode: int, failure: Failure | None = None) -> EpisodeRecord:
+    return EpisodeRecord(mission=mission, episode=episode, seed=0, failure=failure)
+
+
+def written(num_missions: int, num_episodes: int, *, is_terminal: bool) -> str:
+    """What is written while all episodes are played, a second each; every fourth fails."""
+    now, text = 0.0, io.StringIO()
+    console = Console(file=text, force_terminal=is_terminal, width=110, color_system=None)
+    work = [(f"mission {mission:02d}", number) for mission in range(num_missions) for number in range(num_episodes)]
+    with shown(console, lambda: now) as progress:
+        progress.begin(work, [])
+        for place, (mission, episode) in enumerate(work):
+            now += 1.0
+            progress.note(record(mission, episode, BROKEN if place % 4 == 3 else None))
+    return text.getvalue()
+
+
+def test_lines_come_now_and_then_and_at_the_end() -> None:
+    assert written(1, 24, is_terminal=False).splitlines() == [
+        "10 of 24 episodes (42%), 1 episodes/s, 14 s left, 2 failed",
+        "20 of 24 episodes (83%), 1 episodes/s, 4 s left, 5 failed",
+        "24 of 24 episodes (100%), 1 episodes/s, 0 s left, 6 failed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("num_missions", "num_episodes", "there", "not_there"),
+    [
+        (
+            2,
+            4,
+            ["mission 00", "4/4 1 failed", "1 episodes/s, 4 s left, 1 failed", "8/8 1 episodes/s, 0 s left, 2 failed"],
+            "mission 02",
+        ),
+        (1, 2, ["2/2"], "mission 00"),  # one mission has one bar
+        (30, 1, ["mission 15", "30/30"], "mission 16"),  # more than fit a screen have bars for some
+    ],
+)
+def test_bars_tell_missions_speed_time_left_and_failures(
+    num_missions: int, num_episodes: int, there: list[str], not_there: str
+) -> None:
+    text = written(num_missions, num_episodes, is_terminal=True)
+    assert [part for part in there if part not in text] == []
+    assert not_there not in text
+
+
+def test_what_was_complete_before_is_done_but_no_speed() -> None:
+    now = 0.0
+    tally = Tally(lambda: now)
+    now = 100.0
+    tally.begin([("m", number) for number in range(10)], [record("m", 0), record("m", 1, BROKEN)])
+    assert tally.text() == "2 of 10 episodes (20%), 0 episodes/s, ? left, 1 failed"
+    now = 104.0
+    tally.note(record("m", 2))
+    assert tally.text() == "3 of 10 episodes (30%), 0.25 episodes/s, 28 s left, 1 failed"

@@ -25,7 +25,7 @@ class Course(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo sh
 
     Args:
         length: Steps of an episode.
-        agents: Who plays.
+        agents: Their names.
         fault: What goes wrong ("raise", "exit", "kill", "hang"), in the episode with `fatal_seed`, in its third step.
         fatal_seed: None: in every episode.
         once: A file; when it is there nothing goes wrong any more, and what goes wrong makes it.
@@ -60,31 +60,53 @@ class Course(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo sh
         return {agent: self.generator.random(3, np.float32) for agent in self.agents}
 
     def step(self, actions: Mapping[Any, Any]) -> tuple[Named, Named, Named, Named, Named]:
-        assert list(actions) == self.agents, "everybody acts, in order"
+        assert list(actions) == self.agents, "all agents act, in order"
         self.elapsed += 1
         if self.elapsed == 3 and self.fatal_seed in (None, self.seed):
-            self._break()
-        told = {agent: (place + 1.5) * actions[agent] for place, agent in enumerate(self.agents)}
-        total = sum(told.values()) + self.generator.random()
+            fail(self.fault, self.once)
+        own = {agent: (place + 1.5) * actions[agent] for place, agent in enumerate(self.agents)}
+        total = sum(own.values()) + self.generator.random()
         over = self.elapsed >= self.length
         seen, agents = self._seen(), self.agents
         self.agents = [] if over else agents
         infos = {agent: {"level": self.elapsed, **({"is_success": total > 10} if over else {})} for agent in agents}
         flags = dict.fromkeys(agents, over)
-        return seen, {agent: told[agent] + total for agent in agents}, flags, dict.fromkeys(agents, False), infos
-
-    def _break(self) -> None:
-        if not self.fault or (self.once is not None and Path(self.once).exists()):
-            return
-        if self.once is not None:
-            Path(self.once).touch()
-        fail(self.fault)
+        return seen, {agent: own[agent] + total for agent in agents}, flags, dict.fromkeys(agents, False), infos
 
     def close(self) -> None:
         self.agents = []
 
 
-def fail(how: str) -> None:
+class Unmakeable(Course):
+    def __init__(self) -> None:
+        raise RuntimeError("no license")
+
+
+class NoReset(Course):
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        raise KeyError("level")
+
+
+def course_of(number: int, **kwargs: Any) -> Course:
+    return Course(agents=tuple(f"agent_{place}" for place in range(number)), **kwargs)
+
+
+def hidden(**kwargs: Any) -> Course:
+    """Does not say what it takes: `n_agents`, and nothing else."""
+    return course_of(kwargs.pop("n_agents", 2), **kwargs)
+
+
+def crowded(num_agents: int = 2) -> Course:
+    """Has one agent more than it is told."""
+    return course_of(num_agents + 1)
+
+
+def fail(how: str, once: str | None = None) -> None:
+    """Do something wrong, unless the file `once` is there, which is made first."""
+    if once is not None and how:
+        if Path(once).exists():
+            return
+        Path(once).touch()
     match how:
         case "raise":
             raise ValueError("injected")
@@ -136,13 +158,11 @@ class Failing(AgentPolicy):
 
     def step(self, observation: Any) -> Any:
         self.asked += 1
-        if self.asked != self.at or (self.once is not None and Path(self.once).exists()):
+        if self.asked != self.at:
             return 1
-        if self.once is not None:
-            Path(self.once).touch()
         if self.how == "nonsense":
             return "left"
-        fail(self.how)
+        fail(self.how, self.once)
         return 1
 
 

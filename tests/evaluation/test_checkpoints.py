@@ -43,27 +43,24 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Training:
-    """A training run whose checkpoints appear when they are told to."""
+    """A training run with its first checkpoint. As a progress it goes on as soon as an evaluation has begun."""
 
     def __init__(self, trained: Path, folder: Path) -> None:
         self.folder, self._all = folder, sorted((trained / "checkpoints").iterdir())
         (folder / "checkpoints").mkdir(parents=True)
         for name in ("run.json", "settings.yaml"):
             shutil.copy(trained / name, folder)
-        self.first = self.write(self._all[0])
+        self.first, self.last = self.write(self._all[0]), self._all[-1]
 
     def write(self, checkpoint: Path) -> Path:
         draft, place = self.folder / "checkpoints" / ".new", self.folder / "checkpoints" / checkpoint.name
         shutil.copytree(checkpoint, draft)
-        draft.rename(place)
-        return place
+        return draft.rename(place)
 
     def go_on(self) -> None:
         """Write the last checkpoint and remove the first."""
-        self.write(self._all[-1])
+        self.write(self.last)
         shutil.rmtree(self.first)
-
-    # ---- as a Progress: training goes on as soon as the evaluation has begun ----
 
     def begin(self, work: Sequence[EpisodeKey], done: Sequence[EpisodeRecord]) -> None:
         self.go_on()
@@ -93,38 +90,37 @@ class FlakyCart(gymnasium.Wrapper[Any, Any, Any, Any]):
         return super().reset(**kwargs)
 
 
-def cart(tmp_path: Path, *, is_flaky: bool) -> Mission:
-    once = tmp_path / "once"
+def cart(run: Path) -> Mission:
+    return Mission(name="cart", env=FlakyCart, kwargs={"once": str(run / "once")})
+
+
+def played(run: Path, episodes: int = 4, *, is_flaky: bool = False, **settings: Any) -> EvaluationResult:
     if not is_flaky:
-        once.touch()
-    return Mission(name="cart", env=FlakyCart, kwargs={"once": str(once)})
+        (run / "once").touch()
+    return evaluate(cart(run), {"it": str(run)}, episodes, seed=3, **settings)
 
 
-def played(run: Path, tmp_path: Path, **settings: Any) -> EvaluationResult:
-    return evaluate(cart(tmp_path, is_flaky=False), {"it": str(run)}, 4, seed=3, **settings)
+def policy_of(result: EvaluationResult) -> dict[str, Any]:
+    settings: dict[str, Any] = result.settings["policies"]["it"]
+    return settings
 
 
-def told_of(result: EvaluationResult) -> dict[str, Any]:
-    told: dict[str, Any] = result.settings["policies"]["it"]
-    return told
-
-
-@pytest.mark.parametrize("jobs", [0, 2])
-def test_training_that_goes_on_changes_nothing(training: Training, tmp_path: Path, jobs: int) -> None:
-    before = played(training.folder, tmp_path)
-    meanwhile = played(training.folder, tmp_path, jobs=jobs, progress=training)
+@pytest.mark.parametrize("jobs", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_training_that_goes_on_changes_nothing(training: Training, jobs: int) -> None:
+    before = played(training.folder)
+    meanwhile = played(training.folder, jobs=jobs, progress=training)
     assert meanwhile == before
-    after = played(training.folder, tmp_path)
+    after = played(training.folder)
     assert [one.score for one in after.episodes] != [one.score for one in before.episodes]
-    assert told_of(after)["checkpoint"] != told_of(before)["checkpoint"] == str(training.first)
-    assert told_of(after)["digest"] != told_of(before)["digest"]
+    assert policy_of(after)["checkpoint"] != policy_of(before)["checkpoint"] == str(training.first)
+    assert policy_of(after)["digest"] != policy_of(before)["digest"]
 
 
-def test_a_second_try_plays_with_the_same_checkpoint(training: Training, tmp_path: Path) -> None:
-    before = played(training.folder, tmp_path)
-    (tmp_path / "once").unlink()
-    found = evaluate(cart(tmp_path, is_flaky=True), {"it": str(training.folder)}, 4, seed=3, jobs=1, progress=training)
+def test_a_second_try_in_a_worker_plays_with_the_same_checkpoint(training: Training) -> None:
+    found = played(training.folder, is_flaky=True, jobs=1, progress=training)
     assert [one.attempts for one in found.episodes] == [1, 1, 2, 1]
+    shutil.rmtree(training.folder)
+    before = played(Training(training.last.parents[1], training.folder).folder)
     assert [one.score for one in found.episodes] == [one.score for one in before.episodes]
 
 
@@ -138,7 +134,7 @@ def test_the_newest_checkpoint_is_the_one_that_learners_call_so(trained: Path, t
 
 
 def test_a_checkpoint_that_is_removed_while_it_is_copied_gives_way_to_the_newer_one(
-    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy, tries = checkpoints._copy, list[Path]()
 
@@ -149,23 +145,25 @@ def test_a_checkpoint_that_is_removed_while_it_is_copied_gives_way_to_the_newer_
         copy(folder, to, skipped)
 
     monkeypatch.setattr(checkpoints, "_copy", late)
-    found = played(training.folder, tmp_path)
-    assert [path.name for path in tries] == [training.first.name, Path(told_of(found)["checkpoint"]).name]
-    assert found == played(training.folder, tmp_path)
+    found = played(training.folder)
+    assert [path.name for path in tries] == [training.first.name, Path(policy_of(found)["checkpoint"]).name]
+    assert found == played(training.folder)
 
 
-def test_nothing_stays_behind(training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_copy_stays_behind_and_errors_name_the_folder_that_was_given(
+    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (temporary := tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    found = played(training.folder, tmp_path)
-    assert list(temporary.iterdir()) == []
-    assert str(temporary) not in found.to_json()
-
-
-def test_a_run_without_a_checkpoint_is_told(training: Training, tmp_path: Path) -> None:
+    assert str(temporary) not in played(training.folder).to_json()
+    with pytest.raises(BadEvaluation) as raised:
+        evaluate("MountainCar-v0", {"it": str(training.folder)}, 1)
+    assert str(training.first) in str(raised.value)
+    assert "parallel-envs-" not in str(raised.value)
     shutil.rmtree(training.first)
     with pytest.raises(BadEvaluation, match=r"The run .*run of the policy 'it' has no checkpoint yet"):
-        played(training.folder, tmp_path)
+        played(training.folder)
+    assert list(temporary.iterdir()) == []
 
 
 class Reading:
@@ -183,47 +181,26 @@ def test_a_folder_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
         (tmp_path / name).write_text("1")
     found = evaluate("CartPole-v1", {"it": f"class={__name__}:Reading,data={tmp_path}"}, 1)
     assert found.failures == ()
-    assert "checkpoint" not in told_of(found)
+    assert "checkpoint" not in policy_of(found)
 
 
-def test_errors_name_the_folder_that_was_given(training: Training) -> None:
-    with pytest.raises(BadEvaluation) as raised:
-        evaluate("MountainCar-v0", {"it": str(training.folder)}, 1)
-    assert str(training.first) in str(raised.value)
-    assert "parallel-envs-" not in str(raised.value)
-
-
-# ---- going on -----------------------------------------------------------------------------------------------------
-
-
-def test_the_rest_is_played_with_the_same_checkpoint(training: Training, tmp_path: Path, trained: Path) -> None:
-    whole = played(training.folder, tmp_path)
-    begun = evaluate(cart(tmp_path, is_flaky=False), {"it": str(training.folder)}, 2, seed=3)
-    training.write(max((trained / "checkpoints").iterdir()))
-    assert played(training.folder, tmp_path, resume=begun, jobs=1) == whole
-
-
-def test_a_checkpoint_that_is_gone_cannot_be_gone_on_with(training: Training, tmp_path: Path) -> None:
-    begun = evaluate(cart(tmp_path, is_flaky=False), {"it": str(training.folder)}, 2, seed=3)
-    training.go_on()
-    with pytest.raises(BadEvaluation, match=rf"of the checkpoint {training.first}, which is gone"):
-        played(training.folder, tmp_path, resume=begun)
-
-
-def test_a_checkpoint_that_has_changed_cannot_be_gone_on_with(
-    training: Training, tmp_path: Path, trained: Path
-) -> None:
-    begun = evaluate(cart(tmp_path, is_flaky=False), {"it": str(training.folder)}, 2, seed=3)
+@pytest.mark.parametrize("jobs", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_rest_is_played_with_the_same_checkpoint_and_not_without(training: Training, jobs: int) -> None:
+    whole, begun = played(training.folder), played(training.folder, 2)
+    training.write(training.last)
+    assert played(training.folder, resume=begun, jobs=jobs) == whole
     shutil.rmtree(training.first)
-    shutil.copytree(max((trained / "checkpoints").iterdir()), training.first)
+    with pytest.raises(BadEvaluation, match=rf"of the checkpoint {training.first}, which is gone"):
+        played(training.folder, resume=begun)
+    shutil.copytree(training.last, training.first)
     with pytest.raises(BadEvaluation, match=rf"{training.first}, and the checkpoint or the code of the policy has ch"):
-        played(training.folder, tmp_path, resume=begun)
+        played(training.folder, resume=begun)
 
 
 def test_what_is_filmed_is_what_was_evaluated(training: Training, tmp_path: Path) -> None:
     pytest.importorskip("moviepy")
-    found = played(training.folder, tmp_path)
+    found = played(training.folder)
     training.go_on()
-    videos = record_videos(found, cart(tmp_path, is_flaky=False), {"it": str(training.folder)}, "best", tmp_path / "v")
+    videos = record_videos(found, cart(training.folder), {"it": str(training.folder)}, "best", tmp_path / "v")
     with pytest.raises(BadEvaluation, match="which is gone"):
         next(videos)

@@ -1,80 +1,313 @@
-"""One episode: what its record tells, and who is to blame where it fails."""
+"""One episode: its seeds, its turns, its actions, its record, and what its failures are blamed on."""
 
 from __future__ import annotations
 
 import random
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
+from hypothesis import given
+from hypothesis import strategies as st
 
+from parallel_envs.choices import Strategy
+from parallel_envs.evaluation import episode as episode_module
 from parallel_envs.evaluation.config import EvaluationConfig
-from parallel_envs.evaluation.episode import EpisodeContext, EpisodeSpec, assignment, play_episode
+from parallel_envs.evaluation.episode import (
+    ActionSource,
+    EpisodeContext,
+    EpisodeSpec,
+    NoopActions,
+    SequentialActions,
+    WrapperActions,
+    action_problem,
+    assignment,
+    episode_specs,
+    play_episode,
+)
+from parallel_envs.evaluation.failures import EpisodeAborted
 from parallel_envs.evaluation.missions import EnvMaker, Mission
 from parallel_envs.evaluation.policies import PolicyTemplates, candidates_of
 from parallel_envs.evaluation.records import EpisodeRecord
 from parallel_envs.policies import AgentPolicy, PolicySpec
 from parallel_envs.testing import ScriptedAgentsEnv, Stay
-from tests.evaluation.stages import AGENTS, Course, Drawing, Failing
+from parallel_envs.wrappers import PolicyPool
+from tests.evaluation.stages import AGENTS, Counting, Course, Drawing, Failing, NoReset, Unmakeable
+from tests.gates import Gate, wait_at
 
-ORDER = EpisodeSpec("course", 0, 42)
+SPEC = EpisodeSpec("course", 0, 42)
 
 
 def played(
     make: Callable[..., Any] = Course,
     policies: Any = "random",
-    order: EpisodeSpec = ORDER,
+    spec: EpisodeSpec = SPEC,
     watch: Callable[[Any], None] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> EpisodeRecord:
-    stage = EpisodeContext(
-        maker=EnvMaker(Mission(name=order.mission, env=make, kwargs=kwargs or {})),
-        templates=PolicyTemplates(candidates_of(policies), order.root),
+    context = EpisodeContext(
+        maker=EnvMaker(Mission(name=spec.mission, env=make, kwargs=kwargs or {})),
+        templates=PolicyTemplates(candidates_of(policies), spec.root),
         config=EvaluationConfig(**settings),
         watch=watch,
     )
-    return play_episode(order, stage)
+    return play_episode(spec, context)
 
 
-# ---- what is told ---------------------------------------------------------------------------------------------------
+# ---- the list of episodes --------------------------------------------------------------------------------------------
+
+NAMES = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=5, unique=True)
 
 
-def test_a_record_tells_what_a_plain_loop_finds() -> None:
+@given(NAMES, st.integers(1, 4), st.integers(0, 1 << 40))
+def test_other_missions_and_more_episodes_change_no_seed(names: list[str], episodes: int, seed: int) -> None:
+    alone = {spec.key: spec for spec in episode_specs(names[:1], episodes, seed)}
+    among = {spec.key: spec for spec in episode_specs(names[::-1], episodes + 3, seed)}
+    assert list(among) == [(name, number) for name in names[::-1] for number in range(episodes + 3)]
+    for key, one in alone.items():
+        seeds = [(spec.env_seed, spec.global_seed, spec.agent_seed(2)) for spec in (one, among[key])]
+        assert seeds[0] == seeds[1]
+        assert one.dealing().random() == among[key].dealing().random()
+
+
+def test_all_seeds_differ() -> None:
+    specs = [*episode_specs(["a", "b", "ab"], 20, 0), *episode_specs(["a"], 20, 1)]
+    seeds = [seed for one in specs for seed in (one.env_seed, one.global_seed, one.agent_seed(0), one.agent_seed(1))]
+    assert len(set(seeds)) == len(seeds)
+
+
+# ---- actions ---------------------------------------------------------------------------------------------------------
+
+BOX = Box(-1.0, 1.0, (2,), np.float32)
+MOVE_AND_SAY = Dict(move=BOX, say=Discrete(2))
+
+
+@pytest.mark.parametrize(
+    ("space", "good", "bad"),
+    [
+        (Discrete(3), [2, np.int64(0)], [3, 1.5, None, "left"]),
+        # float64, and beyond its bounds, which environments clip or do not
+        (
+            BOX,
+            [np.zeros(2, np.float32), np.zeros(2), [0.5, 7]],
+            [np.zeros(3), [0.0, np.nan], [0.0, np.inf], ["a", "b"], None, [[1], [1, 2]]],
+        ),
+        (MultiDiscrete([2, 3]), [np.array([1, 2])], []),
+        (MultiBinary(2), [], [np.array([0, 2])]),
+        (
+            MOVE_AND_SAY,
+            [{"say": 1, "move": np.zeros(2)}],
+            [{"say": 2, "move": np.zeros(2)}, {"say": 1, "move": [0.0, np.nan]}, {"move": np.zeros(2)}],
+        ),
+        (Tuple([Discrete(2), Tuple([BOX])]), [(1, (np.zeros(2),))], [(1,), 1]),
+    ],
+)
+def test_what_is_an_action_of_a_space(space: Space[Any], good: list[Any], bad: list[Any]) -> None:
+    assert [action_problem(space, action) for action in good] == [None] * len(good)
+    assert None not in [action_problem(space, action) for action in bad]
+
+
+class WithSpace(Course):
+    def __init__(self, space: Space[Any]) -> None:
+        super().__init__()
+        self.wanted = space
+
+    def action_space(self, agent: Any) -> Any:
+        return self.wanted
+
+
+@pytest.mark.parametrize(
+    ("space", "mask", "noop"),
+    [
+        (Discrete(4), None, 0),
+        (Discrete(4, start=2), None, 2),
+        (Discrete(4), [0, 0, 1, 1], 2),
+        (Discrete(4), [1, 0, 0, 0], 0),
+        (Discrete(4), [0, 0, 0, 0], 0),
+        (Discrete(4, start=2), [0, 1, 0, 0], 3),
+        (BOX, None, [0.0, 0.0]),
+        (Box(1.0, 3.0, (2,)), None, [1.0, 1.0]),
+    ],
+)
+def test_a_noop_is_the_action_nearest_to_zero_that_is_allowed(space: Any, mask: Any, noop: Any) -> None:
+    observation = None if mask is None else {"action_mask": np.array(mask, np.int8)}
+    action = NoopActions(WithSpace(space), 0).of("red", observation)
+    assert np.asarray(action).tolist() == noop
+    assert action_problem(space, action) is None
+
+
+def test_where_there_is_no_zero_a_noop_is_drawn_by_the_seed() -> None:
+    first, again, other = (NoopActions(WithSpace(Text(30)), seed).of("red", None) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+# ---- turns, by a clock that stands still unless a policy moves it ----------------------------------------------------
+
+SEEN = {agent: np.zeros(3, np.float32) for agent in AGENTS}
+
+
+class Clock:
+    """The module `time`; `tick` passes each time it is looked at."""
+
+    def __init__(self, tick: float = 0.0) -> None:
+        self.now, self.tick = 0.0, tick
+
+    def monotonic(self) -> float:
+        self.now += self.tick
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(episode_module, "time", clock)
+    return clock
+
+
+class Slow:
+    """Takes these times, one after another, then none."""
+
+    def __init__(self, clock: Clock, *seconds: float) -> None:
+        self.clock, self.seconds, self.asked = clock, list(seconds), 0
+
+    def step(self, observation: Any) -> int:
+        self.asked += 1
+        self.clock.now += self.seconds.pop(0) if self.seconds else 0.0
+        return 4
+
+
+def one_by_one(policies: dict[Any, Any], **settings: Any) -> ActionSource:
+    env, config = Course(), EvaluationConfig(**{"action_timeout": 0.25, **settings})
+    return SequentialActions(policies.__getitem__, env, config, NoopActions(env, 0))
+
+
+def wrapped(policies: dict[Any, Any], strategy: Strategy, pool: PolicyPool, **settings: Any) -> ActionSource:
+    env = Course()
+    return WrapperActions(policies.__getitem__, env, EvaluationConfig(**settings), NoopActions(env, 0), strategy, pool)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "settings", "actions", "num_late", "num_asked"),
+    [
+        ([0.0, 0.3, 0.2], {}, [4, 0, 4], 1, 3),
+        ([1000.0], {}, [4], 0, 1),  # the first action may take its time
+        ([0.0, *[1.25] * 10], {"lateness_budget": 2.5}, [4, *[0] * 7], 7, 4),  # late by 1.0, 3 times: asked no more
+        ([0.0, *[1.25] * 7], {"lateness_budget": None}, [4, *[0] * 7], 7, 8),
+        ([1e6] * 5, {"action_timeout": None}, [4] * 5, 0, 5),
+    ],
+)
+def test_a_late_action_is_dropped_and_counted(
+    clock: Clock, seconds: list[float], settings: dict[str, Any], actions: list[int], num_late: int, num_asked: int
+) -> None:
+    slow = Slow(clock, *seconds)
+    turns = one_by_one({"red": slow, "blue": Slow(clock)}, **settings)
+    seen = {agent: SEEN[agent] for agent in ("red", "blue")}
+    found = [turns.act(seen, step) for step in range(len(actions))]
+    assert found == [{"red": action, "blue": 4} for action in actions]
+    assert turns.timeouts == ({"red": num_late} if num_late else {})
+    assert slow.asked == num_asked
+
+
+@pytest.mark.parametrize("timeout", [60.0, None])
+@pytest.mark.parametrize("strategy", ["sequential", "thread", "batch", "process"])
+def test_strategies_do_the_same_as_one_by_one(strategy: Strategy, timeout: float | None) -> None:
+    alone = one_by_one({agent: Counting() for agent in AGENTS})
+    with PolicyPool(2) as pool:
+        turns = wrapped({agent: Counting() for agent in AGENTS}, strategy, pool, action_timeout=timeout)
+        for step in range(5):
+            here = [agent for place, agent in enumerate(AGENTS) if (step + place) % 3 or not step]
+            seen = {agent: SEEN[agent] for agent in here}
+            assert turns.act(seen, step) == alone.act(seen, step)
+        assert turns.timeouts == alone.timeouts == {}
+        turns.close()
+
+
+def test_a_policy_that_hangs_in_a_thread_is_not_waited_for(tmp_path: Path) -> None:
+    class Waiting:
+        asked = 0
+
+        def step(self, observation: Any) -> int:
+            self.asked += 1
+            if self.asked == 2:
+                wait_at(tmp_path / "gate")
+            return 4
+
+    with Gate(tmp_path / "gate"), PolicyPool(1) as pool:
+        turns = wrapped({"red": Waiting(), "blue": Failing(at=99)}, "thread", pool, action_timeout=0.5)
+        seen = {agent: SEEN[agent] for agent in ("red", "blue")}
+        found = [turns.act(seen, step) for step in range(3)]
+        assert found == [{"red": 4, "blue": 1}, {"red": 0, "blue": 1}, {"red": 0, "blue": 1}]
+        assert turns.timeouts == {"red": 2}
+        turns.close()
+
+
+@pytest.mark.parametrize("strategy", [None, "thread"])
+@pytest.mark.parametrize(
+    ("how", "at", "kind", "error"),
+    [
+        ("raise", 1, "policy", "ValueError"),
+        ("raise", 3, "policy", "ValueError"),
+        ("system_exit", 2, "policy", "SystemExit"),
+        ("nonsense", 1, "nonsense", "ValueError"),
+        ("nonsense", 2, "nonsense", "ValueError"),
+    ],
+)
+def test_a_policys_fault_ends_the_episode(strategy: Strategy | None, how: str, at: int, kind: str, error: str) -> None:
+    policies = {"red": Failing(at=99), "blue": Failing(how, at)}
+    seen = {agent: SEEN[agent] for agent in policies}
+    with PolicyPool(1) as pool:
+        turns = wrapped(policies, strategy, pool) if strategy else one_by_one(policies)
+        for step in range(at - 1):
+            turns.act(seen, step)
+        with pytest.raises(EpisodeAborted) as raised:
+            turns.act(seen, at - 1)
+        turns.close()
+    failure = raised.value.failure
+    assert (failure.kind, failure.error_type) == (kind, error)
+    assert f"step {at - 1}" in failure.where
+    assert "blue" in failure.where + failure.message
+    assert kind == "nonsense" or "in fail" in failure.traceback
+
+
+def test_a_policy_that_cannot_be_made_ends_the_episode() -> None:
+    with pytest.raises(EpisodeAborted) as raised:
+        one_by_one({}).act({"red": SEEN["red"]}, 0)
+    assert raised.value.failure.where == "making the policy of 'red'"
+
+
+# ---- the record ------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_holds_what_a_plain_loop_finds() -> None:
     record = played(policies=lambda seen: int(seen[0] * 5), kwargs={"length": 9})
     env, returns = Course(9), dict.fromkeys(AGENTS, 0.0)
-    seen, _ = env.reset(seed=ORDER.env_seed)
+    seen, _ = env.reset(seed=SPEC.env_seed)
     while env.agents:
         seen, rewards, _, _, infos = env.step({agent: int(seen[agent][0] * 5) for agent in env.agents})
         returns = {agent: returns[agent] + rewards[agent] for agent in AGENTS}
-    assert (record.mission, record.episode, record.seed) == ("course", 0, ORDER.env_seed)
+    assert (record.mission, record.episode, record.seed) == ("course", 0, SPEC.env_seed)
     assert (record.returns, record.length, record.failure) == (returns, 9, None)
     assert record.success == infos["red"]["is_success"]
     assert record.score == pytest.approx(sum(returns.values()) / 3)
     assert record.seconds > 0
 
 
-def test_max_steps_cuts_an_episode_off() -> None:
-    record = played(max_steps=4)
-    assert (record.length, record.failure, record.success) == (4, None, None)
-
-
-def test_infos_that_were_asked_for_are_kept() -> None:
-    record = played(info_keys=("level", "no such info"))
-    assert record.infos == {"level": dict.fromkeys(AGENTS, 6), "no such info": {}}
-    assert played().infos == {}
-
-
-def test_infos_that_cannot_be_kept_are_named() -> None:
+def test_infos_are_kept_on_request_and_named_where_they_cannot_be() -> None:
     class Locked(Course):
         def step(self, actions: Any) -> Any:
-            *told, infos = super().step(actions)
-            return *told, {agent: {"lock": threading.Lock()} for agent in infos}
+            *results, infos = super().step(actions)
+            return *results, {agent: {"lock": threading.Lock()} for agent in infos}
 
-    assert played(Locked).failure is None
+    record = played(info_keys=("level", "no such info"), max_steps=4)
+    assert (record.length, record.failure, record.success) == (4, None, None)
+    assert record.infos == {"level": dict.fromkeys(AGENTS, 4), "no such info": {}}
+    record = played(Locked)
+    assert (record.failure, record.infos) == (None, {})
     failure = played(Locked, info_keys=["lock"]).failure
     assert failure is not None
     assert "The info 'lock' cannot be kept" in failure.message
@@ -83,72 +316,52 @@ def test_infos_that_cannot_be_kept_are_named() -> None:
 def test_a_trajectory_holds_every_step() -> None:
     shown: list[int] = []
     record = played(trajectories=True, watch=lambda env: shown.append(env.elapsed))
-    assert record.trajectory is not None
     assert shown == list(range(7))
-    told = record.trajectory
-    assert [len(part) for part in (told.observations, told.actions, told.rewards, told.terminations)] == [7, 6, 6, 6]
-    assert {agent: sum(step[agent] for step in told.rewards) for agent in AGENTS} == pytest.approx(record.returns)
-    assert all(told.terminations[-1].values())
-    assert not any(told.truncations[-1].values())
+    found = record.trajectory
+    assert found is not None
+    assert [len(part) for part in (found.observations, found.actions, found.rewards, found.terminations)] == [
+        7,
+        6,
+        6,
+        6,
+    ]
+    assert {agent: sum(step[agent] for step in found.rewards) for agent in AGENTS} == pytest.approx(record.returns)
+    assert all(found.terminations[-1].values())
+    assert not any(found.truncations[-1].values())
     assert played().trajectory is None
 
 
 def test_policies_are_shared_out_by_proportion_and_seed() -> None:
     policies = {"a": "random", "b": "noop"}
-    dealt = [played(policies=policies, order=EpisodeSpec("course", episode, 1)).assignment for episode in range(12)]
+    dealt = [played(policies=policies, spec=EpisodeSpec("course", episode, 1)).assignment for episode in range(12)]
     assert {tuple(sorted(one.values())) for one in dealt} == {("a", "a", "b")}
     assert {agent for one in dealt for agent, name in one.items() if name == "b"} == set(AGENTS)
     assert dealt[3] == assignment(EpisodeSpec("course", 3, 1), candidates_of(policies), AGENTS)
 
 
-def test_a_gymnasium_env_is_played_by_one_agent() -> None:
-    record = played(lambda: gymnasium.make("CartPole-v1"), "noop")
-    assert record.returns == {"agent_0": record.length}
-
-
-def test_agents_come_and_go_with_any_names() -> None:
+@pytest.mark.parametrize("known", ["all", None])
+def test_agents_come_and_go_with_any_names(known: Any) -> None:
     schedule = {0: Stay(last=9), ("a", 1): Stay(last=3), "late": Stay(first=4, last=9), 7: Stay(first=5, last=6)}
-    for known in ("all", None):
-        record = played(lambda known=known: ScriptedAgentsEnv([schedule], possible_agents=known), ["random", "noop"])
-        assert record.failure is None
-        assert record.length == 9
-        assert set(record.returns) == set(schedule) == set(record.assignment)
-        assert set(record.assignment.values()) == {"random", "noop"}
+    record = played(lambda: ScriptedAgentsEnv([schedule], possible_agents=known), ["random", "noop"])
+    assert (record.failure, record.length) == (None, 9)
+    assert set(record.returns) == set(schedule) == set(record.assignment)
+    assert set(record.assignment.values()) == {"random", "noop"}
 
 
-# ---- what it does not depend on -------------------------------------------------------------------------------------
-
-
-def test_all_that_is_random_follows_from_the_order() -> None:
+def test_all_that_is_random_follows_from_the_seed_and_the_callers_generators_stay_as_they_were() -> None:
+    random.seed(5)
+    np.random.seed(5)
+    expected = random.random(), np.random.random()
+    random.seed(5)
+    np.random.seed(5)
     record = played(policies={"it": Drawing()})
-    random.seed(99)
-    np.random.seed(99)
+    assert (random.random(), np.random.random()) == expected
     assert played(policies={"it": PolicySpec("tests.evaluation.stages:Drawing")}) == record
-    other = played(policies={"it": Drawing()}, order=EpisodeSpec("course", 1, 42))
+    other = played(policies={"it": Drawing()}, spec=EpisodeSpec("course", 1, 42))
     assert other.returns != record.returns
 
 
-def test_generators_that_belong_to_nobody_are_left_as_they_were() -> None:
-    random.seed(5)
-    np.random.seed(5)
-    expected = random.random(), np.random.random()  # the point
-    random.seed(5)
-    np.random.seed(5)
-    played(policies=Drawing())
-    assert (random.random(), np.random.random()) == expected  # the point
-
-
-# ---- failures -------------------------------------------------------------------------------------------------------
-
-
-class Unmakeable(Course):
-    def __init__(self) -> None:
-        raise RuntimeError("no license")
-
-
-class NoReset(Course):
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        raise KeyError("level")
+# ---- failures --------------------------------------------------------------------------------------------------------
 
 
 class NotANumber(Course):
@@ -162,42 +375,38 @@ class FourValues(Course):
         return super().step(actions)[:4]
 
 
-class DoesNotClose(Course):
-    def close(self) -> None:
-        raise OSError("no window")
-
-
 @pytest.mark.parametrize(
-    ("make", "kwargs", "where", "error"),
+    ("make", "kwargs", "where", "error", "length"),
     [
-        (Unmakeable, {}, "making the env", "RuntimeError"),
-        (NoReset, {}, "reset", "KeyError"),
-        (Course, {"fault": "raise"}, "step 2", "ValueError"),
-        (Course, {"fault": "system_exit"}, "step 2", "SystemExit"),
-        (NotANumber, {}, "step 0", "ValueError"),
-        (FourValues, {}, "step 0", "ValueError"),
+        (Unmakeable, {}, "making the env", "RuntimeError", 0),
+        (NoReset, {}, "reset", "KeyError", 0),
+        (Course, {"fault": "raise"}, "step 2", "ValueError", 2),
+        (Course, {"fault": "system_exit"}, "step 2", "SystemExit", 2),
+        (NotANumber, {}, "step 0", "ValueError", 0),
+        (FourValues, {}, "step 0", "ValueError", 0),
     ],
 )
-def test_an_environments_fault_is_told(make: Any, kwargs: Any, where: str, error: str) -> None:
-    failure = played(make, kwargs=kwargs).failure
+def test_an_environments_fault_is_told_and_its_returns_count_for_nothing(
+    make: Any, kwargs: Any, where: str, error: str, length: int
+) -> None:
+    record = played(make, kwargs=kwargs)
+    failure = record.failure
     assert failure is not None
-    assert (failure.kind, failure.where, failure.error_type) == ("env", where, error)
+    assert (failure.kind, failure.where, failure.error_type, record.length) == ("env", where, error, length)
     assert failure.traceback.startswith("Traceback")
     assert failure.traceback.count("/parallel_envs/evaluation/") <= 1
+    assert bool(record.returns) >= (length > 0)
+    assert (record.score, record.score_of("random")) == (None, None)
 
 
 def test_an_environment_that_does_not_close_has_been_played_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    class DoesNotClose(Course):
+        def close(self) -> None:
+            raise OSError("no window")
+
     record = played(DoesNotClose)
     assert (record.failure, record.length) == (None, 6)
     assert "Closing an environment raised OSError: no window" in caplog.text
-
-
-def test_what_was_played_before_a_failure_counts_for_nothing() -> None:
-    record = played(kwargs={"fault": "raise"})
-    assert record.length == 2
-    assert record.returns
-    assert record.score is None
-    assert record.score_of("random") is None
 
 
 def test_an_environment_without_agents_has_failed() -> None:
@@ -207,23 +416,8 @@ def test_an_environment_without_agents_has_failed() -> None:
     assert "began without agents" in record.failure.message
 
 
-def test_a_policys_fault_is_told() -> None:
-    failure = played(policies=Failing(at=3)).failure
-    assert failure is not None
-    assert (failure.kind, failure.where, failure.message) == ("policy", "step 2, 'red'", "injected")
-
-
 def test_an_episode_that_takes_too_long_is_ended_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    from parallel_envs.evaluation import episode
-
-    class Clock:
-        now = 0.0
-
-        def monotonic(self) -> float:
-            Clock.now += 1.0
-            return Clock.now
-
-    monkeypatch.setattr(episode, "time", Clock())
+    monkeypatch.setattr(episode_module, "time", Clock(tick=1.0))
     record = played(episode_timeout=3.5, kwargs={"length": 100})
     assert record.failure is not None
     assert (record.failure.kind, record.failure.error_type) == ("timeout", "TimeoutError")

@@ -1,19 +1,22 @@
-"""Missions by name, with wildcards, in files."""
+"""Missions by name, with wildcards, in files, with a number of agents, and from MettaGrid's configurations."""
 
 from __future__ import annotations
 
 import functools
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import gymnasium
 import pytest
 
-from parallel_envs.evaluation import BadEvaluation, Mission, missions, missions_of
-from parallel_envs.evaluation.missions import EnvMaker
+from parallel_envs.evaluation import BadEvaluation, Mission, evaluate, missions, missions_of
+from parallel_envs.evaluation.missions import NUM_AGENTS, EnvMaker, MettaGridEnv, is_mettagrid_config
 from parallel_envs.multiagent.aec import FastConversion, faster_conversion
 from parallel_envs.multiagent.by_name import AGENT
-from tests.evaluation.stages import Course
+from tests.evaluation.stages import Course, course_of
 
 FILE = """
 missions:
@@ -27,11 +30,9 @@ missions:
 sets:
   easy: [cart, "spread:t*"]
   all of it: [easy, spread]
+  round: [about]
+  about: [round]
 """
-
-
-def names(given: Any) -> list[str]:
-    return [mission.name for mission in missions_of(given)]
 
 
 @pytest.fixture
@@ -41,145 +42,61 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-# ---- names ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "name", ["CartPole-v1", "mpe2.simple_v3", "mpe2/simple-v3", "tests.evaluation.stages:Course", "Pendulum-v1"]
 )
 def test_what_can_be_played_by_name(name: str) -> None:
-    (mission,) = missions_of(name)
-    env = EnvMaker(mission).make()
+    env = EnvMaker(*missions_of(name)).make()
     observations, _ = env.reset(seed=0)
     assert list(observations) == list(env.agents)
     env.close()
 
 
 def test_keyword_arguments_stand_behind_a_question_mark() -> None:
-    (mission,) = missions_of("mpe2.simple_spread_v3?N=2&max_cycles=9&local_ratio=0.25")
-    assert mission == Mission(
-        name="mpe2.simple_spread_v3?N=2&max_cycles=9&local_ratio=0.25",
-        env="mpe2.simple_spread_v3",
-        kwargs={"N": 2, "max_cycles": 9, "local_ratio": 0.25},
-    )
-    env = EnvMaker(mission).make()
-    assert len(env.possible_agents) == 2
-
-
-def test_wildcards_stand_for_all_that_fit() -> None:
-    assert names("CartPole-v*") == ["CartPole-v0", "CartPole-v1"]
-    spreads = missions_of("mpe2.simple_sp*?max_cycles=3")
-    assert [mission.env for mission in spreads] == ["mpe2.simple_speaker_listener_v4", "mpe2.simple_spread_v3"]
-    assert spreads[0].kwargs == {"max_cycles": 3}
-    assert names("mpe2/simple_sp*") == ["mpe2/simple_speaker_listener-v4", "mpe2/simple_spread-v3"]
-
-
-def test_callables_and_dicts() -> None:
-    assert names(Course) == ["Course"]
-    assert names(functools.partial(Course, length=3)) == ["Course"]
-    assert names({"mine": Course, "carts": "CartPole-v*"}) == ["mine", "carts:CartPole-v0", "carts:CartPole-v1"]
-    assert names([Mission(name="m", env=Course), "CartPole-v1"]) == ["m", "CartPole-v1"]
+    name = "mpe2.simple_spread_v3?N=2&max_cycles=9&local_ratio=0.25"
+    (mission,) = missions_of(name)
+    kwargs = {"N": 2, "max_cycles": 9, "local_ratio": 0.25}
+    assert mission == Mission(name=name, env="mpe2.simple_spread_v3", kwargs=kwargs)
+    assert len(EnvMaker(mission).make().possible_agents) == 2
+    assert [one.kwargs for one in missions_of("mpe2.simple_sp*?max_cycles=3")] == [{"max_cycles": 3}] * 2
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("given", "names"),
     [
-        ("CartPol-v1", "Did you mean 'CartPole-v1'"),
-        ("mpe2.simple_spred_v3", "Did you mean 'mpe2.simple_spread_v3'"),
-        ("simple_spread_v3", "Did you mean 'mpe2.simple_spread_v3'"),
-        ("mpe2/simple_spred-v3", "Did you mean 'mpe2/simple_spread-v3'"),
-        ("sisl/pursuit-v4", "Did you mean 'sisl/pursuit-v5'"),
-        ("no.such.module:make", "no module 'no.such.module'"),
-        ("no_such_thing_at_all", "is unknown"),
-        ("Nothing*Fits", "No mission matches"),
-        ("CartPole-v1?oops", "name\\?key=value"),
-        ("CartPole-v1?a={", "is not YAML"),
-        ([], "No mission was given"),
-        ([3], "3 is not a mission"),
-        (["CartPole-v1", "CartPole-v1"], "Two missions are called 'CartPole-v1'"),
-        ("nothing.yaml", "cannot be read"),
+        ("CartPole-v*", ["CartPole-v0", "CartPole-v1"]),
+        ("mpe2/simple_sp*", ["mpe2/simple_speaker_listener-v4", "mpe2/simple_spread-v3"]),
+        (Course, ["Course"]),
+        (functools.partial(Course, length=3), ["Course"]),
+        ({"mine": Course, "carts": "CartPole-v*"}, ["mine", "carts:CartPole-v0", "carts:CartPole-v1"]),
+        ([Mission(name="m", env=Course), "CartPole-v1"], ["m", "CartPole-v1"]),
+        # from the file
+        ("{file}", ["spread:two", "spread:four", "cart"]),
+        ("{file}:easy", ["cart", "spread:two"]),
+        ("{file}:all of it", ["cart", "spread:two", "spread:four"]),
+        ("{file}:spread", ["spread:two", "spread:four"]),
+        ("{file}:spread:four", ["spread:four"]),
+        ("{file}:*t*", ["spread:two", "cart"]),
     ],
 )
-def test_what_is_no_mission(given: Any, text: str) -> None:
-    with pytest.raises(BadEvaluation, match=text):
-        missions_of(given)
+def test_names_wildcards_and_sets_stand_for_missions(given: Any, names: list[str], file: Path) -> None:
+    given = given.format(file=file) if isinstance(given, str) else given
+    assert [mission.name for mission in missions_of(given)] == names
 
 
-def test_turns_have_two_names() -> None:
-    with pytest.raises(BadEvaluation, match="turns='all'"):
-        Mission(name="m", env="CartPole-v1", turns="all")  # type: ignore[arg-type]  # what this is about
+def test_variants_of_a_file_add_to_the_keyword_arguments(file: Path) -> None:
+    found = {mission.name: mission.kwargs for mission in missions_of(str(file))}
+    assert found["spread:two"] == {"max_cycles": 9, "N": 2}
+    assert found["spread:four"] == {"max_cycles": 7, "N": 4}
+    for name, text in (("eazy", "Did you mean 'easy'"), ("round", "contains itself")):
+        with pytest.raises(BadEvaluation, match=text):
+            missions_of(f"{file}:{name}")
 
 
-def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(missions, "PACKAGES", ("nobody_has_it",))
-    with pytest.raises(BadEvaluation, match=r"is unknown\. Its package is not installed: pip install nobody_has_it\."):
-        missions_of("nobody_has_it.some_world_v0")
-
-
-# ---- files ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_file_holds_missions_with_variants(file: Path) -> None:
-    found = {mission.name: mission for mission in missions_of(str(file))}
-    assert list(found) == ["spread:two", "spread:four", "cart"]
-    assert found["spread:two"].kwargs == {"max_cycles": 9, "N": 2}
-    assert found["spread:four"].kwargs == {"max_cycles": 7, "N": 4}
-
-
-@pytest.mark.parametrize(
-    ("which", "expected"),
-    [
-        ("easy", ["cart", "spread:two"]),
-        ("all of it", ["cart", "spread:two", "spread:four"]),
-        ("spread", ["spread:two", "spread:four"]),
-        ("spread:four", ["spread:four"]),
-        ("*t*", ["spread:two", "cart"]),
-    ],
-)
-def test_sets_names_and_wildcards_choose_from_a_file(file: Path, which: str, expected: list[str]) -> None:
-    assert names(f"{file}:{which}") == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("missions: {a: {env: CartPole-v1, kwarg: {}}}", "`missions.a.kwarg` is unknown. Did you mean 'kwargs'"),
-        ("mission: {}", "`missions` is missing"),
-        ("missions: {a: {}}", "`missions.a.env` is missing"),
-        ("missions: {a: {env: CartPole-v9x}}", "mission 'a': The mission 'CartPole-v9x' is unknown"),
-        ("[", "is not YAML"),
-        ("", "`the file` is None, and must be a block: `missions: {cart:"),
-        ("missions: {a: CartPole-v1}", "`missions.a` is 'CartPole-v1', and must be a block"),
-        ("missions: {a: {env: CartPole-v1, turns: random}}", "turns='random' of the mission 'a' is unknown"),
-    ],
-)
-def test_files_are_checked_word_by_word(tmp_path: Path, text: str, told: str) -> None:
-    path = tmp_path / "bad.yaml"
-    path.write_text(text)
-    with pytest.raises(BadEvaluation) as raised:
-        missions_of(str(path))
-    assert told in str(raised.value)
-    assert str(path) in str(raised.value)
-
-
-def test_a_set_that_is_not_there_or_holds_itself(file: Path) -> None:
-    with pytest.raises(BadEvaluation, match="Did you mean 'easy'"):
-        missions_of(f"{file}:eazy")
-    file.write_text(FILE + "  round: [about]\n  about: [round]\n")
-    with pytest.raises(BadEvaluation, match="contains itself"):
-        missions_of(f"{file}:round")
-
-
-# ---- environments ---------------------------------------------------------------------------------------------------
-
-
-def test_a_gymnasium_env_has_one_agent() -> None:
+def test_a_gymnasium_env_has_one_agent_and_a_vector_env_is_no_mission() -> None:
     env = EnvMaker(Mission(name="m", env=lambda: gymnasium.make("CartPole-v1"))).make()
     assert env.possible_agents == [AGENT]
     env.close()
-
-
-def test_a_vector_env_is_no_mission() -> None:
     with pytest.raises(TypeError, match="Make one environment"):
         Mission(name="m", env=lambda: gymnasium.make_vec("CartPole-v1", num_envs=2)).make()
 
@@ -200,8 +117,233 @@ def test_the_quicker_conversion_is_found_out_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_aec_envs_are_played_in_turns_on_request() -> None:
-    maker = EnvMaker(Mission(name="m", env="mpe2.simple_spread_v3", turns="sequential"))
-    env = maker.make()
+    env = EnvMaker(Mission(name="m", env="mpe2.simple_spread_v3", turns="sequential")).make()
     observations, _ = env.reset(seed=0)
     assert len(observations) == 1
     env.close()
+
+
+# ---- the number of agents, by whichever keyword the environment takes it ---------------------------------------------
+
+
+def maker_with(keyword: str) -> Callable[..., Course]:
+    """Return a function that has this keyword, and others that do not say how many agents there are."""
+    found: dict[str, Any] = {"course_of": course_of}
+    exec(f"def make(max_cycles=6, {keyword}=2): return course_of({keyword}, length=max_cycles)", found)
+    return found["make"]  # type: ignore[no-any-return]  # exec knows no types
+
+
+@pytest.mark.parametrize("keyword", NUM_AGENTS)
+def test_the_keyword_is_found_in_the_signature(keyword: str) -> None:
+    (found,) = missions_of({"m": maker_with(keyword)}, num_agents=4)
+    assert (found.name, found.kwargs) == ("m", {keyword: 4})
+    played = evaluate({"m": maker_with(keyword)}, "noop", 1, num_agents=4)
+    assert len(played.episodes[0].returns) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "keyword"),
+    [
+        ("mpe2.simple_spread_v3", "N"),
+        ("pettingzoo.butterfly.pistonball_v6", "n_pistons"),  # which hides its keywords
+        ("tests.evaluation.stages:hidden", "n_agents"),
+        ("tests.evaluation.stages:hidden?length=3", "n_agents"),
+    ],
+)
+def test_a_mission_by_name_is_called_as_if_its_name_had_said_it(name: str, keyword: str) -> None:
+    pytest.importorskip(name.partition(":")[0])
+    written = f"{name}{'&' if '?' in name else '?'}{keyword}=4"
+    assert missions_of(name, num_agents=4) == missions_of(written) == missions_of(written, num_agents=4)
+
+
+def test_an_environment_of_one_agent_may_be_asked_for_one() -> None:
+    assert missions_of("CartPole-v1", num_agents=1) == missions_of("CartPole-v1")
+
+
+# ---- MettaGrid: with what its configurations are asked for, and the real thing where it is installed -----------------
+
+
+class MettaGridConfig:
+    """Stands for MettaGrid's."""
+
+    map_seed: int | None = None
+
+
+MettaGridConfig.__module__ = "mettagrid.config.mettagrid_config"
+
+
+class Simulator:
+    """Stands for MettaGrid's: counts the maps that it has made, and adds their number to the seed."""
+
+    def __init__(self) -> None:
+        self.maps = 0
+
+    def next_map_seed(self, base_seed: int) -> int:
+        self.maps += 1
+        return base_seed + self.maps - 1
+
+
+class Env:
+    """Stands for MettaGrid's environment: makes a map when it is constructed, and another when it is reset."""
+
+    made = 0
+    closed = 0
+
+    def __init__(self, simulator: Any, config: Any) -> None:
+        type(self).made += 1
+        self.course, self.config, self.simulator = Course(agents=(0, 1)), config, simulator
+        self.map_seed = simulator.next_map_seed(config.map_seed)
+
+    @property
+    def agents(self) -> list[Any]:
+        return self.course.agents
+
+    def reset(self, seed: int) -> Any:
+        self.map_seed = self.simulator.next_map_seed(self.config.map_seed)
+        return self.course.reset(seed=1000 * self.map_seed + seed)
+
+    def step(self, actions: Any) -> Any:
+        return self.course.step(actions)
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+
+@pytest.fixture
+def mettagrid(monkeypatch: pytest.MonkeyPatch) -> None:
+    course = Course(agents=(0, 1))
+    about = SimpleNamespace(
+        observation_space=course.observation_space(0), action_space=course.action_space(0), num_agents=2
+    )
+    contents: dict[str, dict[str, Any]] = {
+        "mettagrid": {},
+        "mettagrid.policy": {},
+        "mettagrid.policy.policy_env_interface": {
+            "PolicyEnvInterface": SimpleNamespace(from_mg_cfg=lambda config: about)
+        },
+        "mettagrid.envs": {},
+        "mettagrid.envs.pettingzoo_env": {"MettaGridPettingZooEnv": Env},
+        "mettagrid.runner": {},
+        "mettagrid.runner.rollout": {"resolve_env_for_seed": lambda config, seed: SimpleNamespace(map_seed=seed)},
+        "mettagrid.simulator": {"Simulator": Simulator},
+    }
+    for name, names in contents.items():
+        module = ModuleType(name)
+        vars(module).update(names)
+        monkeypatch.setitem(sys.modules, name, module)
+    Env.made = Env.closed = 0
+
+
+def test_a_mettagrid_configuration_is_a_mission_whose_resets_follow_from_their_seeds(mettagrid: None) -> None:
+    assert is_mettagrid_config(MettaGridConfig())
+    assert not is_mettagrid_config(SimpleNamespace())
+    grid = MettaGridEnv(MettaGridConfig())
+    assert (grid.agents, grid.possible_agents) == ([], [0, 1])
+    first, again, other = (grid.reset(seed=seed)[0][0].tolist() for seed in (3, 3, 4))
+    assert first == again != other
+    assert first == Course(agents=(0, 1)).reset(seed=1000 * 3 + 3)[0][0].tolist(), "the first map of the seed"
+    grid.close()
+    assert Env.made == Env.closed == 3
+    found = [evaluate(Mission(name="arena", env=MettaGridConfig), ["random", "noop"], 3) for _ in range(2)]
+    assert [set(record.returns) for record in found[0].episodes] == [{0, 1}] * 3
+    assert found[0].failures == ()
+    assert found[0] == found[1]
+
+
+STEPS, NUM_PLAYERS = 60, 4
+
+
+class _Scripted:
+    """Chooses an action by all tokens that it has seen, so a map of another seed leads to other rewards."""
+
+    def __init__(self, agent: int, num_actions: int) -> None:
+        self.agent, self.num_actions = agent, num_actions
+        self.reset()
+
+    def reset(self) -> None:
+        self.state = self.agent * 7919 + 1
+
+    def act(self, values: list[int]) -> int:
+        self.state = (1103515245 * self.state + 12345 + sum(values)) % 2**31
+        return (self.state >> 8) % self.num_actions
+
+
+def scripted(agent: int, action_space: Any) -> Any:
+    """The policy for `evaluate`, which sees arrays of tokens: a row is (place, feature, value), 255 as feature ends."""
+    policy = _Scripted(agent, int(action_space.n))
+
+    class Reader:
+        def reset(self) -> None:
+            policy.reset()
+
+        def step(self, seen: Any) -> int:
+            rows = seen.tolist()
+            end = next((number for number, row in enumerate(rows) if row[1] == 0xFF), len(rows))
+            return policy.act([row[2] for row in rows[:end]])
+
+    return Reader()
+
+
+def rewarded(builder: str) -> Any:
+    """A configuration of MettaGrid's in which every move that succeeds or fails shows in the rewards."""
+    from mettagrid.builder import envs
+    from mettagrid.config.game_value import Scope, StatValue
+    from mettagrid.config.reward_config import reward
+
+    config = getattr(envs, builder)(num_agents=NUM_PLAYERS)
+    config.game.max_steps = STEPS
+    config.game.agent.rewards = {
+        name: reward(StatValue(name=f"action.move.{name}", scope=Scope.AGENT), weight=weight)
+        for name, weight in (("success", 0.013), ("failed", -0.007))
+    }
+    return config
+
+
+class Telling(MettaGridEnv):
+    """Gives MettaGrid's own account of the episode as an info."""
+
+    def step(self, actions: Any) -> Any:
+        seen, rewards, terminated, truncated, infos = super().step(actions)
+        infos = {agent: {"stats": self._env._sim.episode_stats} for agent in rewards}
+        return seen, rewards, terminated, truncated, infos
+
+
+@pytest.mark.parametrize("builder", ["make_navigation", "make_arena"])
+def test_episodes_are_those_that_mettagrid_plays_also_in_workers(builder: str) -> None:
+    pytest.importorskip("mettagrid")
+    from mettagrid.policy.policy import AgentPolicy, MultiAgentPolicy, PolicySpec
+    from mettagrid.runner.rollout import run_episode_local
+    from mettagrid.simulator import Action
+
+    class Agent(AgentPolicy):  # type: ignore[misc]  # mettagrid need not be installed
+        def __init__(self, info: Any, agent_id: int) -> None:
+            super().__init__(info)
+            self.names = info.action_names
+            self.own = _Scripted(agent_id, len(self.names))
+
+        def reset(self, *args: Any, **kwargs: Any) -> None:
+            self.own.reset()
+
+        def step(self, obs: Any) -> Any:
+            return Action(name=self.names[self.own.act([int(token.value) for token in obs.tokens])])
+
+    class Everyone(MultiAgentPolicy):  # type: ignore[misc]  # as above
+        def agent_policy(self, agent_id: int) -> Any:
+            return Agent(self._policy_env_info, agent_id)
+
+    vars(sys.modules[__name__])["Everyone"] = Everyone
+    mission, policy = Mission(name="grid", env=lambda: Telling(rewarded(builder))), {"it": f"{__name__}:scripted"}
+    found = evaluate(mission, policy, 8, info_keys=("stats",))
+    assert found == evaluate(mission, policy, 8, info_keys=("stats",), jobs=2)
+    assert found.failures == ()
+    for record in found.episodes:
+        theirs, _ = run_episode_local(
+            policy_specs=[PolicySpec(class_path=f"{__name__}.Everyone")],
+            assignments=[0] * NUM_PLAYERS,
+            env=rewarded(builder),
+            seed=record.seed,
+        )
+        assert record.length == theirs.steps
+        assert [record.returns[agent] for agent in range(NUM_PLAYERS)] == pytest.approx(theirs.rewards, abs=1e-4)
+        assert record.infos["stats"][0] == theirs.stats
+    assert len({record.score for record in found.episodes}) > 1, "maps differ"

@@ -1,22 +1,24 @@
-"""An evaluation that ended early, and its rest."""
+"""An evaluation that ended early, its rest, and the policies that must not have changed in between."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from parallel_envs.errors import EpisodeFailed
 from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult, Mission, NotSaved, evaluate
+from parallel_envs.evaluation.checkpoints import fingerprint
 from parallel_envs.evaluation.records import EpisodeKey
 from parallel_envs.evaluation.resume import ResultSaver
+from parallel_envs.policies import PolicySpec
 from tests.evaluation.stages import Counting, Course
 
 MISSIONS = [Mission(name="short", env=Course), Mission(name="long", env=Course, kwargs={"length": 15})]
@@ -27,22 +29,23 @@ def run(**settings: Any) -> EvaluationResult:
     return evaluate(MISSIONS, {"it": Counting()}, 5, **settings)
 
 
-class Interrupting:
-    """Presses Ctrl-C after so many episodes."""
+class Acting:
+    """A progress that does something as the evaluation begins and after so many episodes."""
 
-    def __init__(self, after: int) -> None:
-        self.after = after
+    def __init__(self, after: int = 0, then: Callable[[], object] = int, first: Callable[[], object] = int) -> None:
+        self.after, self.then, self.first = after, then, first
         self.work: list[EpisodeKey] = []
         self.before: list[EpisodeKey] = []
         self.noted: list[EpisodeKey] = []
 
     def begin(self, work: Sequence[EpisodeKey], done: Sequence[EpisodeRecord]) -> None:
         self.work, self.before = list(work), [record.key for record in done]
+        self.first()
 
     def note(self, record: EpisodeRecord) -> None:
         self.noted.append(record.key)
         if len(self.noted) == self.after:
-            os.kill(os.getpid(), signal.SIGINT)
+            self.then()
 
 
 @pytest.fixture(scope="module")
@@ -55,29 +58,24 @@ def test_a_ctrl_c_leaves_what_is_complete_and_the_rest_can_be_played(
     whole: EvaluationResult, jobs: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "results.json"
-    begun = run(jobs=jobs, save=path, progress=Interrupting(after=4))
+    begun = run(jobs=jobs, save=path, progress=Acting(4, lambda: os.kill(os.getpid(), signal.SIGINT)))
     assert begun.interrupted
     assert 4 <= len(begun.episodes) < 10
     assert {record.key for record in begun.episodes} | set(begun.missing) == {record.key for record in whole.episodes}
-    rest = Interrupting(after=99)
+    rest = Acting()
     for resume in (begun, path):
         found = run(jobs=jobs, resume=resume, progress=rest)
-        assert found.episodes == whole.episodes
+        assert found == whole
         assert (found.interrupted, found.missing) == (False, ())
-        assert found.settings == whole.settings
         assert set(rest.before) == {record.key for record in begun.episodes}
         assert set(rest.noted[-len(begun.missing) :]) == set(begun.missing)
 
 
-def test_nothing_is_left_to_do_for_a_whole_result(whole: EvaluationResult) -> None:
-    progress = Interrupting(after=1)
+def test_only_what_is_missing_is_played(whole: EvaluationResult) -> None:
+    progress = Acting()
     assert run(jobs=2, resume=whole, progress=progress) == whole
     assert progress.noted == []
-
-
-def test_more_episodes_and_missions_may_be_added(whole: EvaluationResult) -> None:
     more = [*MISSIONS, Mission(name="third", env=Course, kwargs={"length": 3})]
-    progress = Interrupting(after=99)
     found = evaluate(more, {"it": Counting()}, 6, resume=whole, progress=progress)
     assert found == evaluate(more, {"it": Counting()}, 6)
     assert len(progress.noted) == 18 - 10
@@ -104,60 +102,54 @@ def test_policies_in_another_order_are_dealt_otherwise_and_cannot_be_resumed() -
         evaluate(MISSIONS, {"two": Counting(), "one": Counting()}, 2, resume=begun)
 
 
-def test_what_is_no_result_cannot_be_resumed(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    with pytest.raises(BadEvaluation, match="cannot be resumed"):
-        run(resume=path)
-    path.write_text("{}")
-    with pytest.raises(BadEvaluation, match="cannot be resumed"):
-        run(resume=path)
-
-
-def test_where_nothing_can_be_written_nothing_begins(tmp_path: Path) -> None:
-    for path, text in ((tmp_path / "no" / "such.json", "there is no folder"), (tmp_path, "it is a folder")):
-        progress = Interrupting(after=1)
+def test_what_is_no_result_cannot_be_resumed_and_what_cannot_be_written_is_not_begun(tmp_path: Path) -> None:
+    (path := tmp_path / "results.json").write_text("{}")
+    for resume in (path, tmp_path / "none.json"):
+        with pytest.raises(BadEvaluation, match="cannot be resumed"):
+            run(resume=resume)
+    for save, text in ((tmp_path / "no" / "such.json", "there is no folder"), (tmp_path, "it is a folder")):
+        progress = Acting()
         with pytest.raises(BadEvaluation, match=text):
-            run(save=path, progress=progress)
+            run(save=save, progress=progress)
         assert progress.work == []
 
 
-class Filling:
-    """Puts a folder where the file is to be, once the evaluation has begun; takes it away after so many episodes."""
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        ("settings", "missions", None),
+        ("settings", "missions", [1]),
+        ("settings", "policies", None),
+        ("settings", "policies", {"it": 3}),
+        ("settings", "policies", []),
+        ("episode", "length", "x"),
+        ("episode", "seed", 1.5),
+        ("episode", "success", 3),
+        ("episode", "returns", [1]),
+        ("episode", "attempts", True),
+    ],
+)
+def test_damaged_settings_and_records_cannot_be_resumed(tmp_path: Path, place: str, name: str, value: Any) -> None:
+    file = tmp_path / "results.json"
+    evaluate(MISSIONS, {"it": Counting()}, 1, save=file)
+    document = json.loads(file.read_text())
+    (document["settings"] if place == "settings" else document["episodes"][0])[name] = value
+    file.write_text(json.dumps(document))
+    with pytest.raises(BadEvaluation, match=name if place == "settings" else f"damaged.*{name} is"):
+        evaluate(MISSIONS, {"it": Counting()}, 2, resume=file)
 
-    def __init__(self, path: Path, after: int) -> None:
-        self.path, self.after, self.noted = path, after, 0
 
-    def begin(self, work: Sequence[EpisodeKey], done: Sequence[EpisodeRecord]) -> None:
-        self.path.mkdir()
-
-    def note(self, record: EpisodeRecord) -> None:
-        self.noted += 1
-        if self.noted == self.after:
-            self.path.rmdir()
-
-
-def test_a_disk_that_is_full_for_a_while_ends_nothing(
+def test_a_disk_that_is_full_for_a_while_ends_nothing_and_one_that_stays_full_loses_nothing(
     whole: EvaluationResult, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "results.json"
-    assert run(save=path, progress=Filling(path, after=7)) == whole
+    path = tmp_path / "results.json"  # there is a folder in its place
+    assert run(save=path, progress=Acting(7, path.rmdir, first=path.mkdir)) == whole
     assert "results.json cannot be written" in caplog.text
     assert EvaluationResult.from_json(path).episodes == whole.episodes
-
-
-def test_what_cannot_be_written_in_the_end_is_not_lost(whole: EvaluationResult, tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
+    path.unlink()
     with pytest.raises(NotSaved, match=r"results\.json cannot be written: .*directory") as caught:
-        run(save=path, progress=Filling(path, after=99))
+        run(save=path, progress=Acting(first=path.mkdir))
     assert caught.value.result == whole
-
-
-def test_what_a_strict_evaluation_has_played_is_in_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    missions = [*MISSIONS, Mission(name="broken", env=Course, kwargs={"fault": "raise"})]
-    with pytest.raises(EpisodeFailed):
-        evaluate(missions, {"it": Counting()}, 2, strict=True, save=path)
-    assert len(EvaluationResult.from_json(path).episodes) == 5
 
 
 def test_saving_takes_a_small_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,18 +180,10 @@ SCRIPT = """
 import os, signal, sys
 sys.path.insert(0, {root!r})
 from parallel_envs.evaluation import evaluate
-from tests.evaluation.stages import Counting
-from tests.evaluation.test_resuming import MISSIONS
+from tests.evaluation.test_resuming import MISSIONS, Acting, Counting
 
-class Killer:
-    noted = 0
-    def begin(self, work, done): pass
-    def note(self, record):
-        Killer.noted += 1
-        if Killer.noted == 4:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-evaluate(MISSIONS, {{"it": Counting()}}, 5, jobs=2, save=sys.argv[1], progress=Killer())
+progress = Acting(4, lambda: os.kill(os.getpid(), signal.SIGKILL))
+evaluate(MISSIONS, {{"it": Counting()}}, 5, jobs=2, save=sys.argv[1], progress=progress)
 """
 
 
@@ -211,6 +195,89 @@ def test_what_was_killed_can_be_resumed(whole: EvaluationResult, tmp_path: Path)
     held = json.loads(path.read_text())
     assert held["interrupted"]
     assert 0 < len(held["episodes"]) < 10
-    found = run(resume=path, save=path)
-    assert found.episodes == whole.episodes
+    assert run(resume=path, save=path).episodes == whole.episodes
     assert EvaluationResult.from_json(path).episodes == whole.episodes
+
+
+# ---- a policy that has changed is noticed, and one that has not is not -----------------------------------------------
+
+MISSION = MISSIONS[:1]
+CAREFUL = """
+class Careful:
+    def step(self, observation):
+        return {action}
+    def load(self, path):
+        pass
+"""
+
+
+@pytest.mark.parametrize("changed", ["code", "weights"])
+def test_a_policy_whose_code_or_files_have_changed_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "careful_agents", raising=False)
+    source, data = tmp_path / "careful_agents.py", tmp_path / "data"
+    source.write_text(CAREFUL.format(action=0))
+    data.mkdir()
+    (data / "weights").write_bytes(b"one")
+    spec, file = f"class=careful_agents:Careful,data={data}", data / "results.json"  # which does not count
+    begun = evaluate(MISSION, spec, 1, save=file)
+    assert evaluate(MISSION, spec, 2, resume=file, save=file).episodes[:1] == begun.episodes
+    if changed == "code":
+        source.write_text(CAREFUL.format(action=1))
+    else:
+        (data / "weights").write_bytes(b"two")
+    with pytest.raises(BadEvaluation, match=r"policy '.*' whose code or files have changed"):
+        evaluate(MISSION, spec, 3, resume=file, save=file)
+
+
+def test_the_digest_of_a_run_is_that_of_its_checkpoints(tmp_path: Path) -> None:
+    newest = tmp_path / "checkpoints" / "7" / "weights"
+    newest.parent.mkdir(parents=True)
+    newest.write_bytes(b"one")
+    (tmp_path / "metrics.jsonl").write_text("1")
+    spec = PolicySpec("random", str(tmp_path))
+    before = fingerprint(spec)
+    (tmp_path / "metrics.jsonl").write_text("2")
+    assert fingerprint(spec) == before != fingerprint(PolicySpec("random"))
+    newest.write_bytes(b"two")
+    changed = fingerprint(spec)
+    newest.rename(newest.with_name("others"))
+    assert len({before, changed, fingerprint(spec)}) == 3
+
+
+class Changed(Counting):
+    def step(self, observation: Any) -> Any:
+        return observation
+
+
+def test_functions_and_objects_are_known_by_their_code() -> None:
+    def ones(action: int) -> list[Any]:
+        if action:
+            return [lambda observation: 1, lambda observation: [1 for _ in "a"], Changed()]
+        return [lambda observation: 0, lambda observation: [0 for _ in "a"], Counting()]
+
+    first, again, other = ([fingerprint(one) for one in ones(action)] for action in (0, 0, 1))
+    assert first == again
+    assert all(one != two for one, two in zip(first, other, strict=True))
+    assert fingerprint(functools.partial(max, 1)) is None
+
+
+def digest() -> str:
+    return str(fingerprint(lambda observation: observation in {"a", "b", "c", "d"}))
+
+
+def test_a_digest_is_the_same_in_every_process() -> None:
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {__name__} as t; print(t.digest())"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == digest()
+
+
+def test_a_file_from_before_there_were_digests_can_be_resumed(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    begun = evaluate(MISSION, {"it": Counting()}, 1, save=file)
+    document = json.loads(file.read_text())
+    del document["settings"]["policies"]["it"]["digest"]
+    file.write_text(json.dumps(document))
+    assert evaluate(MISSION, {"it": Counting()}, 2, resume=file).episodes[:1] == begun.episodes

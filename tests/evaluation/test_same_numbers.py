@@ -16,11 +16,9 @@ from parallel_envs.policies import PolicySpec
 from tests.evaluation.stages import Counting, Course, Drawing, Together
 
 COURSES = [Mission(name="course", env=Course), Mission(name="long course", env=Course, kwargs={"length": 15})]
-OTHERS = [
-    Mission(name="spread", env="mpe2.simple_spread_v3", kwargs={"max_cycles": 8}),
-    Mission(name="cart", env="CartPole-v1"),
-]
-SETTINGS: dict[str, Any] = {"seed": 7}
+FIVE = Mission(name="five", env=Course, kwargs={"agents": (0, "one", ("two",), 3, "four")})
+SPREAD = Mission(name="spread", env="mpe2.simple_spread_v3", kwargs={"max_cycles": 8})
+CART = Mission(name="cart", env="CartPole-v1")
 
 
 def nearest_corner(observation: Any) -> int:
@@ -55,17 +53,20 @@ def remembered() -> dict[str, Any]:
     }
 
 
+def play(which: str, **settings: Any) -> EvaluationResult:
+    match which:
+        case "chance":
+            return evaluate(COURSES, drawn_by_chance(), 6, seed=7, **settings)
+        case "memory":
+            return evaluate([FIVE], remembered(), 6, seed=7, **settings)
+        case _:
+            return evaluate([SPREAD, CART], "random", 4, seed=7, **settings)
+
+
 @pytest.fixture(scope="module")
 def reference() -> dict[str, EvaluationResult]:
     """Played here."""
-    return {
-        "chance": evaluate(COURSES, drawn_by_chance(), 6, **SETTINGS),
-        "memory": evaluate([FIVE], remembered(), 6, **SETTINGS),
-        "others": evaluate(OTHERS, "random", 4, **SETTINGS),
-    }
-
-
-FIVE = Mission(name="five", env=Course, kwargs={"agents": (0, "one", ("two",), 3, "four")})
+    return {which: play(which) for which in ("chance", "memory", "others")}
 
 
 def test_nothing_fails_and_numbers_differ(reference: dict[str, EvaluationResult]) -> None:
@@ -78,23 +79,29 @@ def test_nothing_fails_and_numbers_differ(reference: dict[str, EvaluationResult]
     assert {name for record in reference["memory"].episodes for name in record.assignment.values()} == {*remembered()}
 
 
-@pytest.mark.parametrize(("jobs", "context"), [(1, "forkserver"), (2, "forkserver"), (5, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(
+    ("which", "jobs", "context"),
+    [
+        ("chance", 1, "forkserver"),
+        ("memory", 2, "forkserver"),
+        ("memory", 5, "fork"),
+        ("others", 2, "fork"),
+        ("chance", 2, "spawn"),
+        pytest.param("memory", 1, "fork", marks=pytest.mark.slow),
+        pytest.param("chance", 2, "forkserver", marks=pytest.mark.slow),
+        pytest.param("chance", 5, "fork", marks=pytest.mark.slow),
+        pytest.param("others", 2, "forkserver", marks=pytest.mark.slow),
+    ],
+)
 def test_any_number_of_workers_plays_the_same(
-    reference: dict[str, EvaluationResult], jobs: int, context: StartMethod
+    reference: dict[str, EvaluationResult], which: str, jobs: int, context: StartMethod
 ) -> None:
-    chance = evaluate(COURSES, drawn_by_chance(), 6, jobs=jobs, context=context, **SETTINGS)
-    assert chance.episodes == reference["chance"].episodes
-    if context != "spawn":
-        assert evaluate([FIVE], remembered(), 6, jobs=jobs, **SETTINGS).episodes == reference["memory"].episodes
-
-
-def test_environments_of_others_are_the_same_in_workers(reference: dict[str, EvaluationResult]) -> None:
-    assert evaluate(OTHERS, "random", 4, jobs=2, **SETTINGS).episodes == reference["others"].episodes
+    assert play(which, jobs=jobs, context=context).episodes == reference[which].episodes
 
 
 @pytest.mark.filterwarnings("ignore:In the mission 'cart' .* never play")  # it has one agent, and there are three
 def test_an_episode_is_the_same_whatever_else_is_played(reference: dict[str, EvaluationResult]) -> None:
-    found = evaluate([OTHERS[1], *COURSES[::-1]], drawn_by_chance(), 8, **SETTINGS)
+    found = evaluate([CART, *COURSES[::-1]], drawn_by_chance(), 8, seed=7)
     records = {record.key: record for record in found.episodes}
     for record in reference["chance"].episodes:
         assert records[record.key] == record
@@ -108,22 +115,16 @@ def test_an_episode_is_the_same_whatever_else_is_played(reference: dict[str, Eva
         ("batch", 0),
         (True, 0),
         ("process", 0),
-        ("thread", 2),
         ("auto", 2),
-        ("process", 4),
+        pytest.param("thread", 2, marks=pytest.mark.slow),
+        pytest.param("process", 4, marks=pytest.mark.slow),
     ],
 )
-def test_strategies_play_the_same(reference: dict[str, EvaluationResult], strategy: Any, jobs: int) -> None:
-    chance = evaluate(COURSES[:1], {**drawn_by_chance(), "drawing": "random"}, 3, jobs=jobs, **SETTINGS)
-    found = evaluate(
-        COURSES[:1],
-        {**drawn_by_chance(), "drawing": "random"},
-        3,
-        jobs=jobs,
-        parallel_policy=strategy,
-        **SETTINGS,
-    )
-    assert found.episodes == chance.episodes
+def test_strategies_play_the_same(strategy: Any, jobs: int) -> None:
+    policies = {**drawn_by_chance(), "drawing": "random"}
+    plain = evaluate(COURSES[:1], policies, 3, seed=7)
+    found = evaluate(COURSES[:1], policies, 3, jobs=jobs, parallel_policy=strategy, seed=7)
+    assert found.episodes == plain.episodes
 
 
 def untrained(observation_space: Any, action_space: Any) -> Any:
@@ -137,18 +138,17 @@ def untrained(observation_space: Any, action_space: Any) -> Any:
     return TorchPolicy(torch.nn.Sequential(*layers), action_space)
 
 
-def test_networks_play_the_same() -> None:
+@pytest.mark.parametrize("jobs", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_networks_play_the_same(jobs: int) -> None:
     torch = pytest.importorskip("torch")
-    policy = {"net": PolicySpec("tests.evaluation.test_same_numbers:untrained")}
-    threads = torch.get_num_threads()
-    found = [evaluate(OTHERS[:1], policy, 4, jobs=jobs, **SETTINGS) for jobs in (0, 1)]  # the worker has no torch yet
+    policy, threads = {"net": PolicySpec(f"{__name__}:untrained")}, torch.get_num_threads()
+    here = evaluate([SPREAD], policy, 4, seed=7)
     torch.manual_seed(99)
-    found.append(evaluate(OTHERS[:1], policy, 4, **SETTINGS))
-    assert found[0] == found[1] == found[2], "settings too are those of the numbers, not of the workers"
+    assert evaluate([SPREAD], policy, 4, seed=7, jobs=jobs) == here, "settings too are those of the numbers"
     assert torch.get_num_threads() == threads
 
 
-# ---- on a machine that is slow ------------------------------------------------------------------------------------
+# ---- on a machine that is slow ---------------------------------------------------------------------------------------
 
 
 class SlowElsewhere(Counting):
@@ -165,20 +165,17 @@ class SlowElsewhere(Counting):
         return action
 
 
-def test_slowness_changes_no_number() -> None:
-    here, slow = (evaluate(COURSES, {"it": SlowElsewhere()}, 2, jobs=jobs, **SETTINGS) for jobs in (0, 2))
+def test_slowness_changes_no_number_and_late_actions_are_counted_and_warned_of() -> None:
+    here, slow = (evaluate(COURSES, {"it": SlowElsewhere()}, 1, jobs=jobs, seed=7) for jobs in (0, 2))
     assert max(record.seconds for record in slow.episodes) > 0.3
     assert slow == here
-    assert [record.late for record in slow.episodes] == [0, 0, 0, 0]
-
-
-def test_late_actions_are_counted_and_warned_of() -> None:
-    deadline: dict[str, Any] = {"action_timeout": 0.1, "jobs": 1, **SETTINGS}
-    with pytest.warns(RuntimeWarning, match=r"12 actions were late in 4 of 4 episodes \(action_timeout=0\.1\)"):
-        found = evaluate(COURSES, {"it": SlowElsewhere()}, 2, **deadline)
-    assert [record.late for record in found.episodes] == [3, 3, 3, 3]
-    assert {name: summary.late for name, summary in found.per_mission().items()} == {"course": 6, "long course": 6}
-    assert found.per_policy()["it"].late == 12
+    assert [record.late for record in slow.episodes] == [0, 0]
+    deadline: dict[str, Any] = {"action_timeout": 0.1, "jobs": 1, "seed": 7}
+    with pytest.warns(RuntimeWarning, match=r"6 actions were late in 2 of 2 episodes \(action_timeout=0\.1\)"):
+        found = evaluate(COURSES, {"it": SlowElsewhere()}, 1, **deadline)
+    assert [record.late for record in found.episodes] == [3, 3]
+    assert {name: summary.late for name, summary in found.per_mission().items()} == {"course": 3, "long course": 3}
+    assert found.per_policy()["it"].late == 6
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert evaluate(COURSES, {"it": Counting()}, 1, **deadline).per_policy()["it"].late == 0

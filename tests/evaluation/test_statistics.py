@@ -1,8 +1,11 @@
-"""Means, errors, interquartile means and rates: worked by hand, and beside scipy."""
+"""Means, intervals, comparisons and ratings: worked by hand, and beside scipy."""
 
 from __future__ import annotations
 
 import math
+import random
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from parallel_envs.evaluation.comparison import (
+    AVERAGE,
+    Pairing,
+    compare,
+    compare_results,
+    cross_play,
+    elo_ratings,
+    pairings_of,
+    sign_flip_p_value,
+)
 from parallel_envs.evaluation.records import EpisodeRecord, EvaluationResult, Failure
 from parallel_envs.evaluation.statistics import (
     bootstrap_interval,
@@ -26,16 +39,20 @@ NUMBERS = st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=40)
 BROKEN = Failure(kind="env", error_type="ValueError", message="no")
 
 
-# ---- of numbers ------------------------------------------------------------------------------------------------
+def mean(samples: Any) -> Any:
+    return samples.mean(axis=-1)
+
+
+# ---- of numbers ------------------------------------------------------------------------------------------------------
 
 
 @given(NUMBERS)
-def test_the_same_as_scipy_says(values: list[float]) -> None:
+def test_errors_and_interquartile_means_are_those_of_scipy(values: list[float]) -> None:
     assert standard_error([values]) == pytest.approx(float(stats.sem(values)), rel=1e-9, abs=1e-9)
     assert float(interquartile_mean(values)) == pytest.approx(float(stats.trim_mean(values, 0.25)), rel=1e-9, abs=1e-9)
 
 
-def test_a_case_worked_by_hand() -> None:
+def test_a_summary_worked_by_hand() -> None:
     # The middle half of 1 2 3 4 5 6 7 100 is 3 4 5 6; the squares of the deviations from 16 sum up to 8092.
     summary = summarise({"only": [100.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 1.0]})
     assert (summary.n, summary.mean, summary.iqm) == (8, 16.0, 4.5)
@@ -48,18 +65,21 @@ def test_how_far_strata_are_apart_is_no_uncertainty() -> None:
     assert standard_error([[1.0, 3.0], []]) == pytest.approx(1.0)
     assert standard_error([[1.0, 3.0], [101.0]]) is None
     assert bootstrap_interval([[1.0, 3.0], [101.0]], interquartile_mean) is None
+    assert bootstrap_interval([[0.0] * 5, [100.0] * 5], mean) == (50.0, 50.0)
 
 
-def test_of_nothing_nothing_is_said() -> None:
-    summary = summarise({}, failed=3)
-    assert (summary.n, summary.failed, summary.mean, summary.iqm) == (0, 3, None, None)
-    assert (summary.standard_error, summary.iqm_interval) == (None, None)
+def test_of_one_number_or_none_no_error_is_said() -> None:
+    for values, failed, figures in (({}, 3, (0, 3, None, None)), ({"easy": [2.0], "hard": []}, 0, (1, 0, 2.0, 2.0))):
+        summary = summarise(values, failed=failed)
+        assert (summary.n, summary.failed, summary.mean, summary.iqm) == figures
+        assert (summary.standard_error, summary.iqm_interval) == (None, None)
 
 
-def test_of_one_number_no_error_is_said() -> None:
-    summary = summarise({"easy": [2.0], "hard": []})
-    assert (summary.n, summary.mean, summary.iqm) == (1, 2.0, 2.0)
-    assert (summary.standard_error, summary.iqm_interval) == (None, None)
+def test_infinite_returns_have_no_error_and_raise_no_warning() -> None:
+    summary = summarise({"m": [1.0, math.inf, 2.0, math.inf, math.inf]})
+    assert summary.standard_error is not None
+    assert math.isnan(summary.standard_error)
+    assert summary.mean == math.inf
 
 
 @pytest.mark.parametrize(
@@ -77,68 +97,43 @@ def test_failed_episodes_are_no_successes(successes: list[bool | None], failed: 
     assert success_rate(iter(successes), failed) == rate
 
 
-# ---- the bootstrap ---------------------------------------------------------------------------------------------
-
-
-def test_the_interval_of_one_stratum_is_the_one_that_scipy_finds() -> None:
+def test_bootstrap_intervals_are_those_of_scipy_and_of_a_case_by_hand() -> None:
     values = np.random.default_rng(3).exponential(10.0, size=60)
-    ours = bootstrap_interval([values], lambda samples: samples.mean(axis=-1), resamples=20_000, seed=1)
-    assert ours is not None
     theirs = stats.bootstrap((values,), np.mean, n_resamples=20_000, method="percentile", rng=5).confidence_interval
-    spread = theirs.high - theirs.low
-    assert ours == pytest.approx((theirs.low, theirs.high), abs=0.03 * spread)
-
-
-def test_strata_never_exchange_their_numbers() -> None:
-    # Within a stratum nothing varies, so nothing is uncertain, however far apart the strata are.
-    assert bootstrap_interval([[0.0] * 5, [100.0] * 5], lambda samples: samples.mean(axis=-1)) == (50.0, 50.0)
-
-
-def test_resampling_two_numbers_by_hand() -> None:
+    ours = bootstrap_interval([values], mean, resamples=20_000, seed=1)
+    assert ours == pytest.approx((theirs.low, theirs.high), abs=0.03 * (theirs.high - theirs.low))
     # Means of two draws from 0 and 1: 0, 1/2, 1/2, 1. The middle 40 % is all 1/2, the middle 95 % goes from 0 to 1.
-    means = [[0.0, 1.0]], lambda samples: samples.mean(axis=-1)
-    assert bootstrap_interval(*means, level=0.4) == (0.5, 0.5)
-    assert bootstrap_interval(*means) == (0.0, 1.0)
+    assert bootstrap_interval([[0.0, 1.0]], mean, level=0.4) == (0.5, 0.5)
+    assert bootstrap_interval([[0.0, 1.0]], mean) == (0.0, 1.0)
+    with pytest.raises(ValueError, match=r"level=95\.0 is not a share\. Give a number between 0 and 1"):
+        bootstrap_interval([[1.0, 2.0]], interquartile_mean, level=95.0)
 
 
 def test_95_of_100_intervals_hold_the_truth() -> None:
     generator = np.random.default_rng(11)
     held = 0
     for trial in range(200):
-        samples = [generator.normal(mean, 1.0, size=30) for mean in (0.0, 8.0)]
-        low, high = bootstrap_interval(samples, lambda drawn: drawn.mean(axis=-1), resamples=400, seed=trial) or (0, 0)
+        samples = [generator.normal(centre, 1.0, size=30) for centre in (0.0, 8.0)]
+        low, high = bootstrap_interval(samples, mean, resamples=400, seed=trial) or (0, 0)
         held += low <= 4.0 <= high
     assert 180 <= held <= 198
 
 
-def test_draws_depend_on_the_seed_alone() -> None:
-    def interval(seed: int) -> object:
-        return bootstrap_interval([values], interquartile_mean, seed=seed)
-
-    values = np.random.default_rng(0).normal(size=40)
-    assert interval(1) == interval(1)
-    assert len({interval(seed) for seed in range(8)}) == 8
-
-
-def test_many_numbers_are_drawn_in_parts_with_the_same_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    strata = [np.arange(30.0)]
-    at_once = bootstrap_interval(strata, interquartile_mean, resamples=100, seed=2)
-    monkeypatch.setattr("parallel_envs.evaluation.statistics._AT_ONCE", 30 * 7)
-    assert bootstrap_interval(strata, interquartile_mean, resamples=100, seed=2) == at_once
+def test_draws_depend_on_the_seed_alone_and_not_on_how_many_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    strata = [np.random.default_rng(0).normal(size=40)]
+    found = [bootstrap_interval(strata, interquartile_mean, resamples=100, seed=seed) for seed in range(8)]
+    assert len(set(found)) == 8
+    assert bootstrap_interval(strata, interquartile_mean, resamples=100, seed=2) == found[2]
+    monkeypatch.setattr("parallel_envs.evaluation.statistics._AT_ONCE", 40 * 7)
+    assert bootstrap_interval(strata, interquartile_mean, resamples=100, seed=2) == found[2]
 
 
-def test_a_level_is_a_share() -> None:
-    with pytest.raises(ValueError, match=r"level=95\.0 is not a share\. Give a number between 0 and 1"):
-        bootstrap_interval([[1.0, 2.0]], interquartile_mean, level=95.0)
-
-
-# ---- of an evaluation ------------------------------------------------------------------------------------------
+# ---- of an evaluation ------------------------------------------------------------------------------------------------
 
 
 def record(mission: str, episode: int, returns: dict[str, float], **fields: object) -> EpisodeRecord:
-    assignment = {agent: "good" if agent == "a" else "bad" for agent in ("a", "b")}
-    known = {"mission": mission, "episode": episode, "seed": episode, "assignment": assignment, "returns": returns}
-    return EpisodeRecord(**{**known, **fields})  # type: ignore[arg-type]  # fields by name
+    known = {"mission": mission, "episode": episode, "seed": episode, "returns": returns}
+    return EpisodeRecord(**{**known, "assignment": {"a": "good", "b": "bad"}, **fields})  # type: ignore[arg-type]  # fields by name
 
 
 RESULT = EvaluationResult(
@@ -147,48 +142,217 @@ RESULT = EvaluationResult(
         record("easy", 1, {"a": 6.0, "b": 2.0}, success=False),
         record("hard", 0, {"a": 1.0, "b": 1.0}, success=True),
         record("hard", 1, {"a": -50.0, "b": -70.0}, failure=BROKEN, success=False),
-    )
+    ),
+    missing=(("late", 0),),
 )
 
 
-def test_missions_are_told_by_the_mean_of_their_agents() -> None:
-    told = per_mission(RESULT)
-    assert {name: (one.n, one.failed, one.mean, one.success_rate) for name, one in told.items()} == {
+def test_missions_have_the_mean_of_their_agents_and_policies_what_their_own_agents_got() -> None:
+    assert {name: (one.n, one.failed, one.mean, one.success_rate) for name, one in per_mission(RESULT).items()} == {
         "easy": (2, 0, 3.0, 0.5),
         "hard": (1, 1, 1.0, 0.5),
+        "late": (0, 0, None, None),  # not begun
     }
+    found = per_policy(RESULT)
+    assert {name: (one.n, one.failed) for name, one in found.items()} == {"good": (3, 1), "bad": (3, 1)}
+    assert found["good"].mean == pytest.approx(11 / 3)
+    assert found["bad"].mean == 1.0
 
 
-def test_policies_are_told_by_what_their_own_agents_got() -> None:
-    told = per_policy(RESULT)
-    assert {name: (one.n, one.failed) for name, one in told.items()} == {"good": (3, 1), "bad": (3, 1)}
-    assert told["good"].mean == pytest.approx(11 / 3)
-    assert told["bad"].mean == 1.0
-
-
-def test_what_failed_before_anybody_had_a_policy_counts_against_all() -> None:
+def test_what_failed_before_any_agent_had_a_policy_counts_against_all() -> None:
     early = record("hard", 2, {}, assignment={}, failure=BROKEN, success=False)
-    told = per_policy(EvaluationResult(episodes=(*RESULT.episodes, early)))
-    assert {name: (one.n, one.failed) for name, one in told.items()} == {"good": (3, 2), "bad": (3, 2)}
+    found = per_policy(EvaluationResult(episodes=(*RESULT.episodes, early)))
+    assert {name: (one.n, one.failed) for name, one in found.items()} == {"good": (3, 2), "bad": (3, 2)}
 
 
-def test_a_policy_is_told_of_the_missions_it_took_part_in() -> None:
+def test_a_policy_has_figures_for_the_missions_in_which_it_played() -> None:
     alone = EvaluationResult(episodes=(*RESULT.episodes[:1], record("solo", 0, {"a": 9.0}, assignment={"a": "good"})))
-    told = per_mission_and_policy(alone)
-    assert {key: one.mean for key, one in told.items()} == {
+    assert {key: one.mean for key, one in per_mission_and_policy(alone).items()} == {
         ("easy", "good"): 4.0,
         ("easy", "bad"): 0.0,
         ("solo", "good"): 9.0,
     }
 
 
-def test_missions_that_were_not_begun_are_told_without_figures() -> None:
-    told = per_mission(EvaluationResult(episodes=RESULT.episodes, interrupted=True, missing=(("late", 0),)))
-    assert (told["late"].n, told["late"].mean) == (0, None)
+# ---- of two policies on the same episodes ----------------------------------------------------------------------------
 
 
-def test_infinite_returns_have_no_error_and_raise_no_warning() -> None:
-    summary = summarise({"m": [1.0, math.inf, 2.0, math.inf, math.inf]})
-    assert summary.standard_error is not None
-    assert math.isnan(summary.standard_error)
-    assert summary.mean == math.inf
+def test_a_comparison_worked_by_hand() -> None:
+    # Differences 1, 2, 3, 0: of 16 choices of signs, those of 0 count double; a sum of 6 comes with 2 of 8.
+    found = compare({"easy": [2.0, 4.0], "hard": [6.0, 0.0]}, {"easy": [1.0, 2.0], "hard": [3.0, 0.0]})
+    assert (found.n, found.mean_difference, found.wins, found.ties, found.losses) == (4, 1.5, 3, 1, 0)
+    assert found.p_value == 0.25
+    assert found.standard_error == pytest.approx((2 * 0.5 + 2 * 4.5) ** 0.5 / 4)
+    assert found.interval is not None
+    assert found.interval[0] < 1.5 < found.interval[1]
+    assert compare({"m": [1.0, 2.0]}, {"m": [1.0, 2.0]}).p_value == 1.0
+
+
+@given(st.lists(st.integers(-9, 9), min_size=2, max_size=8))
+def test_exact_p_values_are_those_of_scipy(differences: list[int]) -> None:
+    theirs = stats.permutation_test(
+        (np.array(differences, float),), np.mean, permutation_type="samples", n_resamples=np.inf
+    )
+    assert sign_flip_p_value(differences) == pytest.approx(theirs.pvalue)
+
+
+def test_p_values_of_many_pairs_are_close_to_those_of_a_t_test() -> None:
+    differences = np.random.default_rng(2).normal(0.25, 1.0, size=80)
+    ours, theirs = sign_flip_p_value(differences, seed=4), float(stats.ttest_1samp(differences, 0.0).pvalue)
+    assert ours == pytest.approx(theirs, abs=0.01)
+    assert sign_flip_p_value(differences, seed=4) == ours
+    assert sign_flip_p_value(differences + 10.0) == pytest.approx(1 / 10_000)
+
+
+def test_what_makes_episodes_hard_is_no_uncertainty() -> None:
+    hardness = np.linspace(-1000.0, 1000.0, 20)
+    found = compare({"m": (hardness + 1.0).tolist()}, {"m": hardness.tolist()})
+    assert found.interval == pytest.approx((1.0, 1.0))
+
+
+SETTINGS = {"missions": {"m": {"env": "E-v1", "kwargs": {"size": (3, 3)}}, "n": {}}, "max_steps": 100}
+
+
+def result(returns: dict[int, float], failed: int | None = None, **changed: Any) -> EvaluationResult:
+    """Episodes by their seeds, of two policies; the second has double returns."""
+    episodes = tuple(
+        record(
+            "m",
+            number,
+            {"a": value, "b": 2 * value},
+            seed=seed,
+            assignment={"a": "one", "b": "other"},
+            failure=BROKEN if seed == failed else None,
+        )
+        for number, (seed, value) in enumerate(returns.items())
+    )
+    return EvaluationResult(episodes=episodes, settings={**SETTINGS, **changed})
+
+
+def test_results_are_compared_by_seed_without_the_episodes_that_failed_for_one(tmp_path: Path) -> None:
+    found = compare_results(result({3: 5.0, 1: 2.0}), result({1: 1.0, 2: 9.0, 3: 3.0}))
+    assert (found.n, found.mean_difference) == (2, 1.5 * 1.5)
+    found = compare_results(result({1: 5.0, 2: 2.0}, failed=1), result({1: 1.0, 2: 1.0}))
+    assert (found.n, found.mean_difference) == (1, 1.5)
+    met = result({1: 5.0, 2: 2.0})
+    found = compare_results(met, met, first_policy="other", second_policy="one")
+    assert (found.n, found.mean_difference, found.wins) == (2, 3.5, 2)
+    met.to_json(tmp_path / "r.json")  # in which the tuples of the settings are lists
+    assert compare_results(met, EvaluationResult.from_json(tmp_path / "r.json")).ties == 2
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (result({2: 1.0}), "Give both the same missions and seed"),
+        (result({1: 1.0}, missions={"m": {"env": "E-v1", "kwargs": {"size": (5, 5)}}}), "The mission 'm' is {'env': "),
+        (result({1: 1.0}, max_steps=5), "Episodes have up to 100 steps in the first and 5 in the second"),
+    ],
+)
+def test_evaluations_of_other_episodes_cannot_be_compared(other: EvaluationResult, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        compare_results(result({1: 1.0}), other)
+
+
+def test_numbers_without_a_partner_cannot_be_compared() -> None:
+    with pytest.raises(ValueError, match="'m' has 2 episodes of the first and 1 of the second"):
+        compare({"m": [1.0, 2.0]}, {"m": [1.0]})
+    with pytest.raises(ValueError, match="no mission in common: easy beside hard"):
+        compare({"easy": [1.0]}, {"hard": [1.0]})
+
+
+# ---- cross-play and Elo ----------------------------------------------------------------------------------------------
+
+
+def games(first: str, second: str, wins: int, draws: int, losses: int) -> list[Pairing]:
+    returns = [(1.0, 0.0)] * wins + [(0.5, 0.5)] * draws + [(0.0, 1.0)] * losses
+    return [Pairing(first, second, one, other) for one, other in returns]
+
+
+def test_a_cross_play_matrix_by_hand() -> None:
+    table = cross_play(
+        [Pairing("a", "b", 3.0, 1.0), Pairing("b", "a", 2.0, 5.0), Pairing("a", "a", 7.0, 9.0), Pairing("c", "c", 0, 0)]
+    )
+    assert table.policies == ("a", "b", "c")
+    assert table.returns == ((8.0, 4.0, None), (1.5, None, None), (None, None, 0.0))
+    assert table.counts == ((1, 2, 0), (2, 0, 0), (0, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("played", "winner", "loser", "difference"),
+    [
+        (games("a", "b", 3, 0, 1), "a", "b", 400 * math.log10(3)),  # the odds
+        (games("a", "b", 1, 4, 1), "a", "b", 0.0),
+        (games("a", "b", 3, 2, 0), "a", "b", 400 * math.log10(4)),  # a draw is half a win
+        ([*games("a", "b", 10, 0, 1), *games("b", "c", 10, 0, 1)], "a", "c", 800.0),  # a chain: these never met
+    ],
+)
+def test_ratings_are_the_odds(played: list[Pairing], winner: str, loser: str, difference: float) -> None:
+    ratings = elo_ratings(played, prior=0)
+    assert ratings[winner].elo - ratings[loser].elo == pytest.approx(difference)
+    assert np.mean([one.elo for one in ratings.values()]) == pytest.approx(AVERAGE)
+    assert ratings["a"].games == sum("a" in (one.first, one.second) for one in played)
+    assert [one.elo for one in elo_ratings(random.Random(1).sample(played, len(played)), prior=0).values()] == (
+        pytest.approx([one.elo for one in ratings.values()])
+    ), "the order of the games does not matter"
+
+
+def test_a_prior_is_draws_against_an_average_player() -> None:
+    # By symmetry a and b stand at +x and -x: 3.5 points of a are expected of 4 games with b and 1 with the average.
+    rated = elo_ratings(games("a", "b", 3, 0, 1), prior=1.0)
+    strength = 10 ** ((rated["a"].elo - AVERAGE) / 400)
+    assert 4 * strength**2 / (1 + strength**2) + strength / (1 + strength) == pytest.approx(3.5)
+
+
+def test_a_policy_that_never_lost_has_a_finite_rating_thanks_to_the_prior() -> None:
+    ratings = elo_ratings(games("a", "b", 5, 0, 0))
+    assert AVERAGE < ratings["a"].elo < AVERAGE + 800
+    apart = [*games("a", "b", 1, 1, 1), *games("c", "d", 1, 1, 1), *games("a", "c", 2, 0, 0)]
+    for played in (games("a", "b", 5, 0, 0), apart):
+        with pytest.raises(ValueError, match="their ratings are infinite"):
+            elo_ratings(played, prior=0)
+    with pytest.raises(ValueError, match="prior=-1 is not a number of games"):
+        elo_ratings([], prior=-1)
+
+
+def test_intervals_of_ratings_are_seeded_and_hold_the_rating() -> None:
+    played = games("a", "b", 8, 3, 6)
+    rated = elo_ratings(played, seed=3)["a"]
+    assert rated.interval is not None
+    assert rated.interval[0] < rated.elo < rated.interval[1]
+    assert elo_ratings(played, seed=3)["a"] == rated
+    assert len({elo_ratings(played, seed=seed)["a"].interval for seed in range(4)}) > 1
+
+
+def test_ratings_of_many_games_are_the_true_ones() -> None:
+    generator = np.random.default_rng(5)
+    true = {"a": 1200.0, "b": 1000.0, "c": 800.0}
+    played = []
+    for _ in range(3000):
+        one, other = generator.choice(list(true), 2, replace=False).tolist()
+        wins = generator.random() < 1 / (1 + 10 ** ((true[other] - true[one]) / 400))
+        played.append(Pairing(one, other, float(wins), float(not wins)))
+    ratings = elo_ratings(played)
+    assert {name: ratings[name].elo for name in true} == pytest.approx(true, abs=25)
+
+
+def test_without_games_there_are_no_ratings() -> None:
+    assert elo_ratings([]) == {}
+    assert elo_ratings([Pairing("a", "a", 1.0, 0.0)]) == {}
+    assert cross_play([]).policies == ()
+
+
+def test_pairings_are_the_policies_that_met_in_an_episode() -> None:
+    def episode(number: int, policies: str, failure: Failure | None = None) -> EpisodeRecord:
+        returns = {str(seat): float(seat) for seat in range(len(policies))}
+        assignment = {str(seat): policy for seat, policy in enumerate(policies)}
+        return record("m", number, returns, assignment=assignment, failure=failure)
+
+    records = [episode(0, "aab"), episode(1, "aa"), episode(2, "a"), episode(3, "abc"), episode(4, "ab", BROKEN)]
+    assert pairings_of(EvaluationResult(episodes=tuple(records))) == [
+        Pairing("a", "b", 0.5, 2.0),
+        Pairing("a", "a", 0.5, 0.5),
+        Pairing("a", "b", 0.0, 1.0),
+        Pairing("a", "c", 0.0, 2.0),
+        Pairing("b", "c", 1.0, 2.0),
+    ]
