@@ -12,7 +12,7 @@ import pytest
 
 from parallel_envs.evaluation import BadEvaluation, Mission, candidates_of, evaluate, missions, missions_of
 from parallel_envs.evaluation.comparison import compare_results
-from parallel_envs.evaluation.video import check_can_record
+from parallel_envs.evaluation.recordings import check_can_record
 from parallel_envs.policies import AgentPolicy, MultiAgentPolicy, NoopAgent, PolicySpec, load_policy
 from tests.evaluation.stages import Counting, Course, NoReset, Unmakeable, crowded
 

@@ -19,6 +19,14 @@ import yaml
 
 from parallel_envs.choices import Recorded
 from parallel_envs.evaluation import evaluate
+from parallel_envs.evaluation.recordings import (
+    Video,
+    chosen_records,
+    episode_file,
+    read_episode,
+    record_videos,
+    save_episode,
+)
 from parallel_envs.evaluation.records import (
     BadDocument,
     EpisodeRecord,
@@ -29,8 +37,6 @@ from parallel_envs.evaluation.records import (
     record_values,
     to_document,
 )
-from parallel_envs.evaluation.trajectories import episode_file, read_episode, save_episode
-from parallel_envs.evaluation.video import Video, chosen_records, record_videos
 
 GOLDEN = Path(__file__).parent / "golden"
 

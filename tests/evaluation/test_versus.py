@@ -12,9 +12,8 @@ import pytest
 from parallel_envs import evaluate
 from parallel_envs.evaluation import BadEvaluation, EpisodeRecord, EvaluationResult
 from parallel_envs.evaluation.comparison import compare_results
+from parallel_envs.evaluation.recordings import chosen_records, episode_file
 from parallel_envs.evaluation.statistics import comparable_missions
-from parallel_envs.evaluation.trajectories import episode_file
-from parallel_envs.evaluation.video import chosen_records
 from tests.cli.test_tool import command, told
 
 TEAM = "parallel_envs.testing.matrix_games:climbing"
