@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from parallel_envs.engine.channel import readable
+from tests.engine.asking import ends_within
 
 QUIET_LOOKS = 3
 """A process that is just being born has no environment to look at for a moment: one look may miss it."""
@@ -15,14 +14,10 @@ QUIET_LOOKS = 3
 
 def stops_within(pid: int, seconds: float) -> bool:
     """Whether a process is stopped by then."""
-    return any(state_of(pid) == "T" for _ in until(time.monotonic() + seconds))
-
-
-def until(deadline: float) -> Iterator[None]:
-    """Look again and again, giving way to others in between."""
-    while time.monotonic() < deadline:
-        yield
+    deadline = time.monotonic() + seconds
+    while (state := state_of(pid)) != "T" and time.monotonic() < deadline:
         os.sched_yield()
+    return state == "T"
 
 
 def state_of(pid: int) -> str:
@@ -57,14 +52,4 @@ def left_after(seconds: float, mark: str) -> set[int]:
 def all_end_within(pids: set[int], seconds: float) -> bool:
     """Whether all of them have ended by then."""
     deadline = time.monotonic() + seconds
-    sentinels = []
-    try:
-        for pid in pids:
-            try:
-                sentinels.append(os.pidfd_open(pid))
-            except ProcessLookupError:
-                continue
-        return all(readable(sentinel, max(deadline - time.monotonic(), 0.0)) for sentinel in sentinels)
-    finally:
-        for sentinel in sentinels:
-            os.close(sentinel)
+    return all(ends_within(pid, max(deadline - time.monotonic(), 0.0)) for pid in pids)
