@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from functools import partial
@@ -107,16 +106,3 @@ class FoundingEnv(ScriptedEnv):
 
     def die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-class TalkingEnv(ScriptedEnv):
-    """Writes in every way there is."""
-
-    def say(self) -> None:
-        sys.stdout.write("by print\n")
-        sys.stderr.write("by stderr\n")
-        os.write(2, b"by C\n")
-
-    def last_words(self) -> None:
-        os.write(2, b"the last line, without an end")
-        os._exit(3)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.engine.asking import ends_within
+from tests.engine.scripts import environment, written
 
 QUIET_LOOKS = 3
 """A process that is just being born has no environment to look at for a moment: one look may miss it."""
@@ -53,3 +60,22 @@ def all_end_within(pids: set[int], seconds: float) -> bool:
     """Whether all of them have ended by then."""
     deadline = time.monotonic() + seconds
     return all(ends_within(pid, max(deadline - time.monotonic(), 0.0)) for pid in pids)
+
+
+@contextmanager
+def running(
+    folder: Path, script: str, *arguments: str, stderr: int | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A script, and the mark that it and all its processes bear."""
+    mark = f"PARALLEL_ENVS_ORPHAN={uuid.uuid4().hex}"
+    variables = {**environment(), **dict([mark.split("=")])}
+    command = [sys.executable, str(written(folder, script)), *arguments]
+    with subprocess.Popen(
+        command, text=True, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=stderr
+    ) as process:
+        try:
+            yield process, mark
+        finally:
+            process.kill()
+            for pid in marked(mark):
+                os.kill(pid, signal.SIGKILL)

@@ -369,17 +369,21 @@ def test_only_workers_that_live_are_told_to_be_at_work(make: Make, gate: Gate) -
     gate.let_through()
 
 
+@pytest.mark.parametrize("with_others", [True, False])
 def test_waiting_again_without_a_restart_waits_for_the_others_and_names_the_death_again(
-    make: Make, gate: Gate, tmp_path: Path
+    make: Make, gate: Gate, tmp_path: Path, with_others: bool
 ) -> None:
     envs = at_work_dying_idle(make, gate, tmp_path)
-    step_until_death(envs)
+    gate.let_through(0 if with_others else 1)
+    with pytest.raises(WorkerDied):
+        envs.step(THREE)
     gate.let_through()
     for _ in range(2):
         with pytest.raises(WorkerDied, match=r"during step 1\."):
             envs.step_wait()
     envs.restart(1)
     assert envs.step_wait()[0].tolist() == [[0, 1], [0, 0], [0, 1]]
+    assert envs.reset(seed=0)[0].tolist() == [[1, 0]] * 3
 
 
 @pytest.mark.parametrize("copy", [True, False])
@@ -395,16 +399,6 @@ def test_another_request_gives_the_failed_step_up(make: Make, gate: Gate, tmp_pa
     observations, *_, infos = envs.step(THREE)
     assert observations.tolist() == [[0, 2], [0, 0], [1, 1]]
     assert infos["worker_restarted"].tolist() == [False, True, False]
-
-
-def test_after_a_death_it_does_not_matter_whether_others_were_still_at_work(make: Make, tmp_path: Path) -> None:
-    envs = make([partial(CountingEnv, 100), partial(DyingEnv, tmp_path / "lives", "step")], **PATIENT)
-    envs.reset(seed=0)
-    with pytest.raises(WorkerDied):
-        envs.step(THREE[:2])
-    envs.restart(1)
-    assert envs.step_wait()[0].tolist() == [[0, 1], [0, 0]]
-    assert envs.reset(seed=0)[0].tolist() == [[1, 0], [1, 0]]
 
 
 @pytest.mark.parametrize("then", ["dies", "hangs"])
@@ -466,23 +460,23 @@ def test_a_death_in_a_call_is_raised_while_others_are_at_work(make: Make, gate: 
 def test_a_death_beside_envs_on_their_way_is_raised_at_once(make: Make, gate: Gate, tmp_path: Path) -> None:
     envs = at_work_dying_idle(make, gate, tmp_path)
     envs.send(THREE)
+    assert envs.recv_env(2)[0].tolist() == [0, 1]  # the death is no affair of another env
     with pytest.raises(WorkerDied, match=r"^Worker 1 "):
-        envs.recv(min_envs=3)
+        envs.recv(min_envs=2)
     gate.let_through()
-    order, observations, *_ = envs.recv(min_envs=2)
-    assert dict(zip(order.tolist(), observations.tolist(), strict=True)) == {0: [0, 1], 2: [0, 1]}
+    assert envs.recv_env(0)[0].tolist() == [0, 1]
     envs.restart(1)
     assert envs.step(THREE)[0].tolist() == [[0, 2], [0, 0], [0, 2]]
 
 
-def test_a_death_on_the_way_is_no_affair_of_another_env(make: Make, gate: Gate, tmp_path: Path) -> None:
+def test_a_death_on_the_way_is_raised_to_whoever_asks_for_that_env(make: Make, gate: Gate, tmp_path: Path) -> None:
     envs = at_work_dying_idle(make, gate, tmp_path)
     envs.send(THREE)
-    assert envs.recv_env(2)[0].tolist() == [0, 1]
     with pytest.raises(WorkerDied):
         envs.recv_env(1)
     gate.let_through()
-    assert envs.recv_env(0)[0].tolist() == [0, 1]
+    order, observations, *_ = envs.recv(min_envs=2)
+    assert dict(zip(order.tolist(), observations.tolist(), strict=True)) == {0: [0, 1], 2: [0, 1]}
 
 
 def test_a_death_in_construction_is_raised_while_others_are_being_made(make: Make, gate: Gate, tmp_path: Path) -> None:
