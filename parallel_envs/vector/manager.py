@@ -833,10 +833,10 @@ class ParallelEnvManager(VectorEnv[Any, Any, npt.NDArray[Any]]):
 
         A warning is given if a `reset_async`, `step_async` or `call_async` was never waited for.
         """
+        seconds = 5.0 if timeout is None else checks.seconds("timeout", timeout)
         # During another call the manager is closed by another thread or a signal handler: then nothing is forgotten.
         forgotten = None if self._guard.is_held else self._pending.forgotten()
         self._pending.close()
-        seconds = 5.0 if timeout is None else checks.seconds("timeout", timeout)
         self._batch.close(0.2 if terminate else seconds)
         if forgotten is not None:  # last, so that the workers have ended even where warnings are errors
             gymnasium.logger.warn(forgotten, stacklevel=_CALLER_OF_CLOSE)

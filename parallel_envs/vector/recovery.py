@@ -125,10 +125,18 @@ def crash_lines(output: Sequence[str]) -> Sequence[str]:
 
 
 def without_engine_frames(stack: str) -> str:
-    """Return a worker's stack without the frames below the worker loop, which are the same in all workers."""
+    """Return a worker's stack without the frames up to the worker loop, which are the same in all workers.
+
+    The stack of a process has the most recent call first, that of a thread has it last.
+    """
     lines = stack.rstrip().splitlines()
-    ends = [number for number, line in enumerate(lines) if "engine/worker.py" in line]
-    return "\n".join(lines[: ends[0]] if ends else lines)
+    engine = [number for number, line in enumerate(lines) if "engine/worker.py" in line]
+    if not engine:
+        return "\n".join(lines)
+    if any("most recent call first" in line for line in lines[: engine[0]]):
+        return "\n".join(lines[: engine[0]])
+    frames = [number for number, line in enumerate(lines) if number > engine[-1] and line.startswith("  File ")]
+    return "\n".join(lines[frames[0] :] if frames else lines)
 
 
 def exit_text(exitcode: int | None) -> str:

@@ -6,7 +6,6 @@ import threading
 import time
 
 import psutil
-import pytest
 
 from parallel_envs.engine import WorkerPool
 from tests.engine.asking import host, settled, value_of
@@ -28,32 +27,19 @@ def times_asleep(pool: WorkerPool, key: int) -> int:
     return int(process.num_ctx_switches().voluntary - before)
 
 
-@pytest.mark.parametrize("restarted", [False, True])
-def test_a_worker_that_stays_awake_does_not_sleep_between_bells(restarted: bool, open_processes: Open) -> None:
+def test_a_worker_that_stays_awake_does_not_sleep_between_bells_and_ends_at_once(open_processes: Open) -> None:
     pool = open_processes()
     key = host(pool, Echo)
     assert times_asleep(pool, key) > NUM_BELLS // 2
+    pool.keep_awake(0, 1e-9)  # bells come later than that
+    assert times_asleep(pool, key) > NUM_BELLS // 2
     pool.keep_awake(0, LONG)
-    if restarted:
-        pool.restart(0)
-        key = host(pool, Echo)
     assert times_asleep(pool, key) < NUM_BELLS // 5
-
-
-def test_a_worker_that_stays_awake_ends_at_once_when_it_is_to(open_processes: Open) -> None:
-    pool = open_processes()
-    pool.keep_awake(0, LONG)
-    times_asleep(pool, host(pool, Echo))
+    pool.restart(0)
+    assert times_asleep(pool, host(pool, Echo)) < NUM_BELLS // 5
     began = time.monotonic()
     pool.close()
     assert time.monotonic() - began < LONG / 6
-
-
-def test_a_worker_whose_bells_come_late_sleeps_as_if_it_had_not_been_told(open_processes: Open) -> None:
-    pool = open_processes()
-    key = host(pool, Echo)
-    pool.keep_awake(0, 1e-9)
-    assert times_asleep(pool, key) > NUM_BELLS // 2
 
 
 def test_a_worker_does_not_stay_awake_for_longer_than_it_was_told(open_processes: Open) -> None:

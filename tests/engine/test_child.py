@@ -34,30 +34,20 @@ def open_any_file(tmp_path: Path) -> Iterator[int]:
 # ---- surroundings --------------------------------------------------------------------------------
 
 
-def test_environment_variables_are_those_of_the_moment(open_processes: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_and_working_folder_are_those_of_the_moment(
+    open_processes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("SET_AFTER_THE_SUPERVISOR_BEGAN", "yes \N{SNOWMAN}")
     monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
     pool = open_processes()
     seen = run(pool, lambda: dict(os.environ))
     assert seen["SET_AFTER_THE_SUPERVISOR_BEGAN"] == "yes \N{SNOWMAN}"
     assert "HOME" not in seen
+    assert run(pool, lambda: os.popen("echo $SET_AFTER_THE_SUPERVISOR_BEGAN").read()) == "yes \N{SNOWMAN}\n"
+    assert run(pool, os.getcwd) == str(tmp_path)
     monkeypatch.setenv("SET_LATER", "1")
     assert "SET_LATER" not in run(pool, lambda: dict(os.environ))
-
-
-def test_programs_started_by_a_worker_see_the_environment_too(
-    open_processes: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SET_AFTER_THE_SUPERVISOR_BEGAN", "yes")
-    seen = run(open_processes(), lambda: os.popen("echo $SET_AFTER_THE_SUPERVISOR_BEGAN").read())
-    assert seen == "yes\n"
-
-
-def test_the_working_folder_is_that_of_the_moment(
-    open_processes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run(open_processes(), os.getcwd) == str(tmp_path)
 
 
 def test_a_working_folder_that_is_gone_is_no_obstacle(
@@ -93,26 +83,16 @@ def test_the_import_path_is_that_of_the_moment(
     del sys.modules["only_here"]
 
 
-def test_a_worker_reads_from_nowhere(open_processes: Open) -> None:
-    assert run(open_processes(), lambda: os.read(0, 1)) == b""
-
-
-def test_a_worker_has_a_process_group_of_its_own(open_processes: Open) -> None:
+def test_a_worker_has_a_process_group_of_its_own_and_no_terminal(open_processes: Open) -> None:
     pool = open_processes(2)
     groups = [run(pool, os.getpgrp, worker=worker) for worker in (0, 1)]
     assert groups == [pool.pid(0), pool.pid(1)]
     assert os.getpgrp() not in groups
-
-
-def test_ctrl_c_does_not_reach_a_worker(open_processes: Open) -> None:
-    pool = open_processes()
+    assert run(pool, lambda: os.read(0, 1)) == b""
+    assert run(pool, lambda: os.system("exit 3")) == 3 << 8  # its own children can be waited for
     key = host(pool, Echo)
-    os.kill(pool.pid(0), signal.SIGINT)
+    os.kill(pool.pid(0), signal.SIGINT)  # Ctrl-C is the asker's
     assert value_of(pool, pool.ring(key, 7)) == 7
-
-
-def test_a_workers_own_children_can_be_waited_for(open_processes: Open) -> None:
-    assert run(open_processes(), lambda: os.system("exit 3")) == 3 << 8
 
 
 def test_a_worker_may_start_processes_with_multiprocessing(open_processes: Open) -> None:
@@ -186,18 +166,10 @@ def test_without_a_cap_the_variables_are_the_askers(open_processes: Open, monkey
 
 @pytest.mark.skipif(len(CORES) < 2, reason="one core is one thread in any case")
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_without_a_cap_the_libraries_do_as_they_are_told(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cap_the_libraries_do_as_they_are_told(open_processes: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in THREAD_VARIABLES:
         monkeypatch.setenv(name, "2")
-    found = _threads_without_a_cap(method)
-    assert found == {2}
-
-
-def _threads_without_a_cap(method: str) -> set[int]:
-    pool = open_pool(1, settings_of(method, threads=None))
-    found = blas_threads(pool)
-    pool.close()
-    return found
+    assert blas_threads(open_processes(threads=None)) == {2}
 
 
 def test_the_cap_is_no_affair_of_the_asker(open_processes: Open) -> None:
@@ -206,18 +178,19 @@ def test_the_cap_is_no_affair_of_the_asker(open_processes: Open) -> None:
     assert (dict(os.environ), threadpoolctl.threadpool_info()) == before
 
 
-def test_cores_are_given_out_in_turn(open_processes: Open) -> None:
-    given = [[CORES[0]], [CORES[-1]], CORES]
-    pool = open_processes(4, affinity=given)
-    cores = [sorted(run(pool, os.sched_getaffinity, 0, worker=worker)) for worker in range(4)]
-    assert cores == [[CORES[0]], [CORES[-1]], CORES, [CORES[0]]]
+def test_cores_are_given_out_in_turn_and_can_be_changed(open_processes: Open) -> None:
+    def cores() -> list[list[int]]:
+        return [sorted(run(pool, os.sched_getaffinity, 0, worker=worker)) for worker in pool.all_workers]
+
+    pool = open_processes(4, affinity=[[CORES[0]], [CORES[-1]], CORES])
+    assert cores() == [[CORES[0]], [CORES[-1]], CORES, [CORES[0]]]
+    pool.keep_on(2, CORES[:1])
+    assert cores() == [[CORES[0]], [CORES[-1]], [CORES[0]], [CORES[0]]]
+    pool = open_processes(1)
+    assert cores() == [CORES]
 
 
 def test_workers_may_give_way(open_processes: Open) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     assert run(open_processes(niceness=3), os.getpriority, os.PRIO_PROCESS, 0) == min(own + 3, 19)
     assert run(open_processes(), os.getpriority, os.PRIO_PROCESS, 0) == own
-
-
-def test_without_cores_given_a_worker_may_use_all(open_processes: Open) -> None:
-    assert sorted(run(open_processes(), os.sched_getaffinity, 0)) == CORES

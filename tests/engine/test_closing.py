@@ -39,6 +39,7 @@ from tests.engine.hosted import (
     Gated,
     HangingAtClose,
     Mortal,
+    links,
 )
 from tests.engine.scripts import run_script
 from tests.gates import Gate
@@ -58,84 +59,57 @@ def close_in_time(pool: WorkerPool, timeout: float = TIMEOUT) -> float:
     return seconds
 
 
-def test_idle_workers_end_at_once(open_processes: Open) -> None:
-    pool = open_processes(3)
-    host(pool, Echo)
-    assert close_in_time(pool, timeout=20.0) < 5.0
+def ignore_sigterm(pool: WorkerPool, gated: int) -> None:
+    run(pool, lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN) and None)
+    pool.ring(gated)
+
+
+def send_a_huge_message(pool: WorkerPool, gated: int) -> None:
+    pool.ring(gated)
+    pool.call(0, gated, "swallow", bytes(16 << 20))
+
+
+def strike(number: signal.Signals, *workers: int) -> Callable[[WorkerPool, int], object]:
+    def bring_about(pool: WorkerPool, gated: int) -> None:
+        for worker in workers:
+            os.kill(pool.pid(worker), number)
+
+    return bring_about
+
+
+def crash(way: str) -> Callable[[WorkerPool, int], object]:
+    return lambda pool, gated: reply_to(pool, pool.call(0, host(pool, Mortal), "end", way))
+
+
+STATES: dict[str, tuple[float, Callable[[WorkerPool, int], object]]] = {
+    "idle": (20.0, lambda pool, gated: None),
+    "amid a bell": (TIMEOUT, lambda pool, gated: pool.wait(pool.ring(gated, workers=(0,)), 0.0)),
+    "without notice of SIGTERM": (TIMEOUT, ignore_sigterm),
+    "amid a huge reply": (2.0, lambda pool, gated: pool.call(0, host(pool, Founder), "much", 16 << 20)),
+    "with a huge message on its way": (TIMEOUT, send_a_huge_message),
+    "with thousands of bells before it": (TIMEOUT, lambda pool, gated: [pool.ring(gated) for _ in range(10_000)]),
+    "stopped": (TIMEOUT, strike(signal.SIGSTOP, 1)),
+    "crashed unseen": (20.0, strike(signal.SIGKILL, 0)),
+    "all crashed": (20.0, strike(signal.SIGKILL, 0, 1)),
+    "hanging as it closes": (TIMEOUT, lambda pool, gated: host(pool, HangingAtClose)),
+    **{f"crashed by {way}": (20.0, crash(way)) for way in ENDS},
+}
+"""What a worker is in when its pool is closed, and the time that closing is given."""
+
+
+@pytest.mark.slow(sample=True)
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("state", STATES)
+def test_workers_in_any_state_are_ended_in_time(open_processes: Open, gate: Gate, state: str) -> None:
+    pool = open_processes(2)
+    timeout, bring_about = STATES[state]
+    bring_about(pool, host(pool, Gated, gate.path))
+    assert close_in_time(pool, timeout) < 5.0
+    assert close_in_time(pool, 20.0) < 0.1  # the second time there is nothing to do
 
 
 def test_workers_that_were_never_asked_anything_end(open_processes: Open) -> None:
     close_in_time(open_processes(2), timeout=20.0)
-
-
-def test_a_worker_amid_a_bell_is_ended(open_processes: Open, gate: Gate) -> None:
-    pool = open_processes(2)
-    request = pool.ring(host(pool, Gated, gate.path), workers=(0,))
-    assert not pool.wait(request, 0.0)
-    close_in_time(pool)
-
-
-def test_a_worker_that_takes_no_notice_of_sigterm_is_ended(open_processes: Open, gate: Gate) -> None:
-    pool = open_processes()
-    run(pool, lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN) and None)
-    pool.ring(host(pool, Gated, gate.path))
-    close_in_time(pool)
-
-
-def test_a_worker_amid_a_huge_reply_is_ended(open_processes: Open) -> None:
-    pool = open_processes()
-    pool.call(0, host(pool, Founder), "much", 16 << 20)
-    close_in_time(pool, timeout=2.0)
-
-
-def test_a_worker_with_a_huge_message_on_its_way_is_ended(open_processes: Open, gate: Gate) -> None:
-    pool = open_processes()
-    gated = host(pool, Gated, gate.path)
-    pool.ring(gated)
-    pool.call(0, gated, "swallow", bytes(16 << 20))
-    close_in_time(pool)
-
-
-def test_a_worker_with_thousands_of_bells_before_it_is_ended(open_processes: Open, gate: Gate) -> None:
-    pool = open_processes()
-    key = host(pool, Gated, gate.path)
-    for _ in range(10_000):
-        pool.ring(key)
-    close_in_time(pool)
-
-
-def test_a_worker_under_sigstop_is_ended(open_processes: Open) -> None:
-    pool = open_processes(2)
-    os.kill(pool.pid(1), signal.SIGSTOP)
-    close_in_time(pool)
-
-
-@pytest.mark.parametrize("way", ENDS)
-def test_after_a_crash_that_was_seen(open_processes: Open, way: str) -> None:
-    pool = open_processes(2)
-    reply = reply_to(pool, pool.call(0, host(pool, Mortal), "end", way))
-    assert reply is not None
-    assert reply.death is not None
-    close_in_time(pool, timeout=20.0)
-
-
-def test_after_a_crash_that_nobody_saw(open_processes: Open) -> None:
-    pool = open_processes(2)
-    os.kill(pool.pid(0), signal.SIGKILL)
-    close_in_time(pool, timeout=20.0)
-
-
-def test_after_all_have_crashed(open_processes: Open) -> None:
-    pool = open_processes(2)
-    for worker in (0, 1):
-        os.kill(pool.pid(worker), signal.SIGKILL)
-    close_in_time(pool, timeout=20.0)
-
-
-def test_an_object_that_hangs_while_it_is_closed_is_ended(open_processes: Open) -> None:
-    pool = open_processes()
-    host(pool, HangingAtClose)
-    close_in_time(pool)
 
 
 def test_an_object_that_raises_while_it_is_closed_keeps_no_other_open(open_processes: Open, tmp_path: Path) -> None:
@@ -146,55 +120,19 @@ def test_an_object_that_raises_while_it_is_closed_keeps_no_other_open(open_proce
     assert (tmp_path / "notes").read_text() == "closed\n" * 2
 
 
-def test_with_no_time_at_all_the_workers_still_end(open_processes: Open, gate: Gate) -> None:
-    pids, _ = _left_by_closing_in_no_time(open_processes(2), gate)
-    assert all(ends_within(pid, SOON_SECONDS) for pid in pids)
-
-
-def test_with_no_time_at_all_no_descriptor_stays_open(open_processes: Open, gate: Gate) -> None:
-    _, num_open = _left_by_closing_in_no_time(open_processes(2), gate)
-    assert num_open == 0
-
-
-def _left_by_closing_in_no_time(pool: WorkerPool, gate: Gate) -> tuple[list[int], int]:
-    """The pids of the workers, and how many of their lines are still open after two calls."""
+def test_with_no_time_at_all_the_workers_still_end_and_no_descriptor_stays_open(
+    open_processes: Open, gate: Gate
+) -> None:
+    pool = open_processes(2)
     pool.ring(host(pool, Gated, gate.path))
     pids = [pool.pid(worker) for worker in pool.all_workers]
     pool.close(timeout=0.0)
-    for pid in pids:
-        ends_within(pid, SOON_SECONDS)
+    assert all(ends_within(pid, SOON_SECONDS) for pid in pids)
     pool.close(timeout=0.0)
     processes = [line.process for line in vars(pool)["_connections"]]
-    num_open = sum(process.channel.fileno() >= 0 for process in processes)
+    assert all(process.channel.fileno() < 0 for process in processes)
     for process in processes:
         process.exit_report()
-    return pids, num_open
-
-
-def test_closing_twice_is_quick_the_second_time(open_processes: Open, gate: Gate) -> None:
-    pool = open_processes()
-    pool.ring(host(pool, Gated, gate.path))
-    close_in_time(pool)
-    assert close_in_time(pool, timeout=20.0) < 0.1
-
-
-def test_what_a_hosted_object_started_ends_with_its_worker(open_processes: Open) -> None:
-    pool = open_processes()
-    key = host(pool, Founder)
-    pids = [value_of(pool, pool.call(0, key, how)) for how in ("start", "fork")]
-    assert not any(ends_within(pid, 0.0) for pid in pids)
-    pool.close()
-    assert all(ends_within(pid, SOON_SECONDS) for pid in pids)
-
-
-def test_what_a_hosted_object_started_ends_with_a_worker_that_dies(open_processes: Open) -> None:
-    pool = open_processes()
-    key = host(pool, Founder)
-    pids = [value_of(pool, pool.call(0, key, how)) for how in ("start", "fork")]
-    request = pool.call(0, key, "start")
-    os.kill(pool.pid(0), signal.SIGKILL)
-    reply_to(pool, request)
-    assert all(ends_within(pid, SOON_SECONDS) for pid in pids)
 
 
 # ---- in a forked process -------------------------------------------------------------------------
@@ -231,6 +169,7 @@ def test_a_forked_process_is_refused_everything_and_spoils_nothing(open_any: Ope
 def test_a_forked_process_may_close_and_drop_a_pool_without_effect(open_any: Open, tmp_path: Path) -> None:
     pools = [open_any()]
     key = host(pools[0], Closing, tmp_path / "notes")
+    assert f"belong to process {os.getpid()}" in in_fork(lambda: refusal(lambda: pools[0].ring(key)))  # a fork's fork
 
     def close_and_drop() -> str:
         with warnings.catch_warnings():
@@ -243,12 +182,6 @@ def test_a_forked_process_may_close_and_drop_a_pool_without_effect(open_any: Ope
     assert in_fork(close_and_drop) == "fine"
     assert not (tmp_path / "notes").exists()
     settled(pools[0], pools[0].call(0, HOST, "drop", key))
-
-
-def test_a_process_forked_from_a_forked_process_is_refused_too(open_forkserver: Open) -> None:
-    pool = open_forkserver()
-    key = host(pool, Echo)
-    assert f"belong to process {os.getpid()}" in in_fork(lambda: refusal(lambda: pool.ring(key)))
 
 
 def test_a_forked_process_opens_pools_of_its_own(open_forkserver: Open, method: str) -> None:
@@ -347,35 +280,12 @@ def test_an_exit_handler_that_runs_late_finds_the_pool_closed_and_writes_nowhere
 # ---- without a call ------------------------------------------------------------------------------
 
 
-def test_workers_of_a_pool_that_is_let_go_of_end(method: str) -> None:
-    pid = _pid_of_a_pool_let_go_of(method)
-    gc.collect()
-    assert ends_within(pid, SOON_SECONDS)
-    _close_what_is_left()
-
-
-def _pid_of_a_pool_let_go_of(method: str) -> int:
+def test_a_pool_that_is_let_go_of_leaves_no_worker_and_no_memory(method: str) -> None:
+    before = links("/memfd:parallel_envs")
     pool = open_pool(1, settings_of(method))
     host(pool, Echo)
-    return pool.pid(0)
-
-
-def _close_what_is_left() -> None:
-    """Descriptors that the pool should have closed: see the test below."""
-    for link in Path("/proc/self/fd").iterdir():
-        if link.is_symlink() and str(link.readlink()).startswith("/memfd:parallel_envs"):
-            os.close(int(link.name))
-
-
-def test_a_pool_that_is_let_go_of_leaves_no_memory(method: str) -> None:
-    before = _memory_descriptors()
-    _pid_of_a_pool_let_go_of(method)
+    pid = pool.pid(0)
+    del pool
     gc.collect()
-    left = _memory_descriptors() - before
-    _close_what_is_left()
-    assert left == 0
-
-
-def _memory_descriptors() -> int:
-    links = list(Path("/proc/self/fd").iterdir())
-    return sum(link.is_symlink() and str(link.readlink()).startswith("/memfd:parallel_envs") for link in links)
+    assert ends_within(pid, SOON_SECONDS)
+    assert links("/memfd:parallel_envs") == before

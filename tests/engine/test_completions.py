@@ -78,13 +78,9 @@ def test_no_answer_is_lost_wherever_it_strikes(open_forkserver: Open) -> None:
     assert num_struck > 10  # it did strike
 
 
-def test_what_was_read_and_not_yet_looked_at_is_noted_later(
-    open_forkserver: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = open_forkserver(2)
-    key = host(pool, Echo)
-    read = os.readv
-    struck: list[int] = []
+def strike_once_read(patch: pytest.MonkeyPatch) -> list[int]:
+    """Interrupt the asker, once, as soon as something has been read."""
+    read, struck = os.readv, list[int]()
 
     def read_and_strike(fd: int, buffers: Any) -> int:
         size = read(fd, buffers)
@@ -93,8 +89,17 @@ def test_what_was_read_and_not_yet_looked_at_is_noted_later(
             raise KeyboardInterrupt
         return size
 
+    patch.setattr("parallel_envs.engine.process.os.readv", read_and_strike)
+    return struck
+
+
+def test_what_was_read_and_not_yet_looked_at_is_noted_later(
+    open_forkserver: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = open_forkserver(2)
+    key = host(pool, Echo)
     request = pool.call_all(key, "echo", 7)
-    monkeypatch.setattr("parallel_envs.engine.process.os.readv", read_and_strike)
+    struck = strike_once_read(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         pool.wait(request, 5.0)
     assert struck
@@ -114,20 +119,6 @@ def test_a_worker_in_the_place_of_another_is_not_taken_for_it(open_forkserver: O
     assert answer.replies[0].value == 2
 
 
-def interrupted(pool: WorkerPool, request: Any, patch: pytest.MonkeyPatch) -> None:
-    """Wait, and be interrupted as soon as something has been read."""
-    read = os.readv
-
-    def read_and_strike(fd: int, buffers: Any) -> int:
-        read(fd, buffers)
-        raise KeyboardInterrupt
-
-    with patch.context() as patched:
-        patched.setattr("parallel_envs.engine.process.os.readv", read_and_strike)
-        with pytest.raises(KeyboardInterrupt):
-            pool.wait(request, 5.0)
-
-
 def test_replacing_a_dead_worker_loses_no_answer_of_another(
     open_forkserver: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +126,9 @@ def test_replacing_a_dead_worker_loses_no_answer_of_another(
     key = host(pool, Echo)
     pool.kill(1)
     request = pool.ring(key, workers=[0])
-    interrupted(pool, request, monkeypatch)
+    strike_once_read(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        pool.wait(request, 5.0)
     pool.restart(1)
     assert pool.wait(request, 5.0)
 

@@ -7,13 +7,14 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from parallel_envs.engine import HOST, Call, Death, PendingRequest, WorkerPool
 from tests.engine.asking import SOON_SECONDS, WAIT_SECONDS, ends_within, host, reply_to, settled, value_of
 from tests.engine.conftest import Open
-from tests.engine.hosted import ENDS, LAST_WORDS, Echo, Founder, Gated, Mortal, Talker
+from tests.engine.hosted import ENDS, LAST_WORDS, Founder, Gated, Mortal, Talker
 from tests.gates import Gate, wait_at
 
 Ask = Callable[[WorkerPool, int, str], PendingRequest]
@@ -41,6 +42,8 @@ def death_of(pool: WorkerPool, request: PendingRequest, worker: int = 0) -> Deat
     return reply.death
 
 
+@pytest.mark.slow(sample=True)
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 @pytest.mark.parametrize("ask", [in_its_constructor, in_a_message, at_a_bell])
 @pytest.mark.parametrize("way", ENDS)
 def test_a_death_is_the_answer_to_what_was_asked(open_processes: Open, ask: Ask, way: str) -> None:
@@ -81,20 +84,15 @@ def test_a_worker_killed_while_it_is_idle_is_seen_by_whoever_waits_for_another(
 def test_a_request_to_a_dead_worker_is_answered_by_its_death(open_processes: Open) -> None:
     pool = open_processes(2)
     key = host(pool, Mortal)
-    death = death_of(pool, pool.call(0, key, "end", "exit"))
+    os.kill(pool.pid(0), signal.SIGKILL)
+    unseen = [pool.ring(key, 1, workers=(0,)), pool.call(0, key, "echo", bytes(1 << 20))]
+    death = death_of(pool, unseen[0])
+    assert death.exitcode == -signal.SIGKILL
+    assert death_of(pool, unseen[1]) == death == pool.death(0)
     for request in (pool.ring(key, 4), pool.send(dict.fromkeys((0, 1), Call(key, "echo", (4,))))):
         replies = settled(pool, request).replies
         assert replies[0].death == death
         assert replies[1].value == 4
-
-
-def test_a_request_to_a_worker_whose_death_nobody_has_seen_yet(open_processes: Open) -> None:
-    pool = open_processes()
-    key = host(pool, Echo)
-    os.kill(pool.pid(0), signal.SIGKILL)
-    by_bell, by_message = pool.ring(key, 1), pool.call(0, key, "echo", bytes(1 << 20))
-    assert death_of(pool, by_bell).exitcode == -signal.SIGKILL
-    assert death_of(pool, by_message) == pool.death(0)
 
 
 def test_what_a_worker_had_said_before_it_ended_counts(open_processes: Open) -> None:
@@ -107,110 +105,65 @@ def test_what_a_worker_had_said_before_it_ended_counts(open_processes: Open) -> 
 
 
 def test_much_that_a_worker_had_said_before_it_ended_counts(open_forkserver: Open) -> None:
-    lost = _answers_lost_with_a_worker(open_forkserver())
-    assert lost == 0
-
-
-def _answers_lost_with_a_worker(pool: WorkerPool) -> int:
+    pool = open_forkserver()
     key = host(pool, Mortal)
     before = [pool.ring(key, 0) for _ in range(500)]
     pool.ring(key, LAST_WORDS)
     assert ends_within(pool.pid(0), WAIT_SECONDS)
-    lost = sum(reply_to(pool, request) is not None for request in before)
-    pool.close()
-    return lost
+    assert all(reply_to(pool, request) is None for request in before)
 
 
-def test_a_worker_that_ends_amid_its_reply(open_processes: Open, gate: Gate, tmp_path: Path) -> None:
-    told = _told_of_a_worker_that_ends_amid_its_reply(open_processes(), gate, tmp_path, with_heir=False)
-    assert told == -signal.SIGKILL
-
-
-def test_a_worker_whose_child_holds_its_channel_ends_amid_its_reply(
-    open_processes: Open, gate: Gate, tmp_path: Path
+@pytest.mark.parametrize("with_heir", [False, True], ids=["alone", "its child holds its channel"])
+def test_a_worker_that_ends_amid_its_reply_has_died(
+    open_processes: Open, gate: Gate, tmp_path: Path, with_heir: bool
 ) -> None:
-    told = _told_of_a_worker_that_ends_amid_its_reply(open_processes(), gate, tmp_path, with_heir=True)
-    assert told == -signal.SIGKILL
-
-
-def _told_of_a_worker_that_ends_amid_its_reply(
-    pool: WorkerPool, gate: Gate, folder: Path, *, with_heir: bool
-) -> int | str | None:
+    pool = open_processes()
     key = host(pool, Founder)
     ending = [pool.pid(0), *([value_of(pool, pool.call(0, key, "fork"))] if with_heir else [])]
-    with Gate(folder / "begun") as begun:
+    with Gate(tmp_path / "begun") as begun:
         settled(pool, pool.call(0, key, "break_off", begun.path, gate.path))
         request = pool.call(0, key, "much", 100)
         wait_at(begun.path)
-    _read_what_there_is(pool)
+    for _ in range(3):
+        pool.pump(0.0)  # reads what there is
     gate.let_through()
     for pid in ending:
         assert ends_within(pid, SOON_SECONDS)
-    try:
-        return death_of(pool, request).exitcode
-    except KeyError as error:
-        return repr(error)
-
-
-def _read_what_there_is(pool: WorkerPool) -> None:
-    for _ in range(3):
-        pool.pump(0.0)
+    assert death_of(pool, request).exitcode == -signal.SIGKILL
 
 
 # ---- last output ---------------------------------------------------------------------------------
 
 
 def test_a_death_tells_the_last_lines_that_were_written(open_processes: Open) -> None:
+    many = [f"line {number}" for number in range(1000)]
+    unfinished = [("write", 1, b"unfini"), ("write", 2, b"shed \xff")]
+    outputs: list[tuple[list[Any], list[str], tuple[str, ...]]] = [
+        ([("complain", "to stderr")], ["to stdout", "and goodbye"], ("to stderr", "to stdout", "and goodbye")),
+        ([], many, tuple(many[-200:])),
+        (unfinished, [], ("unfinished \N{REPLACEMENT CHARACTER}",)),
+    ]
     pool = open_processes()
-    key = host(pool, Talker)
-    settled(pool, pool.call(0, key, "complain", "to stderr"))
-    death = death_of(pool, pool.call(0, key, "last_words", "to stdout", "and goodbye"))
-    assert death.last_output == ("to stderr", "to stdout", "and goodbye")
+    for before, last_words, told in outputs:
+        key = host(pool, Talker)
+        for method, *arguments in before:
+            settled(pool, pool.call(0, key, method, *arguments))
+        assert death_of(pool, pool.call(0, key, "last_words", *last_words)).last_output == told
+        pool.restart(0)
 
 
-def test_of_many_lines_the_last_are_told(open_processes: Open) -> None:
+def test_a_crash_tells_where_it_happened(open_processes: Open) -> None:
     pool = open_processes()
-    lines = [f"line {number}" for number in range(1000)]
-    death = death_of(pool, pool.call(0, host(pool, Talker), "last_words", *lines))
-    assert death.last_output == tuple(lines[-200:])
-
-
-def test_a_last_line_without_an_end_is_told(open_processes: Open) -> None:
-    pool = open_processes()
-    key = host(pool, Talker)
-    settled(pool, pool.call(0, key, "write", 1, b"unfini"))
-    settled(pool, pool.call(0, key, "write", 2, b"shed \xff"))
-    assert death_of(pool, pool.call(0, key, "last_words")).last_output == ("unfinished \N{REPLACEMENT CHARACTER}",)
-
-
-def test_a_crash_tells_where_it_happened(open_forkserver: Open) -> None:
-    pool = open_forkserver()
-    death = death_of(pool, pool.call(0, host(pool, Mortal), "end", "SIGSEGV"))
-    assert "Fatal Python error: Segmentation fault" in death.last_output
-    assert any("hosted.py" in line for line in death.last_output)
-
-
-def test_a_crash_deep_inside_tells_where_it_happened(open_processes: Open) -> None:
-    last_output = _last_output_of_a_crash_deep_inside(open_processes())
-    assert "Fatal Python error: Segmentation fault" in last_output
-
-
-def _last_output_of_a_crash_deep_inside(pool: WorkerPool) -> tuple[str, ...]:
-    death = death_of(pool, pool.call(0, host(pool, Mortal), "end_deep_inside", 40, "SIGSEGV"))
-    pool.close()
-    return death.last_output
+    for ask in (("end", "SIGSEGV"), ("end_deep_inside", 40, "SIGSEGV")):
+        death = death_of(pool, pool.call(0, host(pool, Mortal), *ask))
+        assert "Fatal Python error: Segmentation fault" in death.last_output
+        assert any("hosted.py" in line for line in death.last_output)
+        pool.restart(0)
 
 
 # ---- workers that cannot begin -------------------------------------------------------------------
 
 
 def test_a_worker_that_cannot_begin_says_why(open_processes: Open) -> None:
-    last_output = _last_output_of_a_worker_on_a_core_that_is_not_there(open_processes)
-    assert "OSError" in last_output
-
-
-def _last_output_of_a_worker_on_a_core_that_is_not_there(open_processes: Open) -> str:
-    pool = open_processes(affinity=[[100_000]])
-    death = death_of(pool, pool.ring(HOST))
-    pool.close()
-    return "\n".join(death.last_output)
+    pool = open_processes(affinity=[[100_000]])  # there is no such core
+    assert "OSError" in "\n".join(death_of(pool, pool.ring(HOST)).last_output)

@@ -24,12 +24,6 @@ def opened(backend: str, num_workers: int = 1) -> WorkerPool:
     return open_pool(num_workers, settings_of(backend, name="local worker"))
 
 
-def test_serial_works_in_the_callers_own_thread() -> None:
-    pool = opened("serial")
-    assert run(pool, threading.current_thread) is threading.current_thread()
-    pool.close()
-
-
 def test_a_thread_worker_has_a_thread_of_its_name() -> None:
     pool = opened("thread", 2)
     names = [run(pool, lambda: threading.current_thread().name, worker=worker) for worker in (0, 1)]
@@ -37,38 +31,25 @@ def test_a_thread_worker_has_a_thread_of_its_name() -> None:
     pool.close()
 
 
-def test_serial_begins_when_it_is_waited_for() -> None:
-    pool = opened("serial")
-    heard: list[int] = []
-    key = host(pool, lambda: heard)
-    request = pool.call(0, key, "append", 1)
-    assert heard == []
-    settled(pool, request)
-    assert heard == [1]
-    pool.close()
-
-
-def test_serial_works_in_the_order_of_asking_whoever_is_asked() -> None:
+def test_serial_works_in_the_callers_thread_in_the_order_of_asking_when_it_is_waited_for() -> None:
     pool = opened("serial", 3)
+    assert run(pool, threading.current_thread) is threading.current_thread()
     heard: list[int] = []
     key = host(pool, lambda: heard)
     requests = [pool.call(worker, key, "append", number) for number, worker in enumerate((2, 0, 1, 0))]
+    assert heard == []
     settled(pool, requests[-1])
     assert heard == [0, 1, 2, 3]
     pool.close()
 
 
-def test_values_travel_by_reference(local: str) -> None:
-    pool = opened(local)
+def test_values_and_errors_travel_by_reference(local: str) -> None:
+    pool = opened(local, 2)
     value = [threading.Lock()]  # and nothing needs to be picklable
     assert value_of(pool, pool.call(0, host(pool, Echo), "echo", value)) is value
-    pool.close()
-
-
-def test_a_failure_holds_the_error_itself(local: str) -> None:
-    pool = opened(local)
     failure = failure_of(pool, pool.call(0, host(pool, Raiser), "fail", "unpicklable"))
     assert type(failure.cause) is type(ERRORS["unpicklable"]())
+    assert [pool.pid(0), pool.pid(1)] == [os.getpid()] * 2
     pool.close()
 
 
@@ -129,10 +110,4 @@ def test_a_hosted_object_is_gone_once_it_is_dropped(local: str) -> None:
     settled(pool, pool.call(0, HOST, "drop", key))
     settled(pool, pool.ring(HOST))  # the worker has let go of the request before
     assert made[0]() is None
-    pool.close()
-
-
-def test_pids_are_the_callers(local: str) -> None:
-    pool = opened(local, 2)
-    assert [pool.pid(0), pool.pid(1)] == [os.getpid()] * 2
     pool.close()

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -42,65 +43,33 @@ time.sleep(1000)
 """
 
 
-CASES = [("forkserver", work) for work in WORKERS]
-CASES += [(method, work) for method in ("fork", "spawn") for work in ("in a loop", "with children", "stopped")]
+CASES: list[Any] = [("fork", work, signal.SIGKILL) for work in WORKERS]
+CASES += [(one, "with children", signal.SIGKILL) for one in ("forkserver", "spawn")]
+CASES += [("forkserver", "asleep", number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV)]
+CASES += [
+    pytest.param(*case, marks=pytest.mark.slow)
+    for case in (
+        *(("forkserver", work, signal.SIGKILL) for work in WORKERS if work != "with children"),
+        *(("spawn", work, signal.SIGKILL) for work in ("in a loop", "stopped")),
+        *((method, "asleep", signal.SIGTERM) for method in ("fork", "spawn")),
+    )
+]
 
 
-@pytest.mark.parametrize(("method", "work"), CASES)
-def test_nothing_is_left_when_its_process_is_killed(method: str, work: str, tmp_path: Path) -> None:
-    left = _left_after(signal.SIGKILL, SCRIPT.format(work=WORKERS[work]), tmp_path, method)
-    assert left == []
-
-
-@pytest.mark.parametrize(
-    ("method", "number"),
-    [("forkserver", number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV)]
-    + [("fork", signal.SIGTERM), ("spawn", signal.SIGTERM)],
-)
-def test_nothing_is_left_when_its_process_ends_by_any_signal(
-    method: str, number: signal.Signals, tmp_path: Path
-) -> None:
-    left = _left_after(number, SCRIPT.format(work="pool.ring(key)"), tmp_path, method)
-    assert left == []
-
-
-def test_nothing_is_left_when_its_process_is_killed_amid_the_start(method: str, tmp_path: Path) -> None:
-    script = "opened(1, dict)[0].close()\nprint('ready', flush=True)\nwhile True:\n    opened(2, dict)[0].close()"
-    left = _left_after(signal.SIGKILL, script, tmp_path, method)
-    assert left == []
-
-
-def test_nothing_is_left_though_nobody_reads_what_workers_write(method: str, tmp_path: Path) -> None:
-    script = """
-class Talker:
-    def ring(self, argument):
-        while True:
-            print("x" * 1000)
-
-pool, key = opened(1, Talker)
-pool.ring(key)
-while select.select([], [2], [], 0.0)[1]:
-    time.sleep(0.01)
-print("ready", flush=True)
-time.sleep(1000)
-"""
-    left = _left_after(signal.SIGKILL, "import select\n" + script, tmp_path, method)
-    assert left == []
-
-
-def _left_after(number: int, script: str, folder: Path, method: str) -> list[str]:
-    """What still lives two seconds after the script got the signal, of all that it and its workers had started."""
-    with running_script(folder, script, method) as process:
+@pytest.mark.parametrize(("method", "work", "number"), CASES)
+def test_nothing_is_left_when_its_process_ends_by_a_signal(method: str, work: str, number: int, tmp_path: Path) -> None:
+    """Two seconds later nothing lives of all that the script and its workers had started."""
+    with running_script(tmp_path, SCRIPT.format(work=WORKERS[work]), method) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        assert len(_living_in(folder)) > 1
+        assert len(_living_in(tmp_path)) > 1
         os.kill(process.pid, number)
         process.wait(WAIT_SECONDS)
         deadline = time.monotonic() + GONE_SECONDS
-        while (living := _living_in(folder)) and time.monotonic() < deadline:
+        while (living := _living_in(tmp_path)) and time.monotonic() < deadline:
             ends_within(min(living), max(deadline - time.monotonic(), 0.0))
     kill(living)
-    return list(living.values())
+    assert living == {}
 
 
 def _living_in(folder: Path) -> dict[int, str]:

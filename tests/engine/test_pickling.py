@@ -8,16 +8,17 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_envs.engine import Call, Inherited, SharedBlock, Unpicklable, picklable, unpicklable_part
+from parallel_envs.engine import Call, Failure, Inherited, SharedBlock, Unpicklable, picklable, unpicklable_part
 from parallel_envs.engine.messages import dump_reply, dump_request, load_reply, load_request
 from tests.engine.asking import in_fork
+from tests.engine.hosted import ERRORS, TOLD
 
 LOCK = threading.Lock()
 
@@ -165,11 +166,9 @@ def test_a_global_of_a_script_is_named() -> None:
     function.__module__ = "__main__"
     assert unpicklable_part(function, "env_fns[3]") == "env_fns[3] -> global 'LOCK' (a _thread.lock)"
 
-
-def test_a_variable_that_was_never_given_a_value_is_no_obstacle() -> None:
     def outer(*, given: bool) -> Callable[[], Any]:
         if given:
-            variable = 1
+            variable = 1  # never given a value here, which is no obstacle
         return lambda: (variable, LOCK)
 
     function = outer(given=False)
@@ -177,10 +176,14 @@ def test_a_variable_that_was_never_given_a_value_is_no_obstacle() -> None:
     assert unpicklable_part(function) == "value -> global 'LOCK' (a _thread.lock)"
 
 
-def test_what_refers_to_itself_has_an_end() -> None:
+def test_a_part_in_a_loop_or_deep_inside_is_named_as_far_as_it_helps() -> None:
     loop: list[Any] = [LOCK]
     loop.insert(0, loop)
     assert "cannot" not in unpicklable_part(loop)
+    deep: Any = LOCK
+    for _ in range(50):
+        deep = Holder(deep)
+    assert unpicklable_part(deep).startswith("value.held.held")
 
 
 def test_an_error_of_a_class_of_its_own_is_told() -> None:
@@ -195,19 +198,6 @@ def test_an_error_of_a_class_of_its_own_is_told() -> None:
     assert isinstance(caught.value.__cause__, RuntimeError)
     with pytest.raises(Unpicklable, match="stays at home"):
         dump_reply([Refusing()])
-
-
-@dataclass
-class Chain:
-    inner: Any
-    others: list[int] = field(default_factory=list)
-
-
-def test_a_part_deep_inside_is_named_as_far_as_it_helps() -> None:
-    value: Any = LOCK
-    for _ in range(50):
-        value = Chain(value)
-    assert unpicklable_part(value).startswith("value.inner.inner")
 
 
 # ---- what a forked process has already -----------------------------------------------------------
@@ -232,3 +222,34 @@ def test_a_class_that_travels_by_value_keeps_its_qualified_name() -> None:
 
     arrived = load_request(*dump_request((Outer, Outer.Inner)))
     assert [kind.__qualname__ for kind in arrived] == [Outer.__qualname__, Outer.Inner.__qualname__]
+
+
+# ---- failures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_failure_travels_as_text_and_its_cause_stays_behind(name: str) -> None:
+    failure = Failure.of(ERRORS[name]())
+    assert (failure.type_name, failure.message) == TOLD[name]
+    arrived = pickle.loads(pickle.dumps(failure))
+    assert failure.cause is not None
+    assert arrived == Failure(failure.type_name, failure.message, failure.traceback)
+
+
+def test_a_failure_tells_the_whole_chain() -> None:
+    class LocalError(Exception):
+        pass
+
+    def fail() -> None:
+        try:
+            raise KeyError("the first trouble")
+        except KeyError as error:
+            raise LocalError("the second trouble") from error
+
+    with pytest.raises(LocalError) as caught:
+        fail()
+    caught.value.add_note("and a note")
+    failure = Failure.of(caught.value)
+    assert failure.type_name.endswith("test_a_failure_tells_the_whole_chain.<locals>.LocalError")
+    for part in ("the first trouble", "the second trouble", "and a note", "in fail"):
+        assert part in failure.traceback

@@ -16,45 +16,40 @@ from tests.engine.hosted import Echo
 CORES = cores_here()
 
 
-def meters(num_workers: int, seconds: float, requests: int = 10) -> list[Meters]:
-    """Of workers that needed so many seconds for each request."""
-    return [Meters(seconds * requests, 0.0, 0.0, 0.0, requests, 0)] * num_workers
-
-
-def test_many_workers_with_short_work_are_given_cores_in_turn() -> None:
-    assert plan_cores(meters(4, SHORT_SECONDS / 2), [3, 7]) == [3, 7, 3, 7]
-    assert plan_cores(meters(6, 0.0), [3, 7]) == [3, 7, 3, 7, 3, 7]
+@pytest.mark.parametrize(
+    ("num_workers", "seconds", "requests", "cores", "expected"),
+    [
+        pytest.param(4, SHORT_SECONDS / 2, 10, [3, 7], [3, 7, 3, 7], id="short work"),
+        pytest.param(6, 0.0, 10, [3, 7], [3, 7, 3, 7, 3, 7], id="three for each core"),
+        pytest.param(4, SHORT_SECONDS * 2, 10, [0, 1], None, id="long work"),
+        pytest.param(2, 0.0, 10, [0, 1], None, id="a core for each"),
+        pytest.param(1, 0.0, 10, [0, 1], None, id="fewer than cores"),
+        pytest.param(5, 0.0, 10, [0, 1], None, id="not evenly"),
+        pytest.param(4, 0.0, 0, [0, 1], None, id="nothing known yet"),
+        pytest.param(4, 0.0, 10, [], None, id="cores unknown"),
+    ],
+)
+def test_many_workers_with_short_work_are_given_cores_in_turn_and_others_are_left_alone(
+    num_workers: int, seconds: float, requests: int, cores: list[int], expected: list[int] | None
+) -> None:
+    meters = [Meters(seconds * requests, 0.0, 0.0, 0.0, requests, 0)] * num_workers
+    assert plan_cores(meters, cores) == expected
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "seconds", "requests", "cores"),
+    ("places", "num_workers", "orders", "shared"),
     [
-        pytest.param(4, SHORT_SECONDS * 2, 10, [0, 1], id="long work"),
-        pytest.param(2, 0.0, 10, [0, 1], id="a core for each"),
-        pytest.param(1, 0.0, 10, [0, 1], id="fewer than cores"),
-        pytest.param(5, 0.0, 10, [0, 1], id="not evenly"),
-        pytest.param(4, 0.0, 0, [0, 1], id="nothing known yet"),
-        pytest.param(4, 0.0, 10, [], id="cores unknown"),
+        ({}, 4, {}, False),
+        ({0: (3,), 1: (7,), 2: (3,), 3: (7,)}, 4, {3: (1, 3, 0, 2), 7: (0, 2, 1, 3)}, True),
+        ({0: (3,), 2: (7,)}, 3, {3: (2, 0, 1), 7: (0, 1, 2)}, False),
+        ({0: (3, 7), 1: (7,)}, 2, None, True),
     ],
 )
-def test_others_are_left_alone(num_workers: int, seconds: float, requests: int, cores: list[int]) -> None:
-    assert plan_cores(meters(num_workers, seconds, requests), cores) is None
-
-
-def test_workers_of_other_cores_are_woken_first() -> None:
-    places = {0: (3,), 1: (7,), 2: (3,), 3: (7,)}
-    assert wake_orders(places, 4) == {3: (1, 3, 0, 2), 7: (0, 2, 1, 3)}
-
-
-def test_workers_without_a_place_may_be_here() -> None:
-    assert wake_orders({0: (3,), 2: (7,)}, 3) == {3: (2, 0, 1), 7: (0, 1, 2)}
-
-
-def test_nobody_is_placed_at_first() -> None:
-    assert wake_orders({}, 4) == {}
-
-
-def test_the_core_of_the_caller_is_one_it_may_use() -> None:
+def test_workers_of_other_cores_are_woken_first(
+    places: dict[int, tuple[int, ...]], num_workers: int, orders: dict[int, tuple[int, ...]] | None, shared: bool
+) -> None:
+    assert orders is None or wake_orders(places, num_workers) == orders
+    assert cores_are_shared(places) is shared
     assert current_core() in CORES
 
 
@@ -91,19 +86,6 @@ def test_settling_workers_of_this_process_moves_nobody(open_any: Open) -> None:
     settled(pool, pool.ring(host(pool, Echo)))
     pin_workers(pool)
     assert cores_here() == CORES
-
-
-@pytest.mark.parametrize(
-    ("places", "expected"),
-    [
-        ({}, False),
-        ({0: (3,), 1: (7,)}, False),
-        ({0: (3,), 1: (7,), 2: (3,)}, True),
-        ({0: (3, 7), 1: (7,)}, True),
-    ],
-)
-def test_cores_are_crowded_once_two_workers_share_one(places: dict[int, tuple[int, ...]], expected: bool) -> None:
-    assert cores_are_shared(places) is expected
 
 
 def test_a_death_is_seen_though_others_answer_at_every_first_look(open_forkserver: Open) -> None:

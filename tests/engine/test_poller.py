@@ -32,22 +32,29 @@ def pipe() -> Iterator[tuple[int, int]]:
             continue
 
 
-def test_what_is_ready_is_told(poller: Poller, pipe: tuple[int, int]) -> None:
+def test_what_is_ready_is_told_until_it_is_forgotten(poller: Poller, pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     poller.watch(reader, READ)
     assert poller.wait(0.0) == []
+    assert not readable(reader)
+    assert not readable(reader, 0.01)
     os.write(writer, b"x")
+    assert readable(reader)
     assert [fd for fd, _ in poller.wait(None)] == [reader]
-    os.read(reader, 1)
-    assert poller.wait(0.0) == []
-
-
-def test_several_that_are_ready_are_told_together(poller: Poller, pipe: tuple[int, int]) -> None:
-    reader, writer = pipe
-    os.write(writer, b"x")
-    poller.watch(reader, READ)
     poller.watch(writer, WRITE)
     assert {fd for fd, _ in poller.wait(None)} == {reader, writer}
+    poller.forget(writer)
+    os.read(reader, 1)
+    assert poller.wait(0.0) == []
+    os.close(writer)
+    assert [fd for fd, _ in poller.wait(1.0)] == [reader]  # an end counts as readable
+    for fd in (reader, reader, 12345):
+        poller.forget(fd)
+    assert poller.wait(0.0) == []
+    before = set(owned)
+    poller.close()
+    poller.close()
+    assert owned <= before
 
 
 def test_only_what_is_asked_for_counts(poller: Poller, pipe: tuple[int, int]) -> None:
@@ -60,23 +67,6 @@ def test_only_what_is_asked_for_counts(poller: Poller, pipe: tuple[int, int]) ->
     assert poller.wait(0.0) == []
     poller.watch(writer, WRITE)
     assert [fd for fd, _ in poller.wait(0.0)] == [writer]
-
-
-def test_an_end_counts_as_readable(poller: Poller, pipe: tuple[int, int]) -> None:
-    reader, writer = pipe
-    poller.watch(reader, READ)
-    os.close(writer)
-    assert [fd for fd, _ in poller.wait(1.0)] == [reader]
-
-
-def test_what_is_forgotten_is_told_no_more(poller: Poller, pipe: tuple[int, int]) -> None:
-    reader, writer = pipe
-    os.write(writer, b"x")
-    poller.watch(reader, READ)
-    poller.forget(reader)
-    poller.forget(reader)
-    poller.forget(12345)
-    assert poller.wait(0.0) == []
 
 
 def test_a_number_may_be_used_again(poller: Poller) -> None:
@@ -97,22 +87,7 @@ def test_a_wait_ends_when_its_time_is_up(poller: Poller, pipe: tuple[int, int]) 
     assert 0.025 <= time.monotonic() - began < SOON_SECONDS
 
 
-def test_closing_twice_does_nothing(poller: Poller) -> None:
-    before = set(owned)
-    poller.close()
-    poller.close()
-    assert owned <= before
-
-
 # ---- one descriptor ------------------------------------------------------------------------------
-
-
-def test_readable_waits_for_one(pipe: tuple[int, int]) -> None:
-    reader, writer = pipe
-    assert not readable(reader)
-    assert not readable(reader, 0.01)
-    os.write(writer, b"x")
-    assert readable(reader)
 
 
 def test_readable_takes_numbers_that_select_does_not(pipe: tuple[int, int]) -> None:

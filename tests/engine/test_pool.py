@@ -30,28 +30,11 @@ def test_a_message_is_answered_with_its_value(open_any: Open) -> None:
     key = host(pool, Echo)
     for value in ["text", {"a": [1, (2.5, None)]}, b"\0", math.inf]:
         assert value_of(pool, pool.call(0, key, "echo", value)) == value
-
-
-def test_a_message_carries_arguments_of_both_kinds(open_any: Open) -> None:
-    pool = open_any()
-    key = host(pool, Echo)
-    request = pool.call(0, key, "arguments", 1, "two", three=3)
-    assert value_of(pool, request) == ((1, "two"), {"three": 3})
-
-
-def test_arrays_travel_as_they_are(open_any: Open) -> None:
-    pool = open_any()
-    key = host(pool, Echo)
+    assert reply_to(pool, pool.call(0, key, "echo", None)) is None  # there is nothing to say
+    assert value_of(pool, pool.call(0, key, "arguments", 1, "two", three=3)) == ((1, "two"), {"three": 3})
     array = np.arange(6, dtype=np.float32).reshape(2, 3).T
     back = value_of(pool, pool.call(0, key, "echo", array))
-    assert back.dtype == array.dtype
-    assert back.tolist() == array.tolist()
-
-
-def test_a_message_whose_value_is_none_has_no_reply(open_any: Open) -> None:
-    pool = open_any()
-    key = host(pool, Echo)
-    assert reply_to(pool, pool.call(0, key, "echo", None)) is None
+    assert (back.dtype, back.tolist()) == (array.dtype, array.tolist())
 
 
 def test_a_bell_is_answered_with_its_payload(open_any: Open) -> None:
@@ -59,13 +42,11 @@ def test_a_bell_is_answered_with_its_payload(open_any: Open) -> None:
     key = host(pool, Echo)
     assert value_of(pool, pool.ring(key, 7)) == 7
     assert value_of(pool, pool.ring(key, 2**32 - 1)) == 2**32 - 1
-
-
-def test_a_bell_that_leaves_nothing_to_say_has_no_reply(open_any: Open) -> None:
-    pool = open_any()
-    request = settled(pool, pool.ring(host(pool, Echo), 0))
-    assert request.done
-    assert request.replies == {}
+    request = pool.ring(key, 0, label="mine")
+    assert repr(request) == f"PendingRequest({request.number}, waiting for [0])"
+    assert settled(pool, request).replies == {}  # nothing to say
+    assert repr(request) == f"PendingRequest({request.number}, done)"
+    assert request.label == "mine"
 
 
 def test_bells_and_messages_are_answered_in_the_order_of_asking(open_any: Open) -> None:
@@ -77,12 +58,15 @@ def test_bells_and_messages_are_answered_in_the_order_of_asking(open_any: Open) 
     assert value_of(pool, history) == [1, "a", 0, "b"]
 
 
-def test_a_request_knows_who_was_asked(open_any: Open) -> None:
+def test_each_worker_is_asked_what_is_its_own(open_any: Open) -> None:
     pool = open_any(3)
     key = host(pool, Echo)
-    request = settled(pool, pool.ring(key, 5, workers=(0, 2)))
-    assert {worker: reply.value for worker, reply in request.replies.items()} == {0: 5, 2: 5}
-    assert value_of(pool, pool.call(1, key, "history"), worker=1) == []
+    rung = settled(pool, pool.ring(key, 5, workers=(0, 2)))
+    assert {worker: reply.value for worker, reply in rung.replies.items()} == {0: 5, 2: 5}
+    sent = settled(pool, pool.send({0: Call(key, "echo", ("zero",)), 2: Call(key, "echo", ("two",))}))
+    assert {worker: reply.value for worker, reply in sent.replies.items()} == {0: "zero", 2: "two"}
+    histories = settled(pool, pool.call_all(key, "history")).replies
+    assert [histories[worker].value for worker in range(3)] == [[5, "zero"], [], [5, "two"]]
 
 
 def test_bells_that_travel_together_are_requests_of_their_own(open_any: Open) -> None:
@@ -97,43 +81,12 @@ def test_bells_that_travel_together_are_requests_of_their_own(open_any: Open) ->
     assert pool.ring_each(key, []) == []
 
 
-def test_an_error_at_one_of_several_bells_is_its_own(open_any: Open) -> None:
-    pool = open_any()
-    key = host(pool, Raiser)
-    failures = [failure_of(pool, request) for request in pool.ring_each(key, [(0, 0, None), (0, 1, None)])]
-    assert [failure.type_name for failure in failures] == [TOLD[name][0] for name in list(ERRORS)[:2]]
-
-
-def test_each_worker_gets_the_message_that_is_its_own(open_any: Open) -> None:
-    pool = open_any(3)
-    key = host(pool, Echo)
-    request = settled(pool, pool.send({0: Call(key, "echo", ("zero",)), 2: Call(key, "echo", ("two",))}))
-    assert {worker: reply.value for worker, reply in request.replies.items()} == {0: "zero", 2: "two"}
-
-
-def test_workers_host_objects_of_their_own(open_any: Open) -> None:
-    pool = open_any(2)
-    key = host(pool, Echo)
-    settled(pool, pool.call(0, key, "echo", "for worker 0"))
-    histories = settled(pool, pool.call_all(key, "history")).replies
-    assert [histories[worker].value for worker in (0, 1)] == [["for worker 0"], []]
-
-
 def test_many_megabytes_travel_both_ways(open_any: Open) -> None:
     pool = open_any(2)
     key = host(pool, Echo)
     data = os.urandom(3 << 20)
     request = settled(pool, pool.call_all(key, "echo", data))
     assert [request.replies[worker].value == data for worker in (0, 1)] == [True, True]
-
-
-def test_a_request_tells_its_state(open_any: Open) -> None:
-    pool = open_any(2)
-    request = pool.ring(host(pool, Echo), label="mine")
-    assert repr(request) == f"PendingRequest({request.number}, waiting for [0, 1])"
-    settled(pool, request)
-    assert repr(request) == f"PendingRequest({request.number}, done)"
-    assert request.label == "mine"
 
 
 @given(asked=st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["ring", "echo", "fail"]), st.integers(0, 6))))
@@ -168,52 +121,36 @@ def test_every_kind_of_worker_answers_as_the_serial_one_does(open_parallel: Open
 # ---- errors --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ERRORS)
-def test_an_error_in_a_message_comes_back_as_text(open_parallel: Open, name: str) -> None:
+@pytest.mark.parametrize("by_bell", [True, False])
+def test_an_error_comes_back_as_text(open_parallel: Open, by_bell: bool) -> None:
     pool = open_parallel()
-    failure = failure_of(pool, pool.call(0, host(pool, Raiser), "fail", name))
-    assert (failure.type_name, failure.message) == TOLD[name]
-    assert "hosted.py" in failure.traceback
-    assert value_of(pool, pool.ring(host(pool, Echo), 7)) == 7
+    raiser, echo = host(pool, Raiser), host(pool, Echo)
+    for number, name in enumerate(ERRORS):
+        request = pool.ring(raiser, number) if by_bell else pool.call(0, raiser, "fail", name)
+        failure = failure_of(pool, request)
+        assert (failure.type_name, failure.message) == TOLD[name]
+        assert "hosted.py" in failure.traceback
+        assert value_of(pool, pool.ring(echo, 7)) == 7
 
 
-@pytest.mark.parametrize("name", ERRORS)
-def test_an_error_at_a_bell_comes_back_as_text(open_parallel: Open, name: str) -> None:
-    pool = open_parallel()
-    failure = failure_of(pool, pool.ring(host(pool, Raiser), list(ERRORS).index(name)))
-    assert (failure.type_name, failure.message) == TOLD[name]
-    assert "hosted.py" in failure.traceback
-    assert value_of(pool, pool.ring(host(pool, Echo), 7)) == 7
-
-
-def test_an_error_of_one_worker_is_no_error_of_the_others(open_any: Open) -> None:
+def test_an_error_is_one_of_its_own_worker_and_request(open_any: Open) -> None:
     pool = open_any(2)
-    key = host(pool, Raiser)
-    echo = host(pool, Echo)
-    request = settled(pool, pool.send({0: Call(key, "fail", ("plain",)), 1: Call(echo, "echo", (1,))}))
-    assert request.replies[0].failure is not None
-    assert request.replies[1].value == 1
-
-
-def test_a_factory_that_raises_is_a_failure_of_that_request(open_any: Open) -> None:
-    pool = open_any()
-    failure = failure_of(pool, pool.call(0, HOST, "build", pool.new_key(), Raiser, "plain"))
-    assert (failure.type_name, failure.message) == TOLD["plain"]
-    assert value_of(pool, pool.ring(host(pool, Echo), 7)) == 7
-
-
-def test_a_method_that_is_not_there_is_a_failure_of_that_request(open_any: Open) -> None:
-    pool = open_any()
-    failure = failure_of(pool, pool.call(0, host(pool, Echo), "eccho", 1))
-    assert failure.type_name == "AttributeError"
-    assert "eccho" in failure.message
-
-
-@pytest.mark.parametrize("ask", [lambda pool: pool.ring(99), lambda pool: pool.call(0, 99, "echo")])
-def test_an_object_that_is_not_there_is_a_failure_of_that_request(open_any: Open, ask: Any) -> None:
-    pool = open_any()
-    assert (failure := failure_of(pool, ask(pool))).type_name == "KeyError"
-    assert "99" in failure.message
+    raiser, echo = host(pool, Raiser), host(pool, Echo)
+    both = settled(pool, pool.send({0: Call(raiser, "fail", ("plain",)), 1: Call(echo, "echo", (1,))}))
+    assert both.replies[0].failure is not None
+    assert both.replies[1].value == 1
+    bells = [failure_of(pool, request) for request in pool.ring_each(raiser, [(0, 0, None), (0, 1, None)])]
+    assert [failure.type_name for failure in bells] == [TOLD[name][0] for name in list(ERRORS)[:2]]
+    for request, kind, text in (
+        (pool.call(0, HOST, "build", pool.new_key(), Raiser, "plain"), *TOLD["plain"]),
+        (pool.call(0, echo, "eccho", 1), "AttributeError", "eccho"),
+        (pool.call(0, 99, "echo"), "KeyError", "99"),
+        (pool.ring(99, workers=(0,)), "KeyError", "99"),
+    ):
+        failure = failure_of(pool, request)
+        assert failure.type_name == kind
+        assert text in failure.message
+    assert value_of(pool, pool.ring(echo, 7)) == 7
 
 
 # ---- waiting -------------------------------------------------------------------------------------
@@ -238,30 +175,21 @@ def test_waiting_for_one_request_settles_others_too(open_any: Open) -> None:
     assert first.replies[0].value == 1
 
 
-def test_a_late_reply_is_dropped(open_parallel: Open, gate: Gate) -> None:
-    pool = open_parallel()
-    key = host(pool, Gated, gate.path)
-    late = pool.ring(key, 1)
-    assert not pool.wait(late, 0.0)
-    pool.forget(late)
-    assert late.done
-    asked_later = pool.ring(key, 2)
-    gate.let_through(2)
-    assert value_of(pool, asked_later) == 2
-    assert late.replies == {}
-
-
-def test_a_late_reply_of_many_megabytes_is_dropped(open_parallel: Open, gate: Gate) -> None:
+@pytest.mark.parametrize("num_bytes", [1, 2 << 20])
+def test_a_late_reply_is_dropped(open_parallel: Open, gate: Gate, num_bytes: int) -> None:
     pool = open_parallel()
     gated, echo = host(pool, Gated, gate.path), host(pool, Echo)
     held_up = pool.ring(gated, 1)
-    late = pool.call(0, echo, "echo", bytes(2 << 20))
-    pool.forget(late)
-    asked_later = pool.call(0, echo, "echo", "mine")
-    gate.let_through()
-    assert value_of(pool, asked_later) == "mine"
+    late = [pool.ring(gated, 2), pool.call(0, echo, "echo", bytes(num_bytes))]
+    assert not pool.wait(late[0], 0.0)
+    for request in late:
+        pool.forget(request)
+        assert request.done
+    asked_later = [pool.ring(gated, 3), pool.call(0, echo, "echo", "mine")]
+    gate.let_through(3)
+    assert [value_of(pool, request) for request in asked_later] == [3, "mine"]
     assert value_of(pool, held_up) == 1
-    assert late.replies == {}
+    assert [request.replies for request in late] == [{}, {}]
 
 
 def test_a_worker_that_answers_late_answers_its_own_request(open_parallel: Open, gate: Gate) -> None:
@@ -280,6 +208,7 @@ def test_a_worker_that_answers_late_answers_its_own_request(open_parallel: Open,
 def test_pump_tells_which_requests_got_done(open_any: Open) -> None:
     pool = open_any(2)
     key = host(pool, Echo)
+    assert pool.pump(0.0) == pool.pump(0.01) == []  # it comes back when its time is up
     asked = {pool.ring(key, number, workers=(worker,), label=worker) for number in (1, 2) for worker in (0, 1)}
     done: set[PendingRequest] = set()
     while done != asked:
@@ -287,57 +216,31 @@ def test_pump_tells_which_requests_got_done(open_any: Open) -> None:
     assert all(request.done for request in asked)
 
 
-def test_pump_comes_back_when_its_time_is_up(open_any: Open) -> None:
+def test_a_request_to_no_worker_is_done_at_once_and_not_kept(open_any: Open) -> None:
     pool = open_any()
-    assert pool.pump(0.0) == []
-    assert pool.pump(0.01) == []
-
-
-def test_a_request_to_nobody_is_done_at_once(open_any: Open) -> None:
-    pool = open_any()
-    assert pool.ring(host(pool, Echo), workers=()).done
-    assert pool.wait(pool.send({}), 0.0)
-
-
-def test_a_request_to_nobody_is_not_kept(open_any: Open) -> None:
-    kept = _requests_kept_after_requests_to_nobody(open_any())
-    assert kept == 0
-
-
-def _requests_kept_after_requests_to_nobody(pool: WorkerPool) -> int:
     key = host(pool, Echo)
+    assert pool.wait(pool.send({}), 0.0)
     for _ in range(10):
-        pool.wait(pool.ring(key, workers=()))
+        assert pool.ring(key, workers=()).done
     gc.collect()
-    kept = sum(isinstance(held, PendingRequest) for held in gc.get_objects())
-    pool.close()
-    return kept
+    assert not any(isinstance(held, PendingRequest) for held in gc.get_objects())
 
 
 # ---- objects and workers -------------------------------------------------------------------------
 
 
-def test_keys_are_never_given_twice(open_any: Open) -> None:
-    pool = open_any()
-    keys = [pool.new_key() for _ in range(100)]
-    assert len({*keys, HOST}) == 101
-
-
-def test_an_object_takes_the_place_of_the_one_before_it(open_any: Open) -> None:
-    pool = open_any()
-    key = host(pool, Echo)
-    settled(pool, pool.ring(key, 1))
-    settled(pool, pool.call(0, HOST, "build", key, Echo))
-    assert value_of(pool, pool.call(0, key, "history")) == []
-
-
-def test_an_object_is_closed_when_it_is_dropped(open_any: Open, tmp_path: Path) -> None:
+def test_an_object_is_closed_when_it_is_dropped_or_replaced(open_any: Open, tmp_path: Path) -> None:
     pool = open_any()
     key = host(pool, Closing, tmp_path / "notes")
     settled(pool, pool.call(0, HOST, "drop", key))
     assert (tmp_path / "notes").read_text() == "closed\n"
     assert failure_of(pool, pool.ring(key)).type_name == "KeyError"
-    settled(pool, pool.call(0, HOST, "drop", host(pool, Echo)))  # has nothing to close
+    echo = host(pool, Echo)
+    settled(pool, pool.ring(echo, 1))
+    settled(pool, pool.call(0, HOST, "build", echo, Echo))  # in the place of the one before it
+    assert value_of(pool, pool.call(0, echo, "history")) == []
+    settled(pool, pool.call(0, HOST, "drop", echo))  # has nothing to close
+    assert len({*(pool.new_key() for _ in range(100)), key, echo, HOST}) == 103
 
 
 def test_objects_are_closed_with_the_pool(open_any: Open, tmp_path: Path) -> None:
@@ -392,6 +295,7 @@ def test_work_is_no_idleness_and_idleness_no_work(open_any: Open) -> None:
 def test_a_closed_pool_says_so(open_any: Open) -> None:
     pool = open_any()
     key = host(pool, Echo)
+    answered = settled(pool, pool.ring(key, 3))
     pool.close()
     assert pool.closed
     asks: list[Callable[[], PendingRequest]] = [
@@ -402,37 +306,19 @@ def test_a_closed_pool_says_so(open_any: Open) -> None:
     for ask in asks:
         with pytest.raises(ClosedError, match=r"closed\. Open a new one"):
             ask()
-
-
-def test_closing_twice_does_nothing(open_any: Open) -> None:
-    pool = open_any()
-    pool.close()
+    assert pool.wait(answered)
     pool.close()
     pool.close(timeout=0.0)
 
 
-def test_a_request_that_is_done_may_be_waited_for_after_the_end(open_any: Open) -> None:
+def test_waiting_for_an_open_request_of_a_closed_pool_says_so(open_any: Open, gate: Gate) -> None:
     pool = open_any()
-    request = settled(pool, pool.ring(host(pool, Echo), 3))
-    pool.close()
-    assert pool.wait(request)
+    request = pool.ring(host(pool, Gated, gate.path))
+    pool.close(timeout=0.2)
+    with pytest.raises(ClosedError):
+        pool.wait(request, timeout=0.1)
 
 
 def test_no_worker_is_too_few(open_any: Open) -> None:
     with pytest.raises(ValueError, match="pool of 0 workers"):
         open_any(0)
-
-
-def test_waiting_for_an_open_request_of_a_closed_pool_says_so(open_any: Open, gate: Gate) -> None:
-    raised = _raised_by_a_wait_after_the_end(open_any(), gate)
-    assert raised is ClosedError
-
-
-def _raised_by_a_wait_after_the_end(pool: WorkerPool, gate: Gate) -> type[Exception] | None:
-    request = pool.ring(host(pool, Gated, gate.path))
-    pool.close(timeout=0.2)
-    try:
-        pool.wait(request, timeout=0.1)
-    except Exception as error:  # noqa: BLE001  # the fact is which one it is
-        return type(error)
-    return None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from parallel_envs.engine import HOST, Call, SharedBlock, Unpicklable, process
+from parallel_envs.engine import HOST, Call, Unpicklable, process
 from parallel_envs.engine.messages import BELL
 from tests.engine.asking import (
     failure_of,
@@ -94,29 +94,20 @@ def test_who_looks_but_once_is_told_of_a_death_beside_an_answer(
     assert pool.death(1) is not None
 
 
-def test_bells_that_wait_keep_their_order_with_messages(open_processes: Open, gate: Gate) -> None:
-    pool = open_processes()
-    gated, key = host(pool, Gated, gate.path), host(pool, Echo)
-    pool.ring(gated)
-    requests = [pool.ring(key, 1) for _ in range(MANY_BELLS)]
-    message = pool.call(0, key, "echo", "then this")
-    after = pool.ring(key, 2)
-    gate.let_through()
-    assert value_of(pool, message) == "then this"
-    assert value_of(pool, after) == 2
-    assert value_of(pool, pool.call(0, key, "history")) == [1] * MANY_BELLS + ["then this", 2]
-    assert {value_of(pool, request) for request in requests} == {1}
-
-
-def test_a_full_bell_pipe_of_one_worker_holds_up_no_other(open_processes: Open, gate: Gate) -> None:
+def test_bells_that_wait_keep_their_order_with_messages_and_hold_up_no_other_worker(
+    open_processes: Open, gate: Gate
+) -> None:
     pool = open_processes(2)
     gated, key = host(pool, Gated, gate.path), host(pool, Echo)
     held_up = pool.ring(gated, 1, workers=(0,))
-    waiting = [pool.ring(key, 0, workers=(0,)) for _ in range(MANY_BELLS)]
+    requests = [pool.ring(key, 1, workers=(0,)) for _ in range(MANY_BELLS)]
+    message = pool.call(0, key, "echo", "then this")
+    after = pool.ring(key, 2, workers=(0,))
     assert value_of(pool, pool.ring(key, 5, workers=(1,)), worker=1) == 5
     gate.let_through()
-    assert value_of(pool, held_up) == 1
-    assert settled(pool, waiting[-1]).done
+    assert [value_of(pool, request) for request in (held_up, message, after)] == [1, "then this", 2]
+    assert value_of(pool, pool.call(0, key, "history")) == [1] * MANY_BELLS + ["then this", 2]
+    assert {value_of(pool, request) for request in requests} == {1}
 
 
 def test_a_huge_message_to_a_busy_worker_does_not_block_the_asker(open_processes: Open, gate: Gate) -> None:
@@ -130,20 +121,15 @@ def test_a_huge_message_to_a_busy_worker_does_not_block_the_asker(open_processes
     assert value_of(pool, huge) == 4 << 20
 
 
-def test_huge_replies_of_all_workers_come_in_side_by_side(open_processes: Open) -> None:
+def test_huge_messages_and_replies_of_all_workers_pass_each_other(open_processes: Open) -> None:
     pool = open_processes(3)
-    key = host(pool, Founder)
-    requests = [pool.call_all(key, "much", (2 << 20) + number) for number in range(3)]
-    for number, request in reversed(list(enumerate(requests))):
+    founder, echo = host(pool, Founder), host(pool, Echo)
+    replies = [pool.call_all(founder, "much", (2 << 20) + number) for number in range(3)]
+    echoes = [pool.call(0, echo, "echo", bytes([number]) * (2 << 20)) for number in range(4)]
+    for number, request in reversed(list(enumerate(replies))):
         sizes = {worker: len(reply.value) for worker, reply in settled(pool, request).replies.items()}
         assert sizes == dict.fromkeys(range(3), (2 << 20) + number)
-
-
-def test_huge_messages_and_huge_replies_pass_each_other(open_forkserver: Open) -> None:
-    pool = open_forkserver()
-    key = host(pool, Echo)
-    requests = [pool.call(0, key, "echo", bytes([number]) * (2 << 20)) for number in range(4)]
-    assert [value_of(pool, request)[:1] for request in requests] == [b"\0", b"\1", b"\2", b"\3"]
+    assert [value_of(pool, request)[:1] for request in echoes] == [b"\0", b"\1", b"\2", b"\3"]
 
 
 def test_bytes_on_the_way_are_counted(open_forkserver: Open) -> None:
@@ -160,18 +146,13 @@ def test_bytes_on_the_way_are_counted(open_forkserver: Open) -> None:
 
 def test_an_argument_that_cannot_travel_is_named_before_anything_is_sent(open_processes: Open) -> None:
     pool = open_processes(2)
-    key = host(pool, Echo)
-    calls = {0: Call(key, "echo", (1,)), 1: Call(key, "echo", ({"held": threading.Lock()},))}
+    key, lock = host(pool, Echo), threading.Lock()
+    calls = {0: Call(key, "echo", (1,)), 1: Call(key, "echo", ({"held": lock},))}
     with pytest.raises(Unpicklable, match=r"args\[0\]\['held'\] \(a _thread\.lock\) cannot be pickled"):
         pool.send(calls)
-    assert [value_of(pool, pool.call(worker, key, "history"), worker) for worker in (0, 1)] == [[], []]
-
-
-def test_a_factory_that_cannot_travel_is_named(open_forkserver: Open) -> None:
-    pool = open_forkserver()
-    lock = threading.Lock()
     with pytest.raises(Unpicklable, match="variable 'lock'"):
         pool.call(0, HOST, "build", pool.new_key(), lambda: lock)
+    assert [value_of(pool, pool.call(worker, key, "history"), worker) for worker in (0, 1)] == [[], []]
 
 
 def test_a_value_that_cannot_travel_back_is_a_failure_that_names_it(open_processes: Open) -> None:
@@ -183,25 +164,16 @@ def test_a_value_that_cannot_travel_back_is_a_failure_that_names_it(open_process
     assert run(pool, os.getpid) == pool.pid(0)
 
 
-def test_a_value_that_cannot_be_made_again_here_is_a_failure(open_processes: Open) -> None:
+def test_what_cannot_be_made_again_is_a_failure(open_processes: Open) -> None:
     class OneWay:
         def __reduce__(self) -> tuple[Any, ...]:
             return (refuse, (os.getpid(),))
 
     pool = open_processes()
-    failure = failure_of(pool, pool.call(0, host(pool, Runner), "run", OneWay))
-    assert (failure.type_name, failure.message) == ("ValueError", f"made by {pool.pid(0)}")
-    assert run(pool, os.getpid) == pool.pid(0)
-
-
-def test_an_argument_that_cannot_be_made_again_there_is_a_failure(open_processes: Open) -> None:
-    class OneWay:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return (refuse, (os.getpid(),))
-
-    pool = open_processes()
-    failure = failure_of(pool, pool.call(0, host(pool, Echo), "echo", OneWay()))
-    assert (failure.type_name, failure.message) == ("ValueError", f"made by {os.getpid()}")
+    back = failure_of(pool, pool.call(0, host(pool, Runner), "run", OneWay))
+    assert (back.type_name, back.message) == ("ValueError", f"made by {pool.pid(0)}")
+    there = failure_of(pool, pool.call(0, host(pool, Echo), "echo", OneWay()))
+    assert (there.type_name, there.message) == ("ValueError", f"made by {os.getpid()}")
     assert run(pool, os.getpid) == pool.pid(0)
 
 
@@ -217,13 +189,3 @@ def test_classes_and_functions_made_in_a_function_travel(open_processes: Open) -
 
     pool = open_processes()
     assert run(pool, lambda number: Doubling(2 * number), 21) == Doubling(42)
-
-
-def test_many_blocks_travel_with_one_message(open_forkserver: Open) -> None:
-    pool = open_forkserver()
-    blocks = [SharedBlock.create(8) for _ in range(60)]
-    for number, block in enumerate(blocks):
-        block.buffer[0] = number
-    assert run(pool, lambda *given: [block.buffer[0] for block in given], *blocks) == list(range(60))
-    for block in blocks:
-        block.close()

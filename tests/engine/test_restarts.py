@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from parallel_envs.engine import HOST, Death, WorkerPool, open_pool
+from parallel_envs.engine import HOST, open_pool
 from parallel_envs.engine.child_setup import STACK_SIGNAL
 from parallel_envs.errors import WorkerStartError
 from tests.engine.asking import (
@@ -46,21 +46,17 @@ def test_what_a_killed_worker_owed_is_answered_by_its_death(open_processes: Open
     assert pool.death(0) == owed[0].replies[0].death
 
 
-def test_killing_twice_does_nothing(open_processes: Open) -> None:
-    pool = open_processes()
-    pool.kill(0)
-    death = pool.death(0)
-    pool.kill(0)
-    assert pool.death(0) == death
-
-
-def test_a_worker_under_sigstop_can_be_killed(open_processes: Open) -> None:
+def test_a_worker_under_sigstop_can_be_killed_and_killing_twice_does_nothing(open_processes: Open) -> None:
     pool = open_processes()
     os.kill(pool.pid(0), signal.SIGSTOP)
     began = time.monotonic()
     pool.kill(0)
     assert time.monotonic() - began < SOON_SECONDS
     assert ends_within(pool.pid(0), 0.0)
+    death = pool.death(0)
+    pool.kill(0)
+    assert pool.death(0) == death
+    assert "no stack" in pool.stack(0, timeout=0.1)
 
 
 # ---- restart -------------------------------------------------------------------------------------
@@ -78,94 +74,63 @@ def test_a_restarted_worker_is_fresh_and_its_siblings_are_as_they_were(open_any:
     assert [histories[worker].value for worker in (0, 1)] == [[7], [5]]
 
 
-def test_a_restarted_worker_is_another_process(open_processes: Open) -> None:
+@pytest.mark.parametrize("state", ["idle", "hangs", "died"])
+def test_a_restarted_worker_is_another_process(open_processes: Open, gate: Gate, state: str) -> None:
     pool = open_processes(2)
-    before = [pool.pid(0), pool.pid(1)]
-    pool.restart(0)
-    assert pool.pid(0) not in before
-    assert pool.pid(1) == before[1]
-    assert ends_within(before[0], 0.0)
-    assert pool.death(0) is None
-    assert run(pool, os.getpid) == pool.pid(0)
-
-
-def test_a_worker_that_hangs_can_be_restarted(open_processes: Open, gate: Gate) -> None:
-    pool = open_processes(2)
-    hangs = pool.ring(host(pool, Gated, gate.path), workers=(0,))
-    assert not pool.wait(hangs, 0.0)
-    pool.restart(0)
-    assert (reply := reply_to(pool, hangs)) is not None
-    assert reply.death is not None
-    assert value_of(pool, pool.ring(host(pool, Echo), 7)) == 7
-
-
-def test_a_worker_that_died_can_be_restarted_again_and_again(open_processes: Open) -> None:
-    pool = open_processes()
-    for number in range(3):
-        os.kill(pool.pid(0), signal.SIGKILL)
-        assert ends_within(pool.pid(0), SOON_SECONDS)
+    sibling = pool.pid(1)
+    for _ in range(1 if state == "hangs" else 3):  # again and again
+        before = pool.pid(0)
+        request = pool.ring(host(pool, Gated if state == "hangs" else Echo, *[gate.path] * (state == "hangs")), 1, (0,))
+        if state == "died":
+            os.kill(before, signal.SIGKILL)
+            assert ends_within(before, SOON_SECONDS)
+        elif state == "hangs":
+            assert not pool.wait(request, 0.0)
         pool.restart(0)
-        assert value_of(pool, pool.ring(host(pool, Echo), number + 1)) == number + 1
+        assert state == "idle" or ((reply := reply_to(pool, request)) is not None and reply.death is not None)
+        assert pool.pid(0) not in (before, sibling)
+        assert ends_within(before, 0.0)
+        assert pool.death(0) is None
+        assert run(pool, os.getpid) == pool.pid(0)
+    assert pool.pid(1) == sibling
 
 
-def test_bells_that_waited_for_a_killed_worker_do_not_reach_the_next(open_processes: Open, gate: Gate) -> None:
+def test_what_waited_for_a_killed_worker_does_not_reach_the_next(open_processes: Open, gate: Gate) -> None:
     pool = open_processes()
     gated = host(pool, Gated, gate.path)
     waiting = [pool.ring(gated) for _ in range(10_000)]
+    huge = pool.call(0, gated, "swallow", bytes(4 << 20))
     pool.restart(0)
     assert reply_to(pool, waiting[-1]) is not None
+    assert (reply := reply_to(pool, huge)) is not None
+    assert reply.death is not None
     key = host(pool, Echo)
     assert value_of(pool, pool.ring(key, 7)) == 7
     assert value_of(pool, pool.call(0, key, "history")) == [7]
 
 
-def test_a_huge_message_to_a_killed_worker_does_not_reach_the_next(open_processes: Open, gate: Gate) -> None:
-    pool = open_processes()
-    gated = host(pool, Gated, gate.path)
-    pool.ring(gated)
-    huge = pool.call(0, gated, "swallow", bytes(4 << 20))
-    pool.restart(0)
-    assert (reply := reply_to(pool, huge)) is not None
-    assert reply.death is not None
-    assert value_of(pool, pool.ring(host(pool, Echo), 7)) == 7
-
-
 @pytest.mark.parametrize("count", [10, 100])
 def test_answers_of_a_killed_worker_are_not_taken_for_those_of_the_next(open_forkserver: Open, count: int) -> None:
-    told = _told_after_a_restart(open_forkserver(), count)
-    assert told == [1, 2, 3]
-
-
-def _told_after_a_restart(pool: WorkerPool, count: int) -> list[object]:
-    """What a worker answers to 1, 2, 3 where the one before it had answered `count` times, unread."""
+    pool = open_forkserver()
     key = host(pool, Mortal)
     for _ in range(count):
         pool.ring(key, 99)
     pool.ring(key, LAST_WORDS)
     assert ends_within(pool.pid(0), WAIT_SECONDS)
     pool.restart(0)
-    pool.wait(pool.call(0, HOST, "build", key, Echo), 1.0)
-    requests = [pool.ring(key, number) for number in (1, 2, 3)]
-    answered = [pool.wait(request, 1.0) for request in requests]
-    told = [request.replies[0].value if done else None for request, done in zip(requests, answered, strict=True)]
-    pool.close()
-    return told
+    settled(pool, pool.call(0, HOST, "build", key, Echo))
+    assert [value_of(pool, pool.ring(key, number)) for number in (1, 2, 3)] == [1, 2, 3]
 
 
-def test_a_local_worker_that_is_busy_cannot_be_restarted(open_thread: Open, gate: Gate) -> None:
+def test_a_local_worker_can_be_restarted_unless_it_is_busy(open_thread: Open, gate: Gate, tmp_path: Path) -> None:
     pool = open_thread()
+    host(pool, Closing, tmp_path / "notes")
     request = pool.ring(host(pool, Gated, gate.path), 5)
     for force in (pool.kill, pool.restart):
         with pytest.raises(WorkerStartError, match=r"Worker 0 is busy.*Use backend='process'"):
             force(0)
     gate.let_through()
     assert value_of(pool, request) == 5
-    pool.restart(0)
-
-
-def test_what_a_local_worker_hosted_is_closed_when_it_is_restarted(open_thread: Open, tmp_path: Path) -> None:
-    pool = open_thread()
-    host(pool, Closing, tmp_path / "notes")
     pool.restart(0)
     assert (tmp_path / "notes").read_text() == "closed\n"
 
@@ -175,8 +140,7 @@ def test_what_a_local_worker_hosted_is_closed_when_it_is_restarted(open_thread: 
 
 def test_a_stack_tells_where_a_worker_is(open_parallel: Open, gate: Gate) -> None:
     pool = open_parallel(2)
-    request = pool.ring(host(pool, Gated, gate.path), workers=(1,))
-    stack = ""
+    request, stack = pool.ring(host(pool, Gated, gate.path), workers=(1,)), ""
     while "wait_at" not in stack:  # until it has come there
         stack = pool.stack(1)
     assert "gates.py" in stack
@@ -192,9 +156,8 @@ def test_a_stack_is_told_though_the_worker_is_in_a_loop(open_processes: Open) ->
 
     pool = open_processes()
     pool.call(0, host(pool, Runner), "run", spin)
-    stack = ""
-    while "in spin" not in stack:
-        stack = pool.stack(0)
+    while "in spin" not in pool.stack(0):
+        pass
     pool.kill(0)
 
 
@@ -252,12 +215,6 @@ def test_a_stack_longer_than_a_pipe_holds_up_no_worker(open_processes: Open) -> 
     assert "in sink" in pool.stack(0, timeout=WAIT_SECONDS)
 
 
-def test_a_stack_of_a_worker_that_has_ended_is_told_to_be_none(open_processes: Open) -> None:
-    pool = open_processes()
-    pool.kill(0)
-    assert "no stack" in pool.stack(0, timeout=0.1)
-
-
 def test_asking_for_a_stack_disturbs_nothing(open_parallel: Open) -> None:
     pool = open_parallel()
     key = host(pool, Echo)
@@ -268,27 +225,13 @@ def test_asking_for_a_stack_disturbs_nothing(open_parallel: Open) -> None:
 
 
 def test_asking_for_the_stack_of_a_worker_that_is_still_starting_does_not_end_it() -> None:
-    death = _death_of_a_worker_asked_for_its_stack_at_once()
-    assert death is None
-
-
-def _death_of_a_worker_asked_for_its_stack_at_once() -> Death | None:
     pool = open_pool(1, settings_of("spawn"))
     pool.stack(0, timeout=0.0)
-    reply = reply_to(pool, pool.call(0, HOST, "build", pool.new_key(), Echo))
+    assert reply_to(pool, pool.call(0, HOST, "build", pool.new_key(), Echo)) is None
     pool.close()
-    return None if reply is None else reply.death
 
 
 # ---- placement -----------------------------------------------------------------------------------
-
-
-def test_a_worker_can_be_kept_on_a_core(open_processes: Open) -> None:
-    pool = open_processes(2)
-    cores = sorted(os.sched_getaffinity(0))
-    pool.keep_on(0, cores[:1])
-    assert sorted(run(pool, os.sched_getaffinity, 0)) == cores[:1]
-    assert sorted(run(pool, os.sched_getaffinity, 0, worker=1)) == cores
 
 
 def test_keeping_a_worker_on_a_core_that_is_not_there_is_no_error(open_any: Open) -> None:

@@ -21,7 +21,7 @@ import pytest
 from parallel_envs.engine import HOST, open_pool, start_supervisor, supervisor_client, supervisor_pid
 from parallel_envs.engine.channel import Inbox
 from parallel_envs.errors import WorkerStartError
-from tests.engine.asking import SOON_SECONDS, ends_within, host, reply_to, settings_of, value_of
+from tests.engine.asking import SOON_SECONDS, ends_within, host, reply_to, run, settings_of, value_of
 from tests.engine.conftest import Open
 from tests.engine.hosted import Echo, Talker
 from tests.engine.scripts import running_script
@@ -80,49 +80,19 @@ def test_a_supervisor_that_was_killed_is_replaced(open_processes: Open) -> None:
     assert value_of(pool, pool.ring(host(pool, Echo), 7)) == 7
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_workers_that_end_with_their_supervisor_are_seen_to(method: str) -> None:
-    pool = open_pool(2, settings_of(method))
-    key = host(pool, Echo)
-    end_the_supervisor()
-    for worker in (0, 1):
-        assert ends_within(pool.pid(worker), SOON_SECONDS)
-    reply = reply_to(pool, pool.ring(key, 7))
-    assert reply is not None
-    assert reply.death is not None
-    assert (reply.death.exitcode, reply.death.last_output) == (None, ())  # nobody is left who could tell
-    pool.close()
-    start_supervisor()
-
-
-def test_forked_workers_outlive_a_supervisor_that_was_killed() -> None:
+def test_forked_workers_outlive_a_supervisor_that_was_killed_and_may_print() -> None:
     pool = open_pool(1, settings_of("fork"))
-    key = host(pool, Echo)
+    talker, echo = host(pool, Talker), host(pool, Echo)
     end_the_supervisor()
-    assert value_of(pool, pool.ring(key, 7)) == 7
+    assert reply_to(pool, pool.call(0, talker, "say", "hello")) is None
+    assert value_of(pool, pool.ring(echo, 7)) == 7
     os.kill(pool.pid(0), signal.SIGKILL)
-    reply = reply_to(pool, pool.ring(key, 7))
+    reply = reply_to(pool, pool.ring(echo, 7))
     assert reply is not None
     assert reply.death is not None
     assert reply.death.exitcode == -signal.SIGKILL
     pool.close()
     start_supervisor()
-
-
-def test_forked_workers_may_print_when_their_supervisor_was_killed() -> None:
-    answered = _answered_to_a_print_without_a_supervisor()
-    assert answered == 7
-
-
-def _answered_to_a_print_without_a_supervisor() -> int | str:
-    pool = open_pool(1, settings_of("fork"))
-    talker, echo = host(pool, Talker), host(pool, Echo)
-    end_the_supervisor()
-    reply = reply_to(pool, pool.call(0, talker, "say", "hello"))
-    answered = reply.failure.type_name if reply and reply.failure else value_of(pool, pool.ring(echo, 7))
-    pool.close()
-    start_supervisor()
-    return str(answered) if isinstance(answered, str) else int(answered)
 
 
 # ---- interruptions -------------------------------------------------------------------------------
@@ -131,26 +101,17 @@ def _answered_to_a_print_without_a_supervisor() -> int | str:
 def test_ctrl_c_while_the_supervisor_is_asked_mixes_up_no_answers() -> None:
     with tidied():
         try:
-            told, true = _pids_after_ctrl_c_amid_a_question()
+            supervisor = the_supervisor()
+            os.kill(supervisor, signal.SIGSTOP)
+            with interrupted_after(0.2), suppress(KeyboardInterrupt):
+                open_pool(1).close()
+            os.kill(supervisor, signal.SIGCONT)
+            pool = open_pool(1)
+            assert run(pool, os.getpid) == pool.pid(0)
+            pool.close()
         finally:
             end_the_supervisor()  # one that is out of step would be so for the next test as well
     start_supervisor()
-    assert told == true
-
-
-def _pids_after_ctrl_c_amid_a_question() -> tuple[int, int]:
-    """The pid of a worker as the supervisor told it, and as the worker does; or 0."""
-    supervisor = the_supervisor()
-    os.kill(supervisor, signal.SIGSTOP)
-    with interrupted_after(0.2), suppress(KeyboardInterrupt):
-        open_pool(1).close()
-    os.kill(supervisor, signal.SIGCONT)
-    pool = open_pool(1)
-    reply = reply_to(pool, pool.call(0, HOST, "build", 1, os.getpid))
-    true = value_of(pool, pool.call(0, 1, "__int__")) if reply is None else 0
-    told = pool.pid(0)
-    pool.close()
-    return told, true
 
 
 @contextmanager
@@ -232,16 +193,6 @@ def spare_descriptors(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def open_with(count: int, method: str) -> Exception | None:
-    """What opening a pool raises where only so many descriptors are left."""
-    try:
-        with spare_descriptors(count):
-            open_pool(2, settings_of(method)).close()
-    except Exception as error:  # noqa: BLE001  # the fact is which one it is
-        return error.with_traceback(None)
-    return None
-
-
 @dataclass
 class Left:
     """What failed starts have left behind."""
@@ -274,22 +225,18 @@ def descriptors() -> set[int]:
     return {int(link.name) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
 
 
-def errors_when_short_of_descriptors(method: str) -> set[type[Exception]]:
-    errors = [open_with(count, method) for count in range(24)]
-    assert errors[-1] is None, "there was never room enough"
-    return {type(error) for error in errors if error is not None}
-
-
 @pytest.mark.parametrize("method", ["forkserver", "fork"])
-def test_a_start_that_runs_out_of_descriptors_leaves_nothing(method: str) -> None:
+def test_a_start_that_runs_out_of_descriptors_says_so_and_leaves_nothing(method: str) -> None:
     start_supervisor()
+    errors: list[type[Exception] | None] = []  # not the errors, which hold what their frames held
     with tidied() as left:
-        errors_when_short_of_descriptors(method)
+        for count in range(24):
+            try:
+                with spare_descriptors(count):
+                    open_pool(2, settings_of(method)).close()
+                errors.append(None)
+            except Exception as error:  # noqa: BLE001  # the fact is which one it is
+                errors.append(type(error))
+    assert errors[-1] is None, "there was never room enough"
+    assert set(errors) <= {OSError, WorkerStartError, None}
     assert left == Left(set(), [])
-
-
-def test_a_start_that_runs_out_of_descriptors_says_so() -> None:
-    start_supervisor()
-    with tidied():
-        errors = errors_when_short_of_descriptors("forkserver")
-    assert errors <= {OSError, WorkerStartError}

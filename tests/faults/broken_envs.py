@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,62 +16,45 @@ from parallel_envs.testing import ScriptedEnv
 LONG: dict[str, Any] = {"episode_lengths": (100,)}
 
 
-class AlwaysFailingEnv(ScriptedEnv):
-    """Raises at every step; the error counts its lives."""
+class BreakingEnv(ScriptedEnv):
+    """Breaks as `first` says in its first life, and as `later` says in all others.
 
-    def __init__(self, notes: Path) -> None:
+    Each is a dict from a moment ("construction", "reset", "step", "close") to a way: "raise"; "exit", which ends the
+    worker with the number of the life as its exit code; "leave", which raises SystemExit; or "hang".
+    """
+
+    def __init__(self, notes: Path, first: dict[str, str], later: dict[str, str]) -> None:
         super().__init__(**LONG)
         self.life = lives(notes)
+        self.ways = first if self.life == 1 else later
+        self.arrive("construction")
 
-    def step(self, action: Any) -> Any:
-        raise LookupError(f"step of life {self.life}")
-
-
-class AlwaysDyingEnv(AlwaysFailingEnv):
-    """Ends its worker at every step, with its life as the exit code."""
-
-    def step(self, action: Any) -> Any:
-        os._exit(self.life)
-
-
-class OneLifeEnv(ScriptedEnv):
-    """Can be made and reset once; raises at its first step, and whenever it is made again."""
-
-    def __init__(self, notes: Path, way: str = "raise") -> None:
-        super().__init__(**LONG)
-        if (life := lives(notes)) > 1:
-            self.end(way, f"construction {life}")
-        self.way = way
-
-    def step(self, action: Any) -> Any:
-        self.end(self.way, "the first step")
-
-    def end(self, way: str, text: str) -> None:
-        match way:
+    def arrive(self, moment: str) -> None:
+        match self.ways.get(moment):
             case "raise":
-                raise LookupError(text)
+                raise LookupError(f"{moment} of life {self.life}")
             case "exit":
-                os._exit(9)
-            case _:
+                os._exit(self.life)
+            case "leave":
+                raise SystemExit(4)
+            case "hang":
                 time.sleep(3600.0)
-
-
-class NoSecondResetEnv(ScriptedEnv):
-    """Its first life is well until its first step; later ones cannot be reset."""
-
-    def __init__(self, notes: Path, way: str = "raise") -> None:
-        super().__init__(**LONG)
-        self.life, self.way = lives(notes), way
 
     def reset(self, **arguments: Any) -> Any:
-        if self.life > 1:
-            if self.way == "hang":
-                time.sleep(3600.0)
-            raise LookupError(f"reset of life {self.life}")
+        self.arrive("reset")
         return super().reset(**arguments)
 
     def step(self, action: Any) -> Any:
-        raise LookupError("the first step")
+        self.arrive("step")
+        return super().step(action)
+
+    def close(self) -> None:
+        self.arrive("close")
+
+
+def always(way: str, notes: Path) -> partial[BreakingEnv]:
+    """Breaks at the first step of every life."""
+    return partial(BreakingEnv, notes, {"step": way}, {"step": way})
 
 
 def lives(notes: Path) -> int:
@@ -123,38 +106,3 @@ class FoundingEnv(ScriptedEnv):
 
     def die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-class TalkingEnv(ScriptedEnv):
-    """Writes in every way there is."""
-
-    def say(self) -> None:
-        sys.stdout.write("by print\n")
-        sys.stderr.write("by stderr\n")
-        os.write(2, b"by C\n")
-
-    def last_words(self) -> None:
-        os.write(2, b"the last line, without an end")
-        os._exit(3)
-
-
-class ClosingBadlyEnv(ScriptedEnv):
-    """Raises at every step, and cannot be closed."""
-
-    def __init__(self, notes: Path, way: str) -> None:
-        super().__init__(**LONG)
-        self.life, self.way = lives(notes), way
-
-    def step(self, action: Any) -> Any:
-        if self.life == 1:
-            raise LookupError("the first step")
-        return super().step(action)
-
-    def close(self) -> None:
-        match self.way:
-            case "raise":
-                raise OSError("cannot be closed")
-            case "exit":
-                raise SystemExit(4)
-            case _:
-                time.sleep(3600.0)

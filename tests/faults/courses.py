@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import iterate
 
 from parallel_envs import ParallelEnvManager, SeedTree
 from parallel_envs.testing import ScriptedEnv, assert_same_batch
@@ -55,11 +56,14 @@ class Course:
 class Witness:
     """Plays a manager and its envs' courses side by side; whatever differs is an error.
 
-    `lost` says whose episodes are lost in a step. With `own_pace`, steps go through `send` and `recv`.
+    `lost` says which episodes are lost in a step; None is what the manager says. With `own_pace`, steps go through
+    `send` and `recv`. Each env's infos have the keys of its course, unless they are taken as told.
     """
 
-    def __init__(self, envs: ParallelEnvManager, *, own_pace: bool = False, **scripted: Any) -> None:
-        self.envs, self.own_pace = envs, own_pace
+    def __init__(
+        self, envs: ParallelEnvManager, *, own_pace: bool = False, infos_as_told: bool = False, **scripted: Any
+    ) -> None:
+        self.envs, self.own_pace, self.infos_as_told = envs, own_pace, infos_as_told
         self.courses = [Course(index, envs.autoreset_mode, scripted) for index in range(envs.num_envs)]
         self.num_steps = 0
         self.root = 0
@@ -72,29 +76,48 @@ class Witness:
         for course in self.courses:
             if course.index in lost:
                 course.lose(seed)
-        assert_same_batch(observations, np.stack([course.reset(seed + course.index) for course in self.courses]))
+        self.compare(observations, [course.reset(seed + course.index) for course in self.courses])
         self.check_marks(lost)
 
-    def step(self, lost: Collection[int] = ()) -> None:
+    def step(self, lost: Collection[int] | None = ()) -> None:
         self.reset_ended()
-        actions = (np.arange(len(self.courses)) + self.num_steps) % 3
+        if self.num_steps == 0:
+            self.envs.action_space.seed(1)
         self.num_steps += 1
-        self.check(self.stepped(actions), self.rows(actions, lost), lost)
+        actions = self.envs.action_space.sample()
+        batch = self.stepped(actions)
+        if lost is None:
+            lost = set(np.flatnonzero(batch[-1].get("worker_restarted", [])).tolist())
+        self.check(batch, self.rows(actions, lost), lost)
 
     def rows(self, actions: Any, lost: Collection[int] = ()) -> list[Row]:
         """What a step must return."""
-        return [c.lose(self.root) if c.index in lost else c.step(actions[c.index]) for c in self.courses]
+        given = list(iterate(self.envs.action_space, actions))
+        return [c.lose(self.root) if c.index in lost else c.step(given[c.index]) for c in self.courses]
 
     def check(self, batch: Any, rows: list[Row], lost: Collection[int] = ()) -> None:
         observations, rewards, terminated, truncated, self.infos = batch
+        self.compare(observations, [row.observation for row in rows])
         expected = (
-            np.stack([row.observation for row in rows]),
             np.array([row.reward for row in rows]),
             np.array([row.terminated for row in rows]),
             np.array([row.truncated for row in rows]),
         )
-        assert_same_batch((observations, rewards, terminated, truncated), expected)
+        assert_same_batch((rewards, terminated, truncated), expected)
+        for course in self.courses:
+            assert self.infos_as_told or self.info_keys(course.index) == set(vars(course.env)["_info"])
         self.check_marks(lost)
+
+    def compare(self, observations: Any, expected: list[Any]) -> None:
+        seen = list(iterate(self.envs.observation_space, observations))
+        assert len(seen) == len(expected)
+        for row, right in zip(seen, expected, strict=True):
+            assert_same_batch(row, right)
+
+    def info_keys(self, row: int) -> set[str]:
+        """What an env says itself in its info."""
+        keys = {key for key in self.infos if f"_{key}" in self.infos and self.infos[f"_{key}"][row]}
+        return keys - {"worker_restarted", "final_obs", "final_info"}
 
     def check_marks(self, lost: Collection[int]) -> None:
         marks = self.infos.get("worker_restarted", np.zeros(len(self.courses), np.bool_))

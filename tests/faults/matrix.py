@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from parallel_envs import ParallelEnvManager
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
@@ -48,7 +49,24 @@ HARMLESS = {(Fault.HUGE_REPLY, moment) for moment in Moment} | {(Fault.INFINITE_
 """These break nothing: a reply is only large; an env whose own thread goes round in circles still answers."""
 
 ALL = [(fault, moment) for moment in Moment for fault in Fault if fault in FAULTS_AT[moment]]
-OF_A_PROCESS = [(fault, moment) for fault, moment in ALL if fault in EXIT_CODES or fault is Fault.SIGSTOP]
+
+
+def covering(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Parameters of a test: a case that shows nothing new is slow.
+
+    New is each value, and each pair of a value with a kind of fault (it kills, it hangs, it raises).
+    """
+    seen: set[Any] = set()
+    parameters = []
+    for case in cases:
+        kinds = {
+            "kills" if v in EXIT_CODES else "hangs" if v in HANGING else "raises" for v in case if type(v) is Fault
+        }
+        shown = {*case, *((kind, value) for kind in kinds for value in case if type(value) is not Fault)}
+        parameters.append(pytest.param(*case, marks=[pytest.mark.slow] if shown <= seen else []))
+        seen |= shown
+    return parameters
+
 
 LENGTHS = {Moment.AUTORESET: (1,)}
 """Episode lengths, where the fault wants an episode to end."""

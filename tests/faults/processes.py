@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
+import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from parallel_envs.engine.channel import readable
+from tests.engine.asking import ends_within
+from tests.engine.scripts import environment, written
 
 QUIET_LOOKS = 3
 """A process that is just being born has no environment to look at for a moment: one look may miss it."""
@@ -15,14 +21,10 @@ QUIET_LOOKS = 3
 
 def stops_within(pid: int, seconds: float) -> bool:
     """Whether a process is stopped by then."""
-    return any(state_of(pid) == "T" for _ in until(time.monotonic() + seconds))
-
-
-def until(deadline: float) -> Iterator[None]:
-    """Look again and again, giving way to others in between."""
-    while time.monotonic() < deadline:
-        yield
+    deadline = time.monotonic() + seconds
+    while (state := state_of(pid)) != "T" and time.monotonic() < deadline:
         os.sched_yield()
+    return state == "T"
 
 
 def state_of(pid: int) -> str:
@@ -57,14 +59,23 @@ def left_after(seconds: float, mark: str) -> set[int]:
 def all_end_within(pids: set[int], seconds: float) -> bool:
     """Whether all of them have ended by then."""
     deadline = time.monotonic() + seconds
-    sentinels = []
-    try:
-        for pid in pids:
-            try:
-                sentinels.append(os.pidfd_open(pid))
-            except ProcessLookupError:
-                continue
-        return all(readable(sentinel, max(deadline - time.monotonic(), 0.0)) for sentinel in sentinels)
-    finally:
-        for sentinel in sentinels:
-            os.close(sentinel)
+    return all(ends_within(pid, max(deadline - time.monotonic(), 0.0)) for pid in pids)
+
+
+@contextmanager
+def running(
+    folder: Path, script: str, *arguments: str, stderr: int | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A script, and the mark that it and all its processes bear."""
+    mark = f"PARALLEL_ENVS_ORPHAN={uuid.uuid4().hex}"
+    variables = {**environment(), **dict([mark.split("=")])}
+    command = [sys.executable, str(written(folder, script)), *arguments]
+    with subprocess.Popen(
+        command, text=True, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=stderr
+    ) as process:
+        try:
+            yield process, mark
+        finally:
+            process.kill()
+            for pid in marked(mark):
+                os.kill(pid, signal.SIGKILL)

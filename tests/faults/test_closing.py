@@ -85,8 +85,9 @@ STATES: dict[str, Prepare] = {
 }
 
 
-CASES = [("forkserver", state) for state in STATES]
-CASES += [(method, state) for method in ("fork", "spawn") for state in ("idle", "amid a step", "with stopped workers")]
+# The start method counts where there is a worker to be ended.
+CASES = [("fork", state) for state in STATES]
+CASES += [(method, s) for method in ("forkserver", "spawn") for s in ("idle", "amid a step", "with stopped workers")]
 
 
 @pytest.mark.parametrize(("context", "state"), CASES)
@@ -122,32 +123,17 @@ def test_a_thread_that_hangs_does_not_hold_it_up(make: Make, gate: Gate) -> None
         envs.close(timeout=CLOSE_SECONDS)
 
 
-@pytest.mark.parametrize("timeout", [-1, float("nan"), "1"])
-def test_a_time_that_makes_no_sense_is_refused_and_it_can_be_closed_after_all(make: Make, timeout: Any) -> None:
-    envs = make([CountingEnv])
-    with pytest.raises(ValueError, match="timeout"):
-        envs.close(timeout=timeout)
-    assert not envs.closed
-    envs.close()
-
-
-def test_two_managers_are_closed_apart(make: Make) -> None:
-    first, second = make([CountingEnv] * 2), make([CountingEnv] * 2)
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_two_managers_are_closed_apart(make: Make, tmp_path: Path, is_broken: bool) -> None:
+    first = make([faulty(Fault.SIGSTOP, Moment.IDLE, tmp_path / "broken") if is_broken else ScriptedEnv])
+    second = make([CountingEnv] * 2)
     reset(first)
     reset(second)
-    first.close()
+    step(first)
+    if is_broken:
+        await_idle_fault(first, Fault.SIGSTOP, env=0)
+    first.close(timeout=CLOSE_SECONDS)
     assert step(second)[1].tolist() == [1, 1]
-    second.close()
-
-
-def test_of_two_managers_one_may_be_broken(make: Make, tmp_path: Path) -> None:
-    broken, sound = make([faulty(Fault.SIGSTOP, Moment.IDLE, tmp_path / "broken")]), make([CountingEnv])
-    reset(broken)
-    reset(sound)
-    step(broken)
-    await_idle_fault(broken, Fault.SIGSTOP, env=0)
-    broken.close(timeout=CLOSE_SECONDS)
-    assert step(sound)[1].tolist() == [1]
 
 
 # ---- without a call ------------------------------------------------------------------------------
@@ -190,7 +176,9 @@ LASTS = {
 
 
 @pytest.mark.parametrize(
-    ("method", "last"), [("forkserver", last) for last in LASTS] + [("fork", "idle"), ("spawn", "idle")]
+    ("method", "last"),
+    [("forkserver", last) for last in LASTS]
+    + [(one, last) for one in ("fork", "spawn") for last in ("idle", "after a crash")],
 )
 def test_at_the_end_of_a_script_all_is_closed_in_time(method: str, tmp_path: Path, last: str) -> None:
     other, line = LASTS[last]
@@ -228,8 +216,7 @@ ENDS: dict[str, Prepare] = {
 
 @pytest.mark.parametrize(
     ("method", "end"),
-    [("forkserver", end) for end in ENDS]
-    + [(method, end) for method in ("fork", "spawn") for end in ("close", "death")],
+    [("fork", end) for end in ENDS] + [(one, end) for one in ("forkserver", "spawn") for end in ("close", "death")],
 )
 def test_what_an_env_started_ends_with_its_worker(make: Make, method: str, end: str) -> None:
     envs = make([FoundingEnv] * 2, context=method)

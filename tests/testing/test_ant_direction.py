@@ -53,16 +53,13 @@ def test_only_the_reward_depends_on_the_direction() -> None:
         assert_same_batch([one[0], *one[2:4], kept[0]], [other[0], *other[2:4], kept[1]])
 
 
-def test_ants_forward_weight_counts() -> None:
+def test_an_ant_that_is_made_already_is_wrapped_with_its_own_settings() -> None:
     once, thrice = towards(2.0), towards(2.0, forward_reward_weight=3.0)
     for one, other in zip(once, thrice, strict=True):
         assert other[4]["reward_forward"] == pytest.approx(3 * one[4]["reward_forward"])
-
-
-def test_an_ant_that_is_made_already_is_wrapped() -> None:
     env = AntDirection(gym.make("Ant-v5", forward_reward_weight=3.0))
     env.reset_task(2.0)
-    assert_same_batch(steps(env), towards(2.0, forward_reward_weight=3.0))
+    assert_same_batch(steps(env), thrice)
 
 
 def test_what_ant_returned_is_not_written_to() -> None:
@@ -81,13 +78,10 @@ def test_what_ant_returned_is_not_written_to() -> None:
     assert inner.info["reward_forward"] == inner.info["x_velocity"]
 
 
-def test_tasks_are_directions_of_the_whole_turn() -> None:
+def test_tasks_are_directions_of_the_whole_turn_and_follow_from_the_seed_alone() -> None:
     tasks = np.array(AntDirection.sample_tasks(200, seed=1))
     assert 0.0 <= tasks.min() < 0.3
     assert 6.0 < tasks.max() < 2 * math.pi
-
-
-def test_tasks_follow_from_the_seed_alone() -> None:
     np.random.seed(0)
     one = AntDirection.sample_tasks(5, seed=3)
     np.random.seed(1)
@@ -95,30 +89,20 @@ def test_tasks_follow_from_the_seed_alone() -> None:
     assert AntDirection.sample_tasks(5, seed=4) != one
 
 
-@pytest.mark.parametrize("task", [None, "north", float("nan"), float("inf"), [1.0, 2.0]])
-def test_what_is_not_a_direction_is_refused(task: Any) -> None:
-    env = AntDirection()
-    env.reset_task(1.0)
-    with pytest.raises(ValueError, match=r"is not a direction\. Give"):
-        env.reset_task(task)
-    assert env.get_task() == 1.0
-    env.close()
-
-
-def test_the_direction_is_told_as_a_float() -> None:
+def test_what_is_not_a_direction_is_refused_and_what_is_is_told_as_a_float() -> None:
     env = AntDirection()
     assert env.get_task() == 0.0
     env.reset_task(np.float32(1.5))
+    for task in (None, "north", float("nan"), float("inf"), [1.0, 2.0]):
+        with pytest.raises(ValueError, match=r"is not a direction\. Give"):
+            env.reset_task(task)
     assert (env.get_task(), type(env.get_task())) == (1.5, float)
     env.close()
 
 
-def test_settings_beside_an_ant_are_refused() -> None:
+def test_settings_beside_an_ant_and_what_is_not_an_ant_are_refused() -> None:
     with gym.make("Ant-v5") as ant, pytest.raises(TypeError, match=r"forward_reward_weight.* Give one of the two"):
         AntDirection(ant, forward_reward_weight=3.0)
-
-
-def test_what_is_not_an_ant_is_refused() -> None:
     with gym.make("CartPole-v1") as cart, pytest.raises(TypeError, match="is not an Ant-v5"):
         AntDirection(cart)
 

@@ -54,60 +54,52 @@ def test_errors_are_raised_at_their_moment(fault: Fault, moment: Moment) -> None
         make_and_live(fault, moment)
 
 
-@pytest.mark.parametrize("fault", ENDING)
-def test_a_process_ends_in_its_way(fault: Fault) -> None:
-    script = f"""
-from parallel_envs.testing import FaultyEnv
-env = FaultyEnv({fault.value!r}, "step", at=2)
-env.reset(seed=0)
+STEPPING = """
 env.step(0)
 print("one step", flush=True)
 env.step(0)
 print("two steps", flush=True)
 """
-    ended = run(script)
-    assert (ended.returncode, ended.stdout) == (ENDING[fault], "one step\n")
 
 
-def test_an_idle_process_ends_when_nobody_asks_anything() -> None:
-    script = """
-import threading
-from parallel_envs.testing import FaultyEnv
-env = FaultyEnv("os_exit", "idle")
-env.reset(seed=0)
-env.step(0)
-threading.Event().wait(60)
-"""
-    assert run(script).returncode == 17
+@pytest.mark.parametrize(
+    ("fault", "arguments", "rest", "printed"),
+    [
+        *((fault, "'step', at=2", STEPPING, "one step\n") for fault in ENDING),
+        (Fault.OS_EXIT, "'idle'", "env.step(0)\nthreading.Event().wait(60)", ""),
+    ],
+)
+def test_a_process_ends_in_its_way(fault: Fault, arguments: str, rest: str, printed: str) -> None:
+    opening = "import threading\nfrom parallel_envs.testing import FaultyEnv\n"
+    ended = run(f"{opening}env = FaultyEnv({fault.value!r}, {arguments})\nenv.reset(seed=0)\n{rest}")
+    assert (ended.returncode, ended.stdout) == (ENDING[fault], printed)
 
 
-@pytest.mark.parametrize("moment", [Moment.RESET, Moment.STEP, Moment.AUTORESET])
-def test_a_huge_reply_is_in_the_info(moment: Moment) -> None:
-    env = FaultyEnv(Fault.HUGE_REPLY, moment, num_bytes=1000, episode_lengths=[1])
-    results: list[tuple[Any, ...]] = [env.reset(seed=0), env.step(0), env.reset()]
-    sizes = [len(result[-1].get("huge", b"")) for result in results]
-    assert sizes == [1000 * (moment is each) for each in (Moment.RESET, Moment.STEP, Moment.AUTORESET)]
-
-
-def test_a_huge_reply_of_a_call_and_of_the_constructor() -> None:
+def test_a_huge_reply_is_in_the_info_the_result_or_the_metadata() -> None:
+    moments = (Moment.RESET, Moment.STEP, Moment.AUTORESET)
+    for moment in moments:
+        env = FaultyEnv(Fault.HUGE_REPLY, moment, num_bytes=1000, episode_lengths=[1])
+        results: list[tuple[Any, ...]] = [env.reset(seed=0), env.step(0), env.reset()]
+        sizes = [len(result[-1].get("huge", b"")) for result in results]
+        assert sizes == [1000 * (moment is each) for each in moments]
     assert len(FaultyEnv(Fault.HUGE_REPLY, Moment.CALL, num_bytes=1000).poke()) == 1000
     assert len(FaultyEnv(Fault.HUGE_REPLY, Moment.CONSTRUCTOR, num_bytes=1000).metadata["huge"]) == 1000
     assert "huge" not in FaultyEnv.metadata
 
 
-def test_sleep_lasts_as_long_as_it_was_told_to() -> None:
-    make_and_live(Fault.SLEEP, Moment.STEP, seconds=0.0)
-
-
 @pytest.mark.parametrize("at", [1, 2, 4])
-def test_the_occurrence_is_counted(at: int) -> None:
-    env = FaultyEnv(Fault.EXCEPTION, Moment.STEP, at=at, episode_lengths=[100])
-    env.reset(seed=0)
+def test_the_occurrence_is_counted_and_before_it_the_env_is_a_scripted_env(at: int) -> None:
+    env, sound = (
+        FaultyEnv(Fault.EXCEPTION, Moment.STEP, at=at, episode_lengths=[100]),
+        ScriptedEnv(episode_lengths=[100]),
+    )
+    assert_same_batch(env.reset(seed=0), sound.reset(seed=0))
     for _ in range(at - 1):
-        env.step(0)
+        assert_same_batch(env.step(1), sound.step(1))
     with pytest.raises(ValueError, match="injected"):
         env.step(0)
     env.step(0)
+    make_and_live(Fault.SLEEP, Moment.STEP, seconds=0.0)  # as long as it was told to
 
 
 def test_a_reset_is_an_autoreset_only_after_an_episodes_end() -> None:
@@ -128,23 +120,16 @@ def test_once_is_once_for_all_envs(tmp_path: Path) -> None:
     make_and_live(Fault.EXCEPTION, Moment.STEP, **settings)
 
 
-def test_before_it_breaks_it_is_a_scripted_env() -> None:
-    envs = (FaultyEnv(Fault.EXCEPTION, Moment.STEP, at=9), ScriptedEnv())
-    courses = [[env.reset(seed=0), env.step(1), env.step(2)] for env in envs]
-    assert_same_batch(courses[0], courses[1])
-
-
 @pytest.mark.parametrize(
-    ("fault", "moment"), [(fault, moment) for moment in Moment for fault in Fault if fault not in FAULTS_AT[moment]]
+    ("fault", "moment"),
+    [
+        *((fault, moment) for moment in Moment for fault in Fault if fault not in FAULTS_AT[moment]),
+        ("sigbus", "step"),
+        ("sigkill", "lunch"),
+    ],
 )
-def test_what_cannot_happen_is_refused(fault: Fault, moment: Moment) -> None:
-    with pytest.raises(ValueError, match=rf"{fault}.*{moment}"):
-        FaultyEnv(fault, moment)
-
-
-@pytest.mark.parametrize(("fault", "moment"), [("sigbus", "step"), ("sigkill", "lunch")])
-def test_unknown_words_are_refused(fault: str, moment: str) -> None:
-    with pytest.raises(ValueError, match=r"sigbus|lunch"):
+def test_what_cannot_happen_and_unknown_words_are_refused(fault: Any, moment: Any) -> None:
+    with pytest.raises(ValueError, match=rf"{fault}.*{moment}|'sigbus'|'lunch'"):
         FaultyEnv(fault, moment)
 
 

@@ -1,4 +1,4 @@
-"""A keeper that does not answer, and modules that take long to import: deadlines hold, and other managers go on."""
+"""A supervisor that does not answer, and modules that take long to import: deadlines hold, and other managers go on."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.gates import Gate
 SmallEnv = partial(ScriptedEnv, **LONG)
 DEADLINE = 0.5
 IN_TIME = 10.0
-"""Far less than the minute after which a keeper that is silent is given up."""
+"""Far less than the minute after which a supervisor that is silent is given up."""
 
 
 @contextmanager
-def stopped_keeper() -> Iterator[int]:
-    """While the block runs the keeper does nothing."""
+def stopped_supervisor() -> Iterator[int]:
+    """While the block runs the supervisor does nothing."""
     start_supervisor()
     pid = supervisor_pid()
     assert pid is not None
@@ -43,50 +43,50 @@ def stopped_keeper() -> Iterator[int]:
         os.kill(pid, signal.SIGCONT)
 
 
-# ---- a keeper that is stopped --------------------------------------------------------------------
+# ---- a supervisor that is stopped --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("context", ["forkserver", "fork", "spawn"])
-def test_close_keeps_its_time_though_the_keeper_is_stopped(make: Make, context: str) -> None:
+def test_close_keeps_its_time_though_the_supervisor_is_stopped(make: Make, context: str) -> None:
     envs = make([SmallEnv] * 4, context=context)
     reset(envs)
     pids = [row["pid"] for row in envs.stats()]
-    with stopped_keeper(), within(1.0 + IN_TIME):
+    with stopped_supervisor(), within(1.0 + IN_TIME):
         envs.close(timeout=1.0)
     assert all(ends_within(pid, WAIT_SECONDS) for pid in pids)
 
 
 @pytest.mark.parametrize("context", ["forkserver", "fork", "spawn"])
-def test_a_start_keeps_its_deadline_though_the_keeper_is_stopped(make: Make, context: str) -> None:
+def test_a_start_keeps_its_deadline_though_the_supervisor_is_stopped(make: Make, context: str) -> None:
     other = make([SmallEnv])
     reset(other)
-    with stopped_keeper() as keeper:
+    with stopped_supervisor() as supervisor:
         with (
             within(IN_TIME),
             pytest.raises(WorkerStartError, match=r"process that starts workers .* within 0\.\d+ sec"),
         ):
             make([SmallEnv] * 2, context=context, start_timeout=DEADLINE)
-        step(other)  # its workers do not need the keeper
+        step(other)  # its workers do not need the supervisor
     make([SmallEnv], context=context).close()
-    assert supervisor_pid() == keeper
+    assert supervisor_pid() == supervisor
     step(other)
 
 
 @pytest.mark.parametrize("context", ["forkserver", "fork"])
-def test_a_death_is_told_in_the_time_of_the_step_though_the_keeper_is_stopped(make: Make, context: str) -> None:
+def test_a_death_is_told_in_the_time_of_the_step_though_the_supervisor_is_stopped(make: Make, context: str) -> None:
     envs = make([SmallEnv] * 3, context=context, step_timeout=DEADLINE)
     reset(envs)
-    with stopped_keeper():
+    with stopped_supervisor():
         os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
         os.kill(envs.stats()[2]["pid"], signal.SIGKILL)
         with within(IN_TIME), pytest.raises(WorkerDied, match=r"^Worker 0 \(env 0, pid \d+\)"):
             step(envs)
 
 
-def test_a_restart_keeps_the_time_of_the_step_though_the_keeper_is_stopped(make: Make) -> None:
+def test_a_restart_keeps_the_time_of_the_step_though_the_supervisor_is_stopped(make: Make) -> None:
     envs = make([SmallEnv] * 2, on_failure="restart", step_timeout=DEADLINE, start_timeout=None)
     reset(envs)
-    with stopped_keeper():
+    with stopped_supervisor():
         os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
         with within(IN_TIME), pytest.raises(WorkerStartError):
             step(envs)
@@ -94,25 +94,25 @@ def test_a_restart_keeps_the_time_of_the_step_though_the_keeper_is_stopped(make:
     assert step(envs)[3].tolist() == [True, False]
 
 
-def test_a_keeper_that_was_silent_for_long_is_replaced_and_its_workers_go_on(
+def test_a_supervisor_that_was_silent_for_long_is_replaced_and_its_workers_go_on(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor_client, "_ANSWER_SECONDS", 4.0)
     envs = make([SmallEnv])
     reset(envs)
-    with stopped_keeper() as keeper:
+    with stopped_supervisor() as supervisor:
         with within(IN_TIME), pytest.raises(WorkerStartError, match="it is stopped, or hangs"):
             make([SmallEnv])
         other = make([SmallEnv])
         reset(other)
-        assert supervisor_pid() != keeper
+        assert supervisor_pid() != supervisor
         step(envs)
         other.close()
     until = time.monotonic() + IN_TIME
     while supervisor_client._torn[-1].silent_seconds() > 0.0 and time.monotonic() < until:
-        time.sleep(0.01)  # the keeper goes on, and answers what it was asked meanwhile
+        time.sleep(0.01)  # the supervisor goes on, and answers what it was asked meanwhile
     os.kill(envs.stats()[0]["pid"], signal.SIGKILL)
-    with pytest.raises(WorkerDied, match="signal 9"):  # the keeper that started it is asked, not the new one
+    with pytest.raises(WorkerDied, match="signal 9"):  # the supervisor that started it is asked, not the new one
         step(envs)
     envs.close()
     supervisor_client._torn.pop().abandon()
@@ -165,7 +165,7 @@ def test_a_module_that_ends_its_importer_harms_nobody(make: Make, modules: Path,
     (modules / "deadly.py").write_text(end)
     witness = make([SmallEnv])
     reset(witness)
-    keeper = supervisor_pid()
+    supervisor = supervisor_pid()
     pool = open_pool(1, PoolSettings(preload=("deadly",)))  # the worker that needs it would import it by itself
     assert reply_to(pool, pool.call(0, HOST, "build", 1, os.getpid)) is None
     reply = reply_to(pool, pool.call(0, HOST, "build", 2, __import__, "deadly"))
@@ -173,7 +173,7 @@ def test_a_module_that_ends_its_importer_harms_nobody(make: Make, modules: Path,
     assert reply.death is not None
     pool.close()
     step(witness)
-    assert supervisor_pid() == keeper
+    assert supervisor_pid() == supervisor
 
 
 SLOW_IMPORT = """
