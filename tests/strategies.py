@@ -32,10 +32,7 @@ def boxes(draw: st.DrawFn) -> spaces.Box:
 
 def discretes() -> st.SearchStrategy[spaces.Discrete]:
     return st.builds(
-        spaces.Discrete,
-        st.integers(1, 5),
-        start=st.integers(-3, 3),
-        dtype=st.sampled_from([np.int64, np.int8]),
+        spaces.Discrete, st.integers(1, 5), start=st.integers(-3, 3), dtype=st.sampled_from([np.int64, np.int8])
     )
 
 

@@ -94,16 +94,8 @@ def lines_with_errors(folder: Path, code: str) -> list[int]:
     skipped = "".join(f"[mypy-{name}.*]\nfollow_imports = skip\nignore_missing_imports = True\n" for name in others)
     config.write_text(f"[mypy]\nmypy_path = {ROOT}\nfollow_imports = silent\n{skipped}")
     snippet.write_text(code)
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--config-file",
-        config,
-        "--cache-dir",
-        folder / "cache",
-        snippet,
-    ]
+    options: list[str | Path] = ["--config-file", config, "--cache-dir", folder / "cache", snippet]
+    command = [sys.executable, "-m", "mypy", *options]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return sorted({int(line) for line in re.findall(r"^snippet\.py:(\d+): error", done.stdout, re.MULTILINE)})
@@ -112,14 +104,11 @@ def lines_with_errors(folder: Path, code: str) -> list[int]:
 @pytest.mark.timeout(400)
 def test_a_type_checker_sees_each_misspelt_word(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
+    assert (resources.files("parallel_envs") / "py.typed").is_file()  # `.ci/check_wheel.py` looks into the wheel
     assert lines_with_errors(tmp_path, GOOD) == []
     code, wrong = bad()
     assert len(wrong) == sum(")" in line and "(" in line for line in GOOD.splitlines()[9:]) - 2  # all but two
     assert lines_with_errors(tmp_path, code) == wrong
-
-
-def test_the_package_says_that_it_is_typed() -> None:
-    assert (resources.files("parallel_envs") / "py.typed").is_file()  # `.ci/check_wheel.py` looks into the wheel
 
 
 def test_each_choice_is_listed_and_told() -> None:
@@ -130,17 +119,14 @@ def test_each_choice_is_listed_and_told() -> None:
 
 
 def test_tables_hold_what_the_choices_name() -> None:
-    assert tuple(STRATEGIES) == words(choices.Strategy)
-    assert {"auto", *ARM_NAMES} == set(words(choices.ArmSplit))
-    assert {mode.value for mode in AutoresetMode} == set(words(choices.Autoreset))
-
-
-def test_tables_of_learners_hold_what_the_choices_name() -> None:
     pytest.importorskip("torch")
     from parallel_envs.learners.agent import configs_by_name
     from parallel_envs.learners.loops.options import SCHEDULES
     from parallel_envs.learners.updates import EITHER, MODES
 
+    assert tuple(STRATEGIES) == words(choices.Strategy)
+    assert {"auto", *ARM_NAMES} == set(words(choices.ArmSplit))
+    assert {mode.value for mode in AutoresetMode} == set(words(choices.Autoreset))
     assert {*MODES, *EITHER} == {*words(choices.UpdateModeName)}
     assert tuple(SCHEDULES) == words(choices.ScheduleName)
     assert set(configs_by_name()) == set(words(choices.AlgorithmName))
@@ -153,14 +139,11 @@ def written(words_of: Any) -> dict[str, str]:
     return {name: one.annotation for name, one in inspect.signature(words_of).parameters.items()}
 
 
-def test_keywords_that_are_passed_on_have_the_types_of_those_that_take_them() -> None:
-    taken, own = written(ParallelEnvManager.__init__), {"self", "env_fns", "num_envs", "env_kwargs"}
-    assert written(VectorOptions) == {name: kind for name, kind in taken.items() if name not in own}
-    assert written(CommonOptions).keys() == written(VectorOptions).keys() - {"observation_mode", "infos_list"}
-
-
-def test_keywords_of_train_have_the_types_of_the_options() -> None:
+def test_keywords_that_are_passed_on_have_the_types_of_the_ones_that_take_them() -> None:
     pytest.importorskip("torch")
     from parallel_envs.learners.loops.options import LoopOptions, LoopWords
 
+    taken, own = written(ParallelEnvManager.__init__), {"self", "env_fns", "num_envs", "env_kwargs"}
+    assert written(VectorOptions) == {name: kind for name, kind in taken.items() if name not in own}
+    assert written(CommonOptions).keys() == written(VectorOptions).keys() - {"observation_mode", "infos_list"}
     assert typing.get_type_hints(LoopWords) == typing.get_type_hints(LoopOptions)

@@ -22,8 +22,6 @@ from parallel_envs.groups.failures import BadSettings as BadGroups
 from parallel_envs.policies import PolicySpec
 from tests.cli.test_tool import command
 
-NUM_DAMAGES = 150
-
 BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
     f"{name}: &{name} [{','.join(['*' + before] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
@@ -123,13 +121,18 @@ def damaged(data: bytes, draw: random.Random) -> bytes:
     return draw.choice((data[:start], cut, data[:end] + data[start:]))
 
 
-def try_all(read: Callable[[Path], object], path: Path, document: Any, own: Any, write: Any) -> None:
+@pytest.fixture(params=[25, pytest.param(150, marks=pytest.mark.slow)])
+def num_damages(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+def try_all(read: Callable[[Path], object], path: Path, document: Any, own: Any, write: Any, num_damages: int) -> None:
     """Have the reader read the document, then damaged ones: it returns, or raises one of its own errors."""
     path.write_bytes(write(document))
     read(path)
     draw = random.Random(7)
-    for number in range(2 * NUM_DAMAGES):
-        data = write(changed(document, draw)) if number < NUM_DAMAGES else damaged(write(document), draw)
+    for number in range(2 * num_damages):
+        data = write(changed(document, draw)) if number < num_damages else damaged(write(document), draw)
         check(read, path, data, own)
     for text in TEXTS.values():
         check(read, path, text.encode(), own)
@@ -155,57 +158,89 @@ def as_json(document: Any) -> bytes:
     return json.dumps(document, indent=1).encode()
 
 
-# ---- settings -----------------------------------------------------------------------------------------------------
+def as_line(document: Any) -> bytes:
+    return json.dumps(document).encode() + b"\n"
 
 
-def test_settings_of_train(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+def train_settings(path: Path) -> None:
     from parallel_envs.learners.agent import configs_by_name
     from parallel_envs.learners.config import BadSettings, algorithm_configs, load_settings
     from parallel_envs.learners.train import loop_options
 
-    def read(path: Path) -> None:
-        settings = load_settings(path)
-        yaml.safe_dump(settings.described()).encode()
-        json.dumps(settings.described()).encode()
-        algorithm_configs(settings, ["agent_0"], configs_by_name())
-        try:
-            loop_options(settings)
-        except ValueError as error:  # as `learners_of` does
-            raise BadSettings(str(error)) from error
-
-    try_all(read, tmp_path / "train.yaml", TRAIN, BadSettings, as_yaml)
+    settings = load_settings(path)
+    yaml.safe_dump(settings.described()).encode()
+    json.dumps(settings.described()).encode()
+    algorithm_configs(settings, ["agent_0"], configs_by_name())
+    try:
+        loop_options(settings)
+    except ValueError as error:  # as `learners_of` does
+        raise BadSettings(str(error)) from error
 
 
-def test_settings_of_meta_learners(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    from parallel_envs.learners.config import BadSettings
+def meta_settings(path: Path) -> None:
     from parallel_envs.learners.meta.config import load_settings
 
-    def read(path: Path) -> None:
-        yaml.safe_dump(load_settings(path).described()).encode()
-
-    try_all(read, tmp_path / "meta.yaml", META, BadSettings, as_yaml)
+    yaml.safe_dump(load_settings(path).described()).encode()
 
 
-def test_settings_of_groups(tmp_path: Path) -> None:
-    try_all(read_groups, tmp_path / "groups.yaml", GROUPS, BadGroups, as_yaml)
+def result(path: Path) -> None:
+    found = EvaluationResult.from_json(path)
+    for write in (found.to_json, found.to_csv, found.to_table, found.to_yaml):
+        write()
+    try:
+        ours, theirs = paired_scores(found, found)
+        compare(ours, theirs)
+        cross_play(pairings_of(found))
+        elo_ratings(pairings_of(found))
+    except ValueError as error:  # they cannot be compared: `parallel-envs compare` says so
+        raise BadDocument(str(error)) from error
+
+
+def run_metrics(path: Path) -> None:
+    from parallel_envs.learners.run_folder import read_metrics
+
+    read_metrics(path.parent)
+
+
+def chosen_mode(path: Path) -> None:
+    from parallel_envs.learners.run_folder import AutoMode
+
+    AutoMode(path.parent).go_back(10**9)
+
+
+METRICS: dict[str, Any] = {"update": 1, "steps": 3, "agents": {"a": {"loss": 0.5}}}
+POLICY = {"class": "parallel_envs.policies:RandomAgent", "kwargs": {"seed": 3}}
+READERS: dict[str, tuple[Callable[[Path], object], Any, str, Any]] = {
+    "train.yaml": (train_settings, TRAIN, "BadSettings", as_yaml),
+    "meta.yaml": (meta_settings, META, "BadSettings", as_yaml),
+    "groups.yaml": (read_groups, GROUPS, "groups", as_yaml),
+    "missions.yaml": (lambda path: missions_of(str(path)), MISSIONS, "BadEvaluation", as_yaml),
+    "policy.json": (lambda path: PolicySpec.parse(str(path.parent)), POLICY, "ValueError", as_json),
+    "result.json": (result, None, "BadDocument", as_json),
+    "metrics.jsonl": (run_metrics, METRICS, "BadRun", as_line),
+    "chosen.json": (chosen_mode, {"update_mode": "fused", "since_steps": 3}, "BadRun", as_json),
+}
+
+
+def own_errors() -> dict[str, type[Exception]]:
+    from parallel_envs.learners.config import BadSettings
+    from parallel_envs.learners.run_folder import BadRun
+
+    kinds = (BadSettings, BadEvaluation, BadDocument, BadRun, ValueError)
+    return {"groups": BadGroups, **{kind.__name__: kind for kind in kinds}}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader_raises_errors_of_its_own_only(name: str, document: Any, num_damages: int, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    read, content, own, write = READERS[name]
+    try_all(read, tmp_path / name, content or document, own_errors()[own], write, num_damages)
+
+
+def test_aliases_that_grow_beyond_measure_are_told(tmp_path: Path) -> None:
     (tmp_path / "bomb.yaml").write_text(BOMB)
     with pytest.raises(BadGroups, match=r"bomb\.yaml is not YAML: more than 100,000 values"):
         EnvStateManager(tmp_path / "bomb.yaml", mode="train")
-
-
-def test_missions(tmp_path: Path) -> None:
-    try_all(lambda path: missions_of(str(path)), tmp_path / "missions.yaml", MISSIONS, BadEvaluation, as_yaml)
-
-
-def test_policy_folders(tmp_path: Path) -> None:
-    document = {"class": "parallel_envs.policies:RandomAgent", "kwargs": {"seed": 3}}
-    read = lambda path: PolicySpec.parse(str(path.parent))  # noqa: E731  # it is one
-    try_all(read, tmp_path / "policy.json", document, ValueError, as_json)
-
-
-# ---- results ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -215,49 +250,19 @@ def document() -> Any:
     return json.loads(result.to_json())
 
 
-def test_results(document: Any, tmp_path: Path) -> None:
-    def read(path: Path) -> None:
-        result = EvaluationResult.from_json(path)
-        for write in (result.to_json, result.to_csv, result.to_table, result.to_yaml):
-            write()
-        try:
-            ours, theirs = paired_scores(result, result)
-            compare(ours, theirs)
-            cross_play(pairings_of(result))
-            elo_ratings(pairings_of(result))
-        except ValueError as error:  # they cannot be compared: `parallel-envs compare` says so
-            raise BadDocument(str(error)) from error
-
-    try_all(read, tmp_path / "result.json", document, BadDocument, as_json)
-
-
-def test_results_that_are_resumed(document: Any, tmp_path: Path) -> None:
+def test_results_that_are_resumed(document: Any, num_damages: int, tmp_path: Path) -> None:
     def read(path: Path) -> None:
         evaluate("mpe2.simple_spread_v3", ["random", "noop"], episodes=2, max_steps=3, resume=path)
 
     draw, path = random.Random(3), tmp_path / "result.json"
-    for _ in range(40):
+    for _ in range(num_damages // 4):
         check(read, path, as_json(changed(document, draw)), BadEvaluation)
         check(read, path, damaged(as_json(document), draw), BadEvaluation)
     for text in TEXTS.values():
         check(read, path, text.encode(), BadEvaluation)
 
 
-# ---- runs ---------------------------------------------------------------------------------------------------------
-
-
-def test_files_of_runs(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    from parallel_envs.learners.run_folder import AutoMode, BadRun, read_metrics
-
-    lines = {"update": 1, "steps": 3, "agents": {"a": {"loss": 0.5}}}
-    as_line = lambda document: json.dumps(document).encode() + b"\n"  # noqa: E731  # a writer
-    try_all(lambda path: read_metrics(path.parent), tmp_path / "metrics.jsonl", lines, BadRun, as_line)
-    chosen = {"update_mode": "fused", "since_steps": 3}
-    try_all(lambda path: AutoMode(path.parent).go_back(10**9), tmp_path / "chosen.json", chosen, BadRun, as_json)
-
-
-def test_checkpoints(tmp_path: Path) -> None:
+def test_checkpoints(num_damages: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from parallel_envs.learners.checkpoint import BadCheckpoint, load_checkpoint, save_checkpoint
     from tests.learners.test_checkpoints import as_earlier_versions_wrote_it, state
@@ -269,7 +274,7 @@ def test_checkpoints(tmp_path: Path) -> None:
         for _ in ("new", "earlier"):
             whole = (folder / name).read_bytes()
             read = lambda _: load_checkpoint(folder)  # noqa: E731  # a reader
-            try_all(read, folder / name, json.loads(whole), own, as_json)
+            try_all(read, folder / name, json.loads(whole), own, as_json, num_damages)
             (folder / name).write_bytes(whole)
             if b"checksum_of_this_file" in whole:
                 as_earlier_versions_wrote_it(folder / name)
@@ -277,12 +282,12 @@ def test_checkpoints(tmp_path: Path) -> None:
     for name in ("red/arrays.safetensors", "red/memory.npz"):
         if (folder / name).exists():
             whole = (folder / name).read_bytes()
-            for _ in range(NUM_DAMAGES):
+            for _ in range(num_damages):
                 check(lambda _: load_checkpoint(folder), folder / name, damaged(whole, draw), own)
             (folder / name).write_bytes(whole)
 
 
-def test_stored_arrays(tmp_path: Path) -> None:
+def test_stored_arrays(num_damages: int, tmp_path: Path) -> None:
     import numpy as np
 
     from parallel_envs.evaluation.recordings import read_episode
@@ -291,16 +296,19 @@ def test_stored_arrays(tmp_path: Path) -> None:
     path = tmp_path / "arrays.npz"
     write_archive(path, {"kind": "parallel_envs episode", "schema": 1}, {"a": np.arange(9.0)})
     whole, draw = path.read_bytes(), random.Random(5)
-    for _ in range(2 * NUM_DAMAGES):
+    for _ in range(2 * num_damages):
         data = damaged(whole, draw)
         check(read_archive, path, data, ValueError)
         check(read_episode, path, data, BadDocument)
 
 
-# ---- commands -----------------------------------------------------------------------------------------------------
+QUICK = ("bomb", "empty", "list", "surrogate")
 
 
-@pytest.mark.parametrize("name", TEXTS)
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in TEXTS if name not in QUICK]
+
+
+@pytest.mark.parametrize("name", [*QUICK, *OTHERS])
 def test_every_command_says_what_is_wrong_in_a_few_lines(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     for file in ("bad.yaml", "bad.json", "settings.yaml", "policy.json"):

@@ -40,8 +40,6 @@ BUILTIN_ERRORS = sorted(
     name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)
 )
 
-# ---- the tree ------------------------------------------------------------------------------------
-
 
 def drawn() -> dict[str, str]:
     """The tree in the module's docstring: each name with the one that it hangs from."""
@@ -56,30 +54,21 @@ def drawn() -> dict[str, str]:
     return tree
 
 
-def test_the_tree_is_as_it_is_drawn() -> None:
-    assert drawn() == {
-        name: kind.__bases__[0].__name__
-        for name, kind in vars(errors).items()
-        if isinstance(kind, type) and issubclass(kind, ParallelEnvsError)
-    }
-
-
-def test_every_error_can_be_caught_from_the_top_level() -> None:
+def test_the_tree_is_as_it_is_drawn_and_every_error_can_be_caught_from_the_top_level() -> None:
+    kinds = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type)}
+    own = {name: kind.__bases__[0].__name__ for name, kind in kinds.items() if issubclass(kind, ParallelEnvsError)}
+    assert drawn() == own
     assert {*drawn(), "CollectionInterrupted"} <= set(parallel_envs.__all__)
     assert {*drawn(), "CollectionInterrupted", "RemoteTraceback"} == set(errors.__all__)
-
-
-def test_an_interrupted_collection_is_a_ctrl_c_and_no_error() -> None:
-    assert "CollectionInterrupted" not in drawn()
-    assert CollectionInterrupted.__bases__ == (KeyboardInterrupt,)
-    interrupted = CollectionInterrupted([1, 2])
-    assert (interrupted.rollouts, str(interrupted)) == ([1, 2], "2 rollouts were complete")
-
-
-def test_a_timeout_is_the_timeout_of_python_and_of_multiprocessing() -> None:
     for kind in (WorkerTimeout, StepTimeout):
         assert issubclass(kind, TimeoutError)
         assert issubclass(kind, multiprocessing.TimeoutError)
+
+
+def test_an_interrupted_collection_is_a_ctrl_c_and_no_error() -> None:
+    interrupted = CollectionInterrupted([1, 2])
+    assert CollectionInterrupted.__bases__ == (KeyboardInterrupt,)
+    assert (interrupted.rollouts, str(interrupted)) == ([1, 2], "2 rollouts were complete")
 
 
 def test_errors_tell_what_they_know() -> None:
@@ -92,58 +81,36 @@ def test_errors_tell_what_they_know() -> None:
     assert (str(remote), remote.type_name, remote.remote_message) == ("it said no", "KeyError", "'no'")
     assert EnvError("no", type_name="E", remote_message="").env_ids == ()
     assert PolicyError("no", type_name="E", remote_message="").agents == ()
+    assert str(RemoteTraceback("Traceback ...")) == "\nTraceback ..."
 
-
-# ---- joined with Python's own --------------------------------------------------------------------
 
 OWN_ARGUMENTS = {"UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup"}
 
 
-@pytest.mark.parametrize("name", BUILTIN_ERRORS)
 @pytest.mark.parametrize("kind", [RemoteError, EnvError, PolicyError])
-def test_a_remote_error_is_an_instance_of_the_type_it_had(kind: type[RemoteError], name: str) -> None:
-    error = raised_as(kind, name)
-    assert isinstance(error, kind)
-    assert isinstance(error, getattr(builtins, name)) or name in OWN_ARGUMENTS
-    assert str(error) == "the text"
-    assert (error.type_name, error.remote_message) == (name, "a message")
+def test_a_remote_error_is_an_instance_of_the_type_it_had(kind: type[RemoteError]) -> None:
+    for name in BUILTIN_ERRORS:
+        error = raised_as(kind, name)
+        assert isinstance(error, kind)
+        assert isinstance(error, getattr(builtins, name)) or name in OWN_ARGUMENTS
+        assert str(error) == "the text"  # a KeyError, too, without quotes
+        assert (error.type_name, error.remote_message) == (name, "a message")
 
 
-def raised_as(kind: type[RemoteError], name: str) -> Exception:
-    try:
-        return kind.named(name)("the text", type_name=name, remote_message="a message")
-    except TypeError as error:
-        return error
+def raised_as(kind: type[RemoteError], name: str) -> RemoteError:
+    return kind.named(name)("the text", type_name=name, remote_message="a message")
 
 
-@pytest.mark.parametrize("name", ["SystemExit", "KeyboardInterrupt", "GeneratorExit", "BaseException"])
-def test_what_would_end_the_program_does_not(name: str) -> None:
-    error = raised_as(EnvError, name)
-    assert isinstance(error, Exception)
-    assert not isinstance(error, SystemExit | KeyboardInterrupt | GeneratorExit)
-
-
-@pytest.mark.parametrize("name", ["my_package.errors.ValueError", "print", "int", "", "no such name", "__doc__"])
-def test_other_names_are_joined_with_nothing(name: str) -> None:
-    assert EnvError.named(name) is EnvError
-
-
-def test_joined_classes_are_made_once_and_look_like_their_base() -> None:
+def test_classes_are_joined_once_look_like_their_base_and_never_end_the_program() -> None:
     joined = EnvError.named("ValueError")
     assert joined is EnvError.named("ValueError")
     assert joined is not RemoteError.named("ValueError")
-    assert (joined.__name__, joined.__module__, joined.__doc__) == (
-        EnvError.__name__,
-        EnvError.__module__,
-        EnvError.__doc__,
-    )
-
-
-def test_a_key_error_is_told_without_quotes() -> None:
-    assert str(raised_as(EnvError, "KeyError")) == "the text"
-
-
-# ---- from an environment to the caller -----------------------------------------------------------
+    for name in ("__name__", "__module__", "__doc__"):
+        assert getattr(joined, name) == getattr(EnvError, name)
+    for name in ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "BaseException"):
+        assert not isinstance(raised_as(EnvError, name), SystemExit | KeyboardInterrupt | GeneratorExit)
+    for name in ("my_package.errors.ValueError", "print", "int", "", "no such name", "__doc__"):
+        assert EnvError.named(name) is EnvError
 
 
 class RaisingEnv(gymnasium.Env[Any, Any]):
@@ -204,31 +171,6 @@ def test_the_traceback_of_the_env_is_shown_as_the_cause(backend: Backend) -> Non
     assert "raise self.error" in shown
     assert shown.index("raise self.error") < shown.index("Env 0 raised ValueError")
     assert isinstance(error.__cause__, RemoteTraceback if backend == "process" else ValueError)
-
-
-def test_the_text_of_a_remote_traceback_begins_on_a_line_of_its_own() -> None:
-    assert str(RemoteTraceback("Traceback ...")) == "\nTraceback ..."
-
-
-def test_an_env_that_cannot_decode_says_so() -> None:
-    assert "utf-8" in _said_by_an_env_that_cannot_decode()
-
-
-def _said_by_an_env_that_cannot_decode() -> str:
-    try:
-        b"\xff".decode()
-    except UnicodeDecodeError as error:
-        raised = error.with_traceback(None)
-    with parallel_envs.ParallelEnvManager([partial(RaisingEnv, raised)], backend="serial") as envs:
-        envs.reset(seed=0)
-        try:
-            envs.step(np.zeros(1, int))
-        except (EnvError, TypeError) as error:
-            return str(error)
-    return ""
-
-
-# ---- types that are not Python's own ----------------------------------------------------------------
 
 
 class TooHot(Exception):
@@ -338,26 +280,6 @@ class Hanging:
     __reduce__ = Reduces.__reduce__
 
 
-def hanging() -> Exception:
-    return with_attribute(Hanging())
-
-
-def odd() -> Exception:
-    return OfOddKind("odd")
-
-
-def of_a_local_class() -> Exception:
-    class Local(Exception):
-        pass
-
-    return Local("local")
-
-
-def renamed() -> Exception:
-    kind: type[Exception] = type("Elsewhere", (Exception,), {"__module__": __name__})
-    return kind("not there")
-
-
 OWN: list[tuple[Callable[[], BaseException], type[BaseException]]] = [
     (partial(gymnasium.error.ResetNeeded, "reset me"), gymnasium.error.ResetNeeded),
     (partial(gymnasium.error.InvalidAction, "bad action"), gymnasium.error.InvalidAction),
@@ -369,27 +291,30 @@ OWN: list[tuple[Callable[[], BaseException], type[BaseException]]] = [
     (partial(with_attribute, {"where": (1, 2.5, None), "seen": np.ones(2)}), Robot.Stuck),
     (hot, TooHot),
 ]
+
+
+def odd() -> Exception:
+    return OfOddKind("odd")
+
+
+def of_a_class_that_cannot_be_found(name: str) -> Exception:
+    class Local(Exception):
+        pass
+
+    renamed: type[Exception] = type("Elsewhere", (Exception,), {"__module__": __name__})
+    return Local("local") if name == "local" else renamed("not there")
+
+
 PLAIN: list[Callable[[], BaseException]] = [
-    odd,
-    partial(Slotted, "slots"),
-    Guarded,
-    Causeless,
-    Argless,
+    *(partial(Slotted, "slots"), Guarded, Causeless, Argless, partial(Vital, "not an Exception")),
+    partial(UnicodeDecodeError, "utf-8", b"x", 0, 1, "why"),
     partial(Undecodable, "utf-8", b"x", 0, 1, "why"),
     partial(Bracketed, "several", [ValueError(1)]),
-    partial(Vital, "not an Exception"),
-    of_a_local_class,
-    renamed,
-    hanging,
+    lambda: with_attribute(Hanging()),
     partial(ClosedError, "an error of this package"),
+    *(odd, partial(of_a_class_that_cannot_be_found, "local"), partial(of_a_class_that_cannot_be_found, "renamed")),
 ]
-PLACES = [
-    ("serial", None),
-    ("thread", None),
-    ("process", "fork"),
-    ("process", "spawn"),
-    ("process", "forkserver"),
-]
+PLACES = [("serial", None), ("thread", None), ("process", "fork"), ("process", "spawn"), ("process", "forkserver")]
 
 
 class TroubledEnv(RaisingEnv):
@@ -535,9 +460,6 @@ def test_types_of_the_users_script_come_up_too(tmp_path: Path) -> None:
     assert [line.partition(" Call restart")[0] for line in ended.stdout.splitlines()] == lines * 5
 
 
-# ---- travelling ----------------------------------------------------------------------------------
-
-
 def every_error() -> Iterator[Any]:
     yield pytest.param(ClosedError("closed"), id="ClosedError")
     yield pytest.param(WorkerStartError("no start"), id="WorkerStartError")
@@ -557,14 +479,5 @@ def every_error() -> Iterator[Any]:
 @pytest.mark.parametrize("error", list(every_error()))
 def test_an_error_can_travel_on(error: Exception) -> None:
     """A user's own pool, or a cluster's, sends on what its task raised."""
-    arrived = travelled(error)
-    assert type(arrived) is type(error)
-    assert str(arrived) == str(error)
-    assert vars(arrived) == vars(error)
-
-
-def travelled(error: Exception) -> Any:
-    try:
-        return pickle.loads(pickle.dumps(error))
-    except (TypeError, pickle.PicklingError) as refused:
-        return refused
+    arrived = pickle.loads(pickle.dumps(error))
+    assert (type(arrived), str(arrived), vars(arrived)) == (type(error), str(error), vars(error))

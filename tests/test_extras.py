@@ -19,7 +19,10 @@ BLOCK = """
 import sys
 sys.modules.update(dict.fromkeys({modules}))
 """
-LEARN = 'pip install "parallel-envs[learn]", or in a checkout pip install -e ".[learn]"'
+
+
+def installed_by(extra: str) -> str:
+    return f'pip install "parallel-envs[{extra}]", or in a checkout pip install -e ".[{extra}]"'
 
 
 def ran(code: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
@@ -50,75 +53,38 @@ def test_every_library_is_of_an_extra_that_there_is() -> None:
         assert module in wanted
 
 
-# ---- Python -------------------------------------------------------------------------------------------------------
+MISSING = [
+    ("from parallel_envs import IndependentLearners", "torch", "parallel_envs.learners.IndependentLearners", "learn"),
+    ("from parallel_envs.learners import PPOConfig", "torch", "parallel_envs.learners.PPOConfig", "learn"),
+    ("from parallel_envs.wrappers import TorchPolicy", "torch", "parallel_envs.wrappers.TorchPolicy", "learn"),
+    (
+        "from parallel_envs.policies import load_policy\nload_policy('parallel_envs.learners.trained:TrainedAgent')",
+        *("torch", "The policy 'parallel_envs.learners.trained:TrainedAgent'", "learn"),
+    ),
+    (
+        "from parallel_envs import ParallelEnvManager\nParallelEnvManager('ale_py:ALE/Pong-v5', num_envs=1)",
+        *("ale_py", "The environment 'ale_py:ALE/Pong-v5'", "envs"),
+    ),
+    (
+        "from parallel_envs.rollouts.priorities import CpprbPriorities\nCpprbPriorities(8, 0.6)",
+        *("cpprb", 'sampler="cpprb" (the other choice is "tree")', "replay"),
+    ),
+    (
+        "from parallel_envs.multiagent.by_name import env_factory\nenv_factory('mettagrid.builder:arena')()",
+        *("mettagrid", "The environment 'mettagrid.builder:arena'", "mettagrid"),
+    ),
+    (
+        "from parallel_envs import make_env\nmake_env('metaworld:Meta-World/MT1', 2)",
+        *("metaworld", "The environment 'metaworld:Meta-World/MT1'", "metaworld"),
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("code", "blocked", "sentence"),
-    [
-        (
-            "from parallel_envs import IndependentLearners",
-            "torch",
-            f"MissingExtra parallel_envs.learners.IndependentLearners needs torch, which is not installed: {LEARN}.",
-        ),
-        (
-            "from parallel_envs.learners import PPOConfig",
-            "torch",
-            f"MissingExtra parallel_envs.learners.PPOConfig needs torch, which is not installed: {LEARN}.",
-        ),
-        (
-            "from parallel_envs.wrappers import TorchPolicy",
-            "torch",
-            f"MissingExtra parallel_envs.wrappers.TorchPolicy needs torch, which is not installed: {LEARN}.",
-        ),
-        (
-            (
-                "from parallel_envs.policies import load_policy\n"
-                "load_policy('parallel_envs.learners.trained:TrainedAgent')"
-            ),
-            "torch",
-            (
-                "MissingExtra The policy 'parallel_envs.learners.trained:TrainedAgent' needs torch, which is not "
-                f"installed: {LEARN}."
-            ),
-        ),
-        (
-            "from parallel_envs import ParallelEnvManager\nParallelEnvManager('ale_py:ALE/Pong-v5', num_envs=1)",
-            "ale_py",
-            (
-                "MissingExtra The environment 'ale_py:ALE/Pong-v5' needs ale_py, which is not installed: "
-                f"{LEARN.replace('learn', 'envs')}."
-            ),
-        ),
-        (
-            "from parallel_envs.rollouts.priorities import CpprbPriorities\nCpprbPriorities(8, 0.6)",
-            "cpprb",
-            (
-                'MissingExtra sampler="cpprb" (the other choice is "tree") needs cpprb, which is not installed: '
-                f"{LEARN.replace('learn', 'replay')}."
-            ),
-        ),
-        (
-            ("from parallel_envs.multiagent.by_name import env_factory\nenv_factory('mettagrid.builder:arena')()"),
-            "mettagrid",
-            (
-                "MissingExtra The environment 'mettagrid.builder:arena' needs mettagrid, which is not installed: "
-                f"{LEARN.replace('learn', 'mettagrid')}."
-            ),
-        ),
-        (
-            "from parallel_envs import make_env\nmake_env('metaworld:Meta-World/MT1', 2)",
-            "metaworld",
-            (
-                "MissingExtra The environment 'metaworld:Meta-World/MT1' needs metaworld, which is not installed: "
-                f"{LEARN.replace('learn', 'metaworld')}."
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("code", "blocked", "what", "extra"), MISSING)
 def test_a_missing_library_is_one_sentence_with_what_installs_it(
-    code: str, blocked: str, sentence: str, tmp_path: Path
+    code: str, blocked: str, what: str, extra: str, tmp_path: Path
 ) -> None:
+    sentence = f"MissingExtra {what} needs {blocked}, which is not installed: {installed_by(extra)}."
     assert told(code, tmp_path, blocked) == sentence
 
 
@@ -135,7 +101,7 @@ except ValueError as error:
     print(error)
 """
     done = ran(BLOCK.format(modules=("mpe2",)) + code, tmp_path)
-    wanted = LEARN.replace("learn", "envs")
+    wanted = installed_by("envs")
     assert done.returncode == 0, done.stderr
     assert f"The environment 'mpe2.simple_spread_v3' needs mpe2, which is not installed: {wanted}." in done.stdout
     assert f"'mpe2.simple_spread_v3' is unknown. Its package is not installed: {wanted}." in done.stdout
@@ -149,48 +115,39 @@ def test_an_error_of_a_library_that_is_there_stays_what_it_is(tmp_path: Path) ->
     )
 
 
-# ---- commands -----------------------------------------------------------------------------------------------------
+SPREAD = "mpe2.simple_spread_v3"
+COMMANDS = [
+    ("tasks mpe2.simple_v3", "mpe2", "Its package is not installed", "envs"),
+    ("train config.yaml", "torch", "Training needs torch, which is not installed", "learn"),
+    ("eval -m CartPole-v1 -p random --record best", "moviepy", "Videos need moviepy, which is not installed", "video"),
+    ("eval -m CartPole-v1 -p run", "torch", "needs torch, which is not installed", "learn"),
+    ("bench own", "torch", "This benchmark needs torch, which is not installed", "learn"),
+    *(
+        pytest.param(*one, marks=pytest.mark.slow)
+        for one in [
+            ("train config.yaml", "safetensors", "Training needs safetensors, which is not installed", "learn"),
+            (f"train config.yaml env={SPREAD}", "mpe2", "Its package is not installed", "envs"),
+            ("train config.yaml env=ale_py:ALE/Pong-v5", "ale_py", "", "envs"),
+            (f"eval -m {SPREAD} -p random", "mpe2", "Its package is not installed", "envs"),
+        ]
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "blocked", "sentence"),
-    [
-        (["bench", "train"], ("torch",), f"This benchmark needs torch, which is not installed: {LEARN}."),
-        (["train", "config.yaml"], ("torch",), f"Training needs torch, which is not installed: {LEARN}."),
-        (["train", "config.yaml"], ("safetensors",), f"Training needs safetensors, which is not installed: {LEARN}."),
-        (
-            ["train", "config.yaml", "env=mpe2.simple_spread_v3"],
-            ("mpe2",),
-            f"Its package is not installed: {LEARN.replace('learn', 'envs')}.",
-        ),
-        (["train", "config.yaml", "env=ale_py:ALE/Pong-v5"], ("ale_py",), f"{LEARN.replace('learn', 'envs')}."),
-        (["eval", "-m", "CartPole-v1", "-p", "run"], ("torch",), f"needs torch, which is not installed: {LEARN}."),
-        (
-            ["eval", "-m", "mpe2.simple_spread_v3", "-p", "random"],
-            ("mpe2",),
-            f"Its package is not installed: {LEARN.replace('learn', 'envs')}.",
-        ),
-        (
-            ["eval", "-m", "CartPole-v1", "-p", "random", "--record", "best"],
-            ("moviepy",),
-            f"Videos need moviepy, which is not installed: {LEARN.replace('learn', 'video')}.",
-        ),
-        (["tasks", "mpe2.simple_v3"], ("mpe2",), f"Its package is not installed: {LEARN.replace('learn', 'envs')}."),
-    ],
-)
-def test_commands_say_it_in_a_line(words: list[str], blocked: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("words", "blocked", "sentence", "extra"), COMMANDS)
+def test_commands_say_it_in_a_line(words: str, blocked: str, sentence: str, extra: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("env: CartPole-v1\ntotal_steps: 8\nbackend: serial\n")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text("{}")
-    code = f"from parallel_envs.cli import app\napp({words!r}, prog_name='parallel-envs')\n"
-    done = ran(BLOCK.format(modules=blocked) + code, tmp_path)
+    own = "from parallel_envs.bench.cli import app as bench\nbench.command('own')(lambda: __import__('torch'))\n"
+    code = own if words == "bench own" else ""
+    code += f"from parallel_envs.cli import app\napp({words.split()!r}, prog_name='parallel-envs')\n"
+    done = ran(BLOCK.format(modules=(blocked,)) + code, tmp_path)
     assert done.returncode == 2, (done.stdout, done.stderr)
-    assert sentence in done.stderr
+    assert f"{sentence}: {installed_by(extra)}." in done.stderr or (not sentence and installed_by(extra) in done.stderr)
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) < 4
 
-
-# ---- other systems ------------------------------------------------------------------------------------------------
 
 ELSEWHERE = """
 import sys, os, select, signal
@@ -247,6 +204,7 @@ def test_serial_and_threads_work_on_other_systems(platform: str, tmp_path: Path)
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["darwin", "win32"])
 def test_agents_learn_on_other_systems(platform: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -260,18 +218,11 @@ def test_agents_learn_on_other_systems(platform: str, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "checkpoints").is_dir()
 
 
-# ---- older Pythons ------------------------------------------------------------------------------------------------
-
-
-def test_an_older_python_is_told(tmp_path: Path) -> None:
+def test_an_older_python_is_told_and_can_read_as_far_as_that(tmp_path: Path) -> None:
     code = "import sys\nsys.version_info = (3, 10, 14, 'final', 0)\ntry:\n    import parallel_envs\n"
     done = ran(f"{code}except ImportError as error:\n    print(error)\n", tmp_path)
     assert done.stdout == "parallel_envs needs Python 3.11 or later; this is 3.10.14.\n", done.stderr
-
-
-def test_it_can_read_as_far_as_that() -> None:
     tree = ast.parse((ROOT / "parallel_envs" / "__init__.py").read_text(), feature_version=(3, 10))
     check = next(place for place, node in enumerate(tree.body) if isinstance(node, ast.If))
     before = [node for node in tree.body[:check] if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = [alias.name for node in before for alias in node.names]
-    assert names == ["annotations", "logging", "sys"]
+    assert [alias.name for node in before for alias in node.names] == ["annotations", "logging", "sys"]

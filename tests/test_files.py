@@ -67,19 +67,13 @@ def test_a_link_that_stands_in_the_way_is_removed_and_not_followed(
     assert names_in(other) == {"file"}
 
 
-@pytest.mark.parametrize("folder", ["", ".", "..", "/", "a/.."])
-def test_folders_without_a_name_of_their_own_are_refused(folder: str) -> None:
-    with pytest.raises(ValueError, match="names no folder that could be written anew"):
-        place_of(folder)
-
-
-def test_a_link_to_itself_is_refused(tmp_path: Path) -> None:
+def test_folders_without_a_name_of_their_own_are_refused(tmp_path: Path) -> None:
+    for folder in ("", ".", "..", "/", "a/.."):
+        with pytest.raises(ValueError, match="names no folder that could be written anew"):
+            place_of(folder)
     (tmp_path / "link").symlink_to("link")
     with pytest.raises(FileExistsError, match="leads nowhere but back to itself"):
         place_of(tmp_path / "link")
-
-
-# ---- links of others ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -90,8 +84,7 @@ def victim(tmp_path: Path) -> Path:
     return victim
 
 
-def drafts_of(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Every path that is opened for writing from now on."""
+def test_drafts_of_files_have_names_that_cannot_be_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, real = list[Path](), os.open
 
     def noted(path: str | Path, flags: int, *rest: int) -> int:
@@ -101,11 +94,6 @@ def drafts_of(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         return real(path, flags, *rest)
 
     monkeypatch.setattr(os, "open", noted)
-    return opened
-
-
-def test_drafts_of_files_have_names_that_cannot_be_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = drafts_of(monkeypatch)
     for number in range(20):
         text = str(number).encode()
         write_whole(tmp_path / "results.json", lambda file, text=text: file.write(text))  # type: ignore[misc]  # a default
@@ -193,27 +181,18 @@ def test_what_cannot_be_put_in_place_leaves_the_old_folder(tmp_path: Path, monke
         write(tmp_path / "here", "new")
     assert (tmp_path / "here" / "file").read_text() == "old"
     assert names_in(tmp_path) == {"here"}
-
-
-def test_what_is_discarded_is_gone(tmp_path: Path) -> None:
-    write(tmp_path / "here", "old")
     discard(tmp_path / "here")
     assert names_in(tmp_path) == set()
 
 
-# ---- long names ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["n" * 255, "ä" * 127])
-def test_names_may_be_as_long_as_the_file_system_takes(name: str, tmp_path: Path) -> None:
-    write_whole(tmp_path / name, lambda file: file.write(b"1"))
-    assert (tmp_path / name).read_bytes() == b"1"
-    (tmp_path / name).unlink()
-    write(tmp_path / name, "2")
-    assert names_in(tmp_path) == {name}
-
-
-def test_short_names_are_as_they_are_and_long_ones_differ() -> None:
+def test_names_may_be_as_long_as_the_file_system_takes_and_shortened_ones_differ(tmp_path: Path) -> None:
+    for name in ("n" * 255, "ä" * 127):
+        write_whole(tmp_path / name, lambda file: file.write(b"1"))
+        assert (tmp_path / name).read_bytes() == b"1"
+        (tmp_path / name).unlink()
+        write(tmp_path / name, "2")
+        assert names_in(tmp_path) == {name}
+        discard(tmp_path / name)
     assert short_name("agent", 100) == "agent"
     names = {short_name("ä" * 300 + end, 100) for end in ("", "a", "b")}
     assert len(names) == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from parallel_envs import cli
 from parallel_envs.bench.measure import Spread
-from parallel_envs.bench.report import Report, step_report, suggest_report
+from parallel_envs.bench.report import step_report, suggest_report
 from parallel_envs.bench.step import Row
 from parallel_envs.bench.suggest import Setting, Trial
 from parallel_envs.evaluation import EpisodeRecord, EvaluationResult
@@ -64,9 +64,6 @@ def command(columns: int, *words: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-# ---- the table itself ------------------------------------------------------------------------------------------------
-
-
 def test_names_are_shortened_in_the_middle() -> None:
     assert shortened("runs/spread-1", 13) == "runs/spread-1"
     assert shortened("runs/spread-1", 8) == "run…ad-1"
@@ -83,15 +80,13 @@ def table(*names: str) -> FittingTable:
     return made
 
 
-def test_what_fits_is_drawn_as_it_is() -> None:
-    assert "│ short │" in "\n".join(printed(table("short"), 80))
-
-
 def test_what_is_too_wide_has_shortened_names() -> None:
+    assert "│ short │" in "\n".join(printed(table("short"), 80))  # what fits is drawn as it is
     lines = printed(table("runs/spread-of-the-first-seed", "b"), 50)
     check_fits(lines, 50)
     assert "│" not in "".join(lines)
     assert re.search(r"^runs/\S+…\S+seed +1 to 23456 +-0\.12345 +100%", "\n".join(lines), re.MULTILINE)
+    check_fits(printed(table("a-name-that-is-long"), 24), 24)  # its figures are wrapped
 
 
 def test_names_that_would_look_alike_stand_in_full_on_lines_of_their_own() -> None:
@@ -102,20 +97,14 @@ def test_names_that_would_look_alike_stand_in_full_on_lines_of_their_own() -> No
     assert [line.split() for line in lines].count(["1", "to", "23456", "-0.12345", "100%"]) == 2
 
 
-def test_a_very_narrow_table_wraps_its_figures() -> None:
-    check_fits(printed(table("a-name-that-is-long"), 24), 24)
-
-
-# ---- evaluations -----------------------------------------------------------------------------------------------------
-
-
 @NARROW
-def test_an_evaluation_fits(columns: int) -> None:
+def test_an_evaluation_fits_and_is_printed_as_its_table(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert str(RESULT).splitlines() == RESULT.to_table(columns).splitlines()
+    check_fits(str(RESULT).splitlines(), columns)
     lines = [line for part in tables(RESULT) for line in printed(part, columns)]
     check_fits(lines, columns)
-    text = "".join(lines)
-    for name in (*MISSIONS, *POLICIES):
-        assert name in text
+    assert all(name in "".join(lines) for name in (*MISSIONS, *POLICIES))
     assert any(re.search(r"-12151 ± 69 .*-1\d+ to -1\d+ +50% +1 +18", line) for line in lines), "\n".join(lines)
 
 
@@ -136,17 +125,7 @@ def test_comparisons_fit(saved: list[str], columns: int) -> None:
     lines = command(columns, "compare", saved[0])
     check_fits(lines, columns)
     assert "#1: cl" in "".join(lines)
-
-
-def test_columns_says_how_wide_a_table_is_in_a_pipe(saved: list[str]) -> None:
-    assert max(map(len, command(200, "compare", *saved))) > 80
-
-
-@NARROW
-def test_a_printed_result_is_its_table(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    assert str(RESULT).splitlines() == RESULT.to_table(columns).splitlines()
-    check_fits(str(RESULT).splitlines(), columns)
+    assert max(map(len, command(200, "compare", *saved))) > 80  # $COLUMNS says how wide a table is in a pipe
 
 
 def test_a_result_is_short_where_objects_are_shown_and_a_table_in_a_notebook() -> None:
@@ -160,25 +139,18 @@ def test_a_result_is_short_where_objects_are_shown_and_a_table_in_a_notebook() -
     assert "<td>&lt;b&gt;</td>" in named._repr_html_()
 
 
-# ---- other commands --------------------------------------------------------------------------------------------------
-
 SPREAD = Spread(123456.0, 98765.0, 234567.0, 9)
 RATIO = Spread(1.92, 1.5, 2.1, 9)
 
 
-def reports() -> Iterator[Report]:
-    names = ["parallel_envs", "gymnasium AsyncVectorEnv, shared memory", "stable-baselines3 SubprocVecEnv (forkserver)"]
-    rows = [Row(name=name, settings="process, 8 workers", spread=SPREAD, ours_to_this=RATIO) for name in names]
-    yield step_report(
-        [*rows, Row(name="envpool", settings="8 threads", missing="envpool")], {}, "a title that is long " * 5
-    )
-    trials = [Trial(setting=Setting("process", 16), spread=SPREAD, to_in_process=RATIO, error=None)]
-    yield suggest_report(trials, {}, "package.module:factory_of_environments_with_a_long_name, 64 environments")
-
-
 @NARROW
 def test_reports_of_the_benchmark_fit(columns: int) -> None:
-    for report in reports():
+    names = ["parallel_envs", "gymnasium AsyncVectorEnv, shared memory", "stable-baselines3 SubprocVecEnv (forkserver)"]
+    rows = [Row(name=name, settings="process, 8 workers", spread=SPREAD, ours_to_this=RATIO) for name in names]
+    rows += [Row(name="envpool", settings="8 threads", missing="envpool")]
+    trials = [Trial(setting=Setting("process", 16), spread=SPREAD, to_in_process=RATIO, error=None)]
+    title = "package.module:factory_of_environments_with_a_long_name, 64 environments"
+    for report in (step_report(rows, {}, "a title that is long " * 5), suggest_report(trials, {}, title)):
         lines = printed(report.table, columns)
         check_fits(lines, columns)
         assert "123,456" in "".join(lines)

@@ -1,27 +1,40 @@
-"""What a policy is, and how anything that acts becomes one."""
+"""What a policy is, how anything that acts becomes one, policies by their names, and those that need no training."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
 
+from parallel_envs.choices import Strategy
 from parallel_envs.policies import (
     AgentPolicy,
     BatchPolicy,
+    EachAgent,
     FunctionPolicy,
     LiftedPolicy,
     MultiAgentPolicy,
+    NoopAgent,
+    PolicySpec,
+    RandomAgent,
     RandomPolicy,
     Rows,
+    ScriptedAgent,
     SingleRow,
     as_batch_policy,
+    load_policy,
 )
+from parallel_envs.policies.specs import with_absolute_paths
 from parallel_envs.testing import assert_same_batch
+from parallel_envs.wrappers import WrappedMultiAgentPolicy
 
+HERE = __name__
 SPACES: list[Any] = [
     spaces.Discrete(5, start=-2),
     spaces.MultiDiscrete([2, 3]),
@@ -58,9 +71,6 @@ class Noisy(BatchPolicy):
         return observations[:, 0] + rows.uniform() + 10 * state, state + 1
 
 
-# ---- rows ----------------------------------------------------------------------------------------
-
-
 def test_each_row_draws_from_its_own_generator() -> None:
     together = rows(1, 2, 3)
     drawn = together.uniform(2), together.normal(3, 1), together.uniform()
@@ -84,9 +94,6 @@ def test_records_are_gathered() -> None:
     known.record(value=np.zeros(2))
     known.record(log_prob=np.ones(2), value=np.full(2, 7.0))
     assert {name: column.tolist() for name, column in known.records.items()} == {"value": [7, 7], "log_prob": [1, 1]}
-
-
-# ---- ready policies ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("space", SPACES, ids=lambda space: type(space).__name__)
@@ -120,14 +127,6 @@ def test_each_row_of_an_agent_policy_has_a_memory_of_its_own() -> None:
     assert agent.total == 99
 
 
-def test_lifted_policies_tell_what_they_are_made_of() -> None:
-    assert "Summing" in repr(LiftedPolicy(Summing()))
-    assert "rows" in repr(FunctionPolicy(rows))
-
-
-# ---- one row -------------------------------------------------------------------------------------
-
-
 def test_a_batch_policy_acts_for_one_agent() -> None:
     agent = SingleRow(Noisy(), spaces.Box(-1, 1, (2,)), seed=5)
     draws = np.random.default_rng(5)
@@ -152,15 +151,7 @@ def test_a_batch_policy_sees_one_observation_as_a_batch() -> None:
     assert seen == [((1, 2), [2], [begins], [observation]) for begins in (True, False)]
 
 
-# ---- what becomes a policy -----------------------------------------------------------------------
-
-
-def test_a_batch_policy_is_left_as_it_is() -> None:
-    policy = Noisy()
-    assert as_batch_policy(policy) is policy
-
-
-def test_what_steps_and_resets_is_lifted() -> None:
+def test_whatever_acts_becomes_a_batch_policy_and_anything_else_is_refused() -> None:
     class Plain:
         """No subclass of ours."""
 
@@ -170,28 +161,148 @@ def test_what_steps_and_resets_is_lifted() -> None:
         def step(self, observation: Any) -> int:
             return 0
 
+    policy = Noisy()
+    assert as_batch_policy(policy) is policy
     for agent in (Summing(), Plain()):
         lifted = as_batch_policy(agent)
         assert isinstance(lifted, LiftedPolicy)
         assert lifted.policy is agent
+        assert type(agent).__name__ in repr(lifted)
+    functions: list[Any] = [abs, lambda observation: 0, np.argmax]
+    assert all(isinstance(as_batch_policy(function), FunctionPolicy) for function in functions)
+    assert "rows" in repr(FunctionPolicy(rows))
+    things: list[Any] = [None, 3, "random", Summing, Noisy, int, [Summing()], {}]
+    for thing in things:
+        with pytest.raises(TypeError, match="is not a policy"):
+            as_batch_policy(thing)
 
 
-@pytest.mark.parametrize("function", [abs, lambda observation: 0, np.argmax])
-def test_a_function_becomes_a_policy(function: Any) -> None:
-    assert isinstance(as_batch_policy(function), FunctionPolicy)
+class Greedy(AgentPolicy):
+    """Takes what it is told to take."""
+
+    def __init__(self, action_space: Space[Any], bonus: int = 0) -> None:
+        self.action_space, self.bonus, self.loaded = action_space, bonus, ""
+        self.lock = Path(__file__).open(encoding="utf-8")  # noqa: SIM115  # so that it cannot be pickled
+
+    def load(self, path: str) -> None:
+        self.loaded = path
+
+    def step(self, observation: Any) -> int:
+        return int(observation) + self.bonus
+
+    def close(self) -> None:
+        self.lock.close()
 
 
-@pytest.mark.parametrize("thing", [None, 3, "random", Summing, Noisy, int, [Summing()], {}])
-def test_anything_else_is_refused_by_name(thing: Any) -> None:
-    with pytest.raises(TypeError, match="is not a policy"):
-        as_batch_policy(thing)
+class Family(MultiAgentPolicy):
+    """Everybody says its own name."""
+
+    def agent_policy(self, agent: Hashable) -> AgentPolicy:
+        return ScriptedAgent(lambda observation: agent)
 
 
-def test_many_agents_have_a_policy_each() -> None:
-    class Each(MultiAgentPolicy):
-        def agent_policy(self, agent: Hashable) -> AgentPolicy:
-            return Summing()
+class Useless:
+    """It cannot act."""
 
-    policy = Each()
-    policy.reset()
-    assert isinstance(policy.agent_policy("a"), Summing)
+
+def test_random_agents_draw_from_their_own_seed_by_the_mask_and_leave_the_space_alone() -> None:
+    draws = [[RandomAgent(Discrete(100), seed).step(None) for _ in range(5)] for seed in (1, 1, 2)]
+    assert draws[0] == draws[1] != draws[2]
+    space = Discrete(100)
+    space.seed(3)
+    RandomAgent(space, 4).step(None)
+    assert space.sample() == Discrete(100, seed=3).sample()
+    agent = RandomAgent(Discrete(3), 1)
+    assert {agent.step({"observation": 0, "action_mask": np.array([0, 1, 0])}) for _ in range(20)} == {1}
+
+
+def test_doing_nothing_is_an_action_of_the_space_or_has_to_be_given() -> None:
+    boxes = [Box(-1, 1, (2,)), Box(0.5, 1, (2,))]
+    composite = Dict(a=Discrete(2), b=Tuple([Box(-1, 1)]))
+    for space in (Discrete(4, start=2), *boxes, MultiDiscrete([2, 3]), MultiBinary(3), composite):
+        assert space.contains(NoopAgent(space).step(None))
+    with pytest.raises(TypeError, match="has no action that does nothing"):
+        NoopAgent(Text(3))
+    assert NoopAgent(action="no").step(None) == "no"
+
+
+def test_a_policy_for_each_agent_is_made_once() -> None:
+    policies = EachAgent(lambda agent: ScriptedAgent(lambda observation: agent))
+    assert policies.agent_policy("a") is policies.agent_policy("a")
+    assert policies.agent_policy("b").step(0) == "b"
+
+
+def test_a_policy_by_name_gets_what_it_takes() -> None:
+    assert isinstance(load_policy("random", action_space=Discrete(2), seed=3), RandomAgent)
+    assert isinstance(load_policy("noop", action_space=Discrete(2)), NoopAgent)
+    assert load_policy(f"{HERE}:Family", agent="blue").step(None) == "blue"  # a policy of many agents, asked for one
+    greedy = load_policy(f"{HERE}:Greedy", agent="red", action_space=Discrete(2), seed=7)
+    assert (greedy.action_space, greedy.loaded) == (Discrete(2), "")
+    spec = PolicySpec.parse(f"class={HERE}:Greedy, data=runs/7, proportion=2.5")
+    assert (spec.class_path, spec.data_path, spec.proportion) == (f"{HERE}:Greedy", "runs/7", 2.5)
+    policy = spec.for_agent("red", action_space=Discrete(2)).make()
+    assert policy.loaded == "runs/7"
+    for one in (greedy, policy):
+        one.close()
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    told = {"class": f"{HERE}:Greedy", "kwargs": {"bonus": 5}}
+    (tmp_path / "policy.json").write_text(json.dumps(told), encoding="utf-8")
+    policy = load_policy(str(tmp_path), trust=[HERE], action_space=Discrete(2))
+    assert (policy.step(1), policy.loaded) == (6, str(tmp_path))
+    policy.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "word"),
+    [
+        ("greedy", ValueError, "'greedy' is unknown"),
+        ("", TypeError, "is not a text"),
+        (None, TypeError, "is not a text"),
+        ("no_such_module:Greedy", ImportError, "no_such_module"),
+        (f"{HERE}:Nobody", AttributeError, "has no 'Nobody'"),
+        (f"{HERE}:Useless", TypeError, "no method step"),
+        ("data=runs/7", ValueError, "has no class"),
+        ("class=random,colour=red", ValueError, "'colour'"),
+        ("class=random,proportion=none", ValueError, "proportion='none'"),
+        ("class=random,proportion=-1", ValueError, "proportion='-1'"),
+        ("random", TypeError, r"needs to know the agent's action_space\. Give action_space="),
+        (f"class={HERE}:Family,data=x", TypeError, "has no method load"),
+        ("collections:OrderedDict", TypeError, r"collections:OrderedDict made .*which has no method step"),
+        ("math:pi", TypeError, r"math:pi is 3\.14.*Name a class"),
+    ],
+)
+def test_what_makes_no_policy_is_refused(text: Any, error: type[Exception], word: str) -> None:
+    with pytest.raises(error, match=word):
+        load_policy(text)
+
+
+@pytest.mark.parametrize("strategy", ["sequential", "process"])
+def test_specs_act_in_the_place_of_policies_that_cannot_travel(strategy: Strategy) -> None:
+    specs = {
+        agent: PolicySpec(f"{HERE}:Greedy", kwargs={"bonus": place, "action_space": None})
+        for place, agent in enumerate("ab")
+    }
+    with WrappedMultiAgentPolicy(specs, strategy) as policy:
+        assert policy.step({"a": 1, "b": 1}) == {"a": 1, "b": 2}
+        if strategy == "sequential":
+            for wrapper in policy._wrappers:
+                for one in wrapper.policies.values():
+                    one.close()
+
+
+def test_paths_in_a_spec_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "random", "a,b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "policy.json").write_text("{}")
+    changed = {
+        "mine": f"{tmp_path}/mine",
+        "a,b": f"{tmp_path}/a,b",
+        "class=m:C, data=mine,proportion=2": f"class=m:C, data={tmp_path}/mine,proportion=2",
+        "class=mine": f"class={tmp_path}/mine",
+    }
+    assert {text: with_absolute_paths(text) for text in changed} == changed
+    for text in ("random", "class=random", "m:C", "gone", "", f"{tmp_path}/mine", "class=m:C,data=gone"):
+        assert with_absolute_paths(text) == text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,30 +23,15 @@ def draws(tree: SeedTree) -> list[int]:
     return [int(number) for number in tree.generator().integers(2**63, size=4)]
 
 
-# ---- streams -------------------------------------------------------------------------------------
-
-
-def test_a_stream_does_not_depend_on_what_was_drawn_before() -> None:
+def test_a_stream_does_not_depend_on_what_was_drawn_before_nor_on_the_order_of_asking() -> None:
     tree = SeedTree(7)
-    wanted = draws(SeedTree(7).child("env", 3))
+    np.random.seed(0)  # the global generator is not moved
+    before = np.random.get_state()[1].tolist()  # type: ignore[index]  # the legacy form is a tuple
+    wanted = [draws(SeedTree(7).child("env", index)) for index in range(5)]
     for other in ("env", "task", 0, 12):
         draws(tree.child(other))
         tree.child(other).seeds(3)
-    assert draws(tree.child("env", 3)) == wanted
-    assert draws(tree.child("env", 3)) == wanted
-
-
-def test_a_stream_does_not_depend_on_the_order_of_asking() -> None:
-    tree = SeedTree(7)
-    forwards = [draws(tree.child("env", index)) for index in range(5)]
-    backwards = [draws(tree.child("env", index)) for index in reversed(range(5))]
-    assert forwards == backwards[::-1]
-
-
-def test_drawing_moves_no_global_generator() -> None:
-    np.random.seed(0)  # the global one is what the test is about
-    before = np.random.get_state()[1].tolist()  # type: ignore[index]  # the legacy form is a tuple
-    draws(SeedTree(7).child("env"))
+    assert [draws(tree.child("env", index)) for index in reversed(range(5))] == wanted[::-1]
     assert np.random.get_state()[1].tolist() == before  # type: ignore[index]
 
 
@@ -57,15 +44,13 @@ def test_the_way_to_a_stream_may_be_gone_in_one_step_or_in_many(root: int, path:
     assert stepwise.seed() == SeedTree(root).child(*path).seed()
 
 
-@given(st.integers(0, 2**64), paths, paths)
-def test_other_paths_lead_to_other_streams(root: int, one: list[int | str], other: list[int | str]) -> None:
+@given(st.integers(0, 2**64), st.integers(0, 2**64), paths, paths)
+def test_other_paths_and_other_roots_lead_to_other_streams(
+    root: int, other_root: int, one: list[int | str], other: list[int | str]
+) -> None:
     tree = SeedTree(root)
     assert (draws(tree.child(*one)) == draws(tree.child(*other))) is (one == other)
-
-
-@given(st.integers(0, 2**64), st.integers(0, 2**64), paths)
-def test_other_roots_lead_to_other_streams(one: int, other: int, path: list[int | str]) -> None:
-    assert (draws(SeedTree(one).child(*path)) == draws(SeedTree(other).child(*path))) is (one == other)
+    assert (draws(tree.child(*one)) == draws(SeedTree(other_root).child(*one))) is (root == other_root)
 
 
 def test_words_and_numbers_never_meet() -> None:
@@ -74,29 +59,10 @@ def test_words_and_numbers_never_meet() -> None:
     as_numbers = [tree.child(number) for number in range(100)]
     assert not {node.path for node in as_words} & {node.path for node in as_numbers}
     assert not {node.seed() for node in as_words} & {node.seed() for node in as_numbers}
-
-
-def test_a_word_and_the_numbers_it_becomes_are_apart() -> None:
-    """A path of numbers that spells a word's own parts leads elsewhere."""
-    tree = SeedTree(0)
-    word = tree.child("env")
+    word = tree.child("env")  # a path of numbers that spells a word's own parts leads elsewhere
     assert tree.child(*word.path).path != word.path
     assert tree.child("env", "run").seed() != tree.child("envrun").seed()
     assert tree.child("").seed() != tree.seed()
-
-
-def test_a_huge_number_is_no_path_of_small_ones() -> None:
-    assert _seed_or_error(5 + 7 * 2**64) != SeedTree(0).child(5, 7).seed()
-
-
-def _seed_or_error(number: int) -> int | str:
-    try:
-        return SeedTree(0).child(number).seed()
-    except ValueError as error:
-        return str(error)
-
-
-# ---- seeds ---------------------------------------------------------------------------------------
 
 
 def test_seeds_of_roots_0_and_1_share_none() -> None:
@@ -104,10 +70,7 @@ def test_seeds_of_roots_0_and_1_share_none() -> None:
     zero, one = env_seeds(0, MANY), env_seeds(1, MANY)
     assert len(set(zero)) == len(set(one)) == MANY
     assert not set(zero) & set(one)
-
-
-def test_seeds_of_envs_and_of_others_share_none() -> None:
-    assert not set(env_seeds(0, MANY)) & set(SeedTree(0).child("task").seeds(MANY))
+    assert not set(zero) & set(SeedTree(0).child("task").seeds(MANY))
 
 
 def test_seeds_are_of_a_size_that_every_library_takes() -> None:
@@ -117,12 +80,9 @@ def test_seeds_are_of_a_size_that_every_library_takes() -> None:
     np.random.RandomState(seeds[0])  # an old library's idea of a seed
 
 
-def test_more_seeds_begin_with_the_same() -> None:
+def test_seeds_are_those_of_the_children_and_more_begin_with_the_same() -> None:
     assert env_seeds(5, 100)[:10] == env_seeds(5, 10)
     assert env_seeds(5, 0) == []
-
-
-def test_seeds_are_those_of_the_children() -> None:
     tree = SeedTree(5).child("env")
     assert tree.seeds(4) == [tree.child(index).seed() for index in range(4)] == env_seeds(5, 4)
 
@@ -140,39 +100,34 @@ def test_the_numbers_are_what_they_have_always_been() -> None:
     assert tree.child("task").generator().random(2) == pytest.approx([0.11235218403662806, 0.16309800381001083])
 
 
-# ---- bad input -----------------------------------------------------------------------------------
+TREE: Any = SeedTree
+NO_SEEDS = (None, "1", 1.0, True, [1], np.float64(3))
+REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    *(
+        (partial(TREE, seed), TypeError, r"seed=.* is not an integer\. Give a whole number from 0 up")
+        for seed in NO_SEEDS
+    ),
+    *((partial(env_seeds, seed, 3), TypeError, r"seed=.* is not an integer") for seed in NO_SEEDS),  # type: ignore[arg-type]
+    (partial(TREE, -1), ValueError, r"seed=-1 is negative\. Give a whole number from 0 up"),
+    (partial(TREE(0).child, "env", -1), ValueError, "-1 cannot name a stream"),
+    *((partial(TREE(0).child, name), TypeError, "cannot name a stream") for name in (1.5, None, b"env", ("env", 3))),
+]
 
 
-@pytest.mark.parametrize("seed", [None, "1", 1.0, True, [1], np.float64(3)])
-def test_a_seed_that_is_no_whole_number_is_refused(seed: Any) -> None:
-    for ask in (SeedTree, lambda seed: env_seeds(seed, 3)):
-        with pytest.raises(TypeError, match=r"seed=.* is not an integer\. Give a whole number from 0 up"):
-            ask(seed)
+@pytest.mark.parametrize(("call", "error", "text"), REFUSED)
+def test_bad_seeds_and_names_are_refused(call: Callable[[], Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        call()
 
 
-def test_a_negative_seed_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"seed=-1 is negative\. Give a whole number from 0 up"):
-        SeedTree(-1)
+def test_a_huge_number_is_no_path_of_small_ones() -> None:
+    try:
+        found = SeedTree(0).child(5 + 7 * 2**64).seed()
+    except ValueError:
+        return
+    assert found != SeedTree(0).child(5, 7).seed()
 
 
 def test_whole_numbers_of_numpy_are_as_good_as_any() -> None:
     assert SeedTree(np.int64(3)).seed() == SeedTree(3).seed()  # type: ignore[arg-type]  # not an int to a type checker
     assert SeedTree(3).child(np.int64(4)) == SeedTree(3).child(4)  # type: ignore[arg-type]  # as above
-
-
-def test_a_negative_name_is_refused() -> None:
-    with pytest.raises(ValueError, match="-1 cannot name a stream"):
-        SeedTree(0).child("env", -1)
-
-
-@pytest.mark.parametrize("name", [1.5, None, b"env", ("env", 3)])
-def test_a_name_that_is_neither_word_nor_number_is_refused(name: Any) -> None:
-    said = _said_to(name)
-    assert "cannot name a stream" in said
-
-
-def _said_to(name: Any) -> str:
-    try:
-        return repr(SeedTree(0).child(name))
-    except (TypeError, ValueError) as error:
-        return str(error)

@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from benchmarks.cli import app as bench
 from parallel_envs import (
     MultiAgentEnvManager,
     MultiEpisodeWrapper,
     ParallelEnvManager,
     VariBadWrapper,
     WrappedMultiAgentPolicy,
+    cli,
     env_seeds,
     evaluate,
     vector_entry_point,
@@ -42,29 +45,10 @@ from parallel_envs.wrappers import (
 SUGGESTING: list[Callable[..., Any]] = [
     *(ParallelEnvManager, MultiEpisodeWrapper, VariBadWrapper, WrappedMultiAgentPolicy, PolicyPool, Rules, TorchPolicy),
     *(PerAgentSequentialWrapper, PerAgentThreadWrapper, PerAgentProcessWrapper, PerAgentAutoWrapper),
-    *(
-        PerAgentBatchWrapper,
-        PerAgentGPUWrapper,
-        Mission,
-        Candidate,
-        evaluate,
-        missions_of,
-        candidates_of,
-        compare_results,
-    ),
-    *(PPOConfig, DQNConfig, SACConfig, IndependentLearners, EnvStateManager, register, collect),
+    *(PerAgentBatchWrapper, PerAgentGPUWrapper, Mission, Candidate, evaluate, missions_of, candidates_of),
+    *(PPOConfig, DQNConfig, SACConfig, IndependentLearners, EnvStateManager, register, collect, compare_results),
     *(CurriculumTasks, CycleTasks, FixedTasks, ScoredTasks, UniformTasks, split_tasks, env_seeds),
 ]
-
-
-def test_advice_is_the_nearest_word_or_all() -> None:
-    assert advice("wlak", ["walk", "run"]) == "Did you mean `walk`?"
-    assert advice(3, ["walk", "run"]) == "Known are `run`, `walk`."
-
-
-def test_a_word_that_was_not_written_to_its_end_comes_before_one_that_looks_like_it() -> None:
-    assert nearest("max_actions", ["max_tokens", "max_actions_per_traj"]) == "max_actions_per_traj"
-    assert nearest("max", ["max_tokens", "maximum"], cutoff=0.9) is None
 
 
 def misspelt(name: str) -> str:
@@ -90,29 +74,6 @@ def test_the_options_of_managers_of_agents_are_told_too(name: str) -> None:
         MultiAgentEnvManager([], **wrong)
 
 
-def test_settings_of_an_entry_point_are_looked_at_when_they_are_given() -> None:
-    with pytest.raises(
-        TypeError, match=r"num_worker=2 is no argument of ParallelEnvManager\. Did you mean num_workers"
-    ):
-        vector_entry_point("CartPole-v1", num_worker=2)  # type: ignore[call-arg]  # what this is about
-    with pytest.raises(TypeError, match=r"num_envs=2 is no argument"):
-        vector_entry_point("CartPole-v1", num_envs=2)  # type: ignore[call-arg]  # what this is about
-
-
-def test_where_nothing_is_like_it_all_are_named() -> None:
-    with pytest.raises(TypeError, match=r"^xyz=1 is no argument of env_seeds\. Those are seed, num_envs\.$"):
-        env_seeds(xyz=1)  # type: ignore[call-arg]  # which is the mistake
-
-
-def test_a_long_value_is_told_in_short() -> None:
-    text = str(unknown_keyword("f", "taks", list(range(10_000)), ["tasks"]))
-    assert text.startswith("taks=[0, 1, ")
-    assert len(text) < 100
-
-
-# ---- what stays as it was --------------------------------------------------------------------------------------------
-
-
 @suggests_keywords
 def plain(first: int, /, second: int = 2, *, third: int = 3) -> tuple[int, int, int]:
     """Its own words."""
@@ -132,69 +93,87 @@ class Child(Plain):
     """Of another name."""
 
 
-def test_calls_go_through_as_they_are() -> None:
+def test_calls_go_through_as_they_are_and_signature_and_words_stay() -> None:
     assert (plain(1), plain(1, 5), plain(1, second=6, third=7)) == ((1, 2, 3), (1, 5, 3), (1, 6, 7))
     assert (Plain(1), Plain(first=1, second=2)) == (Plain(1, 2), Plain(1))
-
-
-def test_what_python_says_of_other_mistakes_stays() -> None:
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'first'"):
-        plain()  # type: ignore[call-arg]  # which is the mistake
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'first'"):
-        Plain(second=1)  # type: ignore[call-arg]  # which is the mistake
-    with pytest.raises(TypeError, match=r"first=1 is no argument of plain\. Those are second, third"):
-        plain(first=1)  # type: ignore[call-arg]  # it has a place and no name
-
-
-def test_signature_and_words_stay() -> None:
-    assert str(inspect.signature(plain)) == (
-        "(first: 'int', /, second: 'int' = 2, *, third: 'int' = 3) -> 'tuple[int, int, int]'"
-    )
+    text = "(first: 'int', /, second: 'int' = 2, *, third: 'int' = 3) -> 'tuple[int, int, int]'"
+    assert str(inspect.signature(plain)) == text
     assert (plain.__doc__, plain.__name__, Plain.__doc__) == ("Its own words.", "plain", "Its own words.")
     assert list(inspect.signature(Plain).parameters) == ["first", "second"]
     assert inspect.signature(ParallelEnvManager).parameters["on_failure"].default == "raise"
 
 
-def test_a_class_that_inherits_goes_by_its_own_name() -> None:
-    with pytest.raises(TypeError, match="secnd=1 is no argument of Child"):
-        Child(secnd=1)  # type: ignore[call-arg]  # which is the mistake
-
-
-# ---- words -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_nearest_word() -> None:
+def test_the_nearest_word_and_what_is_said_of_it() -> None:
     known = ("NextStep", "SameStep", "Disabled")
-    assert nearest("next_step", known) == "NextStep"
-    assert nearest("DISABLED", known) == "Disabled"
-    assert nearest("zzz", known) is None
+    assert [nearest(word, known) for word in ("next_step", "DISABLED", "zzz")] == ["NextStep", "Disabled", None]
     assert nearest_few("Step", known, most=2, cutoff=0.5) == ["SameStep", "NextStep"]
-
-
-def test_a_hint_is_a_sentence_or_nothing() -> None:
+    assert nearest("max_actions", ["max_tokens", "max_actions_per_traj"]) == "max_actions_per_traj"  # cut short
+    assert nearest("max", ["max_tokens", "maximum"], cutoff=0.9) is None
+    assert advice("wlak", ["walk", "run"]) == "Did you mean `walk`?"
+    assert advice(3, ["walk", "run"]) == "Known are `run`, `walk`."
     assert hint("proces", ("process", "thread")) == " Did you mean 'process'?"
     assert [hint(odd, ("process", "thread")) for odd in ("zzz", 3, None, np.ones(2))] == [""] * 4
-
-
-@pytest.mark.parametrize("odd", [np.ones(2), [], {}, None, 3, "c"])
-def test_anything_may_be_asked_for_being_a_word(odd: object) -> None:
-    assert not is_one_of(odd, ("a", "b"))
     assert is_one_of("a", ("a", "b"))
+    odd_ones: list[Any] = [np.ones(2), [], {}, None, 3, "c"]
+    assert not any(is_one_of(odd, ("a", "b")) for odd in odd_ones)
+    text = str(unknown_keyword("f", "taks", list(range(10_000)), ["tasks"]))
+    assert text.startswith("taks=[0, 1, ")
+    assert len(text) < 100
 
 
-# ---- values ----------------------------------------------------------------------------------------------------------
+NUM_WORKERS = r"num_worker=2 is no argument of ParallelEnvManager\. Did you mean num_workers"
+MISTAKES: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    (vector_entry_point, {"env_id": "CartPole-v1", "num_worker": 2}, TypeError, NUM_WORKERS),
+    (vector_entry_point, {"env_id": "CartPole-v1", "num_envs": 2}, TypeError, r"num_envs=2 is no argument"),
+    (env_seeds, {"xyz": 1}, TypeError, r"^xyz=1 is no argument of env_seeds\. Those are seed, num_envs\.$"),
+    (Child, {"secnd": 1}, TypeError, "secnd=1 is no argument of Child"),
+    (plain, {}, TypeError, "missing 1 required positional argument: 'first'"),
+    (Plain, {"second": 1}, TypeError, "missing 1 required positional argument: 'first'"),
+    (plain, {"first": 1}, TypeError, r"first=1 is no argument of plain\. Those are second, third"),
+    (WrappedMultiAgentPolicy, {"policy": {}, "strategy": "proces"}, ValueError, "is unknown.* Did you mean 'process'"),
+    (Rules, {"on_error": "defalt"}, ValueError, r"on_error='defalt' is unknown\. .* Did you mean 'default'\?"),
+    (ScoredTasks, {"tasks": [1], "uniform_share": np.ones(1) * 2}, ValueError, r"=array\(\[2\.\]\) is not a share"),
+    (env_seeds, {"seed": 1, "num_envs": 2.5}, ValueError, r"num_envs=2\.5 is not a number of environments"),
+    (env_seeds, {"seed": 1, "num_envs": -1}, ValueError, "num_envs=-1 is not a number of environments"),
+]
+
+
+@pytest.mark.parametrize(("call", "given", "error", "text"), MISTAKES)
+def test_other_mistakes_are_told(call: Any, given: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        call(**given)
+
+
+EVAL = ("eval", "-m", "CartPole-v1", "-p", "random")
 
 
 @pytest.mark.parametrize(
-    ("call", "text"),
+    ("app", "words", "meant"),
     [
-        (lambda: WrappedMultiAgentPolicy({}, "proces"), r"strategy='proces' is unknown\. .* Did you mean 'process'\?"),  # type: ignore[arg-type]  # which is the mistake
-        (lambda: Rules(on_error="defalt"), r"on_error='defalt' is unknown\. .* Did you mean 'default'\?"),  # type: ignore[arg-type]  # which is the mistake
-        (lambda: ScoredTasks([1], uniform_share=np.ones(1) * 2), r"uniform_share=array\(\[2\.\]\) is not a share"),  # type: ignore[arg-type]  # which is the mistake
-        (lambda: env_seeds(1, 2.5), r"num_envs=2\.5 is not a number of environments"),  # type: ignore[arg-type]  # which is the mistake
-        (lambda: env_seeds(1, -1), "num_envs=-1 is not a number of environments"),
+        (cli.app, (*EVAL, "--format", "tabel"), "table"),
+        (cli.app, (*EVAL, "--parallel-policy", "proces"), "process"),
+        (cli.app, (*EVAL, "--turns", "sequental"), "sequential"),
+        (cli.app, (*EVAL, "--record", "wrst"), "worst"),
+        (bench, ("step", "--backend", "serail"), "serial"),
+        (bench, ("step", "--peers", "gymnasum"), "gymnasium"),
+        (bench, ("soak", "--context", "forkserve"), "forkserver"),
+        (bench, ("rollouts", "--work", "ant-mlpp"), "ant-mlp"),
+        (bench, ("policies", "--work", "slep"), "sleep"),
+        (bench, ("groups", "--work", "wating"), "waiting"),
+        (bench, ("eval", "--works", "spred"), "spread"),
+        (bench, ("learners", "--modes", "fusd"), "fused"),
+        (bench, ("train", "--update-mode", "fusd"), "fused"),
+        (cli.app, (*EVAL, "--format", "xyz"), None),
     ],
 )
-def test_values_that_cannot_be(call: Callable[[], Any], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        call()
+def test_a_misspelt_value_of_a_command_is_told(app: Any, words: tuple[str, ...], meant: str | None) -> None:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 2, result.output
+    told = " ".join(result.output.replace("│", " ").split())
+    if app is cli.app:
+        assert f"Invalid value for '{words[-2]}': '{words[-1]}' is not one of '" in told
+    if meant is None:
+        assert "'xyz' is not one of 'table', 'json', 'csv', 'yaml'." in told
+        assert "Did you mean" not in told
+    else:
+        assert f"Did you mean '{meant}'?" in told

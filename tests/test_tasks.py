@@ -1,11 +1,14 @@
-"""Tasks without any environment: which task is drawn, by which number it is told, and what is refused."""
+"""Tasks without any environment: which is drawn, by which number and key it is told, and what is refused."""
 
 from __future__ import annotations
 
 import copy
 import json
 import pickle
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,7 @@ from parallel_envs.tasks import (
     TaskWay,
     UniformTasks,
     split_tasks,
+    task_key,
 )
 from tests.vector.task_envs import ByBoth, ByOptions, ByResetTask, BySetTask, Playing, put_task
 
@@ -48,77 +52,34 @@ def drawn(source: TaskSource, num_envs: int = 4, num_episodes: int = 8) -> list[
     return [[source.task_for(env, episode).id for env in range(num_envs)] for episode in range(num_episodes)]
 
 
-# ---- values --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("choice", [KEEP, RESAMPLE], ids=repr)
-def test_choices_stay_themselves_when_copied_or_pickled(choice: Any) -> None:
-    assert pickle.loads(pickle.dumps(choice)) is choice
-    assert copy.deepcopy(choice) is choice
-    assert repr(choice) in ("KEEP", "RESAMPLE")
-
-
-def test_a_task_is_a_value() -> None:
+def test_tasks_are_values_and_choices_stay_themselves_when_copied_or_pickled() -> None:
+    for choice, name in ((KEEP, "KEEP"), (RESAMPLE, "RESAMPLE")):
+        assert pickle.loads(pickle.dumps(choice)) is copy.deepcopy(choice) is choice
+        assert repr(choice) == name
     assert Task((1, 2), 3) == Task((1, 2), 3) != Task((1, 2), 4)
     with pytest.raises(AttributeError):
         Task(1, 2).id = 3  # type: ignore[misc]  # that it cannot be set is the fact
 
 
-# ---- numbers -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("pool", POOLS)
-def test_plain_tasks_are_numbered_by_their_place(pool: Pool) -> None:
-    assert pool(WORDS).tasks == tuple(Task(word, place) for place, word in enumerate(WORDS))
-
-
-@pytest.mark.parametrize("pool", POOLS)
-def test_tasks_keep_the_numbers_they_have(pool: Pool) -> None:
-    assert [task.id for task in pool([Task("a", 40), Task("b", 7)]).tasks] == [40, 7]
-
-
-@pytest.mark.parametrize("pool", POOLS)
-def test_a_source_is_not_changed_by_what_becomes_of_the_list(pool: Pool) -> None:
+def test_plain_tasks_are_numbered_by_their_place_and_others_keep_their_numbers(pool: Pool) -> None:
     words = list(WORDS)
     source = pool(words, 3)
     before = drawn(source)
-    words.clear()
+    words.clear()  # what becomes of the list does not change the source
     assert drawn(source) == before
+    assert source.tasks == tuple(Task(word, place) for place, word in enumerate(WORDS))
+    assert [task.id for task in pool([Task("a", 40), Task("b", 7)]).tasks] == [40, 7]
 
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_the_rows_of_an_array_are_tasks(pool: Pool) -> None:
     assert [task.value.tolist() for task in pool(np.arange(4).reshape(2, 2)).tasks] == [[0, 1], [2, 3]]
-    train, test = split_tasks(np.arange(4), 3)  # type: ignore[arg-type]  # arrays are taken, too
-    assert sorted(task.value for task in train + test) == [0, 1, 2, 3]
-    with pytest.raises(TypeError, match="not a list of tasks"):
-        pool(np.array(3))
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_two_tasks_may_not_have_one_number(pool: Pool) -> None:
-    with pytest.raises(ValueError, match=r"'a' and 'b' both have the number 3"):
-        pool([Task("a", 3), Task("b", 3)])
-    with pytest.raises(ValueError, match=r"'a' and 'b' both have the number 1"):
-        pool([Task("a", 1), "b"])
+def test_equal_tasks_may_have_one_number(pool: Pool) -> None:
     assert len(pool([Task("a", 3), Task("a", 3)]).tasks) == 2
-
-
-def test_a_task_that_comes_twice_cannot_be_split() -> None:
-    for tasks in ([1, 2, 1, 3], [Task(1, 0), Task(2, 1), Task(1, 2), Task(3, 3)]):
-        with pytest.raises(ValueError, match=r"places 0 and 2 are the same, 1"):
-            split_tasks(tasks, 2)
-
-
-@pytest.mark.parametrize("scores", [[np.nan, 1.0], [-1.0, 1.0], [np.inf, 1.0]], ids=repr)
-def test_scores_that_are_none_are_not_restored(scores: list[float]) -> None:
-    source = ScoredTasks(["a", "b"])
-    with pytest.raises(ValueError, match="numbers from 0 up"):
-        source.load_state_dict({"scores": scores})
-    assert source.chances.tolist() == [0.5, 0.5]
-
-
-# ---- what is drawn -------------------------------------------------------------------------------
 
 
 def test_fixed_tasks_go_round() -> None:
@@ -178,8 +139,6 @@ def test_each_cycle_has_an_order_of_its_own() -> None:
     assert len(orders) == 6
 
 
-# ---- scores --------------------------------------------------------------------------------------
-
 scores = st.lists(st.floats(0, 1e6), min_size=5, max_size=5)
 
 
@@ -199,26 +158,18 @@ def test_chances_are_chances_and_follow_the_scores(values: list[float], share: f
         assert chances == pytest.approx(share / 5 + (1 - share) * np.array(values) / sum(values))
 
 
-def test_without_any_score_all_are_alike() -> None:
-    assert scored([0] * 5, uniform_share=0.0).chances.tolist() == [0.2] * 5
-
-
 def test_a_task_without_score_comes_by_the_uniform_share_alone() -> None:
     values = [0.0, 3.0, 0.0, 1.0, 0.0]
     assert {task for row in drawn(scored(values, 0.0), 20, 20) for task in row} == {1, 3}
     assert {task for row in drawn(scored(values, 0.5), 20, 20) for task in row} == {0, 1, 2, 3, 4}
+    assert scored([0] * 5, uniform_share=0.0).chances.tolist() == [0.2] * 5
 
 
-def test_scores_go_by_the_numbers_of_tasks() -> None:
-    source = ScoredTasks([Task("a", 70), Task("b", 30)], uniform_share=0.0)
-    source.score(30, 0.0)
-    assert {source.task_for(env, 0).value for env in range(20)} == {"a"}
-
-
-def test_a_task_that_comes_several_times_is_scored_in_all_its_places() -> None:
-    source = ScoredTasks([Task("a", 0), Task("a", 0), Task("b", 1)], uniform_share=0.0)
-    source.score(0, 0.0)
+def test_scores_go_by_the_numbers_of_tasks_in_all_their_places() -> None:
+    source = ScoredTasks([Task("a", 70), Task("a", 70), Task("b", 30)], uniform_share=0.0)
+    source.score(70, 0.0)
     assert source.chances.tolist() == [0.0, 0.0, 1.0]
+    assert {source.task_for(env, 0).value for env in range(20)} == {"b"}
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
@@ -226,9 +177,6 @@ def test_large_scores_are_scores() -> None:
     source = scored([1.7e308] * 5)
     assert source.chances.tolist() == pytest.approx([0.2] * 5)
     source.task_for(0, 0)
-
-
-# ---- progress ------------------------------------------------------------------------------------
 
 
 def test_a_curriculum_draws_from_the_tasks_of_its_progress() -> None:
@@ -254,9 +202,6 @@ def test_a_curriculum_without_tasks_is_refused_and_stays_where_it_was() -> None:
     assert (source.progress, (drawn(source), source.version)) == (0.0, before)
 
 
-# ---- checkpoints and versions --------------------------------------------------------------------
-
-
 def advanced(source: TaskSource) -> TaskSource:
     """The source after some training."""
     if isinstance(source, ScoredTasks):
@@ -277,7 +222,11 @@ SOURCES: dict[str, Callable[[], TaskSource]] = {
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_source_goes_on_from_its_checkpoint(name: str) -> None:
-    source, fresh = advanced(SOURCES[name]()), SOURCES[name]()
+    source, fresh = SOURCES[name](), SOURCES[name]()
+    at_first, version = source.state_dict(), source.version
+    kept = json.loads(json.dumps(at_first))
+    advanced(source)
+    assert at_first == kept  # it does not change with its source
     state = json.loads(json.dumps(source.state_dict()))
     before = fresh.version
     fresh.load_state_dict(state)
@@ -286,25 +235,7 @@ def test_a_source_goes_on_from_its_checkpoint(name: str) -> None:
     assert drawn(fresh) == drawn(source)
     assert fresh.version > before
     assert fresh.state_dict() == source.state_dict()
-
-
-def test_a_checkpoint_does_not_change_with_its_source() -> None:
-    source = ScoredTasks(WORDS)
-    state = source.state_dict()
-    source.score(0, 9.0)
-    assert state == {"scores": [1.0] * 5}
-
-
-@pytest.mark.parametrize("name", ["scored", "curriculum"])
-def test_the_version_grows_with_every_change(name: str) -> None:
-    source = SOURCES[name]()
-    before = source.version
-    assert advanced(source).version > before
-    drawn(source)
-    assert source.version == before + 1
-
-
-# ---- train and test ------------------------------------------------------------------------------
+    assert source.version == version + (name in ("scored", "curriculum"))  # it grows with every change, not with draws
 
 
 @given(seeds, st.integers(2, 40), st.data())
@@ -317,76 +248,20 @@ def test_a_split_is_disjoint_and_complete(seed: int, num_tasks: int, data: st.Da
     assert (train, test) == split_tasks(goals, num_train, seed)
 
 
-def test_splits_of_different_seeds_differ() -> None:
-    assert len({tuple(task.id for task in split_tasks(range(40), 20, seed)[0]) for seed in range(5)}) == 5
-
-
 def test_a_split_takes_arrays_as_tasks_and_tasks_with_numbers() -> None:
     train, test = split_tasks(list(np.arange(6).reshape(3, 2)), 2)
     assert sorted(task.value.tolist() for task in [*train, *test]) == [[0, 1], [2, 3], [4, 5]]
+    train, test = split_tasks(np.arange(4), 3)  # type: ignore[arg-type]  # arrays are taken, too
+    assert sorted(task.value for task in train + test) == [0, 1, 2, 3]
     train, test = split_tasks([Task("a", 9), Task("b", 4)], 1)
     assert {task.id for task in [*train, *test]} == {9, 4}
+    assert len({tuple(task.id for task in split_tasks(range(40), 20, seed)[0]) for seed in range(5)}) == 5
 
 
 def test_pools_of_a_split_keep_its_numbers() -> None:
     train, test = split_tasks(WORDS, 3, seed=1)
     seen = [{task for row in drawn(UniformTasks(half), 20, 20) for task in row} for half in (train, test)]
     assert seen == [{task.id for task in train}, {task.id for task in test}]
-
-
-# ---- what is refused -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize(
-    ("tasks", "error", "word"),
-    [("abc", TypeError, "'abc'"), (7, TypeError, "7"), (None, TypeError, "None"), ([], ValueError, "empty")],
-)
-def test_what_is_no_list_of_tasks_is_refused(pool: Pool, tasks: Any, error: type[Exception], word: str) -> None:
-    with pytest.raises(error, match=word):
-        pool(tasks)
-
-
-@pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize(("seed", "error"), [(-3, ValueError), (1.5, TypeError), ("x", TypeError)])
-def test_a_seed_that_is_none_is_refused(pool: Pool, seed: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=f"seed={seed!r}"):
-        pool(WORDS, seed)
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
-def test_a_share_is_from_0_to_1(share: float) -> None:
-    with pytest.raises(ValueError, match=f"uniform_share={share}"):
-        ScoredTasks(WORDS, uniform_share=share)
-
-
-@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
-def test_a_score_that_is_none_is_refused(value: float) -> None:
-    source = ScoredTasks(WORDS)
-    with pytest.raises(ValueError, match=f"{value}.*task 2"):
-        source.score(2, value)
-    assert (source.version, source.chances.tolist()) == (0, [0.2] * 5)
-
-
-def test_a_score_for_a_task_that_is_not_there_is_refused() -> None:
-    with pytest.raises(KeyError, match=r"Task 9.*\[0, 1, 2, 3, 4\]"):
-        ScoredTasks(WORDS).score(9, 1.0)
-
-
-def test_a_checkpoint_of_other_tasks_is_refused() -> None:
-    source = ScoredTasks(WORDS)
-    with pytest.raises(ValueError, match=r"2 scores.*5 tasks"):
-        source.load_state_dict({"scores": [1.0, 2.0]})
-    assert source.chances.tolist() == [0.2] * 5
-
-
-@pytest.mark.parametrize("num_train", [0, -1, 5, 6])
-def test_a_split_leaves_tasks_on_both_sides(num_train: int) -> None:
-    with pytest.raises(ValueError, match=f"num_train={num_train} .* from 1 to 4"):
-        split_tasks(WORDS, num_train)
-
-
-# ---- ways into an environment --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -403,11 +278,6 @@ def test_the_first_way_an_env_offers_is_taken(env: type[Playing], way: TaskWay) 
     assert TaskWay.of(env(), put_task) is TaskWay.SETTER
 
 
-def test_an_env_without_any_way_is_refused_by_name() -> None:
-    with pytest.raises(TypeError, match=r"Playing.*reset_task nor set_task.*task_setter="):
-        TaskWay.of(Playing(), None)
-
-
 def test_only_options_are_added_to_the_reset() -> None:
     cases: list[tuple[Playing, Any]] = [(ByResetTask(), None), (BySetTask(), None), (Playing(), put_task)]
     for env, setter in cases:
@@ -416,11 +286,94 @@ def test_only_options_are_added_to_the_reset() -> None:
     assert TaskWay.OPTIONS.apply(ByOptions(), 7, None) == {"task": 7}
 
 
-def test_what_cannot_be_split_nor_be_a_curriculum_is_refused() -> None:
-    for num_train in (0.5, True, "2"):
-        with pytest.raises(TypeError, match=f"num_train={num_train!r} is not a number of tasks"):
-            split_tasks(WORDS, num_train)  # type: ignore[arg-type]  # that is the point
-    with pytest.raises(ValueError, match="0 tasks cannot be split"):
-        split_tasks([], 1)
-    with pytest.raises(TypeError, match=r"tasks_at=\[1, 2\] is not a function"):
-        CurriculumTasks([1, 2])  # type: ignore[arg-type]  # as above
+SPLIT: Any = split_tasks
+CURRICULUM: Any = CurriculumTasks
+
+
+def refused_by_pools() -> Iterator[Any]:
+    for pool in POOLS:
+        for tasks, error, word in [
+            *(("abc", TypeError, "'abc'"), (7, TypeError, "7"), (None, TypeError, "None"), ([], ValueError, "empty")),
+            (np.array(3), TypeError, "not a list of tasks"),
+            ([Task("a", 3), Task("b", 3)], ValueError, r"'a' and 'b' both have the number 3"),
+            ([Task("a", 1), "b"], ValueError, r"'a' and 'b' both have the number 1"),
+        ]:
+            yield partial(pool, tasks), error, word
+        for seed, error in ((-3, ValueError), (1.5, TypeError), ("x", TypeError)):
+            yield partial(pool, WORDS, seed), error, f"seed={seed!r}"
+
+
+REFUSED = [
+    *refused_by_pools(),
+    *((partial(ScoredTasks, WORDS, 0, share), ValueError, f"uniform_share={share}") for share in (-0.1, 1.5, np.nan)),
+    (partial(ScoredTasks(WORDS).score, 9, 1.0), KeyError, r"Task 9.*\[0, 1, 2, 3, 4\]"),
+    *((partial(SPLIT, WORDS, num), ValueError, f"num_train={num} .* from 1 to 4") for num in (0, -1, 5, 6)),
+    *((partial(SPLIT, WORDS, n), TypeError, f"num_train={n!r} is not a number of tasks") for n in (0.5, True, "2")),
+    (partial(SPLIT, [], 1), ValueError, "0 tasks cannot be split"),
+    (partial(SPLIT, [1, 2, 1, 3], 2), ValueError, r"places 0 and 2 are the same, 1"),
+    (partial(SPLIT, [Task(1, 0), Task(2, 1), Task(1, 2), Task(3, 3)], 2), ValueError, r"places 0 and 2 are the same"),
+    (partial(CURRICULUM, [1, 2]), TypeError, r"tasks_at=\[1, 2\] is not a function"),
+    (partial(TaskWay.of, Playing(), None), TypeError, r"Playing.*reset_task nor set_task.*task_setter="),
+    (partial(task_key, {"goal": [threading.Lock()]}), TypeError, "cannot be pickled"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), REFUSED)
+def test_bad_arguments_are_refused(call: Callable[[], Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        call()
+
+
+def test_bad_scores_are_refused_and_change_nothing() -> None:
+    source = ScoredTasks(WORDS)
+    for value in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"{value}.*task 2"):
+            source.score(2, value)
+        with pytest.raises(ValueError, match="numbers from 0 up"):
+            source.load_state_dict({"scores": [value, 1.0, 1.0, 1.0, 1.0]})
+    with pytest.raises(ValueError, match=r"2 scores.*5 tasks"):
+        source.load_state_dict({"scores": [1.0, 2.0]})
+    assert (source.version, source.chances.tolist()) == (0, [0.2] * 5)
+
+
+@dataclass(frozen=True)
+class Goal:
+    name: str
+    place: Any
+
+
+def other_string(text: str) -> str:
+    """An equal string that is another object."""
+    return "".join(list(text))
+
+
+TABLE = np.arange(6.0).reshape(2, 3)
+EQUAL: dict[str, tuple[Any, Any]] = {
+    "whole numbers": (3, np.int16(3)),
+    "columns": (TABLE[:, 1], TABLE[:, 1].copy()),
+    "orders of memory": (TABLE, np.asfortranarray(TABLE)),
+    "strings": (("goal", "goal"), ("goal", other_string("goal"))),
+    "dicts": ({"a": 1, "b": [2]}, {"b": [2], "a": 1}),
+    "sets": ({"x", "y", "z"}, {"z", "y", "x"}),
+    "zeros": ([0.0, np.zeros(2)], [-0.0, -np.zeros(2)]),
+    "dataclasses": (Goal("goal", ("goal", TABLE.T)), Goal("goal", (other_string("goal"), TABLE.T.copy()))),
+}
+DIFFERENT: list[Any] = [
+    *(0, 0.0, False, None, "0", b"0", (), [], {}, set(), frozenset(), ("",), ("", ""), [[]], {"a": 1}, {"a": 2}),
+    *(("ab", "c"), ("a", "bc"), ("a", "b", "c"), (("a", "b"), "c"), [("a", 1)], 1 + 0j),
+    *(np.zeros(2), np.zeros((2, 1)), np.zeros((1, 2)), np.zeros(2, np.float32), np.float64(0), np.zeros(())),
+    *(Goal("a", 1), Goal("a", 2), Goal, ("a", 1)),
+]
+
+
+@pytest.mark.parametrize("case", EQUAL)
+def test_equal_tasks_have_one_key(case: str) -> None:
+    one, other = EQUAL[case]
+    assert task_key(one) == task_key(other)
+
+
+def test_different_tasks_have_different_keys() -> None:
+    assert len({task_key(task) for task in DIFFERENT}) == len(DIFFERENT)
+    one: list[Any] = [1]
+    one.append(one)  # a task may hold itself
+    assert task_key(one) == task_key(one) != task_key([1])

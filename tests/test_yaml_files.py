@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,20 @@ class Mistake(Exception):
     """What the reader wants raised."""
 
 
-def test_settings_are_what_the_file_says(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("seed: 3\nenv: {name: x}\n")
-    assert settings_in(tmp_path / "a.yaml", Mistake) == {"seed": 3, "env": {"name": "x"}}
-    assert content_of(str(tmp_path / "a.yaml"), Mistake)["seed"] == 3
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("seed: 3\nenv: {name: x}\n", {"seed": 3, "env": {"name": "x"}}),
+        ("base: &base {x: 1, y: 2}\nown: {<<: *base, x: 3}\n", {"base": {"x": 1, "y": 2}, "own": {"x": 3, "y": 2}}),
+        *((f"day: {day}\n", {"day": day}) for day in ("2024-01-01", "2024-01-01 10:30:00", "2024-13-45")),
+        ("day: 2024-01-01T00:00:00Z\n", {"day": "2024-01-01T00:00:00Z"}),
+        ("prompt: |\n  first\n  ...\n  last\nlist:\n  - ...\n", {"prompt": "first\n...\nlast\n", "list": ["..."]}),
+    ],
+)
+def test_settings_are_what_the_file_says(text: str, settings: Any, tmp_path: Path) -> None:
+    """A date is text, as it is when it was written down as JSON; what is merged is no name given twice."""
+    (tmp_path / "a.yaml").write_text(text)
+    assert settings_in(tmp_path / "a.yaml", Mistake) == content_of(str(tmp_path / "a.yaml"), Mistake) == settings
 
 
 @pytest.mark.parametrize(
@@ -66,19 +77,9 @@ def test_a_file_beside_it_may_have_been_meant(tmp_path: Path) -> None:
         content_of(tmp_path / "spread.yaml", Mistake)
     with pytest.raises(Mistake, match=r"Is a directory\.$"):
         content_of(tmp_path, Mistake)
-
-
-def test_what_is_merged_may_be_said_otherwise(tmp_path: Path) -> None:
-    """That is what merging is for: it is no name given twice."""
-    (tmp_path / "a.yaml").write_text("base: &base {x: 1, y: 2}\nown: {<<: *base, x: 3}\n")
-    assert settings_in(tmp_path / "a.yaml", Mistake)["own"] == {"x": 3, "y": 2}
-
-
-@pytest.mark.parametrize("date", ["2024-01-01", "2024-01-01 10:30:00", "2024-13-45", "2024-01-01T00:00:00Z"])
-def test_a_date_is_text(date: str, tmp_path: Path) -> None:
-    """So it is when the settings have been written down as JSON or YAML, and are read again."""
-    (tmp_path / "a.yaml").write_text(f"day: {date}\n")
-    assert settings_in(tmp_path / "a.yaml", Mistake) == {"day": date}
+    for name in ("n" * 300 + ".yaml", "a\0b.yaml"):  # that no file has
+        with pytest.raises(Mistake, match="cannot be read"):
+            content_of(tmp_path / name, Mistake)
 
 
 def test_aliases_are_counted_as_what_they_stand_for(tmp_path: Path) -> None:
@@ -90,30 +91,13 @@ def test_aliases_are_counted_as_what_they_stand_for(tmp_path: Path) -> None:
     path.write_text("\n".join(lines))
     with pytest.raises(Mistake, match="more than 100,000 values"):
         settings_in(path, Mistake)
+    path.write_text("a: " + "[" * 48 + "1" + "]" * 48)
+    assert settings_in(path, Mistake)  # fifty blocks within one another are read
 
 
-def test_fifty_blocks_within_one_another_are_read(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("a: " + "[" * 48 + "1" + "]" * 48)
-    assert settings_in(tmp_path / "a.yaml", Mistake)
-
-
-@pytest.mark.parametrize("name", ["n" * 300 + ".yaml", "a\0b.yaml"])
-def test_names_that_no_file_has_are_the_readers_mistake(name: str, tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="cannot be read"):
-        content_of(tmp_path / name, Mistake)
-
-
-@pytest.mark.parametrize("left_out", ["  ...", "...", "  ...   # and so on"])
-def test_a_line_of_three_dots_says_nothing(left_out: str) -> None:
-    text = f"env:\n  name: a\ntrain:\n  steps: 3\n{left_out}\nseed: 1\n"
-    assert value_of(text, "it", Mistake) == {"env": {"name": "a"}, "train": {"steps": 3}, "seed": 1}
-
-
-def test_three_dots_stay_where_they_are_a_text() -> None:
-    text = "prompt: |\n  first\n  ...\n  last\nlist:\n  - ...\n"
-    assert value_of(text, "it", Mistake) == {"prompt": "first\n...\nlast\n", "list": ["..."]}
-
-
-def test_a_mistake_beside_three_dots_is_told_where_it_stands() -> None:
+def test_a_line_of_three_dots_says_nothing() -> None:
+    for left_out in ("  ...", "...", "  ...   # and so on"):
+        text = f"env:\n  name: a\ntrain:\n  steps: 3\n{left_out}\nseed: 1\n"
+        assert value_of(text, "it", Mistake) == {"env": {"name": "a"}, "train": {"steps": 3}, "seed": 1}
     with pytest.raises(Mistake, match=r"(?s)it is not YAML.*line 5"):
         value_of("a:\n  b: 2\n  ...\nc: [\n", "it", Mistake)

@@ -77,45 +77,13 @@ def run(folder: Path, line: str, *words: str) -> tuple[str, EvaluationResult]:
     return ran.stdout, EvaluationResult.from_json(folder / "results.json")
 
 
-def commands(block: str) -> list[str]:
-    return [line for line in block.strip().splitlines() if line and not line.startswith("#")]
-
-
 def returns(result: EvaluationResult) -> list[Any]:
     assert result.failures == ()
     assert result.missing == ()
     return [record.returns for record in result.episodes]
 
 
-def test_agent_level_parallelization(folder: Path) -> None:
-    block = """
-cogames eval -m machina_1 -p random --cogs 4 --parallel-policy
-"""
-    (line,) = commands(block)
-    printed, found = run(folder, line)
-    agents = [f"agent_{number}" for number in range(4)]
-    assert list(found.episodes[0].returns) == agents
-    (chosen,) = found.strategies.values()
-    assert list(chosen) == agents
-    assert "Strategies in machina_1?num_agents=4: " in printed
-    _, sequential = run(folder, line.removesuffix(" --parallel-policy"))
-    assert returns(found) == returns(sequential)
-
-
-def test_episode_level_parallelization(folder: Path) -> None:
-    block = """
-cogames eval -m machina_1 -p random --episodes 10 --jobs 4
-"""
-    (line,) = commands(block)
-    printed, found = run(folder, line)
-    assert "machina_1" in printed
-    assert [(record.mission, record.episode) for record in found.episodes] == [("machina_1", n) for n in range(10)]
-    assert len(found.worker_bytes) == 4
-    _, sequential = run(folder, line.replace("--jobs 4", "--jobs 0"))
-    assert returns(found) == returns(sequential)
-
-
-def test_all_ways_and_both_together(folder: Path) -> None:
+def test_agents_episodes_and_both_side_by_side(folder: Path) -> None:
     block = """
 # Agent-level parallelization
 cogames eval -m machina_1 -p random --cogs 4 --parallel-policy
@@ -126,12 +94,21 @@ cogames eval -m machina_1 -p random --episodes 10 --jobs 4
 # Combined (three-level parallelization)
 cogames eval -m machina_1 -p random --cogs 4 --episodes 10 --jobs 4 --parallel-policy
 """
-    agents, episodes, combined = [run(folder, line)[1] for line in commands(block)]
-    assert returns(combined) == returns(agents)
-    assert len(returns(episodes)) == 10
-    assert len(combined.worker_bytes) == 4
+    lines = [line for line in block.strip().splitlines() if line and not line.startswith("#")]
+    (printed, agents), (_, episodes), (_, combined) = [run(folder, line) for line in lines]
+    names = [f"agent_{number}" for number in range(4)]
+    (chosen,) = agents.strategies.values()
+    assert list(agents.episodes[0].returns) == list(chosen) == names
+    assert "Strategies in machina_1?num_agents=4: " in printed
+    assert [(record.mission, record.episode) for record in episodes.episodes] == [("machina_1", n) for n in range(10)]
+    assert len(episodes.worker_bytes) == len(combined.worker_bytes) == 4
+    _, sequential = run(folder, lines[1].replace("--jobs 4", "--jobs 0"))
+    assert returns(episodes) == returns(sequential)
+    _, sequential = run(folder, lines[0].removesuffix(" --parallel-policy"))
+    assert returns(combined) == returns(agents) == returns(sequential)
 
 
+@pytest.mark.slow
 def test_agents_in_processes_share_the_jobs_with_episodes(folder: Path) -> None:
     line = "cogames eval -m machina_1 -p random --cogs 4 --episodes 10 --jobs 4 --parallel-policy"
     _, sequential = run(folder, line.removesuffix(" --parallel-policy"))
@@ -141,6 +118,7 @@ def test_agents_in_processes_share_the_jobs_with_episodes(folder: Path) -> None:
     assert found.strategies == {"machina_1?num_agents=4": {f"agent_{n}": "process" for n in range(4)}}
 
 
+@pytest.mark.slow
 def test_several_missions_at_once(folder: Path) -> None:
     (folder / "machina_2.py").write_text(MISSION, encoding="utf-8")
     line = "cogames eval -m machina_1 -m machina_2 -p random --cogs 4 --episodes 2 --jobs 4 --parallel-policy"

@@ -86,20 +86,19 @@ def test_the_block_alone_is_a_configuration(text: str, as_file: bool, tmp_path: 
         assert es_manager.num_envs == 512
 
 
-def test_a_part_of_the_groups_is_not_filled_up_from_the_defaults() -> None:
+def test_mistakes_in_the_block_are_named() -> None:
+    """A part of the groups is not filled up from the defaults."""
     for missing in ("custom_envs", "train"):
         config = given(CONFIGURATION)
         config.pop(missing, None)
         config["es_manager"].pop(missing, None)
         with pytest.raises(BadSettings, match=f"`(es_manager.)?{missing}` is missing"):
             EnvStateManager(config, mode="train")
-
-
-def test_a_misspelt_word_of_the_block_is_named() -> None:
     with pytest.raises(BadSettings, match=r"`es_manager.max_worker` is unknown. Did you mean `max_workers`\?"):
         EnvStateManager({"es_manager": {"max_worker": 8}}, mode="train")
 
 
+@pytest.mark.slow
 def test_basic_usage(opened: list[EnvStateManager]) -> None:
     config = yaml.safe_load(CONFIGURATION)
     # Automatic configuration-based behavior
@@ -113,18 +112,6 @@ def test_basic_usage(opened: list[EnvStateManager]) -> None:
     assert 0 < len(going) <= len(rollout_cache) == 128
 
 
-def test_force_sequential_processing(opened: list[EnvStateManager]) -> None:
-    config = given(CONFIGURATION)
-    # Disable multiprocessing for debugging
-    es_manager = EnvStateManager(config, mode="train")
-    es_manager.use_multiprocessing = False
-    opened.append(es_manager)
-    all_env_inputs = inputs(es_manager.reset(seed=42), "Up")
-    env_outputs = es_manager.step(all_env_inputs)
-    assert len(env_outputs) == 4
-    assert es_manager.stats().num_workers == 0
-
-
 def test_sequential_processing_can_be_forced_between_resets_and_changes_nothing(opened: list[EnvStateManager]) -> None:
     def played(switch_before: int | None) -> list[Any]:
         es_manager = EnvStateManager(given(CONFIGURATION), mode="train")
@@ -135,6 +122,7 @@ def test_sequential_processing_can_be_forced_between_resets_and_changes_nothing(
                 es_manager.use_multiprocessing = False
             entries = es_manager.reset(seed=number)
             told += [entries, es_manager.step(inputs(entries, "Up", "Right"))]
+            assert len(entries) == 4
             assert (es_manager.stats().num_workers > 0) == (switch_before is None or number < switch_before)
         return told
 
@@ -143,17 +131,11 @@ def test_sequential_processing_can_be_forced_between_resets_and_changes_nothing(
         assert_same_batch(played(switch_before), parallel)
 
 
-def test_environment_specific_configuration(opened: list[EnvStateManager]) -> None:
-    es_manager = EnvStateManager(given(OF_ONE_TYPE), mode="train")
-    opened.append(es_manager)
-    es_manager.reset(seed=42)
-    assert (es_manager.stats().num_workers, es_manager.stats().in_caller) == (2, ("Shop",))
-
-
 def test_a_worker_that_dies_costs_nothing(opened: list[EnvStateManager]) -> None:
     es_manager = EnvStateManager(given(OF_ONE_TYPE), mode="train")
     opened.append(es_manager)
     entries = es_manager.reset(seed=42)
+    assert (es_manager.stats().num_workers, es_manager.stats().in_caller) == (2, ("Shop",))
     assert es_manager._placement is not None
     assert es_manager._placement.workers is not None
     os.kill(es_manager._placement.workers.pool.pid(0), signal.SIGKILL)

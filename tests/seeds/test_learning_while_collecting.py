@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -104,17 +104,12 @@ def weights(made: IndependentLearners) -> dict[str, Any]:
     return {agent: state["arrays"]["weights"] for agent, state in made.states().items()}
 
 
-def pay(agent: Any, change: Callable[[Any], Any]) -> None:
-    """Have one agent see other rewards than the environments return."""
-    observe = agent.observe
-    agent.observe = lambda *given: observe(*given[:3], change(given[3]), *given[4:])
+KINDS = pytest.mark.parametrize(("algorithm", "discrete"), [(PPO, True), (DQN, True), (SAC, False)])
 
 
-# ---- the configuration ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("threads", [False, True])
-@pytest.mark.parametrize(("algorithm", "discrete"), [(PPO, True), (DQN, True), (SAC, False)], ids=["ppo", "dqn", "sac"])
+@pytest.mark.slow(sample=True)
+@pytest.mark.parametrize("threads", [True, False])
+@KINDS
 def test_the_configuration_trains(algorithm: Any, discrete: bool, threads: bool) -> None:
     with learners(algorithm, discrete=discrete, parallel=changed(use_threads=threads)) as made:
         before = weights(made)
@@ -157,9 +152,6 @@ def test_the_train_interval_is_for_agents_with_a_replay_buffer(name: str, interv
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({"env": "a", "total_steps": 9, "algorithm": {"name": name}, "parallel": {}}))
     assert load_settings(path).train_interval == interval
-
-
-def test_its_defaults_are_those_of_the_plan() -> None:
     block = ParallelBlock()
     assert (block.enabled, block.train_interval, block.num_workers, block.use_threads) == (True, 4, None, False)
     with learners(PPO, parallel=changed(async_learning=False)) as made:
@@ -199,19 +191,20 @@ def test_agents_that_do_not_say_their_train_interval_have_that_of_the_block() ->
 
 
 def test_mistakes_in_the_block_are_named() -> None:
-    with (
-        pytest.raises(BadSettings, match=r"`trian_interval` is unknown. Did you mean `train_interval`\?"),
-        learners(PPO, parallel={"trian_interval": 4}),
-    ):
-        pass
-    with (
-        pytest.raises(ValueError, match="update_mode='process' was given beside parallel="),
-        learners(PPO, parallel=config, update_mode="process"),
-    ):
-        pass
+    misspelt: dict[str, Any] = {"parallel": {"trian_interval": 4}}
+    twice: dict[str, Any] = {"parallel": config, "update_mode": "process"}
+    for words, text in [
+        (misspelt, r"`trian_interval` is unknown. Did you mean `train_interval`\?"),
+        (twice, "update_mode='process' was given beside parallel="),
+    ]:
+        with pytest.raises((BadSettings, ValueError), match=text), learners(PPO, **words):
+            pass
 
 
-@pytest.mark.parametrize(("algorithm", "discrete"), [(PPO, True), (DQN, True), (SAC, False)], ids=["ppo", "dqn", "sac"])
+@pytest.mark.parametrize(
+    ("algorithm", "discrete"),
+    [(PPO, True), pytest.param(DQN, True, marks=pytest.mark.slow), pytest.param(SAC, False, marks=pytest.mark.slow)],
+)
 def test_the_results_are_the_same_when_parallelization_is_disabled(algorithm: Any, discrete: bool) -> None:
     """Sequential and parallel training come to the same: to the bit where actions are computed in the same way."""
     results = []
@@ -224,38 +217,22 @@ def test_the_results_are_the_same_when_parallelization_is_disabled(algorithm: An
     assert_same_batch(results[2], results[0])
 
 
-# ---- what is each agent's own ---------------------------------------------------------------------------------------
-
-
-def test_no_two_agents_share_a_buffer_or_a_network() -> None:
+def test_no_two_agents_share_a_buffer_or_a_network_and_snapshots_stay_as_they_were() -> None:
     with learners(DQN, parallel=config) as made:
         made.train(STEPS)
-        agents = list(made.agents.values())
+        agents: list[Any] = list(made.agents.values())
+        snapshots = [agent.model.memory.state()["arrays"] for agent in agents]
+        kept = [{name: array.copy() for name, array in own.items()} for own in snapshots]
         for i, one in enumerate(agents):
             for other in agents[i + 1 :]:
                 assert one.model.memory is not other.model.memory
                 assert one.model.parameters is not other.model.parameters
                 for name, array in one.state()["memory"]["arrays"].items():
                     assert not np.shares_memory(array, other.state()["memory"]["arrays"][name])
-                assert not np.shares_memory(
-                    one.parameters.matrix.weights.numpy(), other.parameters.matrix.weights.numpy()
-                )
-
-
-def test_an_agent_learns_from_its_own_experience_only() -> None:
-    """What another agent lives changes nothing: its reward is not seen, and its loss is only added up."""
-    results = []
-    for scale in (1.0, 100.0):
-        with learners(DQN, parallel=changed(async_learning=False, parallel_actions=False)) as made:
-            pay(made.agents["agent_2"], partial(np.multiply, scale))
-            made.train(STEPS)
-            results.append(weights(made))
-    for agent in ("agent_0", "agent_1"):
-        np.testing.assert_array_equal(results[0][agent], results[1][agent])
-    assert (results[0]["agent_2"] != results[1]["agent_2"]).any()
-
-
-# ---- collecting and learning ----------------------------------------------------------------------------------------
+                assert not np.shares_memory(*(its.parameters.matrix.weights.numpy() for its in (one, other)))
+        made.train(STEPS)
+        for own, before in zip(snapshots, kept, strict=True):
+            assert_same_batch(own, before)
 
 
 def test_collecting_goes_on_while_agents_learn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,41 +295,6 @@ def test_what_was_collected_last_is_learnt_from_at_the_end(async_learning: bool)
             assert one.acting_version == full  # the newest weights act
 
 
-def test_losses_are_added_up_and_the_same_by_every_way_to_learn() -> None:
-    totals = {}
-    for mode in ("sequential", "process", "thread"):
-        losses: list[float] = []
-        with learners(UNLIKE, update_mode=mode, workers=2) as made:
-            add = losses.append
-            made.train(STEPS, on_update=lambda made, add=add: add(sum(_losses(made))))  # type: ignore[misc]  # bound
-        totals[mode] = losses
-    assert totals["sequential"]
-    assert totals["process"] == totals["thread"] == totals["sequential"]
-
-
-def _losses(made: IndependentLearners) -> list[float]:
-    return [one.metrics.get("loss", 0.0) for one in made.agents.values()]
-
-
-def test_a_failure_of_one_agents_training_leaves_the_others_learnt() -> None:
-    with learners(UNLIKE, parallel=changed(async_learning=False)) as made:
-        pay(made.agents["agent_0"], lambda rewards: rewards + np.inf)
-        made.train(STEPS)
-        counters = {agent: one.counters for agent, one in made.agents.items()}
-    assert (counters["agent_0"]["updates"], counters["agent_0"]["skipped"] > 0) == (0, True)
-    assert all(counters[agent]["updates"] > 0 for agent in ("agent_1", "agent_2"))
-
-
-def test_weights_of_workers_are_those_that_act() -> None:
-    with learners(UNLIKE, update_mode="process", workers=2) as made:
-        made.train(STEPS)
-        for agent, one in made.agents.items():
-            assert one.acting_version == one.version > 0, agent
-
-
-# ---- the blocks in Python -------------------------------------------------------------------------------------------
-
-
 class Buffer:
     """The user's own: what the plan's blocks subclass and read."""
 
@@ -397,19 +339,9 @@ class ThreadSafeBuffer(Buffer):
         }
 
 
-def test_a_thread_safe_buffer_holds_whole_steps_only() -> None:
-    """The plan's own class; `agents[i].model.memory` of learners is shown likewise below."""
-    memory: Any = ThreadSafeBuffer(64)  # type: ignore[no-untyped-call]  # as it is printed
-    memory.add(1, 1, 1, 1)
-    writer = threading.Thread(target=lambda: [memory.add(n, n, n, n) for n in range(2_000)])
-    writer.start()
-    while writer.is_alive():
-        parts = memory.sample(16)
-        assert all((part == parts[0]).all() for part in parts)
-    writer.join()
-
-
-def test_an_agents_memory_holds_whole_steps_only() -> None:
+def test_a_memory_that_is_written_to_by_another_thread_holds_whole_steps_only() -> None:
+    """The plan's own class, and `agents[i].model.memory` of learners."""
+    own: Any = ThreadSafeBuffer(64)  # type: ignore[no-untyped-call]  # as it is printed
     with learners(DQN, parallel=config) as made:
         made.begin()
         made.step()
@@ -419,29 +351,25 @@ def test_an_agents_memory_holds_whole_steps_only() -> None:
         def collect() -> None:
             for number in range(400):
                 value = np.full((ROWS, 2), number % 7 / 7, np.float32)
-                flags = np.zeros(ROWS, np.bool_)
-                actions = np.full(ROWS, number % 2)
+                flags, actions = np.zeros(ROWS, np.bool_), np.full(ROWS, number % 2)
                 memory.add(value, actions, value[:, 0], flags, flags, value, ~flags)
+                for _ in range(5):
+                    own.add(number, number, number, number)
             done.set()
 
+        own.add(1, 1, 1, 1)
         writer = threading.Thread(target=collect)
         writer.start()
         while not done.is_set():
             batch = memory.state()["arrays"]
             lived = batch["observations0"][2 * ROWS :]
             np.testing.assert_array_equal(lived[:, 0], batch["rewards"][2 * ROWS :])
+            parts = own.sample(16)
+            assert all((part == parts[0]).all() for part in parts)
         writer.join()
 
 
-def test_a_snapshot_of_a_buffer_stays_as_it_was() -> None:
-    with learners(DQN, parallel=config) as made:
-        made.train(STEPS)
-        agents = [*made.agents.values()]
-        snapshots = [agent.model.memory.state() for agent in agents]  # type: ignore[union-attr]  # of DQN
-        kept = [{name: array.copy() for name, array in own["arrays"].items()} for own in snapshots]
-        made.train(STEPS)
-        for own, before in zip(snapshots, kept, strict=True):
-            assert_same_batch(own["arrays"], before)
+def test_a_snapshot_of_the_plans_buffer_stays_as_it_was() -> None:
     buffer: Any = ThreadSafeBuffer(4)  # type: ignore[no-untyped-call]  # as it is printed
     buffer.add(1, 2, 3, 0)
     snapshot = buffer.get_buffer_snapshot()
@@ -562,6 +490,7 @@ with MultiAgentEnvManager([Gathering] * 2, backend="serial") as envs:
 """
 
 
+@pytest.mark.slow
 def test_the_start_method_of_torch_may_be_set() -> None:
     ran = subprocess.run([sys.executable, "-c", SPAWN], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "spawn [True, True, True]\n"), ran.stderr

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from parallel_envs.testing.families import GridNaviEnv
 from tests.learners.command_lines import command
 
 NEEDS_MUJOCO = pytest.mark.skipif(importlib.util.find_spec("mujoco") is None, reason="needs MuJoCo")
-FAMILIES = [pytest.param("AntDir-v0", marks=NEEDS_MUJOCO), "PointRobotSparse-v0", "GridNavi-v0"]
+FAMILIES = ["GridNavi-v0", "PointRobotSparse-v0", pytest.param("AntDir-v0", marks=[NEEDS_MUJOCO, pytest.mark.slow])]
 SHORT = 4
 """Steps of an inner episode, here."""
 
@@ -109,8 +110,7 @@ class Learner(parallel_envs.learners.Learner):
         while self._n_env_steps_total < self.n_env_steps_total:
             # Collect data in parallel
             env_steps = self.collect_rollouts_parallel(  # noqa: F841  # as it is printed
-                num_rollouts=self.num_rollouts_per_iter,
-                parallel_env=self.train_env_parallel,
+                num_rollouts=self.num_rollouts_per_iter, parallel_env=self.train_env_parallel
             )
 
             # Update policy
@@ -143,7 +143,7 @@ def settings(family: str, folder: Path, algorithm: str = "ppo", arch: str = "mem
     }
 
 
-# ---- the learner ----------------------------------------------------------------------------------------------------
+FURTHER: dict[str, Any] = {"train.num_iters": 3}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -156,15 +156,21 @@ def test_the_learner_trains(family: str, tmp_path: Path) -> None:
         assert (len(learner.train_tasks or ()), len(learner.eval_tasks)) == (6, 3)
         assert learner.train_folder == tmp_path / "run"
         parallel = learner.train_env_parallel
+        weights = learner.agent.parameters.matrix.weights.numpy().copy()
     lines = read_metrics(tmp_path / "run")
     assert [line["steps"] for line in lines] == [24, 48]
     assert len(lines[-1]["evaluation"]["by_episode"]) == 2
     assert newest_checkpoint(tmp_path / "run") is not None
     assert parallel is not None
     assert parallel.closed
+    with Learner.resume(tmp_path / "run", **FURTHER) as learner:
+        np.testing.assert_array_equal(learner.agent.parameters.matrix.weights.numpy(), weights)
+        learner.train()
+        assert learner.num_iters_done == 3
+    assert [line["update"] for line in read_metrics(tmp_path / "run")] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+@pytest.mark.parametrize("algorithm", ["dqn", pytest.param("sac", marks=pytest.mark.slow)])
 def test_a_pool_is_collected_first(algorithm: str, tmp_path: Path) -> None:
     logger.lines.clear()
     family = {"dqn": "GridNavi-v0", "sac": "PointRobotSparse-v0"}[algorithm]
@@ -187,41 +193,21 @@ def test_it_falls_back_to_sequential_collection_and_comes_to_the_same(arch: str,
     assert_same_batch(results[1], results[0])
 
 
-FURTHER: dict[str, Any] = {"train.num_iters": 3}
-
-
-def test_its_run_can_be_resumed(tmp_path: Path) -> None:
-    with Learner(settings("GridNavi-v0", tmp_path / "run")) as learner:
-        learner.train()
-        weights = learner.agent.parameters.matrix.weights.numpy().copy()
-    with Learner.resume(tmp_path / "run", **FURTHER) as learner:
-        np.testing.assert_array_equal(learner.agent.parameters.matrix.weights.numpy(), weights)
-        learner.train()
-        assert learner.num_iters_done == 3
-    assert [line["update"] for line in read_metrics(tmp_path / "run")] == [1, 2, 3]
-
-
-def test_environments_that_do_not_tell_their_tasks_are_refused(tmp_path: Path) -> None:
-    class Forgetful(parallel_envs.learners.Learner):
-        def init_env(self, env_type: str, env_name: str, **kwargs: Any) -> None:  # type: ignore[override]
-            self.train_env = self.eval_env = make_env(env_name, 2, horizon=SHORT)
-
-    given = settings("GridNavi-v0", tmp_path / "run", workers=1)
-    with Forgetful(given) as learner, pytest.raises(BadSettings, match=r"`make_env\(..., num_train_tasks=, "):
-        learner.collect_rollouts(1)
-
-
-def test_an_init_env_that_adds_to_ours_gets_all_words(tmp_path: Path) -> None:
+def test_an_init_env_of_the_users_own_gets_all_words_and_must_tell_its_tasks(tmp_path: Path) -> None:
     class Adding(parallel_envs.learners.Learner):
         def init_env(self, *args: Any, **kwargs: Any) -> None:
             super().init_env(*args, **{**kwargs, "num_envs": 3})
 
+    class Forgetful(parallel_envs.learners.Learner):
+        def init_env(self, env_type: str, env_name: str, **kwargs: Any) -> None:  # type: ignore[override]
+            self.train_env = self.eval_env = make_env(env_name, 2, horizon=SHORT)
+
     with Adding(settings("GridNavi-v0", tmp_path / "run")) as learner:
         assert learner.train_env_parallel is not None
         assert (learner.train_env_parallel.num_envs, learner.max_trajectory_len) == (3, 2 * SHORT)
-
-
-# ---- making environments --------------------------------------------------------------------------------------------
+    given = settings("GridNavi-v0", tmp_path / "run", workers=1)
+    with Forgetful(given) as forgetful, pytest.raises(BadSettings, match=r"`make_env\(..., num_train_tasks=, "):
+        forgetful.collect_rollouts(1)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -246,6 +232,8 @@ def test_numbers_may_be_given_alone() -> None:
     assert not hasattr(make_env("GridNavi-v0", 2, num_eval_tasks=4), "train_tasks")
     assert len(make_env("GridNavi-v0", 2, num_train_tasks=21).train_tasks) == 21
     assert len(make_env(GridNaviEnv, 2, num_train_tasks=4, num_eval_tasks=2).eval_tasks) == 2
+    env: Any = make_env(Numbered, 2, num_train_tasks=5)
+    assert (env.unwrapped.numbers, hasattr(env, "train_tasks")) == ((5, None), False)
 
 
 class Numbered(gym.Env[Any, Any]):
@@ -256,11 +244,6 @@ class Numbered(gym.Env[Any, Any]):
 
     def __init__(self, num_train_tasks: int, num_eval_tasks: int | None = None) -> None:
         self.numbers = num_train_tasks, num_eval_tasks
-
-
-def test_an_environment_that_asks_for_the_numbers_is_given_them() -> None:
-    env: Any = make_env(Numbered, 2, num_train_tasks=5)
-    assert (env.unwrapped.numbers, hasattr(env, "train_tasks")) == ((5, None), False)
 
 
 @pytest.mark.parametrize(
@@ -278,24 +261,17 @@ def test_numbers_that_cannot_be_are_refused(env_id: str, numbers: Any, words: st
         make_parallel_env(env_id, 2, num_workers=1, manager_options={"backend": "serial"}, **numbers)
 
 
-def test_a_misspelt_family_is_named() -> None:
-    with pytest.raises(gym.error.NameNotFound, match="Did you mean 'GridNavi-v0'"):
-        make_env("GridNav-v0", 2)
-    with pytest.raises(gym.error.NameNotFound, match="Did you mean 'GridNavi-v0'"):
-        make_parallel_env("GridNav-v0", 2, num_workers=1)
-
-
 def test_an_id_that_the_user_has_registered_goes_first() -> None:
     numbered: Any = Numbered
+    for make in (partial(make_env, "GridNav-v0", 2), partial(make_parallel_env, "GridNav-v0", 2, num_workers=1)):
+        with pytest.raises(gym.error.NameNotFound, match="Did you mean 'GridNavi-v0'"):
+            make()
     gym.register("GridNavi-v0", entry_point=numbered, kwargs={"num_train_tasks": 1})
     try:
         assert isinstance(make_env("GridNavi-v0", 2).unwrapped, Numbered)
     finally:
         del gym.registry["GridNavi-v0"]
     assert isinstance(make_env("GridNavi-v0", 2).unwrapped, GridNaviEnv)
-
-
-# ---- the steps of a collection --------------------------------------------------------------------------------------
 
 
 def test_tasks_and_steps_are_sent_to_each_worker() -> None:
@@ -338,27 +314,21 @@ def collect_by_hand(parallel_env: ParallelEnvManager) -> None:
     assert len(stored) == 2 * parallel_env.get_attr("horizon_bamdp")[0]
 
 
-@pytest.mark.parametrize("used", [False, True])
-def test_cleanup(used: bool) -> None:
+@pytest.mark.parametrize("how", ["not used", "used", "explicit"])
+def test_cleanup(how: str) -> None:
     parallel_env = make_parallel_env("GridNavi-v0", 2, num_workers=2, seed=0)
     pool = parallel_env._batch.pool
-    if used:
+    if how == "used":
         parallel_env.remotes[0].send(("reset", {"task": (3, 1)}))
         parallel_env.remotes[0].recv()
+    if how == "explicit":
+        # Or explicit cleanup
+        parallel_env.close()
+        assert pool.closed
     # Automatic cleanup on deletion
     del parallel_env
     assert pool.closed
 
-
-def test_explicit_cleanup() -> None:
-    parallel_env = make_parallel_env("GridNavi-v0", 2, num_workers=2, seed=0)
-    pool = parallel_env._batch.pool
-    # Or explicit cleanup
-    parallel_env.close()
-    assert pool.closed
-
-
-# ---- the configuration ----------------------------------------------------------------------------------------------
 
 CONFIG = """
 # In your config YAML
@@ -384,7 +354,9 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("words", [pytest.param([], marks=NEEDS_MUJOCO), ["env.env_name=PointRobotSparse-v0"]])
+@pytest.mark.parametrize(
+    "words", [["env.env_name=PointRobotSparse-v0"], pytest.param([], marks=[NEEDS_MUJOCO, pytest.mark.slow])]
+)
 def test_the_command_trains_with_the_printed_configuration(config: Path, tmp_path: Path, words: list[str]) -> None:
     folder = tmp_path / "run"
     done = command(config, *SMALLER, *words, f"folder={folder}")
@@ -397,13 +369,14 @@ def test_the_command_trains_with_the_printed_configuration(config: Path, tmp_pat
     done = command("--resume", folder, "train.num_iters=2", "env.num_parallel_workers=2")
     assert done.exit_code == 0, done.output
     assert [line["rollouts"] for line in read_metrics(folder)] == [12, 24]
+    done = command("--resume", folder, config)
+    assert (done.exit_code, "was given beside a meta-RL run" in done.output) == (2, True), done.output
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["env.num_train_task=3"], "`env.num_train_task` is unknown. Did you mean `num_train_tasks`?"),
-        (["train.num_rollout_per_iter=3"], "Did you mean `num_rollouts_per_iter`?"),
         (["env.env_type=metta"], "`env.env_type: metta` is unknown. Did you mean `meta`?"),
         (["seed=1", "seed=2"], "The override 'seed=2' would undo 'seed=1'"),
         (["seed"], "No such file"),
@@ -412,11 +385,3 @@ def test_the_command_trains_with_the_printed_configuration(config: Path, tmp_pat
 def test_mistakes_are_named(config: Path, words: list[str], told: str) -> None:
     done = command(config, *words) if "=" in words[0] else command(config.parent / words[0])
     assert (done.exit_code, told in done.output) == (2, True), done.output
-
-
-def test_a_run_that_goes_on_takes_no_other_file(config: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    with parallel_envs.learners.Learner(settings("GridNavi-v0", folder)) as learner:
-        learner.train()
-    done = command("--resume", folder, config)
-    assert (done.exit_code, "was given beside a meta-RL run" in done.output) == (2, True), done.output

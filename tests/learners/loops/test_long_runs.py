@@ -44,21 +44,11 @@ class Interrupting(Pressing):
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    settings = {
-        "env": "tests.learners.test_independent:Pressing",
-        "num_envs": 2,
-        "backend": "serial",
-        "update_mode": "sequential",
-        "total_steps": 2 * CHECKPOINT_STEPS,
-        "checkpoint_every": CHECKPOINT_STEPS,
-        "seed": 5,
-        "tensorboard": False,
-        "mode": "overlap",
-        "learn_in": "thread",
-        "algorithm": PPO,
-    }
+    settings: dict[str, Any] = {"env": "tests.learners.test_independent:Pressing", "num_envs": 2, "backend": "serial"}
+    settings |= {"total_steps": 2 * CHECKPOINT_STEPS, "checkpoint_every": CHECKPOINT_STEPS, "seed": 5}
+    settings |= {"update_mode": "sequential", "mode": "overlap", "learn_in": "thread", "tensorboard": False}
     path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(settings))
+    path.write_text(yaml.safe_dump({**settings, "algorithm": PPO}))
     return path
 
 

@@ -1,7 +1,8 @@
-"""Options of a loop: impossible ones are refused before anything starts, with advice."""
+"""Options of a loop, refused before anything starts where impossible; and its parts without processes or clocks."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,20 @@ import pytest
 
 from parallel_envs.choices import UpdateModeName
 from parallel_envs.learners import IndependentLearners, PPOConfig
+from parallel_envs.learners.algorithm import Plan, UpdateReport
 from parallel_envs.learners.loops import LoopOptions
-from parallel_envs.learners.loops.options import Shares, fewest_workers, share_workers, wanted_workers
+from parallel_envs.learners.loops.accounts import Accounts, Lag
+from parallel_envs.learners.loops.free import MinibatchSizes
+from parallel_envs.learners.loops.learner_thread import Job, LearnerThread, UpdateRunner
+from parallel_envs.learners.loops.options import (
+    SCHEDULES,
+    Candidate,
+    Shares,
+    fewest_workers,
+    ordered,
+    share_workers,
+    wanted_workers,
+)
 from parallel_envs.multiagent import MultiAgentEnvManager
 from tests.learners.loops.scenes import DQN, PPO, SAC, learners
 from tests.learners.test_independent import Pressing
@@ -48,35 +61,30 @@ def test_contradicting_options_are_refused(how: Any, words: str) -> None:
         LoopOptions(**how)
 
 
+MIXED: Any = {"red": DQN, "blue": PPO}
+SIZES: dict[str, Any] = {"mode": "free", "queue": 2, "minibatch": (5, 10)}
+MISSPELT = {"mode": "overlap", "worker_budget": 2, "learn_in": "serial", "batch": 3}
+BUDGET: dict[str, Any] = {"mode": "free", "queue": 2}
+
+
 @pytest.mark.parametrize(
-    ("config", "how", "words"),
+    ("config", "update_mode", "how", "words"),
     [
-        ({"red": DQN, "blue": PPO}, {"mode": "overlap", "vtrace": True}, "agent 'red' learns by dqn from a replay"),
-        (PPO, {"mode": "free", "queue": 2, "updates_per_step": 0.1}, "no agent learns from a replay buffer"),
-        (PPO, {"mode": "free", "queue": 2, "minibatch": (8, 41)}, "agent 'red' learns from 40 rows at most"),
-        (
-            PPO,
-            {"mode": "overlap", "worker_budget": 2, "learn_in": "serial", "batch": 3},
-            "batch=3 is no argument of train. Did you mean",
-        ),
+        (MIXED, "sequential", {"mode": "overlap", "vtrace": True}, "agent 'red' learns by dqn from a replay"),
+        (PPO, "sequential", {**BUDGET, "updates_per_step": 0.1}, "no agent learns from a replay buffer"),
+        (PPO, "sequential", {**BUDGET, "minibatch": (8, 41)}, "agent 'red' learns from 40 rows at most"),
+        (PPO, "sequential", MISSPELT, "batch=3 is no argument of train. Did you mean"),
+        (PPO, "fused", SIZES, "need one size for all"),
+        (PPO, "auto", SIZES, "need one size for all"),
     ],
 )
-def test_options_that_agents_cannot_have_are_refused_before_the_first_step(config: Any, how: Any, words: str) -> None:
-    with learners(config) as made:
+def test_options_that_agents_cannot_have_are_refused_before_the_first_step(
+    config: Any, update_mode: UpdateModeName, how: Any, words: str
+) -> None:
+    with learners(config, update_mode=update_mode) as made:
         with pytest.raises((ValueError, TypeError), match=words):
             made.train(100, **how)
         assert made.steps == 0
-
-
-@pytest.mark.parametrize("update_mode", ["fused", "auto"])
-def test_minibatches_of_other_sizes_are_not_for_updates_that_may_be_fused(update_mode: UpdateModeName) -> None:
-    with learners(PPO, update_mode=update_mode) as made:
-        with pytest.raises(ValueError, match="need one size for all"):
-            made.train(100, mode="free", queue=2, minibatch=(5, 10))
-        assert made.steps == 0
-
-
-# ---- budgets --------------------------------------------------------------------------------------------------------
 
 
 def test_a_budget_is_shared_out_and_never_exceeded() -> None:
@@ -91,9 +99,6 @@ def test_a_budget_is_shared_out_and_never_exceeded() -> None:
                 assert shares.envs + shares.learning <= budget
                 assert shares.learning >= least
                 assert shares.envs == min(num_envs, budget - least)
-
-
-def test_environments_that_hold_more_than_is_left_are_told_with_the_numbers() -> None:
     assert share_workers(4, 8, 1, env_workers=3) == Shares(3, 1)
     with pytest.raises(ValueError, match=r"budget of 4 .*hold 4 and learning needs at least 1, which makes 5"):
         share_workers(4, 8, 1, env_workers=4)
@@ -135,3 +140,115 @@ def test_a_budget_bounds_the_workers_that_learn() -> None:
         made.train(1, mode="overlap", worker_budget=1)
         mode: Any = made.mode
         assert mode._pool.num_workers == 1
+
+
+WAITING = [Candidate("a", 10, 0.5, 7), Candidate("b", 30, 0.1, 3), Candidate("c", 20, 0.9, -1)]
+
+
+def test_schedules_say_which_agent_learns_first_and_name_each_once() -> None:
+    for name, order in (("round_robin", "cba"), ("most_data", "bca"), ("slowest", "cab")):
+        assert ordered(SCHEDULES[name], WAITING) == list(order)
+    for wrong in (["a"], ["a", "b", "b"], ["a", "b", "d"], ["a", "b", "c", "a"]):
+        with pytest.raises(ValueError, match=r"put \['a', 'b', 'c'\] into the order"):
+            ordered(lambda waiting, wrong=wrong: wrong, WAITING)  # type: ignore[misc]  # a default
+
+
+class Gated:
+    """Updates that are let through one by one, with a record of the agents."""
+
+    def __init__(self, brains: Any) -> None:
+        self.brains = brains
+        self.order: list[str] = []
+        self.begun, self.gate = threading.Semaphore(0), threading.Semaphore(0)
+
+    def update(self, plans: Any) -> Any:
+        self.order += plans
+        self.begun.release()
+        self.gate.acquire()
+        return {agent: UpdateReport({}) for agent in plans}
+
+
+def job(agent: str, num_fresh: int, version: int = 0) -> Job:
+    return Job(agent, Plan({}, np.zeros(1), np.zeros(1)), np.zeros(1, np.int64), version, num_fresh)
+
+
+@pytest.mark.parametrize(("schedule", "order"), [("most_data", "abdcb"), ("round_robin", "acdbb")])
+def test_waiting_agents_learn_in_the_order_of_the_schedule(schedule: str, order: str) -> None:
+    """`a` learns while the others come; an agent's own updates stay in their order."""
+    with learners(PPO) as made:
+        brain = made.agents["red"].parameters
+        mode: Any = Gated(dict.fromkeys("abcd", brain))
+        updates = LearnerThread(UpdateRunner(mode, SCHEDULES[schedule], at_once=False), merge=True)
+        try:
+            updates.submit([job("a", 1)])
+            mode.begun.acquire()
+            for agent, num_fresh, version in [("c", 5, 0), ("d", 8, 0), ("b", 9, 0), ("b", 2, 1)]:
+                updates.submit([job(agent, num_fresh, version)])
+            mode.gate.release(5)
+            updates.wait_until(lambda updates: not updates.num_unfinished())
+            assert "".join(mode.order) == order
+            own = [result.job.version for result in updates.take() if result.job.agent == "b"]
+            assert own == [0, 1]
+        finally:
+            mode.gate.release(9)
+            updates.stop()
+
+
+def test_a_learner_thread_that_is_stopped_ends_what_it_does_and_drops_what_waits() -> None:
+    with learners(PPO) as made:
+        mode: Any = Gated({"a": made.agents["red"].parameters, "b": made.agents["red"].parameters})
+        updates = LearnerThread(UpdateRunner(mode))
+        updates.submit([job("a", 1)])
+        mode.begun.acquire()
+        updates.submit([job("b", 1)])
+        mode.gate.release()
+        updates.stop()
+        updates.stop()
+        assert mode.order in (["a"], ["a", "b"])  # `b` may have been begun before the stop
+        assert [result.job.agent for result in updates.take()] == mode.order
+
+
+def test_accounts_say_what_could_be_saved_and_what_was() -> None:
+    nothing = Accounts("sync", clock=lambda: 0.0).report(0.0, 0.0, {})
+    assert (nothing.bound, nothing.gain, str(nothing)) == (0.0, 0.0, "sync: nothing learnt yet")
+    now = [0.0]
+    accounts = Accounts("overlap", clock=lambda: now[0])
+    with accounts.collecting():
+        now[0] += 6.0
+    with accounts.waiting():
+        now[0] += 3.0
+    accounts.learnt("red", np.array([0, 1, 1]))
+    accounts.learnt("red", np.array([2]))
+    accounts.learnt("blue", np.array([], np.int64))
+    report = accounts.report(learnt=4.0, waited=5.0, lived={"red": 8, "blue": 8})
+    assert report.lags == {"red": Lag(0, 1.0, 2)}
+    assert report.updates_per_step == {"red": 0.25}
+    assert report.bound == pytest.approx(0.4)
+    assert report.gain == pytest.approx(0.1)
+    assert (report.collect_waited, report.learn_waited) == (3.0, 5.0)
+    assert report.described()["lag"] == {"red": {"min": 0, "mean": 1.0, "max": 2}}
+    assert str(report) == (
+        "overlap: lag 0 / 1.00 / 2 updates, collecting waited 3.0 s, learning 5.0 s, saved 10% of the time (40% at "
+        "best)"
+    )
+
+
+def test_minibatches_grow_while_learning_is_behind_and_shrink_while_it_waits() -> None:
+    with learners({"red": DQN, "blue": PPO}) as made:
+        sizes = MinibatchSizes(made.agents, (6, 36))
+        assert sizes.sizes == {"red": 8, "blue": 20}
+        for collect_waited, learn_waited, size in [
+            (1, 0, 16),
+            (3, 1, 32),
+            (4, 1, 36),
+            (4, 9, 18),
+            (4, 9, 18),
+            (4, 11, 9),
+        ]:
+            sizes.adapt("red", collect_waited, learn_waited)
+            assert sizes.sizes["red"] == made.agents["red"].algorithm.config.batch_size == size  # type: ignore[attr-defined]  # of DQN
+        for waited in range(12, 15):
+            sizes.adapt("red", 4, waited)
+        assert sizes.sizes == {"red": 6, "blue": 20}
+        sizes.restore()
+        assert made.agents["red"].algorithm.config == DQN

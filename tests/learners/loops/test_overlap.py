@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from tests.learners.test_independent import Poisoned, Pressing
 STEPS = 75
 
 
-def in_turn(made: IndependentLearners, num_steps: int) -> None:
+def in_turn(made: IndependentLearners) -> None:
     """Collect, then learn: one thing after another, each agent by itself."""
-    for _ in range(num_steps):
+    for _ in range(STEPS):
         made.step()
         for agent, learner in made.agents.items():
             if learner.ready and (plan := learner.plan()) is not None:
@@ -35,42 +36,39 @@ def in_turn(made: IndependentLearners, num_steps: int) -> None:
                 learner.acting_version += 1
 
 
-def serial(config: Any, num_steps: int = STEPS) -> Any:
-    with learners(config) as made, open_loop(made, LoopOptions(mode="overlap", learn_in="serial")) as loop:
-        advance(loop, num_steps)
+def states_after(config: Any, advanced: Callable[[IndependentLearners], object]) -> Any:
+    with learners(config) as made:
+        advanced(made)
         return made.states()
 
 
-# ---- the numbers ----------------------------------------------------------------------------------------------------
+def looped(how: LoopOptions) -> Callable[[IndependentLearners], None]:
+    def run(made: IndependentLearners) -> None:
+        with open_loop(made, how) as loop:
+            advance(loop, STEPS)
+
+    return run
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_sync_is_one_thing_after_another_to_the_bit(case: str) -> None:
-    with learners(CASES[case]) as made:
-        in_turn(made, STEPS)
-        expected = made.states()
-    with learners(CASES[case]) as made, open_loop(made, LoopOptions()) as loop:
-        advance(loop, STEPS)
-        assert_same_batch(made.states(), expected)
+SERIAL = LoopOptions(mode="overlap", learn_in="serial")
+SOME = [
+    pytest.param(case, marks=pytest.mark.slow) if case in ("ppo", "prioritized and sac") else case for case in CASES
+]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_overlap_is_the_same_to_the_bit_whatever_the_timing(case: str) -> None:
-    expected = serial(CASES[case])
+@pytest.mark.parametrize("case", SOME)
+def test_sync_and_overlap_are_the_same_to_the_bit_whatever_the_timing(case: str) -> None:
+    """`sync` is one thing after another. `overlap` is not, otherwise this would mean nothing."""
+    by_turns = states_after(CASES[case], in_turn)
+    assert_same_batch(states_after(CASES[case], looped(LoopOptions())), by_turns)
+    expected = states_after(CASES[case], looped(SERIAL))
+    weights = [states["blue"]["arrays"]["weights"] for states in (expected, by_turns)]
+    assert not np.array_equal(*weights)
+    assert expected["blue"]["counters"] == by_turns["blue"]["counters"]
     for seed in (1, 2):
         with learners(CASES[case]) as made, unhurried(made, seed, mode="overlap") as loop:
             advance(loop, STEPS)
             assert_same_batch(made.states(), expected)
-
-
-def test_overlap_is_not_sync() -> None:
-    """Otherwise the tests above would mean nothing."""
-    with learners(PPO) as made:
-        in_turn(made, STEPS)
-        other = made.states()
-    one = serial(PPO)
-    assert not np.array_equal(one["red"]["arrays"]["weights"], other["red"]["arrays"]["weights"])
-    assert one["red"]["counters"] == other["red"]["counters"]
 
 
 @pytest.mark.parametrize("case", ["ppo and sac", "gru and ppo"])
@@ -158,9 +156,12 @@ def test_training_twice_in_one_go_or_in_two_modes_goes_on_well() -> None:
             assert torch.equal(acting[name], tensor)
 
 
-def test_agents_get_better_while_they_collect() -> None:
+@pytest.mark.parametrize(
+    "how", [{"mode": "overlap"}, pytest.param({"mode": "free", "queue": 4, "max_lag": 2}, marks=pytest.mark.slow)]
+)
+def test_agents_get_better_while_they_collect(how: Any) -> None:
     with learners({"red": PPO, "blue": PPO}) as made:
-        made.train(1600, mode="overlap", learn_in="thread", vtrace=True)
+        made.train(1600, learn_in="thread", vtrace=True, **how)
         assert made.returns()["red"] > 3.5  # 2.5 by chance, 5 at best
 
 
@@ -175,9 +176,6 @@ def test_fused_updates_come_to_the_same(vtrace: bool) -> None:
         np.testing.assert_allclose(found[1][agent], own, atol=1e-5)
 
 
-# ---- faults ---------------------------------------------------------------------------------------------------------
-
-
 class Tired(Pressing):
     """Raises in its ninth episode."""
 
@@ -190,7 +188,10 @@ class Tired(Pressing):
         return super().reset(seed, options)
 
 
-@pytest.mark.parametrize("how", [{"mode": "overlap"}, {"mode": "free", "queue": 2}])
+MODES = pytest.mark.parametrize("how", [{"mode": "overlap"}, {"mode": "free", "queue": 2}])
+
+
+@MODES
 def test_an_error_of_an_environment_is_raised_and_the_learners_can_be_kept(how: Any, tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
     with learners(PPO, kind=Tired) as made:
@@ -203,20 +204,19 @@ def test_an_error_of_an_environment_is_raised_and_the_learners_can_be_kept(how: 
             others.train(40, learn_in="serial", **how)
 
 
-@pytest.mark.parametrize("how", [{"mode": "overlap"}, {"mode": "free", "queue": 2}])
+@MODES
 def test_an_error_of_learning_is_raised_in_the_caller(how: Any) -> None:
+    def fail() -> None:
+        with unhurried(made, 1, **how) as loop:
+            opened: Any = loop
+            opened.updates.runner.mode = Failing(opened.updates.runner.mode, after=3)
+            advance(loop, 1000)
+
     with learners(PPO) as made:
         with pytest.raises(MemoryError, match="too much"):
-            fail(made, how)
+            fail()
         assert made.updates >= 2
         made.train(40)
-
-
-def fail(made: IndependentLearners, how: Any) -> None:
-    with unhurried(made, 1, **how) as loop:
-        opened: Any = loop
-        opened.updates.runner.mode = Failing(opened.updates.runner.mode, after=3)
-        advance(loop, 1000)
 
 
 class Failing:
@@ -254,11 +254,8 @@ def test_a_watcher_may_keep_learners_and_put_others_in_their_place() -> None:
         assert made.agents["red"].counters["updates"] < made.updates
 
 
-# ---- worker processes -----------------------------------------------------------------------------------------------
-
-
 def test_in_workers_it_is_the_same_and_one_that_dies_or_hangs_loses_nothing() -> None:
-    expected = serial(PPO)
+    expected = states_after(PPO, looped(SERIAL))
     lost: dict[int, int] = {}
 
     def strike(made: IndependentLearners) -> None:
@@ -274,45 +271,38 @@ def test_in_workers_it_is_the_same_and_one_that_dies_or_hangs_loses_nothing() ->
                 if loop.advance():
                     strike(made)
             loop.settle()
-            assert gives_way(made)  # its third process, too
+            mode: Any = made.mode
+            mine, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, mode._pool.pid(0)))
+            assert its == min(mine + 5, 19)  # its third process gives way, too
         assert len(set(lost.values())) == 2
         assert_same_batch(made.states(), expected)
-
-
-def gives_way(made: IndependentLearners) -> bool:
-    """Return whether the learning worker has a higher niceness than this process."""
-    mode: Any = made.mode
-    mine, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, mode._pool.pid(0)))
-    return its == min(mine + 5, 19)
 
 
 def test_a_learner_that_hangs_is_ended_when_the_caller_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learner_thread, "_GRACE_SECONDS", 0.05)
 
+    class Enough(Exception):
+        """The caller stops."""
+
+    def leave_hanging() -> None:
+        """The second update is never finished."""
+        with open_loop(made, LoopOptions(mode="overlap")) as loop:
+            opened: Any = loop
+            for _ in range(19):
+                loop.advance()
+            opened.updates.wait_until(lambda updates: not updates.num_unfinished())
+            mode: Any = made.mode
+            os.kill(mode._pool.pid(0), signal.SIGSTOP)
+            loop.advance()
+            opened.updates.wait_until(lambda updates: not updates.num_waiting)  # it has been begun
+            raise Enough
+
     with learners(PPO) as made:
         with pytest.raises(Enough):
-            leave_hanging(made)
+            leave_hanging()
         assert made.updates == 1
         made.train(80, mode="overlap")
         assert made.updates == 3
-
-
-class Enough(Exception):
-    """The caller stops."""
-
-
-def leave_hanging(made: IndependentLearners) -> None:
-    """The second update is never finished."""
-    with open_loop(made, LoopOptions(mode="overlap")) as loop:
-        opened: Any = loop
-        for _ in range(19):
-            loop.advance()
-        opened.updates.wait_until(lambda updates: not updates.num_unfinished())
-        mode: Any = made.mode
-        os.kill(mode._pool.pid(0), signal.SIGSTOP)
-        loop.advance()
-        opened.updates.wait_until(lambda updates: not updates.num_waiting)  # it has been begun
-        raise Enough
 
 
 def test_an_environment_that_dies_is_begun_anew_and_learning_goes_on(caplog: pytest.LogCaptureFixture) -> None:

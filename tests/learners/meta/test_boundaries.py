@@ -79,6 +79,7 @@ def rollouts_of(arch: str, space: Any, mode: AutoresetMode, exact: bool = True) 
     return learner
 
 
+@pytest.mark.slow(sample=True)
 @archs
 @spaces
 @modes
@@ -95,6 +96,7 @@ def test_rollouts_are_those_of_a_loop_by_hand(arch: str, space: Any, mode: Autor
         assert lengths == {sum((3, 5, 2))}
 
 
+@pytest.mark.slow(sample=True)
 @archs
 @spaces
 def test_learning_sees_what_acting_saw(arch: str, space: Any) -> None:

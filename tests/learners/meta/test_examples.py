@@ -29,16 +29,13 @@ def output_of(*command: str | Path) -> str:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_committed_settings_can_be_run(name: str) -> None:
+    assert "bandits.yaml" in CONFIGS
     settings = load_settings(RESULTS / name)
     arch = AGENT_ARCHS(settings.policy.arch)
     read_algorithm(settings.policy.algorithm, arch)
     read_memory(settings.policy.memory.model_dump(), arch)
     if "Ant" not in settings.env.env_name:
         find_family(settings.env.env_name, settings.env.env_kwargs)
-
-
-def test_there_are_settings() -> None:
-    assert "bandits.yaml" in CONFIGS
 
 
 def test_the_example_trains_goes_on_and_its_curve_is_drawn(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ import pytest
 import yaml
 from gymnasium.spaces import Discrete
 
-import parallel_envs.learners
 from parallel_envs import ClosedError, EnvError
 from parallel_envs.learners.algorithm import Diverged, NothingLearnt, Plan, UpdateReport
 from parallel_envs.learners.config import BadSettings
@@ -50,14 +49,18 @@ def trained(given: dict[str, Any], parallel: bool = True) -> tuple[list[Any], An
         return told(learner), weights(learner), learner.evaluate().returns
 
 
-def test_the_name_is_among_the_learners() -> None:
-    assert parallel_envs.learners.Learner is Learner
-
-
-@pytest.mark.parametrize(("workers", "backend"), [(2, "serial"), (2, "process"), (5, "process")])
-def test_the_parallel_path_brings_the_numbers_of_the_sequential_one(workers: int, backend: str) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"workers": 2, "backend": "process"},
+        {"workers": 2, "backend": "serial"},
+        {"env__num_envs": 4},
+        pytest.param({"workers": 5, "backend": "process"}, marks=pytest.mark.slow),
+    ],
+)
+def test_the_parallel_path_brings_the_numbers_of_the_sequential_one(how: dict[str, Any]) -> None:
     reference = trained(settings(train__exact=True), parallel=False)
-    got = trained(settings(workers=workers, backend=backend, train__exact=True))
+    got = trained(settings(train__exact=True, **how))
     assert got[0] == reference[0]
     np.testing.assert_array_equal(got[1], reference[1])
     np.testing.assert_array_equal(got[2], reference[2])
@@ -73,13 +76,6 @@ def test_one_worker_is_the_sequential_path() -> None:
         assert told(learner) == first
 
 
-def test_one_worker_with_several_environments_brings_the_same() -> None:
-    reference = trained(settings(train__exact=True), parallel=False)
-    got = trained(settings(train__exact=True, env__num_envs=4))
-    assert got[0] == reference[0]
-    np.testing.assert_array_equal(got[1], reference[1])
-
-
 def test_random_actions_are_the_same_on_both_paths() -> None:
     with Learner(settings(env__num_envs=3)) as learner:
         learner.collect_rollouts_parallel(4, random_actions=True, parallel_env=learner.train_env_parallel)
@@ -92,25 +88,14 @@ def test_random_actions_are_the_same_on_both_paths() -> None:
         assert told(learner) != side_by_side
 
 
-def test_a_worker_killed_in_the_middle_of_a_collection_loses_no_rollout(tmp_path: Path) -> None:
-    marker = tmp_path / "killed"
-    given = settings("Broken", workers=2, backend="process", train__exact=True)
-    given["env"]["env_kwargs"] = {"once": str(marker)}
-    reference = trained(settings(train__exact=True), parallel=False)
-    got = trained(given)
-    assert marker.exists()
-    assert got[0] == reference[0]
-    np.testing.assert_array_equal(got[1], reference[1])
-
-
-@pytest.mark.parametrize("fault", ["exception", "sleep"])
+@pytest.mark.parametrize("fault", ["sigkill", "exception", "sleep"])
 def test_training_goes_on_after_a_failure_and_counts_it(
     fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The results equal those without the failure: the rollout is played again from its beginning."""
     kwargs = {"once": str(tmp_path / "broken"), "fault": fault}
     given = settings(
-        "Broken", workers=2, backend="process", train__exact=True, env__env_kwargs=kwargs, env__step_timeout=5.0
+        "Broken", workers=2, backend="process", train__exact=True, env__env_kwargs=kwargs, env__step_timeout=2.0
     )
     with Learner(given) as learner, Learner(settings(train__exact=True)) as reference:
         learner.train(tmp_path / "run")
@@ -119,22 +104,24 @@ def test_training_goes_on_after_a_failure_and_counts_it(
     assert read_metrics(tmp_path / "run")[-1]["restarts"] == 1
     assert read_metrics(tmp_path / "reference")[-1]["restarts"] == 0
     assert "Restarts of environments: 1. The last was of env" in caplog.text
-    assert "_inflict" in caplog.text  # where it was
+    assert (tmp_path / "broken").exists()
+    assert fault == "sigkill" or "_inflict" in caplog.text  # where it was
 
 
-def test_a_failure_ends_training_where_that_is_asked_for(tmp_path: Path) -> None:
-    kwargs = {"fault": "exception"}
-    given = settings("Broken", workers=2, backend="process", env__env_kwargs=kwargs, env__on_failure="raise")
+@pytest.mark.parametrize(
+    ("backend", "words", "note"),
+    [
+        ("process", {"env__on_failure": "raise"}, "Learner.resume("),
+        ("serial", {"env__max_restarts": 2}, "as often as max_restarts allows"),
+    ],
+)
+def test_a_failure_ends_training_where_that_is_asked_for_or_it_comes_again(
+    backend: str, words: dict[str, Any], note: str, tmp_path: Path
+) -> None:
+    given = settings("Broken", workers=2, backend=backend, env__env_kwargs={"fault": "exception"}, **words)
     with Learner(given) as learner, pytest.raises(EnvError) as caught:
         learner.train(tmp_path / "run")
-    assert any("Learner.resume(" in note for note in caught.value.__notes__)
-
-
-def test_a_family_that_always_fails_ends_training(tmp_path: Path) -> None:
-    given = settings("Broken", workers=2, backend="serial", env__env_kwargs={"fault": "exception"}, env__max_restarts=2)
-    with Learner(given) as learner, pytest.raises(EnvError) as caught:
-        learner.train(tmp_path / "run")
-    assert any("as often as max_restarts allows" in note for note in caught.value.__notes__)
+    assert any(note in one for one in caught.value.__notes__)
 
 
 def test_options_of_the_manager_count_before_the_words_of_the_block() -> None:
@@ -144,7 +131,9 @@ def test_options_of_the_manager_count_before_the_words_of_the_block() -> None:
         assert (envs.on_failure, envs.step_timeout, envs.reset_timeout) == ("restart", 7.0, 9.0)
 
 
-def test_training_in_which_nothing_was_learnt_fails_at_its_end(tmp_path: Path) -> None:
+def test_updates_that_were_undone_are_told_and_fail_a_run_that_has_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with Learner(settings("Poisoned")) as learner:
         before = weights(learner)
         with pytest.raises(NothingLearnt, match=r"every update was undone.*lower learning_rate"):
@@ -156,13 +145,10 @@ def test_training_in_which_nothing_was_learnt_fails_at_its_end(tmp_path: Path) -
         with pytest.raises(Diverged, match="The agent has learnt nothing"):
             learner.train(tmp_path / "ended")
         assert learner.num_iters_done == 0
-
-
-def test_training_in_which_some_updates_were_undone_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Learner(settings("Poisoned", env__env_kwargs={"num_steps": 5}, train__num_iters=3)) as learner:
-        learner.train(tmp_path / "run")
+        learner.train(tmp_path / "some")
     assert "Updates that were not finite, and undone: 1 of 3." in caplog.text
-    (own,) = read_metrics(tmp_path / "run")[-1]["agents"].values()
+    (own,) = read_metrics(tmp_path / "some")[-1]["agents"].values()
     assert own["skipped"] == 1
 
 
@@ -209,24 +195,15 @@ def test_evaluation_changes_nothing_and_is_repeated_to_the_bit() -> None:
     with Learner(settings(env__num_envs=2)) as learner, Learner(settings(env__num_envs=2)) as other:
         first = learner.evaluate(2)
         np.testing.assert_array_equal(learner.evaluate(2).returns, first.returns)
-        assert first.returns.shape == (8, 3)
+        assert (first.returns.shape, first.curve.shape) == ((8, 3), (3,))
+        assert first.total == pytest.approx(first.returns.sum(1).mean())
+        assert learner.eval_env.get_wrapper_attr("episodes_per_task") == 3
         assert sorted(first.task_ids.tolist()) == sorted([task.id for task in learner._envs.tasks.eval_tasks] * 2)
         for one in (learner, other):
             one.collect_rollouts_parallel(6, parallel_env=one.train_env_parallel)
             one.update()
         np.testing.assert_array_equal(weights(learner), weights(other))
 
-
-def test_adaptation_is_told_by_inner_episode() -> None:
-    with Learner(settings()) as learner:
-        got = learner.evaluate()
-        env = learner.eval_env
-        assert got.curve.shape == (3,)
-        assert got.total == pytest.approx(got.returns.sum(1).mean())
-        assert env.get_wrapper_attr("episodes_per_task") == 3
-
-
-# ---- runs -----------------------------------------------------------------------------------------------------------
 
 POOL: dict[str, Any] = {"train__num_init_rollouts_pool": 3, "train__num_updates_per_iter": 2}
 RUNS: dict[str, dict[str, Any]] = {
@@ -249,6 +226,10 @@ for content in RUNS.values():
     content |= {"checkpoint_every": 2}
 
 
+FEW_RUNS = ("ppo", "prioritized", "memory sac", "fast weights dqn")
+SOME_RUNS = [name if name in FEW_RUNS else pytest.param(name, marks=pytest.mark.slow) for name in RUNS]
+
+
 def lines(folder: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name != "seconds"} for line in read_metrics(folder)]
 
@@ -257,7 +238,7 @@ class Pulled(RuntimeError):
     """The plug was pulled."""
 
 
-@pytest.mark.parametrize("name", list(RUNS))
+@pytest.mark.parametrize("name", SOME_RUNS)
 def test_a_run_that_is_resumed_goes_on_as_one_that_was_never_ended(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,7 +258,7 @@ def test_a_run_that_is_resumed_goes_on_as_one_that_was_never_ended(
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("name", list(RUNS))
+@pytest.mark.parametrize("name", SOME_RUNS)
 def test_a_runs_settings_say_everything_and_mean_the_same(name: str) -> None:
     given = {**RUNS[name], "train": {**RUNS[name]["train"], "num_iters": None}}
     with Learner(given) as learner:
@@ -333,6 +314,7 @@ def test_ctrl_c_while_collecting_leaves_a_checkpoint_of_the_last_whole_iteration
         assert learner.finished
 
 
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("algorithm", [PPO, DQN], ids=["ppo", "dqn"])
 @pytest.mark.parametrize("call", [1, 3])
 @pytest.mark.parametrize("moment", ["policy", "lived", "update"])
@@ -426,46 +408,31 @@ def test_a_run_that_goes_on_keeps_what_it_depends_on(tmp_path: Path) -> None:
         assert learner.num_iters_done == 3
 
 
-def test_an_agent_may_begin_with_what_another_has_learnt(tmp_path: Path) -> None:
+def test_an_agent_may_begin_with_what_another_has_learnt_and_goes_on_without_it(tmp_path: Path) -> None:
     with Learner(settings()) as learner:
         folder = learner.train(tmp_path / "run")
         wanted = weights(learner)
     with Learner(settings(policy__begin_with=folder), seed=5) as learner:
         np.testing.assert_array_equal(weights(learner), wanted)
         assert learner.agent.counters["updates"] == 0
-    with pytest.raises(BadSettings, match=r"`policy\.begin_with: .*` cannot be taken.*another architecture"):
-        Learner(settings(policy__begin_with=folder, policy__algorithm={**PPO, "hidden": [9]}))
-    with pytest.raises(BadSettings, match=r"`policy\.begin_with: .*` cannot be taken"):
-        Learner(settings(policy__begin_with=tmp_path / "nowhere"))
-
-
-def test_a_run_that_began_with_another_goes_on_without_it(tmp_path: Path) -> None:
-    with Learner(settings()) as learner:
-        folder = learner.train(tmp_path / "first")
-    with Learner(settings(policy__begin_with=folder)) as learner:
         learner.train(tmp_path / "second")
         wanted = weights(learner)
+    with pytest.raises(BadSettings, match=r"`policy\.begin_with: .*` cannot be taken.*another architecture"):
+        Learner(settings(policy__begin_with=folder, policy__algorithm={**PPO, "hidden": [9]}))
     shutil.rmtree(folder)
+    with pytest.raises(BadSettings, match=r"`policy\.begin_with: .*` cannot be taken"):
+        Learner(settings(policy__begin_with=folder))
     with Learner.resume(tmp_path / "second", trust=["tests"]) as learner:
         np.testing.assert_array_equal(weights(learner), wanted)
-
-
-def test_settings_that_cannot_be_written_down_are_told_before_training(tmp_path: Path) -> None:
-    given = settings()
-    given["env"]["env_kwargs"] = {"action_space": Discrete(2)}
-    with Learner(given) as learner, pytest.raises(BadSettings, match="cannot be written down"):
-        learner.train(tmp_path / "run")
-
-
-def test_a_learner_that_has_been_closed_says_so() -> None:
-    learner = Learner(settings())
-    learner.close()
     learner.close()
     with pytest.raises(ClosedError, match="has been closed"):
         learner.collect_rollouts(1)
 
 
 def test_a_run_is_in_its_folder(tmp_path: Path) -> None:
+    untold = settings(env__env_kwargs={"action_space": Discrete(2)})
+    with Learner(untold) as learner, pytest.raises(BadSettings, match="cannot be written down"):
+        learner.train(tmp_path / "untold")
     with Learner(settings(train__num_iters=3, eval__interval=2)) as learner:
         folder = learner.train(tmp_path / "run")
         assert learner.finished
@@ -491,21 +458,34 @@ def test_training_ends_at_so_many_steps(tmp_path: Path) -> None:
         assert learner.num_env_steps == 180
 
 
-# ---- learning -------------------------------------------------------------------------------------------------------
+SWITCH: dict[str, Any] = {"max_rollouts_per_task": 4, "num_train_tasks": 2, "num_eval_tasks": 2, "share_tasks": True}
+PPO_OF_SWITCH = {"name": "ppo", "hidden": [16], "memory_size": 16, "minibatch_size": 100, "learning_rate": 0.01}
+DQN_OF_SWITCH = {**DQN, "batch_size": 32, "learning_rate": 0.01, "exploration_steps": 400}
+GRU, OFTEN = {"name": "gru"}, {"num_rollouts_per_iter": 20, "num_updates_per_iter": 15}
+SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("arch", "least", "most"), [("memory", 3.3, 4.0), ("markov", 1.0, 2.6)])
-def test_an_agent_that_remembers_learns_to_learn(arch: str, least: float, most: float) -> None:
+@pytest.mark.parametrize(
+    ("arch", "memory", "algorithm", "train", "num_iters", "least", "most"),
+    [
+        ("memory", GRU, PPO_OF_SWITCH, {"num_rollouts_per_iter": 100}, 15, 3.3, 4.0),
+        pytest.param("markov", GRU, PPO_OF_SWITCH, {"num_rollouts_per_iter": 100}, 15, 1.0, 2.6, marks=SLOW),
+        pytest.param("memory", GRU, DQN_OF_SWITCH, OFTEN, 12, 3.3, 4.0, marks=SLOW),
+        ("memory", FAST, DQN_OF_SWITCH, OFTEN, 12, 3.3, 4.0),
+    ],
+)
+def test_an_agent_that_remembers_learns_to_learn(
+    arch: str, memory: Any, algorithm: Any, train: Any, num_iters: int, least: float, most: float
+) -> None:
     """Which of two actions is right must be found out anew on each task: 3.5 of 4 at best, 2 of 4 without a memory."""
     given = settings("Switch", env__num_envs=16, policy__arch=arch, eval__num_rollouts_per_task=50)
-    given["env"] |= {"max_rollouts_per_task": 4, "num_train_tasks": 2, "num_eval_tasks": 2, "share_tasks": True}
-    given["train"] = {"num_rollouts_per_iter": 100}
-    given["policy"]["algorithm"] = {
-        "name": "ppo", "hidden": [16], "memory_size": 16, "minibatch_size": 100, "learning_rate": 0.01,
-    }  # fmt: skip
+    given["env"] |= SWITCH
+    given["train"] = train
+    given["policy"] |= {"algorithm": algorithm, "memory": memory} if arch == "memory" else {"algorithm": algorithm}
+    given["eval"]["deterministic"] = algorithm["name"] == "dqn"
     with Learner(given) as learner:
-        for _ in range(15):
-            learner.collect_rollouts_parallel(100, parallel_env=learner.train_env_parallel)
+        for _ in range(num_iters):
+            learner.collect_rollouts_parallel(train["num_rollouts_per_iter"], parallel_env=learner.train_env_parallel)
             learner.update()
         assert least <= learner.evaluate().total <= most
 
@@ -517,21 +497,6 @@ def test_rollouts_that_end_early_make_one_minibatch() -> None:
         assert learner.update()["steps"] == PPO["num_epochs"]
         config: Any = learner.agent.config
         assert config.minibatch_size == 144  # the next batch may be larger
-
-
-@pytest.mark.parametrize("memory", [{"name": "gru"}, FAST], ids=["gru", "fast weights"])
-def test_dqn_that_remembers_learns_to_learn(memory: dict[str, Any]) -> None:
-    given = settings(
-        "Switch", policy__memory=memory, env__num_envs=16, eval__num_rollouts_per_task=50, eval__deterministic=True
-    )
-    given["env"] |= {"max_rollouts_per_task": 4, "num_train_tasks": 2, "num_eval_tasks": 2, "share_tasks": True}
-    given["train"] = {"num_rollouts_per_iter": 20, "num_updates_per_iter": 15}
-    given["policy"]["algorithm"] = {**DQN, "batch_size": 32, "learning_rate": 0.01, "exploration_steps": 400}
-    with Learner(given) as learner:
-        for _ in range(12):
-            learner.collect_rollouts_parallel(20, parallel_env=learner.train_env_parallel)
-            learner.update()
-        assert learner.evaluate().total >= 3.3
 
 
 def test_the_learning_rate_falls_in_a_straight_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
