@@ -12,9 +12,9 @@ from parallel_envs.choices import UpdateModeName
 from parallel_envs.learners import IndependentLearners, PPOConfig
 from parallel_envs.learners.algorithm import Plan, UpdateReport
 from parallel_envs.learners.loops import LoopOptions
-from parallel_envs.learners.loops.accounts import Accounts, Lag
 from parallel_envs.learners.loops.free import MinibatchSizes
 from parallel_envs.learners.loops.learner_thread import Job, LearnerThread, UpdateRunner
+from parallel_envs.learners.loops.loop import Accounts, Lag
 from parallel_envs.learners.loops.options import (
     SCHEDULES,
     Candidate,
