@@ -12,8 +12,9 @@ from tests.managers import opened
 Make = Callable[..., MultiAgentEnvManager]
 
 
-@pytest.fixture(params=["serial", "thread", "process"])
+@pytest.fixture(params=["serial", pytest.param("thread", marks=pytest.mark.slow), "process"])
 def backend(request: pytest.FixtureRequest) -> str:
+    """In the default run, threads play in the tests that name them: what differs between backends is not here."""
     return str(request.param)
 
 

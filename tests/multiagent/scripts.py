@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 from gymnasium import spaces
 from hypothesis import strategies as st
 
+from parallel_envs import MultiAgentEnvManager
 from parallel_envs.testing import InfoKind, RewardKind, ScriptedAgentsEnv, Stay
 from parallel_envs.testing.scripted import Ending
 
+Results = list[dict[Any, Any]]
 Schedule = Mapping[Hashable, Stay]
 
 AGENTS: list[Hashable] = ["a", "b", 3, ("t", 1)]
@@ -53,6 +56,11 @@ def together(num_steps: int, *agents: Hashable) -> list[Schedule]:
     return [{agent: Stay(num_steps) for agent in agents or ("a", "b")}]
 
 
+def noop(envs: MultiAgentEnvManager) -> dict[Any, Any]:
+    """Zeros for all that are alive."""
+    return dict.fromkeys(envs.agents_now, np.zeros(envs.num_envs, np.int64))
+
+
 @st.composite
 def stays(draw: st.DrawFn) -> Stay:
     first = draw(st.sampled_from([0, 0, 0, 1, 2]))
@@ -78,5 +86,29 @@ def settings(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+class UnrulyEnv(ScriptedAgentsEnv):
+    """Changes what its second step, or its second reset, returns."""
+
+    def __init__(
+        self, change: Callable[[UnrulyEnv, Results], None], *, at_reset: bool = False, possible_agents: Any = "all"
+    ) -> None:
+        super().__init__(together(9), possible_agents=possible_agents)
+        self.change, self.at_reset, self.num_resets = change, at_reset, 0
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        results = list(super().reset(seed, options))
+        self.num_resets += 1
+        if self.at_reset and self.num_resets == 2:
+            self.change(self, results)
+        return tuple(results)
+
+    def step(self, actions: Any) -> Any:
+        results = list(super().step({agent: actions[agent] for agent in self.agents}))
+        if self.elapsed == 2 and not self.at_reset:
+            self.change(self, results)
+        return tuple(results)
+
+
 MODES = ["NextStep", "SameStep", "Disabled"]
 EVERYONE = [*AGENTS, "never"]
+of_both_kinds = pytest.mark.parametrize("possible_agents", ["all", None], ids=["known", "open"])

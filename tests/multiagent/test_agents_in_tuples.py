@@ -49,79 +49,11 @@ class Team(Pair):
         return observations, told["rewards"], told["terminated"], told["truncated"], told["infos"]
 
 
-def test_each_agent_has_its_own_part() -> None:
-    env = TupleAgents(Pair())
-    assert [env.action_space(agent) for agent in env.possible_agents] == [spaces.Discrete(2), spaces.Discrete(5)]
-    observations, infos = env.reset(seed=4)
-    assert {agent: seen.shape for agent, seen in observations.items()} == {"agent_0": (1,), "agent_1": (2,)}
-    assert infos == {"agent_0": {"told": 4}, "agent_1": {"told": 4}}
-    observations, rewards, terminations, truncations, _ = env.step({"agent_1": 3, "agent_0": 1})
-    assert rewards == {"agent_0": 1.0, "agent_1": 3.0}
-    assert observations["agent_1"].tolist() == [1.0, 1.0]
-    assert not any((*terminations.values(), *truncations.values()))
-
-
-def test_all_end_at_once() -> None:
-    env = TupleAgents(Pair())
-    env.reset()
-    ends = [env.step({"agent_0": 0, "agent_1": 0})[2] for _ in range(3)]
-    assert ends == [{"agent_0": over, "agent_1": over} for over in (False, False, True)]
-    assert env.agents == []
-
-
-def test_infos_are_not_shared() -> None:
-    env = TupleAgents(Pair())
-    _, infos = env.reset(seed=1)
-    infos["agent_0"]["told"] = 2
-    assert infos["agent_1"] == {"told": 1}
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_it_is_a_pettingzoo_environment() -> None:
     from pettingzoo.test import parallel_api_test  # late: it warns of much that is not ours
 
     parallel_api_test(TupleAgents(Pair()), num_cycles=10)
-
-
-def test_an_environment_of_one_agent_is_refused() -> None:
-    with pytest.raises(TypeError, match="Tuple spaces"):
-        tuple_agents("CartPole-v1")
-
-
-def test_foraging_has_two_agents() -> None:
-    pytest.importorskip("lbforaging")
-    env = tuple_agents("lbforaging:Foraging-8x8-2p-2f-coop-v3")
-    observations, _ = env.reset(seed=0)
-    assert set(observations) == {"agent_0", "agent_1"}
-    _, rewards, *_ = env.step(dict.fromkeys(env.agents, 0))
-    assert rewards == {"agent_0": 0.0, "agent_1": 0.0}
-    env.close()
-
-
-@pytest.mark.parametrize("rewards", [2, 2.0, np.float32(2), np.array(2.0), [2, 2], (2.0, 2.0), np.full(2, 2.0)])
-def test_a_reward_may_be_the_teams_or_one_for_each(rewards: Any) -> None:
-    env = TupleAgents(Team(rewards=rewards))
-    env.reset()
-    _, told, *_ = env.step({"agent_0": 0, "agent_1": 0})
-    assert told == {"agent_0": 2.0, "agent_1": 2.0}
-    assert {type(reward) for reward in told.values()} == {float}
-
-
-@pytest.mark.parametrize("which", ["terminated", "truncated"])
-@pytest.mark.parametrize("flag", [True, np.True_, [True, True], np.ones(2, bool)])
-def test_a_flag_of_the_team_ends_all(which: str, flag: Any) -> None:
-    env = TupleAgents(Team(**{which: flag}))
-    env.reset()
-    told = env.step({"agent_0": 0, "agent_1": 0})[2 if which == "terminated" else 3]
-    assert told == {"agent_0": True, "agent_1": True}
-    assert env.agents == []
-
-
-def test_no_flags_of_agents_end_nobody() -> None:
-    env = TupleAgents(Team(terminated=[False, False]))
-    env.reset()
-    env.step({"agent_0": 0, "agent_1": 0})
-    assert env.agents == ["agent_0", "agent_1"]
 
 
 def test_an_agent_that_has_ended_does_nothing_while_the_other_plays_on() -> None:
@@ -134,12 +66,6 @@ def test_an_agent_that_has_ended_does_nothing_while_the_other_plays_on() -> None
     assert inner.given == [[1, 1], [0, 4]]
 
 
-def test_infos_may_be_one_for_each() -> None:
-    env = TupleAgents(Team(infos=[{"a": 1}, {"b": 2}]))
-    env.reset()
-    assert env.step({"agent_0": 0, "agent_1": 0})[4] == {"agent_0": {"a": 1}, "agent_1": {"b": 2}}
-
-
 def test_actions_are_a_list_of_plain_ints(make: Make) -> None:
     envs = make([lambda: TupleAgents(Team())] * 2)
     envs.reset(seed=0)
@@ -147,14 +73,6 @@ def test_actions_are_a_list_of_plain_ints(make: Make) -> None:
     assert envs.call("given") == ([[1, 4]], [[0, 2]])
     for given in envs.call("given"):
         assert {type(action) for action in given[0]} == {int}
-
-
-@pytest.mark.parametrize("wrong", [{"rewards": [1.0]}, {"terminated": [True] * 3}, {"infos": [{}]}])
-def test_other_numbers_of_values_than_of_agents_are_refused(wrong: Any) -> None:
-    env = TupleAgents(Team(**wrong))
-    env.reset()
-    with pytest.raises(ValueError, match=rf"{next(iter(wrong))} for 2 agents"):
-        env.step({"agent_0": 0, "agent_1": 0})
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 5])
@@ -183,15 +101,61 @@ def _foraging() -> TupleAgents:
     return tuple_agents("lbforaging:Foraging-5x5-2p-1f-v3", max_episode_steps=100)
 
 
-@pytest.mark.parametrize("name", ["TupleAgents", "tuple_agents"])
-def test_the_old_names_are_deprecated(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"take {name} from parallel_envs.multiagent"):
-        old = getattr(importlib.import_module("parallel_envs.testing.tuple_agents"), name)
-    assert old is getattr(multiagent, name)
-
-
-def test_the_class_in_testing_is_deprecated() -> None:
+def test_the_old_names_are_deprecated() -> None:
+    for name in ("TupleAgents", "tuple_agents"):
+        with pytest.warns(DeprecationWarning, match=f"take {name} from parallel_envs.multiagent"):
+            old = getattr(importlib.import_module("parallel_envs.testing.tuple_agents"), name)
+        assert old is getattr(multiagent, name)
     with pytest.warns(DeprecationWarning, match=r"take TupleAgents from parallel_envs\.multiagent"):
-        old = parallel_envs.testing.TupleAgents
-    assert old is TupleAgents
+        assert parallel_envs.testing.TupleAgents is TupleAgents
     assert parallel_envs.tuple_agents is tuple_agents
+
+
+ZERO = {"agent_0": 0, "agent_1": 0}
+
+
+BOTH = {"agent_0": True, "agent_1": True}
+
+
+def begun(**tells: Any) -> TupleAgents:
+    env = TupleAgents(Team(**tells))
+    env.reset()
+    return env
+
+
+def test_each_agent_has_its_own_part_and_all_end_at_once() -> None:
+    env = TupleAgents(Pair())
+    assert [env.action_space(agent) for agent in env.possible_agents] == [spaces.Discrete(2), spaces.Discrete(5)]
+    observations, infos = env.reset(seed=4)
+    assert {agent: seen.shape for agent, seen in observations.items()} == {"agent_0": (1,), "agent_1": (2,)}
+    assert infos == {"agent_0": {"told": 4}, "agent_1": {"told": 4}}
+    infos["agent_0"]["told"] = 2
+    assert infos["agent_1"] == {"told": 4}  # not shared
+    observations, rewards, *ends, _ = env.step({"agent_1": 3, "agent_0": 1})
+    assert rewards == {"agent_0": 1.0, "agent_1": 3.0}
+    assert observations["agent_1"].tolist() == [1.0, 1.0]
+    assert ends == [dict.fromkeys(BOTH, False)] * 2
+    assert [env.step(ZERO)[2] for _ in range(2)] == [dict.fromkeys(BOTH, False), BOTH]
+    assert env.agents == []
+    with pytest.raises(TypeError, match="Tuple spaces"):
+        tuple_agents("CartPole-v1")
+
+
+def test_what_is_told_may_be_the_teams_or_one_for_each() -> None:
+    for rewards in (2, 2.0, np.float32(2), np.array(2.0), [2, 2], (2.0, 2.0), np.full(2, 2.0)):
+        _, told, *_ = begun(rewards=rewards).step(ZERO)
+        assert told == {"agent_0": 2.0, "agent_1": 2.0}
+        assert {type(reward) for reward in told.values()} == {float}
+    for place, which in ((2, "terminated"), (3, "truncated")):
+        for flag in (True, np.True_, [True, True], np.ones(2, bool)):
+            env = begun(**{which: flag})
+            assert env.step(ZERO)[place] == BOTH
+            assert env.agents == []
+    env = begun(terminated=[False, False])
+    env.step(ZERO)
+    assert env.agents == ["agent_0", "agent_1"]
+    assert begun(infos=[{"a": 1}, {"b": 2}]).step(ZERO)[4] == {"agent_0": {"a": 1}, "agent_1": {"b": 2}}
+    for name, values in (("rewards", [1.0]), ("terminated", [True] * 3), ("infos", [{}])):
+        wrong: Any = {name: values}
+        with pytest.raises(ValueError, match=f"{name} for 2 agents"):
+            begun(**wrong).step(ZERO)

@@ -1,4 +1,4 @@
-"""What else a manager offers: calls, attributes, state, pictures, figures, and its end."""
+"""What else a manager offers: calls, attributes, pictures, figures, halves of a step, and its end."""
 
 from __future__ import annotations
 
@@ -11,23 +11,7 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from parallel_envs.errors import ClosedError
 from parallel_envs.testing import ScriptedAgentsEnv
 from tests.multiagent.conftest import Make
-from tests.multiagent.scripts import EARLY_AND_LATE, scripted, together
-from tests.multiagent.test_resets import noop
-
-
-def test_calls_reach_the_environments(make: Make) -> None:
-    envs = make([scripted()] * 3, num_workers=2)
-    assert envs.call("echo", 1, two=2) == (((1,), {"two": 2}),) * 3
-    assert envs.call("echo", env_ids=[2]) == (((), {}),)
-    envs.call_async("echo", env_ids=0)
-    assert envs.call_wait() == (((), {}),)
-
-
-def test_attributes_of_some_environments_can_be_set(make: Make) -> None:
-    envs = make([scripted()] * 3, num_workers=2)
-    envs.set_attr("elapsed", [5], env_ids=1)
-    assert envs.get_attr("elapsed") == (0, 5, 0)
-    assert envs.get_attr("elapsed", env_ids=[1, 0]) == (5, 0)
+from tests.multiagent.scripts import EARLY_AND_LATE, noop, scripted, together
 
 
 @pytest.mark.parametrize("turns", ["simultaneous", "sequential"])
@@ -58,47 +42,6 @@ def wrapped() -> Any:
     aec = parallel_to_aec(SeenEnv(together(3)))
     aec.metadata["is_parallelizable"] = True
     return aec
-
-
-def test_an_unknown_attribute_is_an_error_and_nothing_more(make: Make) -> None:
-    envs = make([scripted()] * 2)
-    with pytest.raises(AttributeError, match="nothing_like_this"):
-        envs.get_attr("nothing_like_this")
-    envs.reset(seed=0)
-    assert envs.agents_now == ("a", "b", "c")
-
-
-def test_the_agents_of_one_environment(make: Make) -> None:
-    envs = make([scripted(EARLY_AND_LATE[:1]), scripted(EARLY_AND_LATE[1:2], possible_agents="abc")])
-    envs.reset(seed=0)
-    assert envs.agents(0) == ["a", "b", "c"]
-    assert envs.agents(1) == ["b", "c"]
-    envs.step(noop(envs))
-    assert envs.agents(0) == ["b", "c"]
-
-
-def test_states_are_stacked(make: Make) -> None:
-    envs = make([scripted()] * 2)
-    envs.reset(seed=0)
-    envs.step(noop(envs))
-    assert envs.state().tolist() == [[1, 2], [1, 2]]
-
-
-def test_pictures(make: Make) -> None:
-    envs = make([scripted(render_mode="rgb_array")] * 2)
-    envs.reset(seed=0)
-    pictures = envs.render()
-    assert envs.render_mode == "rgb_array"
-    assert pictures is not None
-    assert [picture.shape for picture in pictures] == [(8, 8, 3)] * 2
-
-
-def test_figures(make: Make) -> None:
-    envs = make([scripted(together(9))] * 3, num_workers=2)
-    envs.reset(seed=0)
-    envs.step(noop(envs))
-    assert [row["env_ids"] for row in envs.stats()] == [(0, 1), (2,)]
-    assert [row["steps"] for row in envs.stats()] == [2, 1]
 
 
 def test_both_halves_of_a_step(make: Make) -> None:
@@ -140,33 +83,53 @@ def test_agents_that_have_gone_are_not_kept_at_their_own_pace(make_serial: Make)
         assert len(envs.alive) == 1
 
 
-def test_the_representation_tells_what_it_is(make: Make, backend: str) -> None:
-    envs = make([scripted()] * 2)
-    assert repr(envs) == (
-        "MultiAgentEnvManager(3 agents, ParallelEnvManager(num_envs=2, num_workers=2, "
-        f"backend={backend!r}, state='idle'))"
-    )
-    envs.close()
-    assert "state='closed'" in repr(envs)
-    assert repr(make([scripted(possible_agents=None)])).startswith("MultiAgentEnvManager(0 agents so far, ")
-
-
-def test_a_with_block_closes(make: Make) -> None:
-    envs = make([scripted()] * 2)
-    with envs as same:
-        assert same is envs
-    assert envs.closed
-    envs.close()
-    asks: list[Any] = [envs.reset, envs.recv, lambda: envs.call("echo"), lambda: envs.step({})]
-    for ask in asks:
-        with pytest.raises(ClosedError):
-            ask()
-
-
-def test_functions_are_applied_to_the_environments_themselves(make: Make) -> None:
+def test_calls_attributes_and_functions_reach_the_environments(make: Make) -> None:
     envs = make([scripted()] * 3, num_workers=2)
-    assert envs.apply(lambda env, more: (type(env).__name__, env.elapsed + more), 5) == [("ScriptedAgentsEnv", 5)] * 3
+    assert envs.call("echo", 1, two=2) == (((1,), {"two": 2}),) * 3
+    assert envs.call("echo", env_ids=[2]) == (((), {}),)
+    envs.call_async("echo", env_ids=0)
+    assert envs.call_wait() == (((), {}),)
+    envs.set_attr("elapsed", [5], env_ids=1)
+    assert envs.get_attr("elapsed") == (0, 5, 0)
+    assert envs.get_attr("elapsed", env_ids=[1, 0]) == (5, 0)
+    assert envs.apply(lambda env, more: (type(env).__name__, more), 5) == [("ScriptedAgentsEnv", 5)] * 3
     assert envs.apply(lambda env: setattr(env, "elapsed", 2), env_ids=1) == [None]
     assert envs.get_attr("elapsed") == (0, 2, 0)
     with pytest.raises(TypeError, match="fn=3"):
         envs.apply(3)  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match="nothing_like_this"):
+        envs.get_attr("nothing_like_this")
+    envs.reset(seed=0)
+    assert envs.agents_now == ("a", "b", "c")
+
+
+def test_agents_states_pictures_and_figures_are_those_of_each_environment(make: Make) -> None:
+    envs = make(
+        [scripted(one, possible_agents="abc", render_mode="rgb_array") for one in ([EARLY_AND_LATE[1]], EARLY_AND_LATE)]
+        + [scripted(EARLY_AND_LATE, render_mode="rgb_array")],
+        num_workers=2,
+    )
+    envs.reset(seed=0)
+    assert [envs.agents(env) for env in range(2)] == [["b", "c"], ["a", "b", "c"]]
+    envs.step(noop(envs))
+    assert envs.agents(1) == ["b", "c"]
+    assert envs.state().tolist() == [[1, 2]] * 3
+    assert envs.render_mode == "rgb_array"
+    assert [picture.shape for picture in envs.render() or ()] == [(8, 8, 3)] * 3
+    assert [(row["env_ids"], row["steps"]) for row in envs.stats()] == [((0, 1), 2), ((2,), 1)]
+
+
+def test_a_manager_tells_what_it_is_and_closes_after_its_with_block(make: Make, backend: str) -> None:
+    envs = make([scripted()] * 2)
+    inner = f"ParallelEnvManager(num_envs=2, num_workers=2, backend={backend!r}, state='idle')"
+    assert repr(envs) == f"MultiAgentEnvManager(3 agents, {inner})"
+    assert repr(make([scripted(possible_agents=None)])).startswith("MultiAgentEnvManager(0 agents so far, ")
+    with envs as same:
+        assert same is envs
+    assert envs.closed
+    envs.close()
+    assert "state='closed'" in repr(envs)
+    asks: list[Any] = [envs.reset, envs.recv, lambda: envs.call("echo"), lambda: envs.step({})]
+    for ask in asks:
+        with pytest.raises(ClosedError):
+            ask()

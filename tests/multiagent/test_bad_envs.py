@@ -9,45 +9,70 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
+from pettingzoo.utils import BaseParallelWrapper
+from pettingzoo.utils.conversions import parallel_to_aec
 
 from parallel_envs import MultiAgentEnvManager
 from parallel_envs.errors import EnvError
 from parallel_envs.testing import ScriptedAgentsEnv
-from tests.multiagent import broken_envs
-from tests.multiagent.broken_envs import UnrulyEnv
 from tests.multiagent.conftest import Make
-from tests.multiagent.scripts import EARLY_AND_LATE, scripted, together
-from tests.multiagent.test_resets import noop
+from tests.multiagent.scripts import EARLY_AND_LATE, Results, UnrulyEnv, noop, of_both_kinds, scripted, together
 
-AT_A_STEP = [
-    ("keeps_an_ended_agent", "In step 2 the environment ended 'a' and kept it in its agents"),
-    ("shows_nothing", "In step 2 the environment returned no observation for 'b', which is among its agents"),
-    ("shows_another_shape", r"observation of shape \(4,\) for 'b', but its observation space says \(3,\)"),
-    ("shows_one_number", r"observation of shape \(\) for 'b', but its observation space says \(3,\)"),
-    ("rewards_with_a_word", "returned the reward 'much' of type str"),
-    ("rewards_with_nothing", "returned the reward None of type NoneType"),
-    ("rewards_with_two_numbers", "A reward is a single number"),
+
+def swaps_agents(env: UnrulyEnv, results: Results) -> None:
+    env.agents.remove("b")
+    env.agents.append("c")
+
+
+def answers_for_a_dead_agent(env: UnrulyEnv, results: Results) -> None:
+    env.agents.remove("b")
+    results[0].pop("b")
+    results[2]["b"] = True
+    env.change, env.elapsed = lambda env, results: results[0].update(b=results[0]["a"]), 1
+
+
+def ends_all(env: UnrulyEnv, results: Results) -> None:
+    env.agents.clear()
+    results[0] = {"a": results[0]["a"]}
+    results[2]["a"] = True
+
+
+def changes_space(which: str) -> Any:
+    return lambda env, results: setattr(env.sources["b"], which, Box(0.0, 1.0, (7,)))
+
+
+def set_b(place: int, value: Any) -> Any:
+    return lambda env, results: results[place].update(b=value)
+
+
+def shows_nothing(env: UnrulyEnv, results: Results) -> None:
+    del results[0]["b"]
+
+
+def shows_a_stranger(env: UnrulyEnv, results: Results) -> None:
+    results[0]["stranger"] = results[0]["a"]
+
+
+KNOWN = ("a", "b", "c")
+NO_B = "In {} the environment returned no observation for 'b', which is among its agents"
+STRANGER = r"observation for 'stranger', which is not among its possible_agents \['a', 'b', 'c'\]"
+AT_A_STEP: list[tuple[Any, str]] = [
+    (lambda env, results: results[2].update(a=True), "In step 2 the environment ended 'a' and kept it in its agents"),
+    (shows_nothing, NO_B.format("step 2")),
+    (set_b(0, np.zeros(4, np.float32)), r"observation of shape \(4,\) for 'b', but its observation space says \(3,\)"),
+    (set_b(0, np.float32(1.0)), r"observation of shape \(\) for 'b', but its observation space says \(3,\)"),
+    (set_b(1, "much"), "returned the reward 'much' of type str"),
+    (set_b(1, None), "returned the reward None of type NoneType"),
+    (set_b(1, np.zeros(2)), "A reward is a single number"),
 ]
-OF_THE_KNOWN = [
-    ("shows_a_stranger", r"observation for 'stranger', which is not among its possible_agents \['a', 'b', 'c'\]"),
-    ("swaps_without_a_word", "In step 2 the environment returned no observation for 'c', which is among its agents"),
-]
+CASES = [(*case, agents) for case in AT_A_STEP for agents in (KNOWN, None)]
+CASES += [(shows_a_stranger, STRANGER, KNOWN), (swaps_agents, NO_B.format("step 2").replace("'b'", "'c'"), KNOWN)]
 
 
-@pytest.mark.parametrize("possible_agents", [("a", "b", "c"), None], ids=["known", "open"])
-@pytest.mark.parametrize(("change", "text"), AT_A_STEP)
-def test_what_a_step_must_not_return(make_both: Make, change: str, text: str, possible_agents: Any) -> None:
-    check_step(make_both, change, text, possible_agents)
-
-
-@pytest.mark.parametrize(("change", "text"), OF_THE_KNOWN)
-def test_what_a_step_of_known_agents_must_not_return(make_both: Make, change: str, text: str) -> None:
-    check_step(make_both, change, text, ("a", "b", "c"))
-
-
-def check_step(make: Make, change: str, text: str, possible_agents: Any) -> None:
-    unruly = partial(UnrulyEnv, getattr(broken_envs, change), possible_agents=possible_agents)
-    envs = make([scripted(together(9), possible_agents=possible_agents), unruly])
+@pytest.mark.parametrize(("change", "text", "possible_agents"), CASES, ids=range(len(CASES)))
+def test_what_a_step_must_not_return(make_both: Make, change: Any, text: str, possible_agents: Any) -> None:
+    unruly = partial(UnrulyEnv, change, possible_agents=possible_agents)
+    envs = make_both([scripted(together(9), possible_agents=possible_agents), unruly])
     envs.reset(seed=0)
     envs.step(noop(envs))
     with pytest.raises(EnvError, match=rf"^Env 1 raised \w+ during step 2: .*{text}"):
@@ -57,43 +82,39 @@ def check_step(make: Make, change: str, text: str, possible_agents: Any) -> None
     envs.step(noop(envs))
 
 
-@pytest.mark.parametrize("possible_agents", ["all", None], ids=["known", "open"])
-def test_the_dead_are_silent(make_both: Make, possible_agents: Any) -> None:
-    envs = make_both([partial(UnrulyEnv, broken_envs.answers_for_a_dead_agent, possible_agents=possible_agents)])
+@of_both_kinds
+def test_an_agent_that_has_ended_is_not_spoken_of(make_both: Make, possible_agents: Any) -> None:
+    envs = make_both([partial(UnrulyEnv, answers_for_a_dead_agent, possible_agents=possible_agents)])
     envs.reset(seed=0)
     envs.step(noop(envs))
-    *_, terminations, _, _ = envs.step(noop(envs))
-    assert terminations["b"].tolist() == [True]
+    assert envs.step(noop(envs))[2]["b"].tolist() == [True]
     with pytest.raises(EnvError, match=r"observation for 'b', which was not alive before it and\s+is not after it"):
         envs.step(noop(envs))
 
 
 def test_an_agent_that_ends_unseen_has_its_reward_and_info(make_both: Make) -> None:
-    envs = make_both([partial(UnrulyEnv, broken_envs.answers_for_a_dead_agent)])
+    envs = make_both([partial(UnrulyEnv, answers_for_a_dead_agent)])
     envs.reset(seed=0)
     envs.step(noop(envs))
     _, rewards, *_ = envs.step(noop(envs))
-    envs.call("change_to_end")
-    *_, infos = envs.step(noop(envs))
-    assert infos["b"]["final_reward"].tolist() == rewards["b"].tolist()
-    assert infos["b"]["_final_reward"].tolist() == [True]
-    assert infos["b"]["_final_obs"].tolist() == [False]
+    envs.set_attr("change", [ends_all])
+    told = envs.step(noop(envs))[4]["b"]
+    assert told["final_reward"].tolist() == rewards["b"].tolist()
+    assert (told["_final_reward"].tolist(), told["_final_obs"].tolist()) == ([True], [False])
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ("sees_more", r"The observation space of 'b' has changed from Box\(.*3,.* to Box\(.*7,"),
-        ("does_more", r"The action space of 'b' has changed from Discrete\(3\) to Box"),
-        ("shows_nothing", "In reset the environment returned no observation for 'b'"),
-        (
-            "shows_a_stranger",
-            "The environment returned an observation for 'stranger', which is not among its possible_agents",
-        ),
+        (changes_space("observation_space"), r"The observation space of 'b' has changed from Box\(.*3,.* to Box\(.*7,"),
+        (changes_space("action_space"), r"The action space of 'b' has changed from Discrete\(3\) to Box"),
+        (shows_nothing, "In reset the environment returned no observation for 'b'"),
+        (shows_a_stranger, "The environment returned an observation for 'stranger', which is not among its possible"),
     ],
+    ids=range(4),
 )
-def test_what_a_reset_must_not_do(make_both: Make, change: str, text: str) -> None:
-    envs = make_both([scripted(together(9)), partial(UnrulyEnv, getattr(broken_envs, change), at_reset=True)])
+def test_what_a_reset_must_not_do(make_both: Make, change: Any, text: str) -> None:
+    envs = make_both([scripted(together(9)), partial(UnrulyEnv, change, at_reset=True)])
     envs.reset(seed=0)
     with pytest.raises(EnvError, match=f"^Env 1 raised ValueError during reset: {text}"):
         envs.reset()
@@ -101,28 +122,12 @@ def test_what_a_reset_must_not_do(make_both: Make, change: str, text: str) -> No
 
 def test_open_environments_may_change_their_spaces(make_both: Make) -> None:
     def grow(env: UnrulyEnv, results: Any) -> None:
-        env.sources["b"].observation_space = Box(0.0, 1.0, (7,))
+        changes_space("observation_space")(env, results)
         results[0]["b"] = np.ones(7, np.float32)
 
     envs = make_both([partial(UnrulyEnv, grow, at_reset=True, possible_agents=None)] * 2)
     envs.reset(seed=0)
-    observations, _ = envs.reset()
-    assert [one.shape for one in observations["b"]] == [(7,), (7,)]
-
-
-def test_an_observation_without_a_part(make_both: Make) -> None:
-    class HalfEnv(ScriptedAgentsEnv):
-        def reset(self, seed: int | None = None, options: Any = None) -> Any:
-            observations, infos = super().reset(seed, options)
-            del observations["a"]["mask"]
-            return observations, infos
-
-    space = Dict({"seen": Box(0.0, 1.0, (2,)), "mask": Discrete(2)})
-    for possible_agents in ("all", None):
-        how: dict[str, Any] = {"observation_spaces": {"a": space}, "possible_agents": possible_agents}
-        envs = make_both([partial(HalfEnv, EARLY_AND_LATE, **how)])
-        with pytest.raises(EnvError, match=r"Env 0 .* without \['mask'\] for 'a'"):
-            envs.reset(seed=0)
+    assert [one.shape for one in envs.reset()[0]["b"]] == [(7,), (7,)]
 
 
 class OddlyReturning(ScriptedAgentsEnv):
@@ -141,43 +146,21 @@ class OddlyReturning(ScriptedAgentsEnv):
         return self.change(results) if self.at == "step" else results
 
 
-ODD = [
+PARTS = {"observation_spaces": {"a": Dict({"seen": Box(0.0, 1.0, (2,)), "mask": Discrete(2)})}}
+ODD: list[tuple[str, Any, str]] = [
+    ("reset", lambda told: told[0], r"TypeError during reset: In reset .* returned one dict: .* returns 2 dicts by ag"),
+    ("reset", lambda told: (told[0], None), "TypeError during reset: .* returned None as its infos. Return a dict by"),
+    ("reset", lambda told: (*told, 1), "TypeError during reset: In reset the environment returned 3 values"),
+    ("step", lambda told: told[:4], "TypeError during step 1: .* returned 4 values.* returns 5 dicts by agent here"),
+    ("step", lambda told: (*told[:4], None), "TypeError during step 1: In step 1 .* returned None as its infos"),
+    ("step", lambda told: (*told[:4], {"a": {}, "b": "word"}), "TypeError .* returned 'word' as the info of 'b'. Ret"),
+    ("step", lambda told: (told[0], 1.0, *told[2:]), "TypeError during step 1: .* returned 1.0 as its rewards"),
     (
         "reset",
-        lambda told: told[0],
-        r"In reset the environment returned one dict: .* returns 2 dicts by agent here: obs",
+        lambda told: ({**told[0], "a": {"seen": told[0]["a"]["seen"]}}, told[1]),
+        r".*without \['mask'\] for 'a'",
     ),
-    ("reset", lambda told: (told[0], None), "In reset the environment returned None as its infos. Return a dict by ag"),
-    ("reset", lambda told: (*told, 1), "In reset the environment returned 3 values"),
-    ("step", lambda told: told[:4], "In step 1 the environment returned 4 values.* returns 5 dicts by agent here: obs"),
-    ("step", lambda told: (*told[:4], None), "In step 1 the environment returned None as its infos"),
-    (
-        "step",
-        lambda told: (*told[:4], {"a": {}, "b": "word"}),
-        "In step 1 .* returned 'word' as the info of 'b'. Return a",
-    ),
-    ("step", lambda told: (told[0], 1.0, *told[2:]), "In step 1 the environment returned 1.0 as its rewards"),
 ]
-
-
-@pytest.mark.parametrize("possible_agents", ["all", None], ids=["known", "open"])
-@pytest.mark.parametrize(("at", "change", "text"), ODD, ids=range(len(ODD)))
-def test_what_are_not_so_many_dicts(make_serial: Make, at: str, change: Any, text: str, possible_agents: Any) -> None:
-    envs = make_serial([partial(OddlyReturning, at, change, possible_agents=possible_agents)])
-    with pytest.raises(EnvError, match=rf"^Env 0 raised TypeError during (reset|step 1): {text}"):
-        begin_and_step(envs)
-
-
-@pytest.mark.parametrize("possible_agents", ["all", None], ids=["known", "open"])
-def test_an_agent_may_have_no_info(make_both: Make, possible_agents: Any) -> None:
-    def says_nothing(results: Any) -> Any:
-        return *results[:4], {"a": None, "all": 3}
-
-    envs = make_both([partial(OddlyReturning, "step", says_nothing, possible_agents=possible_agents)])
-    envs.reset(seed=0)
-    *_, infos = envs.step(noop(envs))
-    assert infos == {"a": {}, "b": {}}
-    assert infos.common["all"].tolist() == [3]
 
 
 def begin_and_step(envs: MultiAgentEnvManager) -> None:
@@ -185,22 +168,40 @@ def begin_and_step(envs: MultiAgentEnvManager) -> None:
     envs.step(noop(envs))
 
 
-def test_observations_that_are_no_numbers(make_serial: Make) -> None:
-    def speaks(results: Any) -> Any:
-        return results[0] | {"b": ["x", "y", "z"]}, *results[1:]
+@of_both_kinds
+@pytest.mark.parametrize(("at", "change", "text"), ODD, ids=range(len(ODD)))
+def test_what_are_not_so_many_dicts_or_lacks_a_part(
+    make_serial: Make, at: str, change: Any, text: str, possible_agents: Any
+) -> None:
+    how: dict[str, Any] = PARTS if "mask" in text else {}
+    envs = make_serial([partial(OddlyReturning, at, change, possible_agents=possible_agents, **how)])
+    with pytest.raises(EnvError, match=rf"^Env 0 raised {text}"):
+        begin_and_step(envs)
 
-    envs = make_serial([partial(OddlyReturning, "step", speaks)])
+
+def test_observations_that_are_no_numbers(make_serial: Make) -> None:
+    speaks = partial(OddlyReturning, "step", lambda told: (told[0] | {"b": ["x", "y", "z"]}, *told[1:]))
+    envs = make_serial([speaks])
     envs.reset(seed=0)
     with pytest.raises(EnvError, match=r"an observation for 'b' that is no float32: \['x', 'y', 'z'\]"):
         envs.step(noop(envs))
+
+
+@of_both_kinds
+def test_an_agent_may_have_no_info(make_both: Make, possible_agents: Any) -> None:
+    says_nothing = partial(OddlyReturning, "step", lambda told: (*told[:4], {"a": None, "all": 3}))
+    envs = make_both([partial(says_nothing, possible_agents=possible_agents)])
+    envs.reset(seed=0)
+    *_, infos = envs.step(noop(envs))
+    assert infos == {"a": {}, "b": {}}
+    assert infos.common["all"].tolist() == [3]
 
 
 # ---- construction --------------------------------------------------------------------------------
 
 
 class PlainGymEnv(gymnasium.Env[Any, Any]):
-    observation_space = Discrete(2)
-    action_space = Discrete(2)
+    observation_space = action_space = Discrete(2)
 
 
 @pytest.mark.parametrize(
@@ -219,51 +220,38 @@ def test_what_a_factory_must_not_return(make_both: Make, factory: Any, text: str
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "text"),
     [
-        scripted(together(2, "a", "b", "d")),
-        scripted(observation_spaces={"b": Discrete(2)}),
-        scripted(action_spaces={"b": Discrete(2)}),
-        scripted(possible_agents=None),
+        (scripted(together(2, "a", "b", "d")), ""),
+        (scripted(observation_spaces={"b": Discrete(2)}), ""),
+        (
+            scripted(action_spaces={"b": Discrete(2)}),
+            r"'b': Box\(.*\) to Discrete\(2\).*env 0 .*'b': Box.* to Discrete\(3",
+        ),
+        (scripted(possible_agents=None), ""),
     ],
     ids=["agents", "observations", "actions", "open"],
 )
-def test_environments_that_differ(make_both: Make, other: Any) -> None:
+def test_environments_that_differ(make_both: Make, other: Any, text: str) -> None:
     with pytest.raises(RuntimeError, match=r"^Env 1 has the observation space .*, env 0 has \{'a': Box") as raised:
         make_both([scripted(), other])
+    assert raised.match(text)
     assert "observation_mode" not in str(raised.value)
     assert "must have the same agents with equal spaces: open one manager for each kind" in str(raised.value)
 
 
-def test_action_spaces_that_differ_are_shown(make_serial: Make) -> None:
-    with pytest.raises(
-        RuntimeError, match=r"'b': Box\(.*\) to Discrete\(2\).*env 0 has .*'b': Box\(.*\) to Discrete\(3\)"
-    ):
-        make_serial([scripted(), scripted(action_spaces={"b": Discrete(2)})])
-
-
-def as_it_is(env: Any) -> Any:
-    return env
-
-
-def as_aec(env: Any) -> Any:
-    from pettingzoo.utils.conversions import parallel_to_aec
-
-    return parallel_to_aec(env)
-
-
-@pytest.mark.parametrize(("convert", "turns"), [(as_it_is, "simultaneous"), (as_aec, "sequential")])
-def test_factories_that_return_one_env(make: Make, convert: Any, turns: str) -> None:
+@pytest.mark.parametrize(
+    ("convert", "wrap", "turns"),
+    [
+        (lambda env: env, lambda env: env, "simultaneous"),
+        (parallel_to_aec, lambda env: env, "sequential"),
+        (lambda env: env, BaseParallelWrapper, "simultaneous"),
+    ],
+    ids=["parallel", "aec", "wrappers"],
+)
+def test_factories_that_return_one_env(make: Make, convert: Any, wrap: Any, turns: str) -> None:
     """As PettingZoo's tutorial for AgileRL writes it."""
     env = convert(ScriptedAgentsEnv(EARLY_AND_LATE))
-    with pytest.raises(EnvError, match=r"The factories of envs \d and \d returned the same object, or wrappers"):
-        make([lambda: env for _ in range(4)], num_workers=2, turns=turns)
-
-
-def test_different_wrappers_of_one_env(make: Make) -> None:
-    from pettingzoo.utils import BaseParallelWrapper
-
-    env = ScriptedAgentsEnv(EARLY_AND_LATE)
-    with pytest.raises(EnvError, match="or wrappers around it: a ScriptedAgentsEnv"):
-        make([lambda: BaseParallelWrapper(env) for _ in range(4)], num_workers=2)
-    make([lambda: BaseParallelWrapper(ScriptedAgentsEnv(EARLY_AND_LATE)) for _ in range(4)], num_workers=2)
+    with pytest.raises(EnvError, match=r"The factories of envs \d and \d returned the same object, or wrappers aro"):
+        make([lambda: wrap(env) for _ in range(4)], num_workers=2, turns=turns)
+    make([lambda: wrap(convert(ScriptedAgentsEnv(EARLY_AND_LATE))) for _ in range(4)], num_workers=2, turns=turns)

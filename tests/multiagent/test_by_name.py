@@ -1,22 +1,26 @@
-"""Environments by name: each form makes what it says, and what means nothing says what would."""
+"""Environments by name: paths of modules and ids of either library; and what environments are made of."""
 
 from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
+import pettingzoo
 import pytest
 
-from parallel_envs import EnvError, MultiAgentEnvManager
-from parallel_envs.multiagent.by_name import AGENT, env_factory
-from parallel_envs.testing import assert_same_batch
-from tests.multiagent.scripts import scripted
-
-Make = Callable[..., MultiAgentEnvManager]
+from parallel_envs import EnvError, MultiAgentEnvManager, ParallelEnvManager, env_ids, evaluate
+from parallel_envs.multiagent.by_name import AGENT, EnvInspector, env_factory, inspect_env
+from parallel_envs.tasks import TaskWay
+from parallel_envs.testing import ScriptedAgentsEnv, assert_same_batch
+from tests.multiagent.conftest import Make
+from tests.multiagent.scripts import scripted, together
 
 
 def two_agents() -> Any:
@@ -27,37 +31,19 @@ def short_cartpole(length: int) -> Any:
     return gymnasium.make("CartPole-v1", max_episode_steps=length)
 
 
-def agents_of(name: str, **kwargs: Any) -> list[Any]:
-    env = env_factory(name, kwargs)()
-    env.close()
-    return list(env.possible_agents)
-
-
 def test_each_form_makes_what_it_says() -> None:
     pytest.importorskip("mpe2")
-    assert agents_of("mpe2.simple_spread_v3", N=2) == ["agent_0", "agent_1"]
-    assert agents_of("CartPole-v1") == [AGENT]
-    assert agents_of(f"{__name__}:two_agents") == two_agents().possible_agents
-    assert agents_of(f"{__name__}:short_cartpole", length=3) == [AGENT]
-
-
-def test_turns_are_taken_where_they_are_wanted() -> None:
-    pytest.importorskip("mpe2")
+    for name, kwargs, agents in (
+        ("mpe2.simple_spread_v3", {"N": 2}, ["agent_0", "agent_1"]),
+        ("pettingzoo.mpe.simple_spread_v3", {"N": 1}, ["agent_0"]),  # which has moved
+        ("CartPole-v1", {}, [AGENT]),
+        (f"{__name__}:two_agents", {}, two_agents().possible_agents),
+        (f"{__name__}:short_cartpole", {"length": 3}, [AGENT]),
+    ):
+        env = env_factory(name, kwargs)()
+        env.close()
+        assert list(env.possible_agents) == agents
     assert hasattr(env_factory("mpe2.simple_spread_v3", {}, "sequential")(), "agent_iter")
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("mpe2.simple_sprad_v3", "mpe2.simple_spread_v3"),
-        ("mpe2.simple_spread_v2", "mpe2.simple_spread_v3"),
-        ("mpe3.simple_spread_v3", "mpe2.simple_spread_v3"),
-    ],
-)
-def test_a_misspelt_module_names_the_nearest(name: str, meant: str) -> None:
-    pytest.importorskip("mpe2")
-    with pytest.raises(ValueError, match=rf"{name}.* Did you mean '{meant}'\?$"):
-        env_factory(name)
 
 
 def advised(text: str) -> MultiAgentEnvManager:
@@ -71,10 +57,12 @@ def advised(text: str) -> MultiAgentEnvManager:
 
 
 def test_the_line_that_is_advised_for_a_gymnasium_id_makes_its_environments() -> None:
-    with pytest.raises(EnvError, match="is the id of a Gymnasium environment") as caught:
+    with pytest.raises(EnvError, match="id of a Gymnasium environment: give that to ParallelEnvManager") as caught:
         MultiAgentEnvManager("CartPole-v1", num_envs=2, backend="serial")
     with advised(str(caught.value)) as envs:
         assert (envs.num_envs, list(envs.possible_agents)) == (2, [AGENT])
+    with pytest.raises(gymnasium.error.NameNotFound, match=r"id of a PettingZoo env.* give it to .*MultiAgentEnvMa"):
+        ParallelEnvManager("sisl/pursuit-v5", num_envs=1, backend="serial")
 
 
 def test_the_line_that_learners_advise_makes_environments_that_they_take() -> None:
@@ -86,12 +74,6 @@ def test_the_line_that_learners_advise_makes_environments_that_they_take() -> No
     with advised(str(caught.value)) as envs, learners.IndependentLearners(envs, config) as made:
         made.train(32)
         assert made.updates == 1
-
-
-@pytest.mark.parametrize("name", ["CartPol-v1", "no_such_package.env", "words", ""])
-def test_names_that_mean_nothing_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="Give the path of a PettingZoo module"):
-        env_factory(name, {})
 
 
 def test_a_gymnasium_env_plays_as_one_agent_as_it_does_alone(make_both: Make) -> None:
@@ -106,3 +88,271 @@ def test_a_gymnasium_env_plays_as_one_agent_as_it_does_alone(make_both: Make) ->
         for ours, theirs in zip(told[:4], own[:4], strict=True):
             assert np.array_equal(ours[AGENT], theirs)
     alone.close()
+
+
+OURS = "tests/together-v0"
+
+
+has_registry = pytest.mark.skipif(not hasattr(pettingzoo, "register"), reason="this PettingZoo has no registry")
+
+
+def make_together(length: int = 4) -> ScriptedAgentsEnv:
+    return scripted(together(length))()
+
+
+def mountain_car(**kwargs: Any) -> Any:
+    return gymnasium.make("MountainCar-v0", **kwargs).unwrapped
+
+
+def local_copy() -> Callable[..., Any]:
+    """A function that only the caller has: a worker cannot import it."""
+
+    def made_here(length: int = 4) -> ScriptedAgentsEnv:
+        return make_together(length)
+
+    return made_here
+
+
+def register(env_id: str, entry_point: Any, kind: str = "parallel", **settings: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of one that is replaced
+        pettingzoo.register(kind, env_id, entry_point, **settings)
+
+
+@pytest.fixture
+def registry() -> Iterator[Callable[..., None]]:
+    """`register`; what a test registers is gone after it."""
+    entries = [one.entries for key, one in env_ids.registries(load=True).items() if key != "gymnasium"]
+    before = [dict(one) for one in entries]
+    yield register
+    for one, known in zip(entries, before, strict=True):
+        one.clear()
+        one.update(known)
+
+
+def steps_of(envs: MultiAgentEnvManager, count: int = 6) -> list[Any]:
+    seen: list[Any] = [envs.reset(seed=3)]
+    actions = {agent: envs.action_space(agent) for agent in envs.possible_agents}
+    for space in actions.values():
+        space.seed(5)
+    return seen + [envs.step({agent: space.sample() for agent, space in actions.items()}) for _ in range(count)]
+
+
+@pytest.mark.slow(sample=True)
+@pytest.mark.parametrize(
+    "name",
+    ["mpe2/simple_spread-v3", "mpe2/simple_spread", "mpe2/simple_spread_v3", "pettingzoo.mpe.simple_spread_v3"],
+)
+def test_an_id_of_a_package_that_registers_nothing_or_a_moved_path_means_its_module(make: Make, name: str) -> None:
+    pytest.importorskip("mpe2")
+    by_id, by_path = (make(one, num_envs=2, env_kwargs={"N": 2}) for one in (name, "mpe2.simple_spread_v3"))
+    assert by_id.possible_agents == ("agent_0", "agent_1")
+    assert_same_batch(steps_of(by_id), steps_of(by_path))
+
+
+@pytest.mark.slow(sample=True)
+@has_registry
+@pytest.mark.parametrize("num_workers", [1, 2, 5])
+def test_an_id_plays_the_same_on_every_backend(
+    make: Make, make_serial: Make, registry: Callable[..., None], num_workers: int
+) -> None:
+    registry(OURS, local_copy(), kwargs={"length": 3})
+    seen = steps_of(make(OURS, num_envs=5, num_workers=num_workers))
+    assert any(step[2]["a"].any() for step in seen[1:])
+    assert_same_batch(seen, steps_of(make_serial([scripted(together(3))] * 5)))
+
+
+@has_registry
+def test_a_registration_that_cannot_travel_says_so(make_process: Make, registry: Callable[..., None]) -> None:
+    lock = threading.Lock()
+
+    def made_locked() -> ScriptedAgentsEnv:
+        with lock:
+            return make_together()
+
+    registry("tests/locked-v0", made_locked)
+    registry(OURS, local_copy())
+    assert make_process(OURS, num_envs=1).possible_agents == ("a", "b")
+    with pytest.raises(EnvError, match=r"'tests/locked-v0' could not be sent .*entry_point -> variable 'lock'"):
+        make_process("tests/locked-v0", num_envs=1)
+
+
+@has_registry
+def test_a_module_before_an_id_is_imported_first(make_process: Make) -> None:
+    name = "tests.multiagent.registering:tests/registered-v1"
+    assert make_process(name, num_envs=1, context="spawn").possible_agents == ("a", "b")
+    assert make_process([env_factory(name)], context="spawn").possible_agents == ("a", "b")
+
+
+@has_registry
+def test_turns_choose_between_the_variants(make_serial: Make, registry: Callable[..., None]) -> None:
+    pytest.importorskip("mpe2")
+    registry("tests/spread-v0", "mpe2.simple_spread_v3:parallel_env")
+    registry("tests/spread-v0", "mpe2.simple_spread_v3:env", "aec")
+    registry("tests/only_aec-v0", "mpe2.simple_spread_v3:env", "aec")
+    for name in ("tests/spread-v0", "tests/only_aec-v0"):
+        for turns, num_present in (("simultaneous", 3), ("sequential", 1)):
+            envs = make_serial(name, num_envs=1, turns=turns)
+            envs.reset(seed=0)
+            assert sum(flags[0] for flags in envs.present.values()) == num_present
+
+
+def test_without_a_registry_ids_mean_modules(make_serial: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with PettingZoo before 1.27."""
+    pytest.importorskip("mpe2")
+    for name in ("parallel_registry", "aec_registry", "make", "spec", "register", "EnvSpec"):
+        monkeypatch.delattr(pettingzoo, name, raising=False)
+    assert env_ids.registered_kinds("sisl/pursuit-v5") == []
+    assert env_ids.zoo_module("sisl/pursuit-v5") == "pettingzoo.sisl.pursuit_v5"
+    assert len(make_serial("mpe2/simple_spread-v3", num_envs=1).possible_agents) == 3
+    with pytest.raises(EnvError, match=r"Did you mean 'sisl/pursuit-v5'\?"):
+        make_serial("sisl/pursuit-v4", num_envs=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("sisl/pursiut-v5", "sisl/pursuit-v5"),
+        ("sisl/pursuit-v4", "sisl/pursuit-v5"),
+        ("mpe2/simple_sprad-v3", "mpe2/simple_spread-v3"),
+        ("simple_spread-v3", "mpe2/simple_spread-v3"),
+        ("CartPol-v1", "CartPole-v1"),
+        ("CartPol-v0", "CartPole-v0"),
+    ],
+)
+def test_a_wrong_id_is_answered_with_the_nearest_of_either_library(make_serial: Make, name: str, meant: str) -> None:
+    pytest.importorskip("mpe2")
+    with pytest.raises(EnvError, match=rf"has the id '{name}'\. Did you mean '{meant}'\?"):
+        make_serial(name, num_envs=1)
+    with pytest.raises(ValueError, match=rf"'{name}' is unknown\. Did you mean '{meant}'\?"):
+        env_factory(name)
+    with pytest.raises(gymnasium.error.NameNotFound, match=f"Did you mean.*{meant.partition('-v')[0]}"):
+        ParallelEnvManager(name, num_envs=1, backend="serial")
+
+
+def test_gymnasiums_replaced_environments_are_the_callers_in_workers() -> None:
+    before = gymnasium.registry["CartPole-v1"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        gymnasium.register("CartPole-v1", entry_point=mountain_car)
+    try:
+        with ParallelEnvManager([partial(gymnasium.make, "CartPole-v1")], context="spawn") as envs:
+            assert envs.single_observation_space.shape == (2,)
+    finally:
+        gymnasium.registry["CartPole-v1"] = before
+
+
+@has_registry
+def test_evaluations_play_what_the_caller_has_registered(registry: Callable[..., None]) -> None:
+    registry(OURS, local_copy())
+    here, there = (evaluate(OURS, "random", episodes=2, jobs=jobs) for jobs in (0, 2))
+    assert [one.returns for one in here.episodes] == [one.returns for one in there.episodes]
+    assert set(here.episodes[0].returns) == {"a", "b"}
+
+
+@has_registry
+def test_learners_advise_the_name_that_was_given() -> None:
+    pytest.importorskip("torch")
+    learners = importlib.import_module("parallel_envs.learners")
+    with pytest.raises(TypeError, match=r"MultiAgentEnvManager\(\[env_factory\('sisl/pursuit-v5'\)\] \* 8\)"):
+        learners.IndependentLearners("sisl/pursuit-v5", learners.PPOConfig())
+
+
+class LevelEnv(gymnasium.Env[Any, Any]):
+    """Plays the level that its reset's options name."""
+
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.level = int((options or {}).get("task", 0))  # fails for what is no number
+        return 0, {}
+
+
+class GoalEnv(LevelEnv):
+    """The same with a setter."""
+
+    def set_task(self, task: int) -> None:
+        self.level = task
+
+
+class Offspring(GoalEnv):
+    """Inherits it."""
+
+
+class OldEnv(LevelEnv):
+    """Takes no options."""
+
+    def reset(self, *, seed: int | None = None) -> Any:  # type: ignore[override]  # as environments once were
+        return 0, {}
+
+
+@pytest.mark.parametrize("kind", [GoalEnv, Offspring])
+def test_a_method_is_named_with_the_layer_that_has_it(kind: type[GoalEnv]) -> None:
+    found = inspect_env(gymnasium.wrappers.TimeLimit(kind(), 5))
+    assert (found.way, found.method) == (TaskWay.SET_TASK, "set_task(task: 'int') -> 'None'")
+    assert found.owner == f"{__name__}.{kind.__name__}"
+    assert [layer.rpartition(".")[2] for layer in found.layers] == ["TimeLimit", kind.__name__]
+
+
+def test_a_sample_is_drawn_where_the_env_can() -> None:
+    found = EnvInspector().look(env_factory("parallel_envs.testing.families:GridNaviEnv", {}))
+    assert found.sample is not None
+    assert found.others == ("get_task", "sample_tasks")
+
+
+def test_wrappers_of_pettingzoo_are_layers() -> None:
+    env = pytest.importorskip("mpe2.simple_spread_v3").parallel_env()
+    found = inspect_env(env)
+    env.close()
+    assert not found.is_gymnasium
+    assert found.layers[0].endswith("aec_to_parallel_wrapper")
+    assert found.layers[-1] == "mpe2.simple_spread.simple_spread.raw_env"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *(
+            (name, "Give the path of a PettingZoo module")
+            for name in ("CartPol-v1", "no_such_package.env", "words", "")
+        ),
+        ("mpe2.simple_sprad_v3", r"mpe2.simple_sprad_v3.* Did you mean 'mpe2.simple_spread_v3'\?$"),
+        ("mpe2.simple_spread_v2", r"mpe2.simple_spread_v2.* Did you mean 'mpe2.simple_spread_v3'\?$"),
+        ("mpe3.simple_spread_v3", r"mpe3.simple_spread_v3.* Did you mean 'mpe2.simple_spread_v3'\?$"),
+    ],
+)
+def test_names_that_mean_nothing_are_refused_with_the_nearest(name: str, words: str) -> None:
+    pytest.importorskip("mpe2")
+    with pytest.raises(ValueError, match=words):
+        env_factory(name)
+
+
+@has_registry
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+def test_workers_know_what_this_process_has_registered_or_replaced(
+    make_process: Make, registry: Callable[..., None], context: str
+) -> None:
+    registry(OURS, local_copy())
+    registry("sisl/pursuit-v5", local_copy())
+    settings: dict[str, Any] = {"num_workers": 1, "context": context}
+    for given in (
+        {"env_fns": OURS, "num_envs": 2, "env_kwargs": {"length": 2}},
+        {"env_fns": [partial(pettingzoo.make, "parallel", OURS)] * 2},
+        {"env_fns": "sisl/pursuit-v5", "num_envs": 1},
+        {"env_fns": [env_factory("sisl/pursuit-v5")]},
+    ):
+        assert make_process(**given, **settings).possible_agents == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("make_env", "way", "looks"),
+    [
+        (LevelEnv, TaskWay.OPTIONS, True),
+        (partial(gymnasium.make, "CartPole-v1"), TaskWay.OPTIONS, False),
+        (OldEnv, None, None),
+    ],
+    ids=["looks at its options", "does not look", "takes none"],
+)
+def test_it_is_found_whether_an_env_looks_at_its_options(make_env: Any, way: Any, looks: Any) -> None:
+    found = inspect_env(make_env())
+    assert (found.way, found.looks, found.method) == (way, looks, None)

@@ -1,4 +1,4 @@
-"""The death matrix, thinned out: what goes wrong x when, with agents in the place of a single player."""
+"""What goes wrong x when, with agents in the place of a single player."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ import pytest
 
 from parallel_envs import MultiAgentEnvManager, SeedTree
 from parallel_envs.errors import EnvError, StepTimeout, WorkerDied
-from parallel_envs.testing import Fault, Moment, Stay, assert_same_batch
+from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedAgentsEnv, Stay, assert_same_batch
 from tests.engine.asking import in_fork, refusal
 from tests.faults.matrix import CLOSE_SECONDS, DEADLINES, SHORT, SLACK, error_of, name, text_of, within
-from tests.gates import Gate
-from tests.multiagent.broken_envs import FaultyAgentsEnv, GatedAgentsEnv
+from tests.gates import Gate, wait_at
 from tests.multiagent.conftest import Make
-from tests.multiagent.scripts import scripted, together
-from tests.multiagent.test_resets import noop
+from tests.multiagent.scripts import noop, of_both_kinds, scripted, together
 
 FAULTS = [Fault.SIGKILL, Fault.EXCEPTION, Fault.SLEEP, Fault.SYSTEM_EXIT]
+
+
 MOMENTS = [Moment.RESET, Moment.STEP, Moment.AUTORESET, Moment.CALL]
-CASES = [(fault, moment) for moment in MOMENTS for fault in FAULTS]
-EPISODES = [(*case, "NextStep") for case in CASES if case[1] is not Moment.CALL]
-EPISODES += [(*case, "SameStep") for case in CASES if case[1] is Moment.STEP]
+
+
 LENGTH = {Moment.AUTORESET: 1}
-of_both_kinds = pytest.mark.parametrize("possible_agents", ["all", None], ids=["known", "open"])
 
 
 @pytest.fixture
@@ -43,20 +41,6 @@ def make(caplog: pytest.LogCaptureFixture) -> Iterator[Make]:
             return envs
 
         yield make
-
-
-@pytest.fixture
-def gate(tmp_path: Path, make: Make) -> Iterator[Gate]:
-    """A closed gate that opens at the end of the test at the latest, before the managers close."""
-    with Gate(tmp_path / "gate") as gate:
-        yield gate
-
-
-def neighbours(fault: Fault, moment: Moment, folder: Path, possible_agents: Any = "all") -> list[Any]:
-    """A sound environment, and one that breaks once."""
-    length = LENGTH.get(moment, 20)
-    broken = partial(FaultyAgentsEnv, fault, moment, folder / "broken", length, possible_agents)
-    return [scripted(together(length), possible_agents=possible_agents), broken]
 
 
 def approach(envs: MultiAgentEnvManager, moment: Moment) -> None:
@@ -75,8 +59,24 @@ def ask(envs: MultiAgentEnvManager, moment: Moment) -> Any:
     return envs.step(noop(envs))
 
 
+@pytest.fixture
+def gate(tmp_path: Path, make: Make) -> Iterator[Gate]:
+    """A closed gate that opens at the end of the test at the latest, before the managers close."""
+    with Gate(tmp_path / "gate") as gate:
+        yield gate
+
+
+def neighbours(fault: Fault, moment: Moment, folder: Path, possible_agents: Any = "all") -> list[Any]:
+    """A sound environment, and one that breaks once."""
+    length = LENGTH.get(moment, 20)
+    broken = partial(FaultyAgentsEnv, fault, moment, folder / "broken", length, possible_agents)
+    return [scripted(together(length), possible_agents=possible_agents), broken]
+
+
+@pytest.mark.slow(sample=True)
 @of_both_kinds
-@pytest.mark.parametrize(("fault", "moment"), CASES, ids=name)
+@pytest.mark.parametrize("fault", FAULTS, ids=name)
+@pytest.mark.parametrize("moment", MOMENTS, ids=name)
 def test_a_fault_is_told_in_time_and_the_manager_goes_on(
     make: Make, tmp_path: Path, fault: Fault, moment: Moment, possible_agents: Any
 ) -> None:
@@ -86,34 +86,24 @@ def test_a_fault_is_told_in_time_and_the_manager_goes_on(
         ask(envs, moment)
     if not isinstance(caught.value, EnvError):
         envs.restart(1)
-    if isinstance(caught.value, StepTimeout):
-        finish(envs, moment)
+    if isinstance(caught.value, StepTimeout) and moment is Moment.CALL:  # the question is still open after a restart
+        with pytest.raises(WorkerDied):
+            envs.call_wait()
+    elif isinstance(caught.value, StepTimeout):
+        infos = envs.reset_wait()[1] if moment is Moment.RESET else envs.step_wait()[4]
+        assert infos.common["worker_restarted"].tolist() == [False, True]
     observations, _ = envs.reset(seed=0)
     assert observations["a"].shape == (2, 3)
     assert envs.agents_now == ("a", "b")
     envs.step(noop(envs))
 
 
-def finish(envs: MultiAgentEnvManager, moment: Moment) -> None:
-    """After a timeout and a restart the question is still open: its answer tells of the restart."""
-    if moment is Moment.CALL:
-        with pytest.raises(WorkerDied):
-            envs.call_wait()
-        return
-    infos = envs.reset_wait()[1] if moment is Moment.RESET else envs.step_wait()[4]
-    assert infos.common["worker_restarted"].tolist() == [False, True]
-
-
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_a_death_is_told_whatever_the_start_method(make: Make, tmp_path: Path, context: str) -> None:
-    envs = make(neighbours(Fault.SIGKILL, Moment.STEP, tmp_path), context=context)
-    envs.reset(seed=0)
-    with pytest.raises(WorkerDied, match=text_of(Fault.SIGKILL, Moment.STEP)):
-        envs.step(noop(envs))
-
-
+@pytest.mark.slow(sample=True)
 @of_both_kinds
-@pytest.mark.parametrize(("fault", "moment", "mode"), EPISODES, ids=name)
+@pytest.mark.parametrize("fault", FAULTS, ids=name)
+@pytest.mark.parametrize(
+    ("moment", "mode"), [*((one, "NextStep") for one in MOMENTS[:3]), (Moment.STEP, "SameStep")], ids=name
+)
 def test_a_fault_costs_one_row_in_which_all_its_agents_are_truncated(
     make: Make, tmp_path: Path, fault: Fault, moment: Moment, mode: str, possible_agents: Any
 ) -> None:
@@ -129,89 +119,15 @@ def test_a_fault_costs_one_row_in_which_all_its_agents_are_truncated(
     observations, rewards, terminations, truncations = told
     for agent in ("a", "b"):
         assert truncations[agent].tolist() == [False, alive[agent][1]]
-        assert rewards[agent][1] == 0.0
-        assert not terminations[agent][1]
+        assert (rewards[agent][1], terminations[agent][1]) == (0.0, False)
         assert "_final_obs" not in infos[agent]
         assert envs.alive[agent].tolist() == [True, mode == "SameStep"]
-    first = SeedTree(0).child("restart", 1, 1).seed()
-    expected, _ = scripted(together(LENGTH.get(moment, 20)))().reset(seed=first)
+    expected, _ = scripted(together(LENGTH.get(moment, 20)))().reset(seed=SeedTree(0).child("restart", 1, 1).seed())
     assert_same_batch(observations["b"][1], expected["b"])
-    go_on(envs)
-
-
-def go_on(envs: MultiAgentEnvManager) -> None:
-    """The steps after the loss are like any others."""
-    for _ in range(3):
+    for _ in range(3):  # the steps after the loss are like any others
         *_, truncations, infos = envs.step(noop(envs))
         assert "worker_restarted" not in infos.common
         assert not truncations["a"].any()
-
-
-@of_both_kinds
-def test_without_autoreset_a_lost_environment_waits_for_its_reset(
-    make: Make, tmp_path: Path, possible_agents: Any
-) -> None:
-    both = neighbours(Fault.SIGKILL, Moment.STEP, tmp_path, possible_agents)
-    envs = make(both, on_failure="restart", autoreset_mode="Disabled")
-    envs.reset(seed=0)
-    *_, truncations, _ = envs.step(noop(envs))
-    assert truncations["a"].tolist() == [False, True]
-    assert envs.alive["a"].tolist() == [True, False]
-    for _ in range(2):
-        observations, rewards, terminations, truncations, infos = envs.step(noop(envs))
-        assert not observations["a"][1].any()
-        assert rewards["a"][1] == 0.0
-        assert not terminations["a"][1]
-        assert not truncations["a"][1]
-        assert "_final_obs" not in infos["a"]
-        assert envs.alive["a"].tolist() == envs.present["a"].tolist() == [True, False]
-        assert envs.agents(1) == []
-    envs.reset(env_ids=1, seed=3)
-    assert envs.alive["a"].tolist() == [True, True]
-    assert envs.agents(1) == ["a", "b"]
-    observations, *_ = envs.step(noop(envs))
-    assert observations["a"][1].any()
-
-
-def test_without_autoreset_rows_of_a_lost_environment_wait_for_their_reset(make: Make, tmp_path: Path) -> None:
-    both = neighbours(Fault.SIGKILL, Moment.STEP, tmp_path)
-    rows = make(both, on_failure="restart").as_vector_env(autoreset_mode="Disabled")
-    rows.reset(seed=0)
-    assert rows.step(np.zeros(4, int))[3].tolist() == [False, False, True, True]
-    observations, rewards, _, truncations, infos = rows.step(np.zeros(4, int))
-    assert not observations[2:].any()
-    assert rewards[2:].tolist() == [0.0, 0.0]
-    assert not truncations.any()
-    assert infos["alive"].tolist() == [True, True, False, False]
-    infos = rows.reset(options={"reset_mask": np.array([False, False, True, True])})[1]
-    assert infos["alive"].all()
-
-
-def test_agents_whom_the_new_episode_does_not_have_are_truncated(make: Make, tmp_path: Path) -> None:
-    schedules = [*together(9, "a"), *together(9, "b")]
-    envs = make([scripted(schedules, possible_agents=None)] * 2, num_workers=2)
-    envs.reset(seed=0)
-    for _ in range(9):
-        envs.step(noop(envs))
-    envs.step(noop(envs))
-    assert envs.agents_now == ("b",)
-    envs.restart()
-    observations, rewards, _, truncations, infos = envs.step(noop(envs))
-    assert set(observations) == set(rewards) == set(truncations) == set(infos) == {"a", "b"}
-    assert truncations["b"].tolist() == [True, True]
-    assert not observations["b"].any()
-    assert observations["a"].any()
-
-
-def test_last_words_of_a_lost_episode_are_forgotten(make: Make) -> None:
-    envs = make([scripted([{"a": Stay(1), "b": Stay(3)}])] * 2, autoreset_mode="SameStep")
-    envs.reset(seed=0)
-    envs.step(noop(envs))
-    envs.restart(1)
-    for _ in range(3):
-        *_, infos = envs.step(noop(envs))
-        if "b" in infos and "_final_obs" in infos["b"]:
-            assert infos["a"]["_final_obs"].tolist() == infos["b"]["_final_obs"].tolist()
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
@@ -247,31 +163,11 @@ def test_an_error_is_told_by_every_backend(make: Make, tmp_path: Path, backend: 
     envs.step(noop(envs))
 
 
-@of_both_kinds
-def test_after_an_error_it_is_known_who_has_come_elsewhere(make: Make, tmp_path: Path, possible_agents: Any) -> None:
-    _, broken = neighbours(Fault.EXCEPTION, Moment.STEP, tmp_path, possible_agents and ["a", "b", "c"])
-    coming = scripted([{"a": Stay(9), "b": Stay(1), "c": Stay(9, first=1)}], possible_agents=possible_agents)
-    envs = make([coming, broken])
-    envs.reset(seed=0)
-    with pytest.raises(EnvError):
-        envs.step(noop(envs))
-    assert {agent: there.tolist() for agent, there in envs.alive.items()} == {
-        "a": [True, True],
-        "b": [False, True],
-        "c": [True, False],
-    }
-    observations, *_ = envs.step(noop(envs))
-    assert observations["c"].shape == (2, 3)
-
-
 def test_a_call_may_have_a_deadline_of_its_own(make: Make, tmp_path: Path) -> None:
     envs = make(neighbours(Fault.SLEEP, Moment.STEP, tmp_path), step_timeout=None)
     envs.reset(seed=0)
     with within(SHORT + SLACK), pytest.raises(StepTimeout):
         envs.step(noop(envs), timeout=SHORT)
-
-
-# ---- forked processes ----------------------------------------------------------------------------
 
 
 @of_both_kinds
@@ -307,31 +203,134 @@ def beside_a_death(make: Make, gate: Gate, folder: Path, possible_agents: Any, *
     return envs
 
 
+class FaultyAgentsEnv(ScriptedAgentsEnv):
+    """Breaks as a `FaultyEnv` with episodes of the same length would."""
+
+    def __init__(self, fault: Fault, moment: Moment, once: Path, length: int, possible_agents: Any = "all") -> None:
+        self.fuse = FaultyEnv(fault, moment, once=once, episode_lengths=(length,), num_bytes=1 << 16)
+        super().__init__(together(length), possible_agents=possible_agents)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.fuse.reset(seed=seed)
+        return super().reset(seed, options)
+
+    def step(self, actions: Any) -> Any:
+        self.fuse.step(0)
+        return super().step(actions)
+
+    def poke(self) -> bytes:
+        return self.fuse.poke()
+
+
+class GatedAgentsEnv(ScriptedAgentsEnv):
+    """Waits at a gate in its first step, in which agent "a" ends."""
+
+    def __init__(self, gate: Path, possible_agents: Any = "all") -> None:
+        super().__init__([{"a": Stay(1), "b": Stay(9)}], possible_agents=possible_agents)
+        self.gate = gate
+
+    def step(self, actions: Any) -> Any:
+        if not self.elapsed:
+            wait_at(self.gate)
+        return super().step(actions)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_death_is_told_whatever_the_start_method(make: Make, tmp_path: Path, context: str) -> None:
+    envs = make(neighbours(Fault.SIGKILL, Moment.STEP, tmp_path), context=context)
+    envs.reset(seed=0)
+    with pytest.raises(WorkerDied, match=text_of(Fault.SIGKILL, Moment.STEP)):
+        envs.step(noop(envs))
+
+
 @of_both_kinds
-@pytest.mark.parametrize("copy", [True, False])
-def test_a_death_is_raised_while_others_are_at_work_and_waiting_again_brings_all(
-    make: Make, gate: Gate, tmp_path: Path, possible_agents: Any, copy: bool
+def test_without_autoreset_a_lost_environment_waits_for_its_reset(
+    make: Make, tmp_path: Path, possible_agents: Any
 ) -> None:
-    envs = beside_a_death(make, gate, tmp_path, possible_agents, copy=copy)
-    gate.let_through()
-    _, _, terminations, truncations, infos = envs.step_wait()
-    assert terminations["a"].tolist() == [True, False]
-    assert truncations["b"].tolist() == [False, True]
-    assert infos.common["worker_restarted"].tolist() == [False, True]
-    assert envs.alive["a"][0] == np.False_
+    both = neighbours(Fault.SIGKILL, Moment.STEP, tmp_path, possible_agents)
+    envs = make(both, on_failure="restart", autoreset_mode="Disabled")
+    envs.reset(seed=0)
+    assert envs.step(noop(envs))[3]["a"].tolist() == [False, True]
+    assert envs.alive["a"].tolist() == [True, False]
+    for _ in range(2):
+        *told, infos = envs.step(noop(envs))
+        assert not any(values["a"][1].any() for values in told)
+        assert "_final_obs" not in infos["a"]
+        assert envs.alive["a"].tolist() == envs.present["a"].tolist() == [True, False]
+        assert envs.agents(1) == []
+    envs.reset(env_ids=1, seed=3)
+    assert envs.alive["a"].tolist() == [True, True]
+    assert envs.agents(1) == ["a", "b"]
+    assert envs.step(noop(envs))[0]["a"][1].any()
+
+
+def test_without_autoreset_rows_of_a_lost_environment_wait_for_their_reset(make: Make, tmp_path: Path) -> None:
+    both = neighbours(Fault.SIGKILL, Moment.STEP, tmp_path)
+    rows = make(both, on_failure="restart").as_vector_env(autoreset_mode="Disabled")
+    rows.reset(seed=0)
+    assert rows.step(np.zeros(4, int))[3].tolist() == [False, False, True, True]
+    observations, rewards, _, truncations, infos = rows.step(np.zeros(4, int))
+    assert not any(values.any() for values in (observations[2:], rewards[2:], truncations))
+    assert infos["alive"].tolist() == [True, True, False, False]
+    assert rows.reset(options={"reset_mask": np.array([False, False, True, True])})[1]["alive"].all()
+
+
+def test_agents_that_the_new_episode_does_not_have_are_truncated(make: Make) -> None:
+    envs = make([scripted([*together(9, "a"), *together(9, "b")], possible_agents=None)] * 2, num_workers=2)
+    envs.reset(seed=0)
+    for _ in range(10):
+        envs.step(noop(envs))
+    assert envs.agents_now == ("b",)
+    envs.restart()
+    observations, rewards, _, truncations, infos = envs.step(noop(envs))
+    assert set(observations) == set(rewards) == set(truncations) == set(infos) == {"a", "b"}
+    assert truncations["b"].tolist() == [True, True]
+    assert observations["a"].any()
+    assert not observations["b"].any()
+
+
+def test_last_words_of_a_lost_episode_are_forgotten(make: Make) -> None:
+    envs = make([scripted([{"a": Stay(1), "b": Stay(3)}])] * 2, autoreset_mode="SameStep")
+    envs.reset(seed=0)
+    envs.step(noop(envs))
+    envs.restart(1)
+    for _ in range(3):
+        *_, infos = envs.step(noop(envs))
+        if "b" in infos and "_final_obs" in infos["b"]:
+            assert infos["a"]["_final_obs"].tolist() == infos["b"]["_final_obs"].tolist()
+
+
+@of_both_kinds
+def test_after_an_error_agents_that_came_elsewhere_are_known(make: Make, tmp_path: Path, possible_agents: Any) -> None:
+    _, broken = neighbours(Fault.EXCEPTION, Moment.STEP, tmp_path, possible_agents and ["a", "b", "c"])
+    coming = scripted([{"a": Stay(9), "b": Stay(1), "c": Stay(9, first=1)}], possible_agents=possible_agents)
+    envs = make([coming, broken])
+    envs.reset(seed=0)
+    with pytest.raises(EnvError):
+        envs.step(noop(envs))
+    alive = {agent: there.tolist() for agent, there in envs.alive.items()}
+    assert alive == {"a": [True, True], "b": [False, True], "c": [True, False]}
+    assert envs.step(noop(envs))[0]["c"].shape == (2, 3)
 
 
 @of_both_kinds
 @pytest.mark.parametrize("copy", [True, False])
-def test_what_others_did_meanwhile_is_known_to_the_next_request(
-    make: Make, gate: Gate, tmp_path: Path, possible_agents: Any, copy: bool
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_others_did_beside_a_death_is_told_by_waiting_and_known_to_the_next_request(
+    make: Make, gate: Gate, tmp_path: Path, possible_agents: Any, copy: bool, waits: bool
 ) -> None:
     envs = beside_a_death(make, gate, tmp_path, possible_agents, copy=copy)
     gate.let_through()
+    if waits:
+        _, _, terminations, truncations, infos = envs.step_wait()
+        assert terminations["a"].tolist() == [True, False]
+        assert truncations["b"].tolist() == [False, True]
+        assert infos.common["worker_restarted"].tolist() == [False, True]
+        assert envs.alive["a"][0] == np.False_
+        return
     envs.step({"a": np.zeros(2, int), "b": np.zeros(2, int)})
     assert envs.alive["a"][0] == np.False_  # it ended in the step that was given up
     assert envs.alive["b"][0] == np.True_
     assert envs.call("state")[0][0] == 2
-    observations, _ = envs.reset(seed=0)
-    assert observations["a"].shape[0] == 2
+    assert envs.reset(seed=0)[0]["a"].shape[0] == 2
     assert envs.agents_now == ("a", "b")

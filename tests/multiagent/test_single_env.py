@@ -14,7 +14,7 @@ from parallel_envs.errors import EnvError
 from parallel_envs.testing import InfoKind, RewardKind, ScriptedAgentsEnv, Stay, assert_same_batch
 from tests.multiagent.conftest import Make
 from tests.multiagent.plain import PlainEnv, draw, number
-from tests.multiagent.scripts import EARLY_AND_LATE, MODES, OBSERVATIONS, scripted, together
+from tests.multiagent.scripts import EARLY_AND_LATE, MODES, OBSERVATIONS, of_both_kinds, scripted, together
 
 GENERATED = "pettingzoo.test.example_envs.generated_agents_parallel_v0"
 
@@ -27,18 +27,20 @@ def maker(path: str, **kwargs: Any) -> Any:
     return partial(importlib.import_module(path).parallel_env, **kwargs)
 
 
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("path", ["mpe2.simple_spread_v3", "mpe2.simple_speaker_listener_v4", GENERATED])
 @pytest.mark.filterwarnings("ignore::UserWarning")  # what the test says of generated agents themselves
 def test_petting_zoos_own_test_passes(make_process: Make, path: str, mode: str) -> None:
-    from pettingzoo.test import parallel_api_test
+    from pettingzoo.test import parallel_api_test  # late: it warns of much that is not ours
 
     envs = make_process([maker(path)] * 2, num_workers=1, autoreset_mode=mode)
     parallel_api_test(envs.single_env(1), num_cycles=60)
 
 
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("possible_agents", ["all", None], ids=["known", "open"])
+@of_both_kinds
 def test_it_is_the_plain_environment(make: Make, mode: str, possible_agents: Any) -> None:
     make_env = scripted(possible_agents=possible_agents, rewards=list(RewardKind), infos=[InfoKind.STRINGS])
     env = make([make_env] * 3, autoreset_mode=mode).single_env(1)
@@ -46,10 +48,10 @@ def test_it_is_the_plain_environment(make: Make, mode: str, possible_agents: Any
         check_episode(env, make_env(), seed)
 
 
-@pytest.mark.parametrize("space", OBSERVATIONS, ids=lambda space: type(space).__name__)
-def test_observations_of_every_kind(make_serial: Make, space: Any) -> None:
-    make_env = scripted(observation_spaces={"a": space})
-    check_episode(make_serial([make_env] * 2).single_env(0), make_env(), 3)
+def test_observations_of_every_kind(make_serial: Make) -> None:
+    for space in OBSERVATIONS:
+        make_env = scripted(observation_spaces={"a": space})
+        check_episode(make_serial([make_env] * 2).single_env(0), make_env(), 3)
 
 
 def check_episode(env: Any, plain: Any, seed: int) -> None:
@@ -117,11 +119,9 @@ def test_others_may_be_on_their_way(make: Make) -> None:
     envs = make([scripted(together(9))] * 2)
     envs.reset(seed=0)
     envs.send({agent: np.array([1]) for agent in envs.agents_now}, 1)
-    env = envs.single_env(0)
-    observations, _ = env.reset(seed=4)
+    observations, _ = envs.single_env(0).reset(seed=4)
     check_observations(observations, scripted(together(9))().reset(seed=4)[0])
-    numbers, *_ = envs.recv()
-    assert numbers.tolist() == [1]
+    assert envs.recv()[0].tolist() == [1]
 
 
 def test_an_agent_has_the_spaces_of_this_environment(make: Make) -> None:
@@ -141,16 +141,14 @@ def test_an_agent_has_the_spaces_of_this_environment(make: Make) -> None:
 def test_attributes_are_those_of_the_environment(make: Make) -> None:
     env = make([scripted(EARLY_AND_LATE, render_mode="rgb_array")] * 2).single_env(1)
     env.reset(seed=0)
-    assert env.elapsed == 0
     assert env.state().tolist() == [0, 3]
     assert env.render().shape == (8, 8, 3)
-    assert env.render_mode == "rgb_array"
-    assert env.max_num_agents == 3
-    assert env.possible_agents == ["a", "b", "c"]
+    assert (env.render_mode, env.max_num_agents, env.possible_agents) == ("rgb_array", 3, ["a", "b", "c"])
     assert not hasattr(env, "nothing_like_this")
     assert not hasattr(env, "_private")
     env.close()
     assert env.elapsed == 0
+    assert not hasattr(make([scripted(possible_agents=None)]).single_env(0), "possible_agents")
 
 
 class NotedEnv(ScriptedAgentsEnv):
@@ -171,57 +169,40 @@ class NotedEnv(ScriptedAgentsEnv):
         raise LookupError(reason)
 
 
-def test_looking_at_a_method_does_not_run_it(make: Make) -> None:
-    env = make([partial(NotedEnv, EARLY_AND_LATE)] * 2, num_workers=1).single_env(1)
-    assert hasattr(env, "note")
-    assert callable(env.note)
-    assert callable(env.refuse)
-    assert "'note' of env 1" in repr(env.note)
-    assert env.calls == env.doubled == 0
+def test_what_it_does_not_understand(make: Make) -> None:
+    envs: MultiAgentEnvManager = make([scripted([{"a": Stay(3), "b": Stay(3)}])] * 2)
+    with pytest.raises(IndexError, match="no env 2: the manager has 2"):
+        envs.single_env(2)
+    env = envs.single_env(1)
+    with pytest.raises(EnvError, match="Env 1 raised "):
+        env.reset(seed=0, options={"unhashable": object, 3: 4})
+    env.reset(seed=0)
+    wrong: list[tuple[Any, str]] = [
+        ({"a": 0}, "No actions were given for 'b', which is alive in env 1"),
+        ({"a": 0, "b": 0, "stranger": 0}, "'stranger', which is no agent here"),
+        ({"a": np.zeros(2), "b": 0}, r"of shape \(1, 2\) were given for 'a'"),
+    ]
+    for actions, text in wrong:
+        with pytest.raises(ValueError, match=text):
+            env.step(actions)
+    env.step({"a": 0, "b": 0})
 
 
-def test_methods_take_arguments_of_any_name_and_values_are_values(make: Make) -> None:
+def test_methods_run_when_they_are_called_with_arguments_of_any_name(make: Make) -> None:
     envs = make([partial(NotedEnv, EARLY_AND_LATE)] * 2, num_workers=1)
     env = envs.single_env(1)
-    note = env.note
+    note, refuse = env.note, env.refuse
+    assert callable(note)
+    assert callable(refuse)
+    assert "'note' of env 1" in repr(note)
+    assert env.calls == env.doubled == 0  # a look runs nothing
     assert note() == ((), {})
     assert note(1, "b", name="c", env_ids=[0], timeout=2) == ((1, "b"), {"name": "c", "env_ids": [0], "timeout": 2})
-    assert (env.calls, env.doubled) == (2, 4)
-    assert env.kind is complex
+    assert (env.calls, env.doubled, env.kind) == (2, 4, complex)
     assert envs.get_attr("calls") == (0, 2)
-
-
-def test_the_error_of_a_method_belongs_to_its_call(make: Make) -> None:
-    env = make([partial(NotedEnv, EARLY_AND_LATE)] * 2).single_env(1)
-    refuse = env.refuse
     with pytest.raises(LookupError, match=r"^Env 1 raised LookupError during call of 'refuse': no more$") as caught:
         refuse("no more")
     assert isinstance(caught.value, EnvError)
     assert caught.value.env_ids == (1,)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'reason'"):
         refuse()
-
-
-def test_an_open_environment_has_no_possible_agents(make_serial: Make) -> None:
-    assert not hasattr(make_serial([scripted(possible_agents=None)]).single_env(0), "possible_agents")
-
-
-def test_what_it_does_not_understand(make: Make) -> None:
-    envs: MultiAgentEnvManager = make([scripted([{"a": Stay(3), "b": Stay(3)}])] * 2)
-    with pytest.raises(IndexError, match="no env 2: the manager has 2"):
-        envs.single_env(2)
-    env = envs.single_env(1)
-    env.reset(seed=0)
-    with pytest.raises(ValueError, match="No actions were given for 'b', which is alive in env 1"):
-        env.step({"a": 0})
-    with pytest.raises(ValueError, match="'stranger', which is no agent here"):
-        env.step({"a": 0, "b": 0, "stranger": 0})
-    with pytest.raises(ValueError, match=r"of shape \(1, 2\) were given for 'a'"):
-        env.step({"a": np.zeros(2), "b": 0})
-    env.step({"a": 0, "b": 0})
-
-
-def test_an_env_that_raises_says_so(make: Make) -> None:
-    env = make([scripted()] * 2).single_env(1)
-    with pytest.raises(EnvError, match="Env 1 raised "):
-        env.reset(seed=0, options={"unhashable": object, 3: 4})

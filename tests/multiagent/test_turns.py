@@ -18,15 +18,9 @@ from parallel_envs.errors import EnvError
 from parallel_envs.testing import ScriptedAgentsEnv
 from tests.multiagent.conftest import Make
 from tests.multiagent.plain import Witness, assert_same_rows, number
-from tests.multiagent.scripts import EARLY_AND_LATE, MODES, scripted
+from tests.multiagent.scripts import EARLY_AND_LATE, MODES, of_both_kinds, scripted
 
-CLASSIC = [
-    "tictactoe_v3",
-    "connect_four_v3",
-    "rps_v2",
-    "leduc_holdem_v4",
-    "texas_holdem_v4",
-]
+CLASSIC = ["tictactoe_v3", "connect_four_v3", "rps_v2", "leduc_holdem_v4", "texas_holdem_v4"]
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -157,6 +151,7 @@ def batch(envs: MultiAgentEnvManager, movers: dict[int, tuple[Any, Any]]) -> dic
     return actions
 
 
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("name", CLASSIC)
 def test_classic_games_turn_by_turn(make_both: Make, name: str) -> None:
     make_env = aec_maker(f"pettingzoo.classic.{name}")
@@ -173,7 +168,7 @@ def test_a_game_by_its_module_path(make_process: Make) -> None:
 def test_agents_that_come_and_go_turn_by_turn(make_serial: Make) -> None:
     envs = make_serial([generated], turns="sequential", autoreset_mode="Disabled")  # only a seed makes it the same
     assert envs.is_open
-    assert play_turns(envs, generated, 2000) > 0
+    assert play_turns(envs, generated, 800) > 0
     assert len(envs.possible_agents) > 20
 
 
@@ -187,7 +182,7 @@ def scripted_aec(**settings: Any) -> Any:
     return parallel_to_aec(ScriptedAgentsEnv(EARLY_AND_LATE[:2], **settings))
 
 
-@pytest.mark.parametrize("possible_agents", ["all", None], ids=["known", "open"])
+@of_both_kinds
 def test_scripted_agents_turn_by_turn(make: Make, possible_agents: Any) -> None:
     make_env = partial(scripted_aec, possible_agents=possible_agents)
     assert play_turns(make([make_env] * 2, turns="sequential"), make_env, 30) > 3
@@ -266,7 +261,7 @@ def test_a_parallel_environment_has_no_turns(make_both: Make) -> None:
         make_both([scripted()], turns="sequential")
 
 
-def test_who_waits_for_its_turn_is_alive_and_not_present(make_both: Make) -> None:
+def test_an_agent_that_waits_for_its_turn_is_alive_and_not_present(make_both: Make) -> None:
     envs = make_both([raw_env_of_connect_four] * 2, turns="sequential")
     envs.reset(seed=0)
     for turn in range(4):

@@ -1,5 +1,15 @@
 """Managers that are closed when their test ends, over every backend, and gates, as in the tests of the manager."""
 
-from tests.vector.conftest import backend, gate, make, make_parallel, make_process
+from __future__ import annotations
 
-__all__ = ["backend", "gate", "make", "make_parallel", "make_process"]
+import pytest
+
+from tests.vector.conftest import gate, make, make_parallel, make_process
+
+__all__ = ["gate", "make", "make_parallel", "make_process"]
+
+
+@pytest.fixture(params=["serial", pytest.param("thread", marks=pytest.mark.slow), "process"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """In the default run, threads play in the tests that name them or that take `make_parallel`."""
+    return str(request.param)

@@ -1,9 +1,10 @@
-"""What cannot be collected is refused, in words that help, before anything runs."""
+"""What cannot be collected, and answers and states of policies that do not fit, are refused in words that help."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -20,6 +21,7 @@ from tests.vector.conftest import Make
 from tests.vector.task_envs import ByResetTask, Modern, Playing
 
 UNSENDABLE = threading.Lock()
+
 
 ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no rollouts": ({"num_rollouts": 0}, ValueError, "num_rollouts=0"),
@@ -60,51 +62,14 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_arguments_are_checked_before_anything_runs(name: str) -> None:
-    changed, kind, words = ARGUMENTS[name]
+def test_arguments_are_checked_before_anything_runs() -> None:
     with ParallelEnvManager([ByResetTask] * 2, backend="serial") as envs:
-        arguments: dict[str, Any] = {"policy": by_observation, "num_rollouts": 3, **changed}
-        for given in (envs, ByResetTask()):
-            with pytest.raises(kind, match=words):
-                collect(given, **arguments)
+        for changed, kind, words in ARGUMENTS.values():
+            arguments: dict[str, Any] = {"policy": by_observation, "num_rollouts": 3, **changed}
+            for given in (envs, ByResetTask()):
+                with pytest.raises(kind, match=words):
+                    collect(given, **arguments)
         assert envs.get_attr("episode") == (-1, -1)
-
-
-@pytest.mark.parametrize("kind", ["vector", "class", "name", "list"])
-def test_envs_of_another_kind_are_refused(kind: str) -> None:
-    made: Any = {"class": ScriptedEnv, "name": "CartPole-v1", "list": [ScriptedEnv()]}.get(kind)
-    if kind == "vector":
-        made = gymnasium.vector.SyncVectorEnv([ScriptedEnv] * 2)
-    with pytest.raises(TypeError, match=r"^envs=.* neither a ParallelEnvManager nor a gymnasium.Env"):
-        collect(made, by_observation, 2)
-
-
-def test_misspelt_arguments_are_told_with_the_nearest() -> None:
-    given: Any = {"info_key": ["success"]}
-    with pytest.raises(TypeError, match=r"info_key=\['success'\] is no argument of collect. Did you mean info_keys=\?"):
-        collect(ScriptedEnv(), by_observation, 2, **given)
-    with pytest.raises(TypeError, match="info_keys=3 is no list of names"):
-        collect(ScriptedEnv(), by_observation, 2, info_keys=3)  # type: ignore[arg-type]  # that is the point
-
-
-def test_an_env_without_a_way_to_take_tasks_is_named(make: Make) -> None:
-    envs = make([ByResetTask, Playing, ByResetTask])
-    with pytest.raises(TypeError, match=r"Env 1.*task_setter"):
-        collect(envs, by_observation, 4, tasks=[1, 2, 3, 4])
-    assert envs.get_attr("episode") == (-1, -1, -1)
-    with pytest.raises(TypeError, match="no way to take a task"):
-        collect(Playing(), by_observation, 1, tasks=[1])
-
-
-def test_tasks_that_cannot_travel_are_refused_on_every_backend(make: Make) -> None:
-    envs = make([Modern] * 2)
-    with pytest.raises(TypeError, match="cannot be pickled"):
-        collect(envs, by_observation, 5, tasks=[1, 2, 3, 4, {"lock": UNSENDABLE}])
-    assert envs.get_attr("episode") == (-1, -1)
-
-
-# ---- what a policy answers -----------------------------------------------------------------------
 
 
 class Odd(Acting):
@@ -128,23 +93,21 @@ BAD_ACTIONS: dict[str, tuple[Callable[[int], Any], str]] = {
 
 
 @pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("name", BAD_ACTIONS)
-def test_actions_that_do_not_fit_name_the_policy(name: str, exact: bool) -> None:
-    answer, words = BAD_ACTIONS[name]
-    policy = Odd(lambda observations, state, resets, rows: answer(len(rows)))
+def test_actions_that_do_not_fit_name_the_policy(exact: bool) -> None:
     with ParallelEnvManager([scripted] * 3, backend="serial") as envs:
-        with pytest.raises(ValueError, match=f"Odd.*rows.*{words}"):
-            collect(envs, policy, 4, exact=exact)
-        assert not any(envs.is_away(env) for env in range(3))
+        for answer, words in BAD_ACTIONS.values():
+            policy = Odd(lambda observations, state, resets, rows, answer=answer: answer(len(rows)))
+            with pytest.raises(ValueError, match=f"Odd.*rows.*{words}"):
+                collect(envs, policy, 4, exact=exact)
+            assert not any(envs.is_away(env) for env in range(3))
         assert len(collect(envs, Acting(zeros), 4)) == 4
 
 
 COMPOSED = spaces.Dict({"move": spaces.Box(-1, 1, (2,)), "say": spaces.Text(3)})
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
+def test_composed_actions_that_do_not_fit_name_the_policy() -> None:
+    answers: list[Callable[[int], Any]] = [
         np.zeros,
         lambda num_rows: {"move": np.zeros((num_rows, 2))},
         lambda num_rows: {"move": np.zeros((num_rows, 2)), "say": ["a"] * (num_rows + 1)},
@@ -152,59 +115,11 @@ COMPOSED = spaces.Dict({"move": spaces.Box(-1, 1, (2,)), "say": spaces.Text(3)})
         lambda num_rows: {"move": np.zeros((num_rows, 2)), "say": "a" * num_rows},
         lambda num_rows: [{"move": np.zeros(2)}] * num_rows,
         lambda num_rows: [3] * num_rows,
-    ],
-)
-def test_composed_actions_that_do_not_fit_name_the_policy(answer: Any) -> None:
-    policy = Odd(lambda observations, state, resets, rows: answer(len(rows)))
-    with pytest.raises(ValueError, match=r"Odd.*rows"):
-        collect(ScriptedEnv(action_space=COMPOSED), policy, 1)
-
-
-@pytest.mark.parametrize("answer", [np.zeros(3), np.zeros((2, 1)), [0], (0,), (0, 0, 0), None])
-def test_an_answer_that_is_no_pair_is_refused(answer: Any) -> None:
-    class OddPair(Acting):
-        def act(self, observations: Any, state: Any, resets: Any, rows: Any) -> Any:
-            return answer
-
-    with pytest.raises(TypeError, match=r"(?s)OddPair.*\(actions, state\)"):
-        collect(scripted(), OddPair(zeros), 1)
-
-
-def test_a_function_that_answers_wrongly_is_named() -> None:
-    def clueless(observation: Any) -> Any:
-        return np.zeros(2)
-
-    with pytest.raises(ValueError, match=r"clueless.*shape"):
-        collect(scripted(), clueless, 1)
-
-
-def test_an_agent_that_answers_wrongly_is_named() -> None:
-    class Clueless(AgentPolicy):
-        def step(self, observation: Any) -> Any:
-            return None
-
-    with pytest.raises(ValueError, match="Clueless"):
-        collect(scripted(), Clueless(), 1)
-
-
-@pytest.mark.parametrize("column", [np.zeros(7), np.zeros(()), 1.0])
-def test_records_without_a_row_for_each_are_refused(column: Any) -> None:
-    def act(observations: Any, state: Any, resets: Any, rows: Any) -> Any:
-        rows.record(value=column)
-        return zeros(observations, state, resets, rows)
-
-    with pytest.raises(ValueError, match=r"Odd.*'value'"):
-        collect(scripted(), Odd(act), 1)
-
-
-def test_records_that_come_and_go_are_refused() -> None:
-    def act(observations: Any, state: Any, resets: Any, rows: Any) -> Any:
-        if resets[0]:
-            rows.record(value=np.zeros(len(rows)))
-        return zeros(observations, state, resets, rows)
-
-    with pytest.raises(ValueError, match=r"Odd.*recorded \[\].*\['value'\]"):
-        collect(scripted(), Odd(act), 2)
+    ]
+    for answer in answers:
+        policy = Odd(lambda observations, state, resets, rows, answer=answer: answer(len(rows)))
+        with pytest.raises(ValueError, match=r"Odd.*rows"):
+            collect(ScriptedEnv(action_space=COMPOSED), policy, 1)
 
 
 def test_a_batch_policy_needs_no_state_and_may_return_what_it_likes_for_none() -> None:
@@ -212,17 +127,73 @@ def test_a_batch_policy_needs_no_state_and_may_return_what_it_likes_for_none() -
         def act(self, observations: Any, state: Any, resets: Any, rows: Any) -> tuple[Any, Any]:
             return zeros(observations, state, resets, rows), None
 
-    rollouts = collect(scripted(), Stateless(), 2)
-    assert_same_batch(content(rollouts), content(collect(scripted(), Acting(zeros), 2)))
+    assert_same_batch(content(collect(scripted(), Stateless(), 2)), content(collect(scripted(), Acting(zeros), 2)))
 
 
-def test_an_agent_that_cannot_be_copied_is_told_that_each_episode_needs_a_copy() -> None:
-    class Locked(AgentPolicy):
-        def __init__(self) -> None:
-            self.lock = threading.Lock()
+def test_envs_of_another_kind_and_misspelt_arguments_are_refused() -> None:
+    for made in (ScriptedEnv, "CartPole-v1", [ScriptedEnv()], gymnasium.vector.SyncVectorEnv([ScriptedEnv] * 2)):
+        wrong: Any = made
+        with pytest.raises(TypeError, match=r"^envs=.* neither a ParallelEnvManager nor a gymnasium.Env"):
+            collect(wrong, by_observation, 2)
+    given: list[tuple[dict[str, Any], str]] = [
+        ({"info_key": ["success"]}, r"info_key=\['success'\] is no argument of collect. Did you mean info_keys=\?"),
+        ({"info_keys": 3}, "info_keys=3 is no list of names"),
+    ]
+    for arguments, words in given:
+        with pytest.raises(TypeError, match=words):
+            collect(ScriptedEnv(), by_observation, 2, **arguments)
 
-        def step(self, observation: Any) -> Any:
-            return 0
 
-    with pytest.raises(TypeError, match=r"Locked.*cannot be copied.*each episode gets a copy"):
-        collect(scripted(), Locked(), 1)
+def test_envs_and_tasks_that_do_not_go_together_are_refused_before_anything_runs(make: Make) -> None:
+    envs = make([ByResetTask, Playing, ByResetTask])
+    with pytest.raises(TypeError, match=r"Env 1.*task_setter"):
+        collect(envs, by_observation, 4, tasks=[1, 2, 3, 4])
+    assert envs.get_attr("episode") == (-1, -1, -1)
+    with pytest.raises(TypeError, match="no way to take a task"):
+        collect(Playing(), by_observation, 1, tasks=[1])
+    envs = make([Modern] * 2)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        collect(envs, by_observation, 5, tasks=[1, 2, 3, 4, {"lock": UNSENDABLE}])
+    assert envs.get_attr("episode") == (-1, -1)
+
+
+class Clueless(AgentPolicy):
+    def __init__(self, attribute: Any = None) -> None:
+        self.attribute = attribute
+
+    def step(self, observation: Any) -> Any:
+        return None
+
+
+class OddPair(Acting):
+    def act(self, observations: Any, state: Any, resets: Any, rows: Any) -> Any:
+        return self._act
+
+
+def test_policies_that_answer_wrongly_or_cannot_be_copied_are_named() -> None:
+    def clueless(observation: Any) -> Any:
+        return np.zeros(2)
+
+    with pytest.raises(ValueError, match=r"clueless.*shape"):
+        collect(scripted(), clueless, 1)
+    with pytest.raises(ValueError, match="Clueless"):
+        collect(scripted(), Clueless(), 1)
+    with pytest.raises(TypeError, match=r"Clueless.*cannot be copied.*each episode gets a copy"):
+        collect(scripted(), Clueless(threading.Lock()), 1)
+    for answer in (np.zeros(3), np.zeros((2, 1)), [0], (0,), (0, 0, 0), None):
+        pair: Any = answer
+        with pytest.raises(TypeError, match=r"(?s)OddPair.*\(actions, state\)"):
+            collect(scripted(), OddPair(pair), 1)
+
+
+def test_records_without_a_row_for_each_or_that_come_and_go_are_refused() -> None:
+    def act(observations: Any, state: Any, resets: Any, rows: Any, column: Any = None) -> Any:
+        if column is not None or resets[0]:
+            rows.record(value=np.zeros(len(rows)) if column is None else column)
+        return zeros(observations, state, resets, rows)
+
+    for column in (np.zeros(7), np.zeros(()), 1.0):
+        with pytest.raises(ValueError, match=r"Odd.*'value'"):
+            collect(scripted(), Odd(partial(act, column=column)), 1)
+    with pytest.raises(ValueError, match=r"Odd.*recorded \[\].*\['value'\]"):
+        collect(scripted(), Odd(act), 2)

@@ -15,7 +15,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs import ClosedError, EnvError, ParallelEnvManager, StepTimeout, WorkerDied, collect
+from parallel_envs import ClosedError, EnvError, StepTimeout, WorkerDied, collect
 from parallel_envs.rollouts import Rollouts
 from parallel_envs.testing import Fault, FaultyEnv, Moment, ScriptedEnv, assert_same_batch
 from tests.gates import Gate
@@ -25,6 +25,7 @@ from tests.vector.small_envs import CountingEnv, FailingEnv, GatedEnv
 from tests.vector.task_envs import Choosy
 
 NUM_ROLLOUTS = 8
+
 
 modes = pytest.mark.parametrize("mode", list(AutoresetMode))
 
@@ -48,9 +49,7 @@ def assert_usable(envs: Manager) -> None:
     assert_same_batch(content(collected(envs)), content(unbroken()))
 
 
-# ---- on_failure="restart" ------------------------------------------------------------------------
-
-
+@pytest.mark.slow(sample=True)
 @modes
 @pytest.mark.parametrize(
     ("moment", "at"), [(Moment.STEP, 1), (Moment.STEP, 9), (Moment.RESET, 1), (Moment.AUTORESET, 1)]
@@ -65,6 +64,7 @@ def test_a_killed_worker_loses_no_rollout(
     assert sum(one["restarts"] for one in envs.stats()) == 1
 
 
+@pytest.mark.slow(sample=True)
 @modes
 @pytest.mark.parametrize(("moment", "at"), [(Moment.STEP, 1), (Moment.STEP, 9), (Moment.AUTORESET, 1)])
 def test_an_env_that_raises_loses_no_rollout(
@@ -89,6 +89,7 @@ class Killing(Counting):
         return super().act(observations, state, resets, rows)
 
 
+@pytest.mark.slow(sample=True)
 @modes
 @pytest.mark.parametrize("calls", [{1}, {2}, {3, 4}, {7}, {5, 12, 13}])
 def test_workers_killed_at_any_time_lose_no_rollout(make_process: Make, mode: AutoresetMode, calls: set[int]) -> None:
@@ -109,9 +110,6 @@ def test_an_env_that_always_breaks_is_raised_in_the_end(make: Make) -> None:
     with pytest.raises(EnvError, match="step 2 failed"):
         collect(envs, Acting(zeros), 3)
     assert not any(envs.is_away(env) for env in range(2))
-
-
-# ---- on_failure="raise" --------------------------------------------------------------------------
 
 
 def test_the_error_of_an_env_comes_up(make: Make, tmp_path: Path) -> None:
@@ -157,9 +155,7 @@ def test_a_late_env_comes_up_and_can_be_received_afterwards(
     assert [len(one) for one in collect(envs, Acting(zeros), 2, max_steps=4)] == [4, 4]
 
 
-# ---- policies ------------------------------------------------------------------------------------
-
-
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("at", [1, 2, 7])
 def test_the_error_of_a_policy_comes_up_and_nothing_is_left_on_the_way(make: Make, at: int) -> None:
     calls = []
@@ -175,9 +171,6 @@ def test_the_error_of_a_policy_comes_up_and_nothing_is_left_on_the_way(make: Mak
         collect(envs, Acting(act), 9)
     assert not any(envs.is_away(env) for env in range(4))
     assert_same_batch(content(collect(envs, by_observation, 5)), content(collect(scripted(), by_observation, 5)))
-
-
-# ---- a manager that is not free ------------------------------------------------------------------
 
 
 def test_a_closed_manager_is_refused(make: Make) -> None:
@@ -198,6 +191,7 @@ def test_a_manager_with_requests_on_the_way_is_refused_and_keeps_them(make: Make
     assert len(collect(envs, Acting(zeros), 2)) == 2
 
 
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("name", ["step", "reset", "call"])
 def test_a_manager_with_a_pending_call_is_refused_and_keeps_it(make: Make, name: str) -> None:
     envs = make([CountingEnv] * 2)
@@ -231,12 +225,6 @@ def _quiet() -> Any:
     before, logger.level = logger.level, logging.ERROR
     yield
     logger.level = before
-
-
-def test_faults_in_the_serial_backend_are_the_same(tmp_path: Path) -> None:
-    factory = faulty(Fault.EXCEPTION, Moment.STEP, tmp_path / "broken", 9)
-    with ParallelEnvManager([factory] * 3, backend="serial", on_failure="restart") as envs:
-        assert_same_batch(content(collected(envs)), content(unbroken()))
 
 
 def test_an_error_tells_what_was_played_and_brings_what_was_complete(make: Make) -> None:

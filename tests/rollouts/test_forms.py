@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parallel_envs import ParallelEnvManager, collect
-from parallel_envs.rollouts import Rollout, Rollouts
+from parallel_envs.rollouts import Rollouts
 from parallel_envs.testing import InfoKind, ScriptedEnv, assert_same_batch
 from tests.rollouts.players import Acting, Counting, Lasting, content, scripted, zeros
 from tests.strategies import any_spaces
@@ -24,7 +23,9 @@ from tests.vector.small_envs import ChosenInfoEnv, CountingEnv
 
 LENGTHS = [3, 1, 4, 2]
 
+
 modes = pytest.mark.parametrize("mode", list(AutoresetMode))
+
 
 SPACES: dict[str, Any] = {
     "box": spaces.Box(-1, 1, (2, 3)),
@@ -43,85 +44,29 @@ def lasting(mode: AutoresetMode = AutoresetMode.NEXT_STEP, num_envs: int = 3) ->
         return collect(envs, Counting(), len(LENGTHS), tasks=LENGTHS, seed=2)
 
 
-# ---- a rollout -----------------------------------------------------------------------------------
-
-
-@modes
-def test_the_last_observation_is_that_of_the_episode_itself(mode: AutoresetMode) -> None:
-    for rollout, length in zip(lasting(mode), LENGTHS, strict=True):
-        assert rollout.chain.tolist() == [[length, step] for step in range(length + 1)]
-        assert rollout.observations.tolist() == [[length, step] for step in range(length)]
-        assert rollout.next_observations.tolist() == [[length, step + 1] for step in range(length)]
-        assert rollout.rewards.tolist() == [float(step + 1) for step in range(length)]
-        assert rollout.total_reward == sum(range(length + 1))
-
-
-@modes
-def test_terminated_and_truncated_are_told_apart(make: Make, mode: AutoresetMode) -> None:
-    for ending in ("terminated", "truncated", "both"):
-        envs = make([partial(ScriptedEnv, episode_lengths=[3], endings=[ending])] * 2, autoreset_mode=mode)
-        for rollout in collect(envs, Acting(zeros), 3):
-            assert rollout.terminated.tolist() == [False, False, ending != "truncated"]
-            assert rollout.truncated.tolist() == [False, False, ending != "terminated"]
-
-
-@modes
-def test_max_steps_truncates_what_has_not_ended(mode: AutoresetMode) -> None:
-    with ParallelEnvManager([Lasting] * 2, backend="serial", autoreset_mode=mode) as envs:
-        rollouts = collect(envs, Acting(zeros), 4, tasks=LENGTHS, max_steps=3)
-    assert [len(rollout) for rollout in rollouts] == [3, 1, 3, 2]
-    assert [bool(rollout.terminated[-1]) for rollout in rollouts] == [True, True, False, True]
-    assert [bool(rollout.truncated[-1]) for rollout in rollouts] == [False, False, True, False]
-    assert rollouts[2].next_observations[-1].tolist() == [4, 3]
-
-
-def test_previous_actions_and_rewards_are_those_of_the_step_before() -> None:
-    for rollout in lasting():
-        assert rollout.previous_actions.tolist() == [0, *rollout.actions[:-1]]
-        assert rollout.previous_rewards.tolist() == [0, *rollout.rewards[:-1]]
-        assert np.array_equal(rollout.records["previous_action"], rollout.previous_actions)
-        assert np.array_equal(rollout.records["previous_reward"], rollout.previous_rewards)
-
-
-def test_what_the_policy_records_is_stored_step_by_step() -> None:
-    for rollout in lasting():
-        assert rollout.records["steps"].tolist() == list(range(len(rollout)))
-        assert rollout.records["draw"].shape == (len(rollout), 2)
-
-
-def test_repr_tells_what_it_is() -> None:
-    rollouts = lasting()
-    assert repr(rollouts[2]) == "Rollout(2, task 2, 4 steps, total reward 10)"
-    assert repr(rollouts) == "Rollouts(4 rollouts, 10 steps)"
-
-
 def test_rollouts_are_a_sequence_in_the_order_of_ids() -> None:
     rollouts = lasting()
     assert isinstance(rollouts[1:], Rollouts)
     assert [one.id for one in rollouts[1:3]] == [1, 2]
     assert [one.id for one in Rollouts([*rollouts[2:], *rollouts[:2]])] == [0, 1, 2, 3]
-    assert rollouts.total_rewards.tolist() == [6.0, 1.0, 10.0, 3.0]
-    assert rollouts.num_steps == 10
-    assert isinstance(rollouts[0], Rollout)
-
-
-# ---- transitions ---------------------------------------------------------------------------------
+    assert (rollouts.total_rewards.tolist(), rollouts.num_steps) == ([6.0, 1.0, 10.0, 3.0], 10)
+    assert repr(rollouts[2]) == "Rollout(2, task 2, 4 steps, total reward 10)"
+    assert repr(rollouts) == "Rollouts(4 rollouts, 10 steps)"
+    for form in (Rollouts().transitions, Rollouts().sequences):
+        with pytest.raises(ValueError, match="no rollouts"):
+            form()
 
 
 @modes
 def test_transitions_are_every_step_and_cross_no_end(mode: AutoresetMode) -> None:
     transitions = lasting(mode).transitions()
     assert len(transitions) == sum(LENGTHS)
-    assert transitions.rollout_ids.tolist() == [0, 0, 0, 1, 2, 2, 2, 2, 3, 3]
-    assert transitions.task_ids.tolist() == transitions.rollout_ids.tolist()
+    assert transitions.rollout_ids.tolist() == transitions.task_ids.tolist() == [0, 0, 0, 1, 2, 2, 2, 2, 3, 3]
     lengths, steps = transitions.observations.T
     assert transitions.next_observations.T.tolist() == [lengths.tolist(), (steps + 1).tolist()]
     assert (transitions.terminated == (steps + 1 == lengths)).all()
     assert not transitions.truncated.any()
     assert transitions.records["steps"].tolist() == steps.tolist()
-
-
-# ---- sequences -----------------------------------------------------------------------------------
 
 
 def test_sequences_are_whole_episodes_filled_up_with_zeros() -> None:
@@ -141,31 +86,6 @@ def assert_rows(batch: Any, parts: list[Any]) -> None:
     for row, part in zip(batch, parts, strict=True):
         assert_same_batch(row[: len(part)], part)
         assert not row[len(part) :].any()
-
-
-def test_no_rollouts_have_no_form() -> None:
-    for form in (Rollouts().transitions, Rollouts().sequences):
-        with pytest.raises(ValueError, match="no rollouts"):
-            form()
-
-
-# ---- spaces of every kind ------------------------------------------------------------------------
-
-
-def test_spaces_of_every_kind_observed(make: Make) -> None:
-    for observed, mode in zip(SPACES.values(), cycle(AutoresetMode), strict=False):
-        assert_every_form_holds(make, observed, spaces.Discrete(3), [mode])
-
-
-def test_spaces_of_every_kind_acted_in(make: Make) -> None:
-    for acted, mode in zip(SPACES.values(), cycle(AutoresetMode), strict=False):
-        assert_every_form_holds(make, spaces.Box(-1, 1, (2,)), acted, [mode])
-
-
-@pytest.mark.parametrize("name", SPACES)
-def test_spaces_of_every_kind_in_every_mode(name: str) -> None:
-    make = partial(ParallelEnvManager, backend="serial")
-    assert_every_form_holds(make, SPACES[name], SPACES[name], list(AutoresetMode))
 
 
 def assert_every_form_holds(make: Make, observed: Any, acted: Any, modes: list[AutoresetMode]) -> None:
@@ -222,32 +142,27 @@ def test_actions_may_be_a_list_of_one_for_each_row(make: Make) -> None:
     assert listed[0].actions["say"] == ("ab",) * len(listed[0])
 
 
-# ---- infos ---------------------------------------------------------------------------------------
-
-
-@modes
-def test_infos_that_are_dicts_come_as_dicts(make: Make, mode: AutoresetMode) -> None:
-    envs = make([partial(ScriptedEnv, infos=[InfoKind.NESTED, InfoKind.ARRAYS])] * 2, autoreset_mode=mode)
-    keys = ["nested", "vector", "point"]
-    rollouts = collect(envs, Acting(zeros), 3, info_keys=keys, seed=4)
-    env = ScriptedEnv(infos=[InfoKind.NESTED, InfoKind.ARRAYS])
-    for rollout in rollouts:
-        env.reset(seed=rollout.seed)
-        for step, action in enumerate(rollout.actions):
-            *_, info = env.step(action)
-            assert rollout.infos["nested"][step] == info["nested"]
-            assert_same_batch(rollout.infos["vector"][step], info["vector"])
-
-
+@pytest.mark.slow(sample=True)
 @modes
 def test_infos_of_every_kind_are_those_of_the_env(make: Make, mode: AutoresetMode) -> None:
     factory = partial(ScriptedEnv, infos=list(InfoKind), episode_lengths=[4, 9, 2])
-    keys = ["odd", "third", "fifth", "text", "nothing", "float16", "bool", "bool_", "table", "nested", "none such"]
-    rollouts = collect(
-        make([factory] * 3, num_workers=2, autoreset_mode=mode), Acting(zeros), 5, info_keys=keys, seed=4
-    )
-    env = factory()
-    for rollout in rollouts:
+    keys = [
+        "odd",
+        "third",
+        "fifth",
+        "text",
+        "nothing",
+        "float16",
+        "bool",
+        "bool_",
+        "table",
+        "nested",
+        "vector",
+        "point",
+    ]
+    keys += ["none such"]
+    envs, env = make([factory] * 3, num_workers=2, autoreset_mode=mode), factory()
+    for rollout in collect(envs, Acting(zeros), 5, info_keys=keys, seed=4):
         env.reset(seed=rollout.seed)
         for step, action in enumerate(rollout.actions):
             *_, info = env.step(action)
@@ -255,6 +170,7 @@ def test_infos_of_every_kind_are_those_of_the_env(make: Make, mode: AutoresetMod
                 np.testing.assert_equal(rollout.infos[key][step], info.get(key))
 
 
+@pytest.mark.slow(sample=True)
 @modes
 def test_the_statistics_of_an_episode_stand_at_its_last_step(make: Make, mode: AutoresetMode) -> None:
     envs = make([lambda: RecordEpisodeStatistics(CountingEnv(3))] * 2, autoreset_mode=mode)
@@ -269,8 +185,7 @@ def test_the_statistics_of_an_episode_stand_at_its_last_step(make: Make, mode: A
 def test_an_env_may_have_infos_called_as_ours_are(make: Make, mode: AutoresetMode) -> None:
     info = {"final_obs": np.full(2, 77), "final_info": {"a": 1}}
     envs = make([partial(ChosenInfoEnv, info, info)] * 2, autoreset_mode=mode)
-    for rollout in collect(envs, Acting(zeros), 3):
-        assert rollout.chain[-1, 1] == 3
+    assert {rollout.chain[-1, 1] for rollout in collect(envs, Acting(zeros), 3)} == {3}
 
 
 def test_memory_that_is_read_in_place_is_copied(make: Make) -> None:
@@ -281,3 +196,43 @@ def test_memory_that_is_read_in_place_is_copied(make: Make) -> None:
     collect(envs, Acting(zeros), 5, seed=2)
     assert_same_batch([rollout.chain for rollout in rollouts], kept)
     assert_same_batch(content(rollouts), before)
+
+
+@modes
+def test_a_rollout_ends_with_the_last_observation_of_its_own_episode(mode: AutoresetMode) -> None:
+    for rollout, length in zip(lasting(mode), LENGTHS, strict=True):
+        assert rollout.chain.tolist() == [[length, step] for step in range(length + 1)]
+        assert rollout.observations.tolist() == [[length, step] for step in range(length)]
+        assert rollout.next_observations.tolist() == [[length, step + 1] for step in range(length)]
+        assert rollout.rewards.tolist() == [float(step + 1) for step in range(length)]
+        assert rollout.total_reward == sum(range(length + 1))
+        assert rollout.previous_actions.tolist() == [0, *rollout.actions[:-1]]
+        assert rollout.previous_rewards.tolist() == [0, *rollout.rewards[:-1]]
+        assert np.array_equal(rollout.records["previous_action"], rollout.previous_actions)
+        assert np.array_equal(rollout.records["previous_reward"], rollout.previous_rewards)
+        assert rollout.records["steps"].tolist() == list(range(length))
+        assert rollout.records["draw"].shape == (length, 2)
+
+
+@modes
+def test_terminated_truncated_and_cut_off_are_told_apart(make: Make, mode: AutoresetMode) -> None:
+    for ending in ("terminated", "truncated", "both"):
+        envs = make([partial(ScriptedEnv, episode_lengths=[3], endings=[ending])] * 2, autoreset_mode=mode)
+        for rollout in collect(envs, Acting(zeros), 3):
+            assert rollout.terminated.tolist() == [False, False, ending != "truncated"]
+            assert rollout.truncated.tolist() == [False, False, ending != "terminated"]
+    rollouts = collect(make([Lasting] * 2, autoreset_mode=mode), Acting(zeros), 4, tasks=LENGTHS, max_steps=3)
+    assert [len(rollout) for rollout in rollouts] == [3, 1, 3, 2]
+    assert [bool(rollout.terminated[-1]) for rollout in rollouts] == [True, True, False, True]
+    assert [bool(rollout.truncated[-1]) for rollout in rollouts] == [False, False, True, False]
+    assert rollouts[2].next_observations[-1].tolist() == [4, 3]
+
+
+@pytest.mark.slow(sample=True)
+@pytest.mark.parametrize("acted", [False, True])
+@pytest.mark.parametrize("number", range(len(SPACES)))
+def test_spaces_of_every_kind(make: Make, number: int, acted: bool) -> None:
+    space = list(SPACES.values())[number]
+    seen, done = (spaces.Box(-1, 1, (2,)), space) if acted else (space, spaces.Discrete(3))
+    assert_every_form_holds(make, seen, done, [list(AutoresetMode)[number % 3]])
+    assert_every_form_holds(partial(ParallelEnvManager, backend="serial"), space, space, list(AutoresetMode))

@@ -38,6 +38,7 @@ class Interrupted(Counting):
         return super().act(observations, state, resets, rows)
 
 
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("at", [1, 20, 40])
 def test_ctrl_c_keeps_the_rollouts_that_were_complete(make: Make, at: int) -> None:
     envs = make([scripted] * 3, num_workers=2)

@@ -24,6 +24,7 @@ from tests.vector.task_envs import ByOptions, ByResetTask, BySetTask, Modern, Te
 
 GOALS = [10, 20, 30, 40, 50]
 
+
 modes = pytest.mark.parametrize("mode", list(AutoresetMode))
 
 
@@ -42,53 +43,32 @@ def told(rollouts: Rollouts) -> list[Any]:
     return [rollout.chain[0, 0] for rollout in rollouts]
 
 
-# ---- ids, seeds and draws ------------------------------------------------------------------------
-
-
-def test_seeds_and_draws_come_from_the_tree() -> None:
-    node = SeedTree(7).child("rollout", 3)
-    (order,) = plan_rollouts(1, None, 7, 3)
-    assert (order.id, order.seed) == (3, node.seed())
-    assert order.generator().random() == node.child("policy").generator().random()
-    assert order.generator().random() == order.generator().random()
-
-
-def test_draws_of_rollouts_differ_and_are_their_own() -> None:
-    assert len({order.generator().random() for order in plan_rollouts(50, None, 7, 0)}) == 50
-    later = plan_rollouts(10, None, 7, 40)
-    assert [one.seed for one in later] == [one.seed for one in plan_rollouts(50, None, 7, 0)[40:]]
-
-
 def test_envs_are_reset_with_the_seed_that_is_told(make: Make) -> None:
     envs = make([Modern] * 2)
     rollouts = played(envs, 2, seed=5)
     assert sorted(envs.get_attr("seed")) == sorted(rollout.seed for rollout in rollouts)
 
 
-# ---- numbers of tasks ----------------------------------------------------------------------------
+ONES = np.ones(2)
 
 
-def test_equal_tasks_share_a_number() -> None:
-    assert numbers(["a", "b", "a", "c", "b"]) == [0, 1, 0, 3, 1]
-    assert numbers([(1, 2), [1, 2], (1, 2), [1, 2]]) == [0, 1, 0, 1]
-    assert numbers([1, 1.0, True, 1]) == [0, 1, 2, 0]
-    assert numbers([None, 0, None]) == [0, 1, 0]
+NUMBERS: list[tuple[Any, list[int]]] = [
+    (["a", "b", "a", "c", "b"], [0, 1, 0, 3, 1]),
+    ([(1, 2), [1, 2], (1, 2), [1, 2]], [0, 1, 0, 1]),
+    ([1, 1.0, True, 1], [0, 1, 2, 0]),
+    ([None, 0, None], [0, 1, 0]),
+    (np.array([[1, 2], [3, 4], [1, 2]]), [0, 1, 0]),  # the rows of an array are tasks
+    ([ONES, np.ones(2), np.zeros(2), np.ones(2, np.float32), np.ones((2, 1)), ONES], [0, 0, 2, 3, 4, 0]),
+    ([("a", np.ones(2)), ("a", np.ones(2)), ("a", np.zeros(2)), {"goal": np.ones(2)}], [0, 0, 2, 3]),
+    ([3, np.int64(3), 4], [0, 0, 2]),
+    ([Task("a", 7), Task("b", 3), Task("a", 7)], [7, 3, 7]),
+    (["x", Task("a", 7), "x"], [0, 7, 0]),
+]
 
 
-def test_the_rows_of_an_array_are_tasks() -> None:
-    tasks: Any = np.array([[1, 2], [3, 4], [1, 2]])
-    assert [order.task.id for order in plan_rollouts(3, tasks, 0, 0) if order.task is not None] == [0, 1, 0]
-    with pytest.raises(TypeError, match="neither a list of tasks"):
-        plan_rollouts(1, np.array(3), 0, 0)  # type: ignore[arg-type]  # that it is none is the fact
-
-
-def test_equal_arrays_share_a_number() -> None:
-    ones = np.ones(2)
-    assert numbers([ones, np.ones(2), np.zeros(2), np.ones(2, np.float32), np.ones((2, 1)), ones]) == [0, 0, 2, 3, 4, 0]
-
-
-def test_arrays_within_tasks_are_compared_too() -> None:
-    assert numbers([("a", np.ones(2)), ("a", np.ones(2)), ("a", np.zeros(2)), {"goal": np.ones(2)}]) == [0, 0, 2, 3]
+@pytest.mark.parametrize(("tasks", "expected"), NUMBERS, ids=range(len(NUMBERS)))
+def test_equal_tasks_share_a_number(tasks: Any, expected: list[int]) -> None:
+    assert numbers(tasks) == expected
 
 
 def test_each_rollout_plays_the_very_task_that_was_given() -> None:
@@ -104,44 +84,15 @@ class Noisy:
     noise: float = field(compare=False)
 
 
-def test_whole_numbers_are_the_same_whether_pythons_or_numpys() -> None:
-    assert numbers([3, np.int64(3), 4]) == [0, 0, 2]
-
-
-def test_ids_do_not_come_to_the_end_of_numpys_numbers() -> None:
-    ids = [order.id for order in plan_rollouts(10, None, 0, np.uint8(250))]  # type: ignore[arg-type]  # that is the point
-    assert ids == list(range(250, 260))
-
-
-def test_a_number_of_more_than_64_bits_is_refused_before_anything_is_played() -> None:
-    with pytest.raises(ValueError, match="does not fit into 64 bits"):
-        numbers([Task(1, 1), Task(3, 1 << 70)])
-
-
-def test_task_objects_keep_their_numbers() -> None:
-    assert numbers([Task("a", 7), Task("b", 3), Task("a", 7)]) == [7, 3, 7]
-    assert numbers(["x", Task("a", 7), "x"]) == [0, 7, 0]
-
-
-def test_a_number_that_would_mean_two_tasks_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'x'.*number 0"):
-        numbers(["x", Task("a", 0)])
-
-
 def test_the_numbers_of_episodes_count_the_rollouts_on_the_same_task(make: Make) -> None:
     rollouts = played(make([ByResetTask] * 3), 6, tasks=[10, 20, 10, 10, 20, 30])
     assert [rollout.episode_index for rollout in rollouts] == [0, 0, 1, 2, 1, 0]
     assert [rollout.task_id for rollout in rollouts] == [0, 1, 0, 0, 1, 5]
-
-
-def test_without_tasks_all_rollouts_count_together(make: Make) -> None:
-    rollouts = played(make([Modern] * 2), 3)
+    rollouts = played(make([Modern] * 2), 3)  # without tasks all count together
     assert [(one.task, one.task_id, one.episode_index) for one in rollouts] == [(None, -1, place) for place in range(3)]
 
 
-# ---- on their way to envs ------------------------------------------------------------------------
-
-
+@pytest.mark.slow(sample=True)
 @modes
 def test_each_env_plays_the_task_that_is_told(make: Make, mode: AutoresetMode) -> None:
     tasks = [GOALS[place % 5] for place in range(12)]
@@ -150,47 +101,13 @@ def test_each_env_plays_the_task_that_is_told(make: Make, mode: AutoresetMode) -
     assert told(rollouts) == tasks == [rollout.task for rollout in rollouts]
 
 
+@pytest.mark.slow(sample=True)
 @modes
 def test_infos_tell_the_same_number_as_the_rollout(make: Make, mode: AutoresetMode) -> None:
     envs = make([ByResetTask] * 2, autoreset_mode=mode)
     tasks = [Task(goal, goal * 100) for goal in GOALS]
     for rollout in played(envs, 5, tasks=tasks, info_keys=["task_id"]):
         assert rollout.infos["task_id"] == [rollout.task_id] * 3 == [rollout.task * 100] * 3
-
-
-def test_arrays_travel_as_tasks(make: Make) -> None:
-    tasks = [np.array([place, 2.0]) for place in range(4)]
-    envs = make([Telling] * 4)
-    rollouts = played(envs, 4, tasks=tasks)
-    assert sorted(envs.get_tasks()) == sorted(f"my {task}" for task in tasks)
-    for rollout, task in zip(rollouts, tasks, strict=True):
-        assert rollout.task is task
-
-
-def test_a_task_setter_is_used(make: Make) -> None:
-    envs = make([Modern] * 2, task_setter=put_task)
-    played(envs, 2, tasks=["one", "two"])
-    assert sorted(envs.call("played")) == [("set", "one"), ("set", "two")]
-
-
-def test_one_env_takes_tasks_too() -> None:
-    env = BySetTask()
-    assert told(played(env, 3, tasks=[3, 1, 2])) == [3, 1, 2]
-    assert env.task == 2
-
-
-def test_tasks_are_not_touched() -> None:
-    class Scribbling(ByResetTask):
-        def reset_task(self, task: Any) -> None:
-            task += 1
-            super().reset_task(int(task[0]))
-
-    tasks = [np.zeros(1), np.zeros(1)]
-    played(Scribbling(), 2, tasks=tasks)
-    assert [task.tolist() for task in tasks] == [[0.0], [0.0]]
-
-
-# ---- sources -------------------------------------------------------------------------------------
 
 
 def sources() -> dict[str, TaskSource]:
@@ -207,6 +124,7 @@ def sources() -> dict[str, TaskSource]:
     }
 
 
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("name", sources())
 def test_a_source_is_asked_for_each_rollout(make: Make, name: str) -> None:
     source = sources()[name]
@@ -215,6 +133,7 @@ def test_a_source_is_asked_for_each_rollout(make: Make, name: str) -> None:
     assert [rollout.task_id for rollout in rollouts] == [source.task_for(place, 0).id for place in range(12)]
 
 
+@pytest.mark.slow(sample=True)
 @modes
 def test_the_managers_own_source_is_the_default(make: Make, mode: AutoresetMode) -> None:
     source = UniformTasks(GOALS, seed=3)
@@ -270,3 +189,50 @@ def test_rollouts_can_be_pickled(make: Make) -> None:
     again = pickle.loads(pickle.dumps(rollouts))
     assert_same_batch(content(again), content(rollouts))
     assert_same_batch(again.transitions().next_observations, rollouts.transitions().next_observations)
+
+
+def test_seeds_and_draws_come_from_the_tree_and_are_each_rollouts_own() -> None:
+    node = SeedTree(7).child("rollout", 3)
+    (order,) = plan_rollouts(1, None, 7, 3)
+    assert (order.id, order.seed) == (3, node.seed())
+    assert order.generator().random() == node.child("policy").generator().random()
+    assert order.generator().random() == order.generator().random()
+    orders = plan_rollouts(50, None, 7, 0)
+    assert len({order.generator().random() for order in orders}) == 50
+    assert [one.seed for one in plan_rollouts(10, None, 7, 40)] == [one.seed for one in orders[40:]]
+    ids = [order.id for order in plan_rollouts(10, None, 0, np.uint8(250))]  # type: ignore[arg-type]  # that is the point
+    assert ids == list(range(250, 260))
+
+
+def test_tasks_that_cannot_be_numbered_are_refused_before_anything_is_played() -> None:
+    with pytest.raises(TypeError, match="neither a list of tasks"):
+        plan_rollouts(1, np.array(3), 0, 0)  # type: ignore[arg-type]  # that it is none is the fact
+    with pytest.raises(ValueError, match="does not fit into 64 bits"):
+        numbers([Task(1, 1), Task(3, 1 << 70)])
+    with pytest.raises(ValueError, match=r"'x'.*number 0"):
+        numbers(["x", Task("a", 0)])
+
+
+def test_arrays_travel_as_tasks_and_a_task_setter_is_used(make: Make) -> None:
+    tasks = [np.array([place, 2.0]) for place in range(4)]
+    envs = make([Telling] * 4)
+    rollouts = played(envs, 4, tasks=tasks)
+    assert sorted(envs.get_tasks()) == sorted(f"my {task}" for task in tasks)
+    assert all(rollout.task is task for rollout, task in zip(rollouts, tasks, strict=True))
+    envs = make([Modern] * 2, task_setter=put_task)
+    played(envs, 2, tasks=["one", "two"])
+    assert sorted(envs.call("played")) == [("set", "one"), ("set", "two")]
+
+
+def test_one_env_takes_tasks_too_and_the_callers_are_not_touched() -> None:
+    class Scribbling(ByResetTask):
+        def reset_task(self, task: Any) -> None:
+            task += 1
+            super().reset_task(int(task[0]))
+
+    tasks = [np.zeros(1), np.zeros(1)]
+    assert told(played(Scribbling(), 2, tasks=tasks)) == [1, 1]
+    assert [task.tolist() for task in tasks] == [[0.0], [0.0]]
+    env = BySetTask()
+    assert told(played(env, 3, tasks=[3, 1, 2])) == [3, 1, 2]
+    assert env.task == 2

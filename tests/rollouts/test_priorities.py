@@ -16,6 +16,7 @@ from parallel_envs.testing import assert_same_batch
 from tests.rollouts.lives import ACTIONS, OBSERVATIONS, Life, lives
 
 NUM_DRAWS = 20_000
+WRONG_SHARES = (("alpha", -0.1), ("alpha", np.nan), ("beta", 1.5))
 
 
 def draws(seed: int = 0) -> np.random.Generator:
@@ -41,9 +42,6 @@ def expected(priorities: Any, alpha: float) -> Any:
     return shares / shares.sum()
 
 
-# ---- telling -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("since", [0, 1, 4, 5, 6, 7, 13])
 def test_what_was_written_over_since_it_was_drawn_keeps_its_own_priority(sampler: str, since: int) -> None:
     life = a_life(sampler, steps=8, alpha=1.0)
@@ -67,9 +65,6 @@ def test_what_was_drawn_before_a_load_tells_nothing_of_what_was_loaded() -> None
     buffer.load_state(a_life("tree").buffer.state())
     buffer.update_priorities(np.arange(6), np.full(6, 9.0), drawn_at=drawn_at)
     assert np.array_equal(buffer.state()["arrays"]["priorities"], np.ones(6))
-
-
-# ---- drawing -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
@@ -145,9 +140,6 @@ def test_the_tree_draws_the_same_from_the_same_generator() -> None:
     assert_same_batch(first.sample(draws(3), 64), second.sample(draws(3), 64))
 
 
-# ---- files ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("steps", [3, 6, 8])
 def test_a_buffer_that_was_loaded_goes_on_like_the_one_that_was_saved(sampler: str, steps: int, tmp_path: Path) -> None:
     life, other = a_life(sampler, steps=steps, alpha=1.0), a_life(sampler, steps=1, alpha=1.0)
@@ -166,37 +158,25 @@ def test_a_buffer_that_was_loaded_goes_on_like_the_one_that_was_saved(sampler: s
     assert sampler == "cpprb" or np.array_equal(first, second)
 
 
-# ---- bad input -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("priority", [np.nan, np.inf, -1.0])
-def test_priorities_that_are_none_are_refused(sampler: str, priority: float) -> None:
+def test_priorities_and_draws_that_cannot_be_are_refused(sampler: str) -> None:
     buffer: Any = a_life(sampler).buffer
-    with pytest.raises(ValueError, match="finite"):
-        buffer.update_priorities(np.array([0]), np.array([priority]))
+    for priority in (np.nan, np.inf, -1.0):
+        with pytest.raises(ValueError, match="finite"):
+            buffer.update_priorities(np.array([0]), np.array([priority]))
     with pytest.raises(ValueError, match="one finite number"):
         buffer.update_priorities(np.array([0, 1]), np.array([1.0]))
-
-
-@pytest.mark.parametrize("wrong", [{"alpha": -0.1}, {"alpha": np.nan}, {"beta": 1.5}])
-def test_shares_that_are_none_are_refused(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="is not a number from 0 to 1"):
-        PrioritizedReplayBuffer(OBSERVATIONS, ACTIONS, 8, 1, **wrong)
-    with pytest.raises(TypeError, match=r"^beta='x' is not a number"):
-        PrioritizedReplayBuffer(OBSERVATIONS, ACTIONS, 8, 1, beta="x")  # type: ignore[arg-type]  # that is the point
-
-
-def test_an_unknown_sampler_is_refused() -> None:
-    with pytest.raises(ValueError, match="sampler='trie'"):
-        a_life("trie")
-
-
-def test_drawing_from_an_empty_buffer_is_refused(sampler: str) -> None:
     with pytest.raises(ValueError, match="empty buffer"):
         a_life(sampler, steps=0).buffer.sample(draws(), 1)
 
 
-def test_without_cpprb_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong: list[tuple[dict[str, Any], Any, str]] = [
+        *(({name: share}, ValueError, "is not a number from 0 to 1") for name, share in WRONG_SHARES),
+        ({"beta": "x"}, TypeError, r"^beta='x' is not a number"),
+        ({"sampler": "trie"}, ValueError, "sampler='trie'"),
+        ({"sampler": "cpprb"}, ModuleNotFoundError, r'pip install "parallel-envs\[replay\]"'),
+    ]
     monkeypatch.setitem(sys.modules, "cpprb", None)
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "parallel-envs\[replay\]"'):
-        a_life("cpprb")
+    for settings, error, words in wrong:
+        with pytest.raises(error, match=words):
+            PrioritizedReplayBuffer(OBSERVATIONS, ACTIONS, 8, 1, **settings)

@@ -1,4 +1,4 @@
-"""The progress bar: where it is drawn, what it tells, and that it changes nothing."""
+"""While rollouts are collected: work goes to whatever is free, and a bar tells how far it is."""
 
 from __future__ import annotations
 
@@ -9,33 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from parallel_envs import CollectionInterrupted, collect
 from parallel_envs.rollouts import collector
 from parallel_envs.testing import assert_same_batch
-from tests.rollouts.players import Acting, Counting, content, scripted, zeros
+from tests.gates import MANY, Gate
+from tests.rollouts.players import Acting, Counting, GatedTask, content, scripted, zeros
 from tests.vector.conftest import Make
 from tests.vector.small_envs import CountingEnv
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_a_bar_changes_nothing(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    envs = make([scripted] * 3, num_workers=2)
-    shown = collect(envs, Counting(), 7, seed=1, progress=True)
-    assert "7/7" in capsys.readouterr().err
-    silent = collect(envs, Counting(), 7, seed=1)
-    assert_same_batch(content(shown), content(silent))
-    assert capsys.readouterr() == ("", "")
-
-
-def test_it_is_drawn_on_stderr_and_complete_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    collect(scripted(), Counting(), 4, progress=True)
-    out, drawn = capsys.readouterr()
-    assert out == ""
-    for words in ("rollouts", "4/4", "steps/s", "0 busy"):
-        assert words in drawn
 
 
 def test_it_stays_when_a_collection_is_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,3 +53,75 @@ def test_rich_is_brought_in_by_a_bar_only() -> None:
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "2/2" in done.stderr
+
+
+@pytest.mark.parametrize("num_rollouts", [2, 4])
+def test_fewer_rollouts_than_envs_are_shared_out_among_all_workers(make: Make, num_rollouts: int) -> None:
+    envs = make([CountingEnv] * 8, num_workers=2)
+    collect(envs, Acting(zeros), num_rollouts)
+    steps = [worker["steps"] for worker in envs.stats()]
+    assert steps[0] == steps[1] > 0
+
+
+class Playing(Acting):
+    """Opens the gate once as many rollouts as are not gated have been begun and ended; notes how many act at once."""
+
+    def __init__(self, gate: Gate, num_others: int) -> None:
+        super().__init__(zeros)
+        self.gate, self.left, self.at_once = gate, num_others, [0]
+
+    def act(self, observations: Any, state: Any, resets: Any, rows: Any) -> Any:
+        self.at_once.append(len(rows))
+        ending = observations[:, 2] == 1  # each plays two steps: this action is the last
+        self.left -= int((ending & (observations[:, 0] != 0)).sum())
+        if self.left == 0:
+            self.left = -1
+            self.gate.let_through(MANY)
+        return super().act(observations, state, resets, rows)
+
+
+def test_envs_without_work_are_left_alone(make: Make) -> None:
+    envs = make([partial(GatedTask, "no gate")] * 5)  # type: ignore[arg-type]  # never opened
+    collect(envs, Acting(zeros), 2, tasks=[1, 2])
+    assert envs.get_attr("num_given") == (1, 1, 0, 0, 0)
+    assert sorted(envs.get_attr("episode")) == [-1, -1, -1, 0, 0]
+
+
+def test_a_bar_changes_nothing_and_is_drawn_on_stderr(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    envs = make([scripted] * 3, num_workers=2)
+    shown = collect(envs, Counting(), 7, seed=1, progress=True)
+    out, drawn = capsys.readouterr()
+    assert out == ""
+    assert all(words in drawn for words in ("rollouts", "7/7", "steps/s", "0 busy"))
+    assert_same_batch(content(shown), content(collect(envs, Counting(), 7, seed=1)))
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.slow(sample=True)
+@pytest.mark.parametrize("num_envs", [2, 5])
+@pytest.mark.parametrize("slow", [[0], [4], [0, 1, 2, 3]])
+def test_while_some_envs_are_slow_the_others_play_all_the_rest(
+    make_parallel: Make, gate: Gate, num_envs: int, slow: list[int]
+) -> None:
+    envs = make_parallel([partial(GatedTask, gate.path)] * max(num_envs, len(slow) + 1))
+    tasks = [int(place not in slow) for place in range(12)]
+    policy = Playing(gate, num_others=sum(tasks))  # the gate stays closed until these have taken their last actions
+    rollouts = collect(envs, policy, 12, tasks=tasks)
+    assert [rollout.task for rollout in rollouts] == tasks
+    assert {len(rollout) for rollout in rollouts} == {2}
+
+
+def test_a_batch_has_the_shape_of_its_rows_which_are_several(make: Make) -> None:
+    num_rows = []
+
+    def act(observations: Any, state: Any, resets: Any, rows: Any) -> Any:
+        num_rows.append(len(rows))
+        assert observations.shape == (len(rows), 3)
+        assert (len(resets), len(rows.generators), len(rows.previous_rewards)) == (len(rows),) * 3
+        assert np.array_equal(np.stack(rows.singles()), observations)
+        assert rows.uniform().shape == (len(rows),)
+        assert rows.normal(2, 3).shape == (len(rows), 2, 3)
+        return zeros(observations, state, resets, rows)
+
+    collect(make([partial(GatedTask, "no gate")] * 4), Acting(act), 16, tasks=[1] * 16)  # type: ignore[arg-type]
+    assert max(num_rows) > 1

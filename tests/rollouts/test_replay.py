@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from parallel_envs.testing import assert_same_batch
 from tests.rollouts.lives import ACTIONS, OBSERVATIONS, Life, Step, lives, observed
 
 MEMORY = (np.zeros(1),)
+
+
 MANY = 200  # draws, so that of the few steps that are kept each is met
 
 
@@ -32,9 +33,6 @@ def a_life(capacity: int = 20, num_rows: int = 2, *, steps: int = 0, **options: 
     for _ in range(steps):
         life.play(("goes on",) * num_rows)
     return life
-
-
-# ---- what is kept --------------------------------------------------------------------------------
 
 
 @given(lives())
@@ -58,21 +56,6 @@ def test_absent_rows_are_not_stored() -> None:
     life.play(("absent", "absent"))
     assert len(life.buffer) == 1
     assert life.buffer.sample(draws(), 1)["observations"]["number"] == [2.0]
-
-
-def test_what_is_drawn_is_a_copy() -> None:
-    buffer = a_life(steps=3).buffer
-    before = buffer.sample(draws(), 8)
-    buffer.sample(draws(), 8)["observations"]["number"][:] = 0
-    assert_same_batch(buffer.sample(draws(), 8), before)
-
-
-def test_draws_are_uniform() -> None:
-    indices = a_life(steps=5).buffer.sample(draws(), 10_000)["indices"]
-    assert np.bincount(indices).min() > 850
-
-
-# ---- sums of rewards -----------------------------------------------------------------------------
 
 
 def summed(step: Step, num_steps: int, discount: float) -> tuple[float, float, float]:
@@ -117,9 +100,6 @@ def test_a_step_that_begins_an_episode_follows_nothing() -> None:
     assert sums == {0: pytest.approx(1.99), 1: 1.0, 2: 1.0}
 
 
-# ---- sequences -----------------------------------------------------------------------------------
-
-
 @given(lives(memory=MEMORY), st.integers(1, 6))
 def test_sequences_are_pieces_of_one_life(life: Life, length: int) -> None:
     assume(life.kept)
@@ -153,9 +133,6 @@ def test_only_an_episodes_first_step_begins_a_sequence_anew(life: Life) -> None:
     assert pieces.memory is None
 
 
-# ---- files ---------------------------------------------------------------------------------------
-
-
 @settings(max_examples=25)
 @given(life=lives(num_steps=2, memory=MEMORY))
 def test_a_buffer_that_was_loaded_goes_on_like_the_one_that_was_saved(
@@ -170,49 +147,6 @@ def test_a_buffer_that_was_loaded_goes_on_like_the_one_that_was_saved(
     for _ in range(saved.capacity):
         life.play(("goes on",) * saved.num_rows)
         assert set(life.buffer.sample(draws(), MANY)["observations"]["number"]) <= set(life.kept)
-
-
-def test_a_buffer_can_be_pickled() -> None:
-    buffer = a_life(steps=3).buffer
-    copied = pickle.loads(cloudpickle.dumps(buffer))
-    assert_same_batch(copied.sample(draws(), 9), buffer.sample(draws(), 9))
-
-
-def test_a_file_of_another_form_changes_nothing(tmp_path: Path) -> None:
-    path, life = tmp_path / "buffer.npz", a_life(steps=3)
-    a_life(steps=5, memory=MEMORY).buffer.save(path)
-    before = life.buffer.sample(draws(), 9)
-    with pytest.raises(ValueError, match=r"buffer\.npz does not fit this buffer.*memory0"):
-        life.buffer.load(path)
-    with pytest.raises(ValueError, match="capacity=20, this one capacity=4"):
-        a_life(capacity=4).buffer.load(path)
-    assert_same_batch(life.buffer.sample(draws(), 9), before)
-
-
-def test_damaged_files_are_refused(tmp_path: Path) -> None:
-    path, buffer = tmp_path / "buffer.npz", a_life(steps=9).buffer
-    buffer.save(path)
-    whole = path.read_bytes()
-    for damaged in (b"", b"text", whole[:-10], whole[: len(whole) // 2], whole.replace(b"capacity", b"CAPACITY")):
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"buffer\.npz is damaged"):
-            buffer.load(path)
-
-
-def test_pickled_content_is_never_loaded(tmp_path: Path) -> None:
-    path = tmp_path / "buffer.npz"
-    np.savez(path, anything=np.array([Step], object))
-    with pytest.raises(ValueError, match="damaged, or is not"):
-        a_life().buffer.load(path)
-
-
-@pytest.mark.parametrize("change", [{"size": 99}, {"position": -1}, {"last": [7, 7]}, {"last": None}, {"size": "1"}])
-def test_states_that_cannot_be_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    path, buffer = tmp_path / "buffer.npz", a_life(steps=3).buffer
-    state = buffer.state()
-    write_archive(path, {**state["counters"], **change}, state["arrays"])
-    with pytest.raises(ValueError, match="does not fit"):
-        buffer.load(path)
 
 
 def test_a_file_is_replaced_and_never_written_into(tmp_path: Path) -> None:
@@ -242,9 +176,6 @@ class Unreadable:
         raise ValueError("unreadable")
 
 
-# ---- two threads ---------------------------------------------------------------------------------
-
-
 def test_a_thread_may_draw_while_another_stores() -> None:
     life, torn = a_life(capacity=8, num_rows=2, steps=4), list[Any]()
 
@@ -266,44 +197,35 @@ def test_a_thread_may_draw_while_another_stores() -> None:
     assert torn == []
 
 
-# ---- bad input -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "kind", "words"),
     [
-        ({"capacity": 1}, "capacity=1"),
-        ({"num_rows": 0}, "num_rows=0"),
-        ({"num_steps": 0}, "num_steps=0"),
-        ({"discount": 1.1}, r"discount=1\.1"),
+        ({"capacity": 1}, ValueError, "capacity=1"),
+        ({"num_rows": 0}, ValueError, "num_rows=0"),
+        ({"num_steps": 0}, ValueError, "num_steps=0"),
+        ({"discount": 1.1}, ValueError, r"discount=1\.1"),
+        ({"capacity": 8.5}, TypeError, r"^capacity=.* is not a (whole )?number"),
+        ({"num_rows": "2"}, TypeError, "^num_rows=.* is not a (whole )?number"),
+        ({"num_steps": 1.5}, TypeError, r"^num_steps=.* is not a (whole )?number"),
+        ({"discount": "x"}, TypeError, r"^discount=.* is not a (whole )?number"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        ReplayBuffer(OBSERVATIONS, ACTIONS, **{"capacity": 8, "num_rows": 2, **options})
-
-
-@pytest.mark.parametrize("options", [{"capacity": 8.5}, {"num_rows": "2"}, {"num_steps": 1.5}, {"discount": "x"}])
-def test_settings_that_are_no_numbers_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match=rf"^{next(iter(options))}=.* is not a (whole )?number"):
+def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], kind: Any, words: str) -> None:
+    with pytest.raises(kind, match=words):
         ReplayBuffer(OBSERVATIONS, ACTIONS, **{"capacity": 8, "num_rows": 2, **options})
 
 
 def test_draws_that_cannot_be_are_refused() -> None:
     life = a_life()
+    for draw in (lambda: life.buffer.sample(draws(), 2), lambda: life.buffer.sample_sequences(draws(), 2, 3)):
+        with pytest.raises(ValueError, match="empty buffer"):
+            draw()
     life.play(("goes on", "goes on"))
     for batch_size, length, kind in ((0, 2, ValueError), (2.5, 2, TypeError), (2, 0, ValueError), (2, "3", TypeError)):
         with pytest.raises(kind, match=r"(batch_size|length)="):
             life.buffer.sample_sequences(draws(), batch_size, length)  # type: ignore[arg-type]  # what this is about
     with pytest.raises(TypeError, match=r"^generator=3 is not one of NumPy's"):
         life.buffer.sample(3, 2)  # type: ignore[arg-type]  # likewise
-
-
-def test_drawing_from_an_empty_buffer_is_refused() -> None:
-    with pytest.raises(ValueError, match="empty buffer"):
-        a_life().buffer.sample(draws(), 2)
-    with pytest.raises(ValueError, match="empty buffer"):
-        a_life().buffer.sample_sequences(draws(), 2, 3)
 
 
 def test_batches_that_do_not_fit_are_refused() -> None:
@@ -324,35 +246,62 @@ def test_batches_that_do_not_fit_are_refused() -> None:
     assert_same_batch(buffer.state(), before)
 
 
-STATES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "a number": (lambda state: 5, "^5 is no state of a buffer"),
-    "nothing": (lambda state: {}, "is no state of a buffer"),
-    "counters alone": (lambda state: {"counters": state["counters"]}, "is no state of a buffer"),
-    "counters that are none": (lambda state: {**state, "counters": 5}, "is no state of a buffer"),
-    "arrays that are none": (lambda state: {**state, "arrays": [1]}, "is no state of a buffer"),
-    "a list for an array": (lambda state: with_array(state, "rewards", [0.0]), "rewards is stored as list"),
-    "an array more": (lambda state: with_array(state, 3, np.zeros(6)), r"The stored buffer holds \["),
-    "a link to nowhere": (lambda state: linked(state, 777), "following leads to the place 777, and 6 steps"),
-    "a link behind the last": (lambda state: linked(state, 6), "following leads to the place 6, and 6 steps"),
-    "a link from behind": (lambda state: linked(state, -2), "following leads to the place -2"),
-}
-
-
-def with_array(state: dict[str, Any], name: Any, array: Any) -> dict[str, Any]:
-    return {**state, "arrays": {**state["arrays"], name: array}}
-
-
 def linked(state: dict[str, Any], place: int) -> dict[str, Any]:
     links = state["arrays"]["following"].copy()
     links[1] = place
-    return with_array(state, "following", links)
+    return {**state, "arrays": {**state["arrays"], "following": links}}
 
 
-@pytest.mark.parametrize("name", STATES)
-def test_what_is_no_state_is_refused_and_nothing_is_changed(name: str) -> None:
-    change, words = STATES[name]
+def test_what_is_no_state_is_refused_and_nothing_is_changed() -> None:
     buffer = a_life(steps=3).buffer
-    before = buffer.state()
-    with pytest.raises(ValueError, match=words):
-        buffer.load_state(change(before))
-    assert_same_batch(buffer.state(), before)
+    state = buffer.state()
+    arrays = state["arrays"]
+    wrong: list[tuple[Any, str]] = [
+        (5, "^5 is no state of a buffer"),
+        ({}, "is no state of a buffer"),
+        ({"counters": state["counters"]}, "is no state of a buffer"),
+        ({**state, "counters": 5}, "is no state of a buffer"),
+        ({**state, "arrays": [1]}, "is no state of a buffer"),
+        ({**state, "arrays": {**arrays, "rewards": [0.0]}}, "rewards is stored as list"),
+        ({**state, "arrays": {**arrays, 3: np.zeros(6)}}, r"The stored buffer holds \["),
+        (linked(state, 777), "following leads to the place 777, and 6 steps"),
+        (linked(state, 6), "following leads to the place 6, and 6 steps"),
+        (linked(state, -2), "following leads to the place -2"),
+    ]
+    for changed, words in wrong:
+        with pytest.raises(ValueError, match=words):
+            buffer.load_state(changed)
+    assert_same_batch(buffer.state(), state)
+
+
+def test_draws_are_uniform_copies() -> None:
+    buffer = a_life(steps=5).buffer
+    before = buffer.sample(draws(), 10_000)
+    assert np.bincount(before["indices"]).min() > 850
+    buffer.sample(draws(), 8)["observations"]["number"][:] = 0
+    assert_same_batch(buffer.sample(draws(), 10_000), before)
+    assert_same_batch(pickle.loads(cloudpickle.dumps(buffer)).sample(draws(), 10_000), before)
+
+
+def test_files_that_do_not_fit_or_are_damaged_are_refused(tmp_path: Path) -> None:
+    path, buffer = tmp_path / "buffer.npz", a_life(steps=3).buffer
+    state = buffer.state()
+    a_life(steps=5, memory=MEMORY).buffer.save(path)
+    with pytest.raises(ValueError, match=r"buffer\.npz does not fit this buffer.*memory0"):
+        buffer.load(path)
+    with pytest.raises(ValueError, match="capacity=20, this one capacity=4"):
+        a_life(capacity=4).buffer.load(path)
+    for change in ({"size": 99}, {"position": -1}, {"last": [7, 7]}, {"last": None}, {"size": "1"}):
+        write_archive(path, {**state["counters"], **change}, state["arrays"])
+        with pytest.raises(ValueError, match="does not fit"):
+            buffer.load(path)
+    np.savez(path, anything=np.array([Step], object))  # pickled content is never loaded
+    with pytest.raises(ValueError, match="damaged, or is not"):
+        buffer.load(path)
+    a_life(steps=9).buffer.save(path)
+    whole = path.read_bytes()
+    for damaged in (b"", b"text", whole[:-10], whole[: len(whole) // 2], whole.replace(b"capacity", b"CAPACITY")):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"buffer\.npz is damaged"):
+            buffer.load(path)
+    assert_same_batch(buffer.state(), state)

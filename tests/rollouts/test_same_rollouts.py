@@ -80,6 +80,7 @@ def test_exactly_so_many_rollouts_in_the_order_of_their_ids() -> None:
 # ---- the same ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(sample=True)
 @policies
 @pytest.mark.parametrize(("num_envs", "num_workers"), [(1, 1), (2, 2), (5, 5), (5, 2), (13, 3)])
 def test_local_backends_play_what_one_env_plays(name: str, num_envs: int, num_workers: int) -> None:
@@ -95,6 +96,7 @@ def test_processes_play_what_one_env_plays(make_process: Make, num_envs: int, nu
         assert_same(collected(envs, name), reference(name))
 
 
+@pytest.mark.slow(sample=True)
 @modes
 def test_every_autoreset_mode_plays_the_same(make: Make, mode: AutoresetMode) -> None:
     envs = make([scripted] * 3, num_workers=2, autoreset_mode=mode)
@@ -102,6 +104,7 @@ def test_every_autoreset_mode_plays_the_same(make: Make, mode: AutoresetMode) ->
         assert_same(collected(envs, name), reference(name))
 
 
+@pytest.mark.slow(sample=True)
 @modes
 def test_observations_come_in_the_types_of_the_space_in_every_mode(make: Make, mode: AutoresetMode) -> None:
     loose = partial(Loose, reuse_buffers=True)
@@ -117,6 +120,7 @@ class ScriptedAsFloat32(Loose):
         return np.asarray(super()._observe(), np.float32)
 
 
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("copy", [True, False])
 def test_envs_that_reuse_their_buffers_play_the_same(make: Make, copy: bool) -> None:
     envs = make([partial(scripted, reuse_buffers=True)] * 3, num_workers=2, copy=copy)

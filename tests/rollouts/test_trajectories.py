@@ -18,9 +18,16 @@ from parallel_envs.testing import assert_same_batch
 from tests.strategies import fixed_shape_leaves, names
 
 NUM_ROWS = 3
+
+
 READER = 1
+
+
 OBSERVATIONS = spaces.Box(-1, 1, (2,))
+
+
 ACTIONS = spaces.Discrete(4)
+
 
 nested = st.recursive(
     fixed_shape_leaves(),
@@ -98,9 +105,6 @@ def a_store(horizon: int = 4, **options: Any) -> TrajectoryStore:
     return TrajectoryStore(OBSERVATIONS, ACTIONS, horizon, NUM_ROWS, **options)
 
 
-# ---- what is stored ------------------------------------------------------------------------------
-
-
 @settings(max_examples=40)
 @given(nested, nested, st.booleans(), st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_what_is_written_is_what_is_read(observations: Any, actions: Any, memory: bool, turns: list[int]) -> None:
@@ -111,15 +115,6 @@ def test_what_is_written_is_what_is_read(observations: Any, actions: Any, memory
         turn, told = life.play(num_steps)
         assert turn == number
         assert_told(store.trajectory(turn), told)
-
-
-def test_a_trajectory_begins_where_the_last_one_ended() -> None:
-    store = a_store()
-    life = Life(store, OBSERVATIONS, ACTIONS)
-    first = store.trajectory(life.play(4)[0]).copy()
-    second = store.trajectory(life.play(4)[0])
-    assert np.array_equal(second.observations[0], first.observations[-1])
-    assert np.array_equal(second.begins[0], first.begins[-1])
 
 
 def test_beginning_anew_drops_what_was_not_finished() -> None:
@@ -136,19 +131,6 @@ def test_beginning_anew_drops_what_was_not_finished() -> None:
     assert trajectory.begins[0].all()
 
 
-def test_a_trajectory_is_no_copy() -> None:
-    store = a_store()
-    turn, _ = Life(store, OBSERVATIONS, ACTIONS).play(4)
-    store.trajectory(turn).rewards[0, 0] = 7
-    assert store.trajectory(turn).rewards[0, 0] == 7
-    copied = store.trajectory(turn).copy()
-    copied.rewards[0, 0] = 8
-    assert store.trajectory(turn).rewards[0, 0] == 7
-
-
-# ---- turns ---------------------------------------------------------------------------------------
-
-
 def test_a_trajectory_stays_whole_while_the_next_one_is_written() -> None:
     store = a_store()
     life = Life(store, OBSERVATIONS, ACTIONS)
@@ -158,46 +140,6 @@ def test_a_trajectory_stays_whole_while_the_next_one_is_written() -> None:
         life.blank(1)
         assert store.holds(turn)
         assert_told(read, told)
-
-
-def test_a_trajectory_that_is_written_over_is_not_read() -> None:
-    store = a_store()
-    life = Life(store, OBSERVATIONS, ACTIONS)
-    turn, _ = life.play(4)
-    later, _ = life.play(4)
-    assert not store.holds(turn)
-    assert store.holds(later)
-    with pytest.raises(LookupError, match="turn 0"):
-        store.trajectory(turn)
-
-
-@pytest.mark.parametrize("turn", [-2, -1, 0, 1])
-def test_a_trajectory_that_is_not_finished_is_not_read(turn: int) -> None:
-    store = a_store()
-    Life(store, OBSERVATIONS, ACTIONS)
-    with pytest.raises(LookupError):
-        store.trajectory(turn)
-
-
-def test_more_steps_than_the_horizon_are_refused() -> None:
-    store = a_store()
-    assert not store.full
-    life = Life(store, OBSERVATIONS, ACTIONS)
-    with pytest.raises(RuntimeError, match="4 steps"):
-        life.play(5)
-    assert store.full
-
-
-def test_steps_before_the_beginning_are_refused() -> None:
-    store = a_store()
-    flags = np.zeros(NUM_ROWS, bool)
-    with pytest.raises(RuntimeError, match="begin"):
-        store.add(np.zeros(NUM_ROWS, int), np.zeros(NUM_ROWS), flags, flags, np.zeros((NUM_ROWS, 2)), flags, flags)
-    with pytest.raises(RuntimeError, match="no steps"):
-        store.finish()
-
-
-# ---- another process -----------------------------------------------------------------------------
 
 
 class Reader:
@@ -232,26 +174,50 @@ def answer(pool: Any, ticket: Any) -> Any:
     return ticket.replies[0].value if ticket.replies else None
 
 
-# ---- bad input -----------------------------------------------------------------------------------
-
-
 def test_what_does_not_fit_is_refused() -> None:
+    store, flags, text = a_store(), np.zeros(NUM_ROWS, bool), spaces.Dict({"text": spaces.Text(3)})
+    step: Any = np.zeros(NUM_ROWS, int), np.zeros(NUM_ROWS), flags, flags, np.zeros((NUM_ROWS, 2)), flags, flags
+    calls: list[tuple[Any, Any, str]] = [
+        (lambda: store.add(*step), RuntimeError, "begin"),
+        (store.finish, RuntimeError, "no steps"),
+        (lambda: store.begin(np.zeros((1, 2), np.float32)), ValueError, "observations have the shape"),
+        (lambda: store.begin(step[4], memory=np.zeros((NUM_ROWS, 4))), ValueError, "where None is wanted"),
+        (lambda: TrajectoryStore(text, ACTIONS, 4, NUM_ROWS), TypeError, r"observations\['text'\]"),
+        (lambda: TrajectoryStore(OBSERVATIONS, spaces.Sequence(ACTIONS), 4, NUM_ROWS), TypeError, "actions"),
+        (lambda: TrajectoryStore(OBSERVATIONS, ACTIONS, 0, 1), ValueError, "at least 1"),
+        (lambda: TrajectoryStore(OBSERVATIONS, ACTIONS, 1, 0), ValueError, "at least 1"),
+    ]
+    for call, error, words in calls:
+        with pytest.raises(error, match=words):
+            call()
+    assert not store.full
+    with pytest.raises(RuntimeError, match="4 steps"):
+        Life(store, OBSERVATIONS, ACTIONS).play(5)
+    assert store.full
+
+
+def test_a_trajectory_begins_where_the_last_one_ended_and_is_no_copy() -> None:
     store = a_store()
-    with pytest.raises(ValueError, match="observations have the shape"):
-        store.begin(np.zeros((1, 2), np.float32))
-    with pytest.raises(ValueError, match="where None is wanted"):
-        store.begin(np.zeros((NUM_ROWS, 2)), memory=np.zeros((NUM_ROWS, 4)))
+    life = Life(store, OBSERVATIONS, ACTIONS)
+    first = store.trajectory(life.play(4)[0]).copy()
+    turn = life.play(4)[0]
+    second = store.trajectory(turn)
+    assert np.array_equal(second.observations[0], first.observations[-1])
+    assert np.array_equal(second.begins[0], first.begins[-1])
+    second.rewards[0, 0] = 7
+    copied = store.trajectory(turn).copy()
+    copied.rewards[0, 0] = 8
+    assert store.trajectory(turn).rewards[0, 0] == 7
 
 
-def test_spaces_without_a_fixed_shape_are_refused() -> None:
-    space = spaces.Dict({"text": spaces.Text(3)})
-    with pytest.raises(TypeError, match=r"observations\['text'\]"):
-        TrajectoryStore(space, ACTIONS, 4, NUM_ROWS)
-    with pytest.raises(TypeError, match="actions"):
-        TrajectoryStore(OBSERVATIONS, spaces.Sequence(ACTIONS), 4, NUM_ROWS)
-
-
-@pytest.mark.parametrize("sizes", [(0, 1), (1, 0)])
-def test_a_store_of_nothing_is_refused(sizes: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        TrajectoryStore(OBSERVATIONS, ACTIONS, *sizes)
+def test_a_trajectory_that_is_not_finished_or_written_over_is_not_read() -> None:
+    store = a_store()
+    life = Life(store, OBSERVATIONS, ACTIONS)
+    for turn in (-2, -1, 0, 1):
+        with pytest.raises(LookupError):
+            store.trajectory(turn)
+    (turn, _), (later, _) = life.play(4), life.play(4)
+    assert not store.holds(turn)
+    assert store.holds(later)
+    with pytest.raises(LookupError, match="turn 0"):
+        store.trajectory(turn)
