@@ -25,6 +25,7 @@ from tests.vector.small_envs import ChosenInfoEnv, CountingEnv
 YES = np.array([True, True])
 
 
+@pytest.mark.slow(sample=True)  # all of them together: test_trajectories.py
 @pytest.mark.parametrize("kind", InfoKind)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_infos_of_every_kind_are_laid_out_as_gymnasiums(backend: str, kind: InfoKind, mode: str) -> None:

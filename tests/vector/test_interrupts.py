@@ -146,6 +146,7 @@ def test_a_construction_that_is_interrupted_leaves_nothing_behind(context: Start
         gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["forkserver", "fork"])
 def test_constructions_that_are_interrupted_at_random_moments_leave_nothing_behind(context: StartMethod) -> None:
     draws, num_struck = np.random.default_rng(3), 0
