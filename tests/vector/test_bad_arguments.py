@@ -50,6 +50,7 @@ BAD_RESETS: list[tuple[dict[str, Any], Errors, str]] = [
     ({"tasks": [1, 2, 3], "options": {"tasks": [1, 2, 3]}}, ValueError, "twice"),
     ({"tasks": [1, 2, 3], "options": {"task": 1}}, ValueError, "twice"),
     ({"options": {"tasks": [1, 2, 3], "task": 1}}, ValueError, "twice"),
+    ({"tasks": [1, 2, 3], "options": [{"task": 1}, None, None]}, ValueError, "twice"),
     ({"tasks": [1, RESAMPLE, 3]}, ValueError, "RESAMPLE.*task_source"),
     ({"tasks": [1, 2, Task("left", "40")]}, (TypeError, ValueError), "40"),  # type: ignore[arg-type]
     ({"tasks": [1, 2, Task("left", 2**63)]}, (TypeError, ValueError), str(2**63)),
