@@ -16,6 +16,13 @@ Manager = ParallelEnvManager
 Make = Callable[..., Manager]
 
 
+def opened(make: Make, *arguments: Any, **settings: Any) -> Manager:
+    """Make a manager and reset it with seed 0."""
+    envs = make(*arguments, **settings)
+    envs.reset(seed=0)
+    return envs
+
+
 @pytest.fixture(params=["serial", "thread", "process"])
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -1,4 +1,4 @@
-"""The asynchronous pairs: what they return, their errors out of turn, their timeouts, and closing."""
+"""The asynchronous pairs: what they return, calls out of turn, timeouts, and closing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parallel_envs.errors import StepTimeout
 from parallel_envs.testing import ScriptedEnv, assert_same_batch
 from tests.faults.processes import all_end_within
 from tests.gates import Gate
-from tests.vector.conftest import Make, Manager
+from tests.vector.conftest import Make, Manager, opened
 from tests.vector.small_envs import CountingEnv, GatedEnv, SlowResetEnv
 
 ACTIONS = np.zeros(2, int)
@@ -30,11 +30,7 @@ STARTS: dict[str, Act] = {
     "step": lambda envs: envs.step_async(ACTIONS),
     "call": lambda envs: envs.call_async("label"),
 }
-WAITS: dict[str, Act] = {
-    "reset": lambda envs: envs.reset_wait(),
-    "step": lambda envs: envs.step_wait(),
-    "call": lambda envs: envs.call_wait(),
-}
+WAITS: dict[str, Act] = {"reset": Manager.reset_wait, "step": Manager.step_wait, "call": Manager.call_wait}
 OTHERS: dict[str, Act] = {
     "reset": lambda envs: envs.reset(),
     "step": lambda envs: envs.step(ACTIONS),
@@ -42,106 +38,64 @@ OTHERS: dict[str, Act] = {
     "get_attr": lambda envs: envs.get_attr("label"),
     "set_attr": lambda envs: envs.set_attr("label", 1),
     "render": lambda envs: envs.render(),
+    "apply": lambda envs: envs.apply(id),
 }
 
 
 def test_the_pairs_return_what_the_plain_calls_do(make: Make) -> None:
-    results: list[list[Any]] = []
-    for is_async in (False, True):
-        envs = make([ScriptedEnv] * 2)
-        if is_async:
-            envs.reset_async(seed=3)
-            first = envs.reset_wait()
-            envs.step_async(ACTIONS)
-            second = envs.step_wait()
-            envs.call_async("echo", 1, two=2)
-            results.append([first, second, envs.call_wait()])
-        else:
-            results.append([envs.reset(seed=3), envs.step(ACTIONS), envs.call("echo", 1, two=2)])
-    assert_same_batch(results[1], results[0])
-
-
-@pytest.mark.parametrize("pending", STARTS)
-def test_every_other_call_is_refused_while_one_is_pending(make: Make, pending: str) -> None:
-    envs = make([CountingEnv] * 2)
-    envs.reset(seed=0)
-    STARTS[pending](envs)
-    for other in (*STARTS.values(), *OTHERS.values()):
-        with pytest.raises(AlreadyPendingCallError, match=pending) as caught:
-            other(envs)
-        assert caught.value.name == pending
-    WAITS[pending](envs)
-    assert envs.get_attr("label") == ("plain", "plain")
+    envs, plain = make([ScriptedEnv] * 2), make([ScriptedEnv] * 2)
+    envs.reset_async(seed=3)
+    assert_same_batch(envs.reset_wait(timeout=60), plain.reset(seed=3))
+    envs.step_async(ACTIONS)
+    assert_same_batch(envs.step_wait(timeout=60), plain.step(ACTIONS))
+    envs.call_async("echo", 1, two=2)
+    assert_same_batch(envs.call_wait(timeout=60), plain.call("echo", 1, two=2))
 
 
 @pytest.mark.parametrize("pending", [None, *STARTS])
-def test_a_wait_without_its_call_is_refused(make: Make, pending: str | None) -> None:
-    envs = make([CountingEnv] * 2)
-    envs.reset(seed=0)
+def test_calls_out_of_turn_are_refused(make: Make, pending: str | None) -> None:
+    envs = opened(make, [CountingEnv] * 2)
+    idle = repr(envs)
     if pending is not None:
         STARTS[pending](envs)
+        assert pending in repr(envs)
+        assert repr(envs) != idle
+        for other in (*STARTS.values(), *OTHERS.values()):
+            with pytest.raises(AlreadyPendingCallError, match=pending) as caught:
+                other(envs)
+            assert caught.value.name == pending
+        assert "`apply`" in str(caught.value)  # the last of them
     for name in WAITS.keys() - {pending}:
-        with pytest.raises(NoAsyncCallError, match=f"{name}_wait") as caught:
+        with pytest.raises(NoAsyncCallError, match=f"{name}_wait") as missing:
             WAITS[name](envs)
-        assert caught.value.name == name
+        assert missing.value.name == name
     if pending is not None:
         WAITS[pending](envs)
+    assert repr(envs) == idle
+    assert envs.get_attr("label") == ("plain", "plain")
 
 
-def assert_is_timeout(error: BaseException) -> None:
-    assert isinstance(error, StepTimeout)
-    assert isinstance(error, TimeoutError)
-    assert isinstance(error, multiprocessing.TimeoutError)
-
-
-def test_step_wait_times_out_and_can_be_waited_for_again(make_parallel: Make, gate: Gate) -> None:
-    envs = make_parallel([CountingEnv, partial(GatedEnv, gate.path)])
-    envs.reset(seed=0)
-    envs.step_async(ACTIONS)
-    with pytest.raises(TimeoutError, match=f"(?s){SHORT}.*|.*{SHORT}") as caught:
-        envs.step_wait(timeout=SHORT)
-    assert_is_timeout(caught.value)
-    gate.let_through()
-    assert envs.step_wait()[0].tolist() == [[0, 1], [0, 1]]
-
-
-def test_reset_wait_times_out_and_can_be_waited_for_again(make_parallel: Make, gate: Gate) -> None:
-    envs = make_parallel([CountingEnv, partial(SlowResetEnv, gate.path)])
-    envs.reset_async(seed=0)
-    with pytest.raises(TimeoutError) as caught:
-        envs.reset_wait(timeout=SHORT)
-    assert_is_timeout(caught.value)
-    gate.let_through()
-    assert envs.reset_wait()[0].tolist() == [[0, 0], [0, 0]]
-
-
-def test_call_wait_times_out_and_can_be_waited_for_again(make_parallel: Make, gate: Gate) -> None:
-    envs = make_parallel([partial(GatedEnv, gate.path)] * 2)
-    envs.call_async("slow_call")
-    with pytest.raises(TimeoutError) as caught:
-        envs.call_wait(timeout=SHORT)
-    assert_is_timeout(caught.value)
-    gate.let_through(2)
-    assert envs.call_wait() == ("answered", "answered")
-
-
-def test_a_timeout_names_the_envs_that_are_silent(make_parallel: Make, gate: Gate) -> None:
-    envs = make_parallel([CountingEnv, partial(GatedEnv, gate.path), CountingEnv])
-    envs.reset(seed=0)
-    envs.step_async(np.zeros(3, int))
-    with pytest.raises(StepTimeout) as caught:
-        envs.step_wait(timeout=SHORT)
+@pytest.mark.parametrize("pending", STARTS)
+def test_a_wait_that_timed_out_names_the_silent_envs_and_may_be_repeated(
+    make_parallel: Make, gate: Gate, pending: str
+) -> None:
+    kind = SlowResetEnv if pending == "reset" else GatedEnv
+    envs = make_parallel([CountingEnv, partial(kind, gate.path), CountingEnv])
+    if pending == "step":
+        envs.reset(seed=0)
+        envs.step_async(np.zeros(3, int))
+    elif pending == "call":
+        envs.call_async("slow_call", env_ids=[1])
+    else:
+        envs.reset_async(seed=0)
+    with pytest.raises(TimeoutError, match=str(SHORT)) as caught:
+        WAITS[pending](envs, timeout=SHORT)  # type: ignore[call-arg]
+    assert isinstance(caught.value, StepTimeout)
+    assert isinstance(caught.value, multiprocessing.TimeoutError)
     assert caught.value.env_ids == (1,)
     gate.let_through()
-    envs.step_wait()
-
-
-def test_a_wait_with_time_to_spare_is_a_plain_wait(make: Make) -> None:
-    envs = make([CountingEnv] * 2)
-    envs.reset_async(seed=0)
-    envs.reset_wait(timeout=60)
-    envs.step_async(ACTIONS)
-    assert envs.step_wait(timeout=60)[0].tolist() == [[0, 1], [0, 1]]
+    result = WAITS[pending](envs)
+    assert result == ("answered",) if pending == "call" else result[0].tolist() == [[0, int(pending == "step")]] * 3
 
 
 CLOSED_CALLS: dict[str, Act] = {**OTHERS, **{f"{name}_async": act for name, act in STARTS.items()}}
@@ -149,36 +103,21 @@ CLOSED_CALLS |= {f"{name}_wait": act for name, act in WAITS.items()}
 CLOSED_CALLS |= {"send": lambda envs: envs.send(ACTIONS), "recv": lambda envs: envs.recv()}
 
 
-@pytest.mark.parametrize("name", CLOSED_CALLS)
-def test_a_closed_manager_says_so(name: str) -> None:
-    from parallel_envs import ParallelEnvManager
-
-    envs = ParallelEnvManager([CountingEnv] * 2, backend="serial")
-    envs.close()
-    assert envs.closed
-    with pytest.raises(ClosedEnvironmentError, match="ParallelEnvManager"):
-        CLOSED_CALLS[name](envs)
-
-
-def test_close_may_be_called_again(make: Make) -> None:
-    envs = make([CountingEnv] * 2)
-    envs.reset(seed=0)
-    envs.close()
-    envs.close()
-    assert envs.closed
-
-
-def test_with_closes(make: Make) -> None:
+def test_a_closed_manager_says_so(make: Make) -> None:
     with make([CountingEnv] * 2) as envs:
         envs.reset(seed=0)
-        assert not envs.closed
-    assert envs.closed
+        before = envs.closed
+    assert (before, envs.closed) == (False, True)
+    envs.close()  # may be called again
+    assert "closed" in repr(envs)
+    for name, act in CLOSED_CALLS.items():
+        with pytest.raises(ClosedEnvironmentError, match="ParallelEnvManager.*" + ("`apply`" * (name == "apply"))):
+            act(envs)
 
 
 @pytest.mark.parametrize("pending", STARTS)
-def test_close_while_a_call_is_pending(make: Make, pending: str) -> None:
-    envs = make([CountingEnv] * 2)
-    envs.reset(seed=0)
+def test_close_warns_of_a_pending_call(make: Make, pending: str) -> None:
+    envs = opened(make, [CountingEnv] * 2)
     STARTS[pending](envs)
     words = f"Calling `close` while waiting for a pending call to `{pending}` to complete."
     with pytest.warns(UserWarning, match=re.escape(words)) as caught:
@@ -192,8 +131,7 @@ CLOSE_WARNING_IS_AN_ERROR = pytest.mark.filterwarnings("error:.*Calling .close. 
 
 @CLOSE_WARNING_IS_AN_ERROR
 def test_close_ends_the_workers_where_warnings_are_errors(make_process: Make) -> None:
-    envs = make_process([CountingEnv] * 2)
-    envs.reset(seed=0)
+    envs = opened(make_process, [CountingEnv] * 2)
     pids = {row["pid"] for row in envs.stats()}
     envs.step_async(ACTIONS)
     with pytest.raises(UserWarning, match="Calling `close`"):
@@ -203,8 +141,7 @@ def test_close_ends_the_workers_where_warnings_are_errors(make_process: Make) ->
 
 @CLOSE_WARNING_IS_AN_ERROR
 def test_close_after_a_wait_that_raised_warns_of_nothing(make_parallel: Make, gate: Gate) -> None:
-    envs = make_parallel([CountingEnv, partial(GatedEnv, gate.path)])
-    envs.reset(seed=0)
+    envs = opened(make_parallel, [CountingEnv, partial(GatedEnv, gate.path)])
     envs.step_async(ACTIONS)
     with pytest.raises(StepTimeout):
         envs.step_wait(timeout=SHORT)
@@ -214,17 +151,15 @@ def test_close_after_a_wait_that_raised_warns_of_nothing(make_parallel: Make, ga
 
 
 @CLOSE_WARNING_IS_AN_ERROR
-def test_close_while_envs_are_at_their_own_pace_warns_of_nothing(make: Make) -> None:
-    envs = make([CountingEnv] * 2)
-    envs.reset(seed=0)
+def test_close_after_a_send_warns_of_nothing(make: Make) -> None:
+    envs = opened(make, [CountingEnv] * 2)
     envs.send(ACTIONS)
     envs.close()
     assert envs.closed
 
 
 def test_close_while_an_env_does_not_come_back(make_process: Make, gate: Gate) -> None:
-    envs = make_process([CountingEnv, partial(GatedEnv, gate.path)])
-    envs.reset(seed=0)
+    envs = opened(make_process, [CountingEnv, partial(GatedEnv, gate.path)])
     envs.step_async(ACTIONS)
     envs.close(timeout=SHORT)
     assert envs.closed
@@ -249,5 +184,5 @@ def test_step_calls_the_halves_that_a_subclass_defines() -> None:
     with envs:
         envs.reset(seed=0)
         for _ in range(3):
-            envs.step(np.zeros(2, int))
+            envs.step(ACTIONS)
         assert (envs.begun, envs.ended) == (3, 3)

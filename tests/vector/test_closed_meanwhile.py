@@ -6,22 +6,21 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import pytest
 
 from parallel_envs import ParallelEnvManager
 from parallel_envs.errors import ClosedError
-from tests.vector.conftest import Make
+from tests.vector.conftest import Make, opened
 from tests.vector.small_envs import CountingEnv
 
-LONG = 60.0  # far more than it takes: who waits for so long hangs
+LONG = 60.0  # far more than it takes
 
 
 class Hanging(CountingEnv):
@@ -37,25 +36,15 @@ class Hanging(CountingEnv):
         threading.Event().wait()
 
 
-def send_and_receive(envs: ParallelEnvManager) -> None:
-    envs.send(np.zeros(2, int))
-    envs.recv(timeout=LONG)
-
-
-def send_and_look(envs: ParallelEnvManager) -> None:
-    envs.send(np.zeros(2, int))
-    envs.ready(timeout=LONG)
-
-
 WAYS: list[Any] = [
-    pytest.param(lambda envs: envs.step(np.zeros(2, int), timeout=LONG), id="step"),
-    pytest.param(send_and_receive, id="recv"),
-    pytest.param(send_and_look, id="ready"),
+    pytest.param(lambda envs: envs.step([0, 0], timeout=LONG), id="step"),
+    pytest.param(lambda envs: (envs.send([0, 0]), envs.recv(timeout=LONG)), id="recv"),
+    pytest.param(lambda envs: (envs.send([0, 0]), envs.ready(timeout=LONG)), id="ready"),
 ]
 
 
 @pytest.mark.parametrize("wait", WAYS)
-def test_by_another_thread(
+def test_closed_by_another_thread(
     make_process: Make, monkeypatch: pytest.MonkeyPatch, wait: Callable[[ParallelEnvManager], None]
 ) -> None:
     envs = make_process([Hanging] * 2)
@@ -77,7 +66,7 @@ def test_by_another_thread(
 
 
 @pytest.mark.parametrize("wait", WAYS)
-def test_by_a_signal_handler(make_process: Make, wait: Callable[[ParallelEnvManager], None]) -> None:
+def test_closed_by_a_signal_handler(make_process: Make, wait: Callable[[ParallelEnvManager], None]) -> None:
     envs = make_process([partial(Hanging, os.getpid()), Hanging])
     envs.reset()
     before = signal.signal(signal.SIGTERM, lambda number, frame: envs.close(timeout=0.2))
@@ -117,19 +106,17 @@ class CloseAtLine:
 
 ANSWERED: list[Any] = [
     pytest.param(lambda envs: envs.reset(seed=1), id="reset"),
-    pytest.param(lambda envs: envs.step(np.zeros(2, int)), id="step"),
-    pytest.param(lambda envs: (envs.send(np.zeros(2, int)), envs.recv(2)), id="recv"),
+    pytest.param(lambda envs: envs.step([0, 0]), id="step"),
+    pytest.param(lambda envs: (envs.send([0, 0]), envs.recv(2)), id="recv"),
     pytest.param(lambda envs: (envs.send_reset([1]), envs.recv_env(1)), id="recv_env"),
     pytest.param(lambda envs: envs.call("__str__"), id="call"),
 ]
 
 
-@pytest.mark.parametrize("ask", ANSWERED)
-@pytest.mark.filterwarnings("error:.*Calling .close. while waiting")  # of no call that is under way
-def test_at_any_line_of_a_call(make_process: Make, ask: Callable[[ParallelEnvManager], Any]) -> None:
-    for line in count(1):
-        envs = make_process([partial(CountingEnv, 100)] * 2, context="fork")
-        envs.reset()
+def close_at(make: Make, ask: Callable[[ParallelEnvManager], Any], lines: Iterable[int]) -> int:
+    """Ask a new manager for each of these lines, at which it is closed. How often it was closed."""
+    for closed, line in enumerate(lines):
+        envs = opened(make, [partial(CountingEnv, 100)] * 2, context="fork")
         with CloseAtLine(envs, line) as closing:
             try:
                 ask(envs)  # what had come before the pool was closed may be given out
@@ -139,5 +126,21 @@ def test_at_any_line_of_a_call(make_process: Make, ask: Callable[[ParallelEnvMan
                 raise AssertionError(f"closed before {closing.where}") from error
         envs.close()
         if not closing.where:
-            break
-    assert line > 20
+            return closed
+    raise AssertionError("the call has no end")
+
+
+WARNS_OF_NO_CALL = pytest.mark.filterwarnings("error:.*Calling .close. while waiting")  # none that is under way
+
+
+@WARNS_OF_NO_CALL
+@pytest.mark.parametrize("ask", ANSWERED)
+def test_closed_at_some_lines_of_a_call(make_process: Make, ask: Callable[[ParallelEnvManager], Any]) -> None:
+    assert close_at(make_process, ask, count(1, 41)) > 1
+
+
+@WARNS_OF_NO_CALL
+@pytest.mark.slow
+@pytest.mark.parametrize("ask", ANSWERED)
+def test_closed_at_any_line_of_a_call(make_process: Make, ask: Callable[[ParallelEnvManager], Any]) -> None:
+    assert close_at(make_process, ask, count(1)) > 20

@@ -1,4 +1,4 @@
-"""After an error of one env everything that the others did is still true, and the manager goes on."""
+"""After an error of one env, or a wrong result, all that the others did is still true, and the manager goes on."""
 
 from __future__ import annotations
 
@@ -11,42 +11,23 @@ import pytest
 from gymnasium import spaces
 
 from parallel_envs.errors import EnvError
-from parallel_envs.testing import assert_same_batch
-from tests.vector.conftest import Make
+from tests.vector.conftest import Make, opened
 from tests.vector.small_envs import CountingEnv, FailingEnv
 
+# ---- an env raises ---------------------------------------------------------------------------------------------------
 
-def test_an_error_of_one_env_leaves_its_neighbours_in_the_slice_alone(make: Make) -> None:
-    factories = [CountingEnv, partial(FailingEnv, at_steps=(2,)), CountingEnv, CountingEnv]
-    envs = make(factories, num_workers=2)
-    envs.reset(seed=0)
-    envs.step(np.zeros(4, int))
+
+def test_an_error_names_its_envs_and_leaves_the_others_alone(make: Make) -> None:
+    failing = partial(FailingEnv, at_steps=(2,))
+    envs = opened(make, [CountingEnv, failing, failing, CountingEnv], num_workers=2)
+    envs.step([0] * 4)
     with pytest.raises(EnvError, match="step 2 failed") as caught:
-        envs.step(np.zeros(4, int))
-    assert caught.value.env_ids == (1,)
+        envs.step([0] * 4)
+    assert caught.value.env_ids == (1, 2)
     assert isinstance(caught.value, ZeroDivisionError)
-    observations, _ = envs.reset(seed=0)
-    assert_same_batch(observations[:, 1], np.zeros(4, int))
-    assert envs.step(np.zeros(4, int))[0][:, 1].tolist() == [1, 1, 1, 1]
-
-
-def test_an_error_names_all_envs_that_raised(make: Make) -> None:
-    failing = partial(FailingEnv, at_steps=(1,))
-    envs = make([failing, CountingEnv, failing], num_workers=2)
-    envs.reset(seed=0)
-    with pytest.raises(EnvError) as caught:
-        envs.step(np.zeros(3, int))
-    assert caught.value.env_ids == (0, 2)
-
-
-def test_an_error_in_reset_is_an_error_of_that_reset(make: Make) -> None:
-    envs = make([CountingEnv, partial(FailingEnv, at_resets=(2,))], num_workers=1)
-    envs.reset(seed=0)
-    with pytest.raises(EnvError, match="reset 2 failed") as caught:
-        envs.reset(seed=0)
-    assert isinstance(caught.value, LookupError)
-    envs.reset(seed=0)
-    assert envs.step(np.zeros(2, int))[1].tolist() == [1, 1]
+    assert "small_envs.py" in "".join(traceback.format_exception(caught.value))  # the env's own traceback
+    assert envs.reset(seed=0)[0][:, 1].tolist() == [0] * 4
+    assert envs.step([0] * 4)[0][:, 1].tolist() == [1] * 4
 
 
 def test_an_error_in_an_autoreset_is_an_error_of_that_step(make: Make) -> None:
@@ -57,72 +38,57 @@ def test_an_error_in_an_autoreset_is_an_error_of_that_step(make: Make) -> None:
                 raise LookupError("no second episode")
             return super().reset(**arguments)
 
-    envs = make([partial(FragileEnv, 1), partial(CountingEnv, 9)])
-    envs.reset(seed=0)
-    envs.step(np.zeros(2, int))
+    envs = opened(make, [partial(FragileEnv, 1), partial(CountingEnv, 9)])
+    envs.step([0, 0])
     with pytest.raises(EnvError, match="no second episode"):
-        envs.step(np.zeros(2, int))
-    observations, _ = envs.reset(seed=0)
-    assert observations.tolist() == [[2, 0], [1, 0]]
-
-
-def test_an_error_carries_the_traceback_of_the_env(make: Make) -> None:
-    envs = make([partial(FailingEnv, at_steps=(1,))])
-    envs.reset(seed=0)
-    with pytest.raises(EnvError) as caught:
-        envs.step(np.zeros(1, int))
-    assert "small_envs.py" in "".join(traceback.format_exception(caught.value))
+        envs.step([0, 0])
+    assert envs.reset(seed=0)[0].tolist() == [[2, 0], [1, 0]]
 
 
 @pytest.mark.parametrize("moment", ["reset", "step"])
 def test_infos_of_the_others_stay_right_after_an_error(make: Make, moment: str) -> None:
     """The first infos of an env come along with its neighbour's error; later ones have the same form."""
-    failing = partial(FailingEnv, **{f"at_{moment}s": (1,)})
-    envs = make([failing, CountingEnv], num_workers=1)
+    envs = make([partial(FailingEnv, **{f"at_{moment}s": (1,)}), CountingEnv], num_workers=1)
     if moment == "step":
         envs.reset(seed=0)
-    with pytest.raises(EnvError):
-        envs.step(np.zeros(2, int)) if moment == "step" else envs.reset(seed=0)
+    with pytest.raises(EnvError, match=f"{moment} 1 failed") as caught:
+        envs.step([0, 0]) if moment == "step" else envs.reset(seed=0)
+    assert {"step": ZeroDivisionError, "reset": LookupError}[moment] in type(caught.value).__mro__
     _, infos = envs.reset(seed=0)
     assert infos["began"].tolist() == [0 if moment == "reset" else 1, 1]
-    assert envs.step(np.zeros(2, int))[4]["elapsed"].tolist() == [1, 1]
+    assert envs.step([0, 0])[4]["elapsed"].tolist() == [1, 1]
 
 
-class TwoWaysEnv(CountingEnv):
-    """Observes its step in two ways, of which one travels by shared memory and the other by pipe."""
+class TwoPartsEnv(CountingEnv):
+    """Observes its step in two parts, of which one travels by shared memory and the other by pipe."""
 
-    def __init__(self) -> None:
+    def __init__(self, fails: bool) -> None:
         super().__init__(length=100)
         self.observation_space = spaces.Dict(number=spaces.Discrete(100), text=spaces.Text(4))
+        self.fails = fails
 
     def observed(self) -> Any:
         return {"number": self.elapsed, "text": str(self.elapsed)}
 
-
-class FailingTwoWaysEnv(TwoWaysEnv):
-    """A `TwoWaysEnv` whose second step fails."""
-
     def step(self, action: Any) -> Any:
-        if self.elapsed == 1:
+        if self.fails and self.elapsed == 1:
             raise ValueError("no second step")
         return super().step(action)
 
 
-def test_both_ways_of_an_observation_stay_together_after_an_error(make: Make) -> None:
-    envs = make([FailingTwoWaysEnv, TwoWaysEnv], num_workers=1)
-    envs.reset(seed=0)
-    envs.step(np.zeros(2, int))
+def test_both_parts_of_an_observation_stay_together_after_an_error(make: Make) -> None:
+    envs = opened(make, [partial(TwoPartsEnv, True), partial(TwoPartsEnv, False)], num_workers=1)
+    envs.step([0, 0])
     with pytest.raises(EnvError, match="no second step"):
-        envs.step(np.zeros(2, int))
+        envs.step([0, 0])
     observations, _ = envs.reset(options={"reset_mask": np.array([True, False])})
     assert observations["number"].tolist() == [0, 2]
     assert observations["text"] == ("0", "2")
 
 
 def test_an_error_in_recv_loses_no_result_of_the_others(make: Make) -> None:
-    envs = make([partial(FailingEnv, at_steps=(1,)), CountingEnv], num_workers=2)
-    envs.reset(seed=0)
-    envs.send(np.zeros(2, int))
+    envs = opened(make, [partial(FailingEnv, at_steps=(1,)), CountingEnv], num_workers=2)
+    envs.send([0, 0])
     with pytest.raises(EnvError) as caught:
         envs.recv(min_envs=2)
     assert caught.value.env_ids == (0,)
@@ -130,73 +96,22 @@ def test_an_error_in_recv_loses_no_result_of_the_others(make: Make) -> None:
     assert (env_ids.tolist(), observations.tolist()) == ([1], [[0, 1]])
 
 
-def test_system_exit_in_an_env_ends_no_worker(make: Make) -> None:
-    class LeavingEnv(CountingEnv):
-        def step(self, action: Any) -> Any:
-            raise SystemExit(3)
-
-    envs = make([LeavingEnv, CountingEnv], num_workers=1)
-    envs.reset(seed=0)
-    with pytest.raises(EnvError, match="SystemExit"):
-        envs.step(np.zeros(2, int))
-    assert envs.reset(seed=0)[0].tolist() == [[1, 0], [1, 0]]
+# ---- exceptions of odd classes ---------------------------------------------------------------------------------------
 
 
 class TwoArgumentError(Exception):
-    """An error that pickle cannot make again."""
+    """Cannot be made again by pickle, and holds what cannot be pickled."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(first + second)
-
-
-def test_an_error_of_any_class_comes_up_as_text(make: Make) -> None:
-    class OddEnv(CountingEnv):
-        def step(self, action: Any) -> Any:
-            error = TwoArgumentError("one ", "two")
-            error.held = lambda: None  # type: ignore[attr-defined]
-            raise error
-
-    envs = make([OddEnv])
-    envs.reset(seed=0)
-    with pytest.raises(EnvError, match=r"TwoArgumentError.*one two"):
-        envs.step(np.zeros(1, int))
-    envs.reset(seed=0)
+        self.held = lambda: None
 
 
 class NamelessError(Exception):
-    """An error whose text cannot be made: trying ends the program."""
+    """Has a text that cannot be made: trying ends the program."""
 
     def __str__(self) -> str:
         raise SystemExit(3)
-
-
-class NamelessEnv(CountingEnv):
-    """Raises a `NamelessError` at action 1."""
-
-    def __init__(self) -> None:
-        super().__init__(100)
-
-    def step(self, action: Any) -> Any:
-        if action == 1:
-            raise NamelessError
-        return super().step(action)
-
-
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_an_error_whose_text_cannot_be_made_is_its_envs(make: Make, num_workers: int) -> None:
-    envs = make([NamelessEnv] * 4, num_workers=num_workers)
-    envs.reset(seed=0)
-    with pytest.raises(EnvError, match=r"^Env 2 raised \S*NamelessError during step 1: .*SystemExit") as caught:
-        envs.step(np.array([0, 0, 1, 0]))
-    assert caught.value.env_ids == (2,)
-    assert envs.step(np.zeros(4, int))[0][:, 1].tolist() == [2, 2, 1, 2]
-
-
-def test_only_the_env_whose_error_has_no_text_is_restarted(make: Make) -> None:
-    envs = make([NamelessEnv] * 4, num_workers=1, on_failure="restart")
-    envs.reset(seed=0)
-    infos = envs.step(np.array([0, 0, 1, 0]))[4]
-    assert infos["worker_restarted"].tolist() == [False, False, True, False]
 
 
 class Resisting(Exception):
@@ -220,41 +135,54 @@ class Empty(Exception):
         return 0
 
 
-class ResistingEnv(CountingEnv):
-    """Raises this error at action 1."""
+class RaisingEnv(CountingEnv):
+    """Raises at action 1."""
 
-    def __init__(self, error: type[Exception] = Resisting) -> None:
+    def __init__(self, error: type[BaseException], *arguments: Any) -> None:
         super().__init__(100)
-        self.error = error
+        self.error = partial(error, *arguments)
 
     def step(self, action: Any) -> Any:
         if action == 1:
-            raise self.error
+            raise self.error()
         return super().step(action)
 
 
-def test_an_error_whose_attributes_raise_is_its_envs(make: Make) -> None:
-    envs = make([ResistingEnv] * 2, num_workers=1)
-    envs.reset(seed=0)
-    with pytest.raises(EnvError, match=r"^Env 1 raised \S*Resisting during step 1") as caught:
-        envs.step(np.array([0, 1]))
+ODD: dict[str, tuple[tuple[Any, ...], str]] = {
+    "exit": ((SystemExit, 3), r"SystemExit"),
+    "unpicklable": ((TwoArgumentError, "one ", "two"), r"TwoArgumentError.*one two"),
+    "without text": ((NamelessError,), r"^Env 2 raised \S*NamelessError during step 1: .*SystemExit"),
+    "resisting": ((Resisting,), r"^Env 2 raised \S*Resisting during step 1"),
+}
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("name", ODD)
+def test_an_error_of_any_class_is_an_error_of_its_env_alone(make: Make, num_workers: int, name: str) -> None:
+    error, words = ODD[name]
+    envs = opened(make, [partial(RaisingEnv, *error)] * 4, num_workers=num_workers)
+    with pytest.raises(EnvError, match=words) as caught:
+        envs.step([0, 0, 1, 0])
+    assert caught.value.env_ids == (2,)
     assert caught.value.__cause__ is not None
+    assert envs.step([0] * 4)[0][:, 1].tolist() == [2, 2, 1, 2]
 
 
-def test_only_the_env_whose_errors_attributes_raise_is_restarted(make: Make) -> None:
-    envs = make([ResistingEnv] * 2, num_workers=1, on_failure="restart")
-    envs.reset(seed=0)
-    infos = envs.step(np.array([0, 1]))[4]
-    assert infos["worker_restarted"].tolist() == [False, True]
+@pytest.mark.parametrize("name", ["without text", "resisting"])
+def test_only_the_env_that_raised_is_restarted(make: Make, name: str) -> None:
+    envs = opened(make, [partial(RaisingEnv, *ODD[name][0])] * 4, num_workers=1, on_failure="restart")
+    assert envs.step([0, 0, 1, 0])[4]["worker_restarted"].tolist() == [False, False, True, False]
     assert envs.num_restarts == 1
 
 
 def test_the_cause_of_an_error_is_the_envs_own_where_it_counts_as_false(make: Make) -> None:
-    envs = make([partial(ResistingEnv, Empty)], backend="thread")
-    envs.reset(seed=0)
+    envs = opened(make, [partial(RaisingEnv, Empty)], backend="thread")
     with pytest.raises(EnvError) as caught:
-        envs.step(np.ones(1, int))
+        envs.step([1])
     assert type(caught.value.__cause__) is Empty
+
+
+# ---- what cannot be unpickled ----------------------------------------------------------------------------------------
 
 
 class Unloadable:
@@ -268,21 +196,19 @@ def _refuse() -> None:
     raise LookupError("not in this process")
 
 
-def test_a_request_that_no_env_has_seen_is_the_fault_of_none(make_process: Make) -> None:
-    envs = make_process([CountingEnv] * 4, num_workers=2)
-    envs.reset(seed=0)
+def test_a_request_that_no_env_has_seen_is_an_error_of_the_worker(make_process: Make) -> None:
+    envs = opened(make_process, [CountingEnv] * 4, num_workers=2)
     with pytest.raises(LookupError, match=r"^Worker 0 \(envs 0, 1\) raised LookupError during reset") as caught:
         envs.reset(options={"x": Unloadable()}, env_ids=[0, 1, 3])
     assert isinstance(caught.value, EnvError)
     assert caught.value.env_ids == (0, 1)
     with pytest.raises(LookupError, match=r"^Env 1 raised LookupError during reset"):
         envs.reset(options={"x": Unloadable()}, env_ids=[1])
-    assert envs.step(np.zeros(4, int))[1].tolist() == [1.0] * 4
+    assert envs.step([0] * 4)[1].tolist() == [1.0] * 4
 
 
-def test_a_result_that_cannot_be_unpickled_here_is_told_of_its_env(make_process: Make) -> None:
-    envs = make_process([CountingEnv] * 4, num_workers=2)
-    envs.reset(seed=0)
+def test_a_result_that_cannot_be_unpickled_here_is_an_error_of_its_env(make_process: Make) -> None:
+    envs = opened(make_process, [CountingEnv] * 4, num_workers=2)
     told = r"^What env 1 returned from the apply of 'unloadable' could not be unpickled here: LookupError: not in this"
 
     def unloadable(env: Any) -> Any:
@@ -293,7 +219,7 @@ def test_a_result_that_cannot_be_unpickled_here_is_told_of_its_env(make_process:
     assert caught.value.env_ids == (1,)
     assert isinstance(caught.value, LookupError)
     assert envs.apply(lambda env: 5) == [5] * 4
-    assert envs.step(np.zeros(4, int))[1].tolist() == [1.0] * 4
+    assert envs.step([0] * 4)[1].tolist() == [1.0] * 4
 
 
 class WordyEnv(CountingEnv):
@@ -303,8 +229,72 @@ class WordyEnv(CountingEnv):
 
 
 def test_a_worker_that_fails_as_a_whole_is_replaced_as_a_whole(make_process: Make) -> None:
-    envs = make_process([WordyEnv] * 4, num_workers=2, on_failure="restart")
-    envs.reset(seed=0)
+    envs = opened(make_process, [WordyEnv] * 4, num_workers=2, on_failure="restart")
     observations, _, _, truncated, infos = envs.step(["a", Unloadable(), "b", "c"])
     assert truncated.tolist() == infos["worker_restarted"].tolist() == [True, True, False, False]
     assert observations.tolist() == [[0, 0], [0, 0], [0, 1], [0, 1]]
+
+
+# ---- wrong results ---------------------------------------------------------------------------------------------------
+
+
+class ResultEnv(CountingEnv):
+    """Returns, from its second step on, what `change` makes of its results."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__(100)
+        self.change = change
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        return self.change(*result) if self.elapsed > 1 else result
+
+
+def observing(wrong: Any) -> Any:
+    return lambda observation, *others: (wrong, *others)
+
+
+def rewarding(wrong: Any) -> Any:
+    return lambda observation, reward, *others: (observation, wrong, *others)
+
+
+SHAPES: list[tuple[int, ...]] = [(), (1,), (3,), (1, 2)]
+NO_REWARDS: list[Any] = [None, "much", np.zeros(2), {}]
+
+
+WRONG: list[tuple[Any, str]] = [
+    *((observing(np.zeros(shape, np.float32)), r"(?s)of shape .*\(2,\)") for shape in SHAPES),
+    (observing(np.zeros(3, int)), r"(?s)\(3,\).*\(2,\)"),
+    (lambda observation, reward, terminated, truncated, info: (observation, reward, terminated, info), "unpack"),
+    *((rewarding(value), "reward") for value in NO_REWARDS),
+    (rewarding([0.0, 1.0]), r"reward \[0\.0, 1\.0\] of type list\. .* are for MultiAgentEnvManager"),
+]
+
+
+@pytest.mark.parametrize("shared_memory", [None, False])
+def test_wrong_results_are_errors_of_their_env(make: Make, shared_memory: bool | None) -> None:
+    fns = [CountingEnv, *(partial(ResultEnv, change) for change, _ in WRONG)]
+    envs = opened(make, fns, num_workers=2, shared_memory=shared_memory)
+    envs.step([0] * len(fns))
+    for env, (_, words) in enumerate(WRONG, 1):
+        envs.send([0], [env])
+        with pytest.raises(EnvError, match=words) as caught:
+            envs.recv_env(env)
+        assert caught.value.env_ids == (env,)
+    assert envs.reset(seed=0)[0].tolist() == [[1, 0]] * len(fns)
+    assert envs.step([0] * len(fns))[1].tolist() == [1] * len(fns)
+    with pytest.raises(EnvError) as caught:
+        envs.step([0] * len(fns))
+    assert caught.value.env_ids == tuple(range(1, len(fns)))
+
+
+@pytest.mark.parametrize("shared_memory", [None, False])
+def test_observations_and_rewards_have_the_types_of_the_batch(make: Make, shared_memory: bool | None) -> None:
+    rewards = [np.float16(0.5), np.array(0.5), np.array([[0.5]]), True, 1, np.int8(1)]
+    fns = [partial(ResultEnv, rewarding(reward)) for reward in rewards]
+    fns.append(partial(ResultEnv, observing(np.zeros(2, np.float32))))
+    envs = opened(make, fns, num_workers=1, shared_memory=shared_memory)
+    envs.step([0] * 7)
+    observations, rewarded, *_ = envs.step([0] * 7)
+    assert (observations.dtype, observations[-1].tolist()) == (np.dtype(np.int64), [0, 0])
+    assert rewarded.tolist() == [*(np.asarray(reward).item() for reward in rewards), 2.0]

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from parallel_envs.engine import START_METHODS
 from tests.engine.asking import in_fork, refusal
 from tests.engine.scripts import run_script
 from tests.gates import Gate
-from tests.vector.conftest import Make
+from tests.vector.conftest import Make, opened
 from tests.vector.small_envs import CountingEnv, GatedEnv
+
+ENDLESS = partial(CountingEnv, 100)
 
 
 class Forking(CountingEnv):
@@ -44,14 +47,13 @@ class Forking(CountingEnv):
         return result[0], float(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])), *result[2:]
 
 
-@pytest.mark.parametrize("status", [0, 5, None])
-def test_what_it_forked_ends_as_it_wished_and_answers_nothing(make_process: Make, status: int | None) -> None:
-    envs = make_process([partial(Forking, status), partial(CountingEnv, 100)], num_workers=1)
-    envs.reset()
+def test_what_it_forked_ends_as_it_wished_and_answers_nothing(make_process: Make) -> None:
+    statuses = (0, 5, None)
+    envs = opened(make_process, [*(partial(Forking, status) for status in statuses), ENDLESS], num_workers=1)
     for number in range(1, 4):
-        observations, rewards, _, _, infos = envs.step(np.zeros(2, int))
-        assert observations[:, 1].tolist() == [number] * 2
-        assert rewards[0] == (1.0 if status is None else float(status))
+        observations, rewards, _, _, infos = envs.step([0] * 4)
+        assert observations[:, 1].tolist() == [number] * 4
+        assert rewards.tolist() == [0.0, 5.0, 1.0, float(number)]
         assert "astray" not in infos
 
 
@@ -66,44 +68,30 @@ def close_and_restart(envs: ParallelEnvManager) -> None:
     envs.restart()
 
 
+METHODS = [
+    *("reset", "reset_async", "reset_wait", "step_wait", "send_reset", "recv", "recv_each", "ready", "call_wait"),
+    *("render", "get_tasks", "stats", "restart"),
+]
 OPERATIONS: dict[str, Callable[[ParallelEnvManager], object]] = {
-    "reset": lambda envs: envs.reset(),
-    "reset_async": lambda envs: envs.reset_async(),
-    "reset_wait": lambda envs: envs.reset_wait(),
-    "step": lambda envs: envs.step(OTHERS),
-    "step_async": lambda envs: envs.step_async(OTHERS),
-    "step_wait": lambda envs: envs.step_wait(),
+    **{name: methodcaller(name) for name in METHODS},
+    **{name: methodcaller(name, OTHERS) for name in ("step", "step_async", "send", "set_tasks")},
+    **{name: methodcaller(name, "render") for name in ("call", "call_async", "get_attr")},
     "step_wait with a timeout": lambda envs: envs.step_wait(timeout=0.1),
-    "send": lambda envs: envs.send(OTHERS),
-    "send_reset": lambda envs: envs.send_reset(),
-    "recv": lambda envs: envs.recv(2),
-    "recv_each": lambda envs: envs.recv_each(),
     "recv_env": lambda envs: envs.recv_env(0),
-    "ready": lambda envs: envs.ready(),
     "remotes": lambda envs: envs.remotes[0].send(("reset", None)),
-    "call": lambda envs: envs.call("render"),
-    "call_async": lambda envs: envs.call_async("render"),
-    "call_wait": lambda envs: envs.call_wait(),
-    "get_attr": lambda envs: envs.get_attr("spec"),
     "set_attr": lambda envs: envs.set_attr("spec", None),
-    "render": lambda envs: envs.render(),
     "np_random": lambda envs: envs.np_random,
-    "set_tasks": lambda envs: envs.set_tasks([1, 2]),
-    "get_tasks": lambda envs: envs.get_tasks(),
-    "stats": lambda envs: envs.stats(),
-    "restart": lambda envs: envs.restart(),
     "restart after close": close_and_restart,
 }
 
 
 @pytest.mark.parametrize("waits_for", ["nothing", "step_wait", "recv"])
 def test_a_forked_process_is_refused_all_that_a_manager_does(make: Make, waits_for: str) -> None:
-    envs = make([CountingEnv, CountingEnv], copy=False)
-    envs.reset(seed=0)
+    envs = opened(make, [CountingEnv, CountingEnv], copy=False)
     if waits_for == "recv":
-        envs.send(np.zeros(2, int))
+        envs.send([0, 0])
     elif waits_for == "step_wait":
-        envs.step_async(np.zeros(2, int))
+        envs.step_async([0, 0])
     before = envs._batch.arrays.actions[0][0].copy()
     for name, operation in OPERATIONS.items():
         told = refusal(partial(operation, envs))
@@ -111,20 +99,17 @@ def test_a_forked_process_is_refused_all_that_a_manager_does(make: Make, waits_f
         assert f"belongs to process {os.getpid()}" in told, name
     assert f"belongs to process {os.getpid()}" in in_fork(lambda: repr(envs))
     np.testing.assert_array_equal(envs._batch.arrays.actions[0][0], before)
-    results: dict[str, Callable[[], tuple[Any, ...]]] = {
-        "nothing": lambda: envs.step(np.zeros(2, int)),
-        "step_wait": envs.step_wait,
-        "recv": lambda: envs.recv(2),
-    }
-    rewards = results[waits_for]()[-4]
-    assert rewards.tolist() == [1.0, 1.0]
-    assert envs.step(np.zeros(2, int))[1].tolist() == [2.0, 2.0]
+    if waits_for == "recv":
+        assert envs.recv(2)[2].tolist() == [1.0, 1.0]
+    else:
+        assert (envs.step_wait() if waits_for == "step_wait" else envs.step([0, 0]))[1].tolist() == [1.0, 1.0]
+    assert envs.step([0, 0])[1].tolist() == [2.0, 2.0]
 
 
 def test_answers_that_come_while_a_forked_process_runs_are_the_parents(make_process: Make, gate: Gate) -> None:
     envs = make_process([partial(GatedEnv, gate.path)] * 2)
     envs.reset()
-    envs.step_async(np.zeros(2, int))
+    envs.step_async([0, 0])
 
     def wait() -> object:
         gate.let_through(2)
@@ -148,7 +133,7 @@ def test_a_forked_process_may_drop_a_manager_without_effect(make: Make) -> None:
         return "fine"
 
     assert in_fork(close_and_drop) == "fine"
-    assert held[0].step(np.zeros(2, int))[1].tolist() == [1.0, 1.0]
+    assert held[0].step([0, 0])[1].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("context", START_METHODS)
@@ -159,11 +144,11 @@ def test_a_forked_process_makes_managers_of_its_own(make_process: Make, context:
     def rewards_of_another() -> Any:
         with ParallelEnvManager([CountingEnv] * 2, context=context) as own:
             own.reset()
-            own.step(np.zeros(2, int))
-            return own.step(np.zeros(2, int))[1].tolist()
+            own.step([0, 0])
+            return own.step([0, 0])[1].tolist()
 
     assert in_fork(rewards_of_another) == [2.0, 2.0]
-    assert envs.step(np.zeros(2, int))[1].tolist() == [1.0, 1.0]
+    assert envs.step([0, 0])[1].tolist() == [1.0, 1.0]
 
 
 def test_in_a_late_exit_handler_a_manager_is_closed(tmp_path: Path) -> None:

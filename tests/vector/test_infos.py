@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from parallel_envs import MultiAgentEnvManager, ParallelEnvManager
 from parallel_envs.errors import EnvError
 from parallel_envs.testing import InfoKind, ScriptedEnv, assert_same_batch, check_vector_env
 from parallel_envs.vector.infos import MOST_SCHEMAS, PICKLED, InfoWriter
 from parallel_envs.vector.shared_arrays import INFO_BYTES
-from tests.vector.conftest import Make
+from tests.vector.conftest import Make, opened
 from tests.vector.small_envs import ChosenInfoEnv, CountingEnv
 
 YES = np.array([True, True])
 
 
+@pytest.mark.slow(sample=True)  # all of them together: test_trajectories.py
 @pytest.mark.parametrize("kind", InfoKind)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_infos_of_every_kind_are_laid_out_as_gymnasiums(backend: str, kind: InfoKind, mode: str) -> None:
@@ -33,71 +33,59 @@ def test_infos_of_every_kind_are_laid_out_as_gymnasiums(backend: str, kind: Info
     check_vector_env(make, 5, 30, num_envs=3, num_workers=2, backend=backend, autoreset_mode=mode)
 
 
-def infos_of(make: Make, *infos: Any) -> dict[str, Any]:
-    """The infos of a step in which each env returns one of these."""
-    envs = make([partial(ChosenInfoEnv, {}, info) for info in infos], num_workers=1)
-    envs.reset(seed=0)
-    told: dict[str, Any] = envs.step(np.zeros(len(infos), int))[4]
-    return told
+LAYOUTS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
+    "none": ([{}, {}], {}),
+    "masked": ([{}, {"lives": 3}], {"lives": np.array([0, 3]), "_lives": np.array([False, True])}),
+    "nested": (
+        [{"outer": {"a": 1.5}}, {"outer": {"b": "x"}}],
+        {
+            "outer": {
+                "a": np.array([1.5, 0.0]),
+                "_a": np.array([True, False]),
+                "b": np.array([None, "x"], dtype=object),
+                "_b": np.array([False, True]),
+            },
+            "_outer": YES,
+        },
+    ),
+    "empty nested": ([{"outer": {}}, {"outer": {}}], {"outer": {}, "_outer": YES}),
+    "arrays": (
+        [{"goal": np.array([1, 2], np.float32)}, {"goal": np.array([3, 4], np.float32)}],
+        {"goal": np.array([[1, 2], [3, 4]], np.float32), "_goal": YES},
+    ),
+    "numbers": (
+        [{"x": 1.5, "count": 2, "done": True}, {"x": 2.5, "count": 3, "done": False}],
+        {"x": np.array([1.5, 2.5]), "count": np.array([2, 3]), "done": np.array([True, False])}
+        | {"_x": YES, "_count": YES, "_done": YES},
+    ),
+}
 
 
-def test_no_infos_are_an_empty_dict(make: Make) -> None:
-    assert infos_of(make, {}, {}) == {}
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_infos_are_merged_with_masks(make: Make, name: str) -> None:
+    infos, expected = LAYOUTS[name]
+    envs = opened(make, [partial(ChosenInfoEnv, {}, info) for info in infos], num_workers=1)
+    assert_same_batch(envs.step([0, 0])[4], expected)
 
 
-def test_a_key_that_some_envs_lack_is_masked(make: Make) -> None:
-    infos = infos_of(make, {}, {"lives": 3}, {})
-    expected = {"lives": np.array([0, 3, 0]), "_lives": np.array([False, True, False])}
-    assert_same_batch(infos, expected)
+VALUES: list[tuple[Any, Any]] = [
+    *((1, 2.75), (2.75, 1), (True, 3), (np.float32(0.1), 0.1), (np.uint8(7), 3), (None, 0.5), ("text", 1)),
+    *((np.bool_(True), np.bool_(False)), (np.float64("nan"), -0.0), (2**40, -(2**40)), (1 + 2j, 3j), ([1, 2], [3])),
+    *((np.str_("a"), np.str_("b")), (np.array(["ab"]), np.array(["cd"]))),
+]
 
 
-def test_a_nested_dict_is_masked_at_every_level(make: Make) -> None:
-    infos = infos_of(make, {"outer": {"a": 1.5}}, {"outer": {"b": "x"}})
-    outer = {
-        "a": np.array([1.5, 0.0]),
-        "_a": np.array([True, False]),
-        "b": np.array([None, "x"], dtype=object),
-        "_b": np.array([False, True]),
-    }
-    assert_same_batch(infos, {"outer": outer, "_outer": YES})
-
-
-def test_an_empty_nested_dict_is_there(make: Make) -> None:
-    assert_same_batch(infos_of(make, {"outer": {}}, {"outer": {}}), {"outer": {}, "_outer": YES})
-
-
-def test_arrays_are_stacked(make: Make) -> None:
-    infos = infos_of(make, {"goal": np.array([1, 2], np.float32)}, {"goal": np.array([3, 4], np.float32)})
-    assert_same_batch(infos, {"goal": np.array([[1, 2], [3, 4]], np.float32), "_goal": YES})
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        (1, 2.75),
-        (2.75, 1),
-        (True, 3),
-        (np.float32(0.1), 0.1),
-        (np.uint8(7), 3),
-        (None, 0.5),
-        ("text", 1),
-        (np.bool_(True), np.bool_(False)),
-        (np.float64("nan"), -0.0),
-        (2**40, -(2**40)),
-        (1 + 2j, 3j),
-        ([1, 2], [3]),
-        (np.str_("a"), np.str_("b")),
-        (np.array(["ab"]), np.array(["cd"])),
-    ],
-    ids=repr,
-)
-def test_values_take_the_type_gymnasium_gives_them(make: Make, values: tuple[Any, Any]) -> None:
-    factories = [partial(ChosenInfoEnv, {}, {"value": value}) for value in values]
-    envs, reference = make(factories), SyncVectorEnv(factories)
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_values_take_the_type_gymnasium_gives_them(make: Make, num_workers: int) -> None:
+    infos: list[dict[str, Any]] = [
+        {f"value {number}": pair[env] for number, pair in enumerate(VALUES)} for env in (0, 1)
+    ]
+    factories = [partial(ChosenInfoEnv, {}, info) for info in infos]
+    envs, reference = make(factories, num_workers=num_workers), SyncVectorEnv(factories)
     for each in (envs, reference):
         each.reset(seed=0)
-    actions = np.zeros(2, int)
-    assert_same_batch(envs.step(actions)[4], reference.step(actions)[4])
+    for _ in range(2):
+        assert_same_batch(envs.step([0, 0])[4], reference.step([0, 0])[4])
 
 
 def test_numbers_that_turn_into_something_else_on_the_way_stay_right(make: Make) -> None:
@@ -119,21 +107,19 @@ def test_numbers_that_turn_into_something_else_on_the_way_stay_right(make: Make)
     for each in (envs, reference):
         each.reset(seed=0)
     for _ in infos:
-        actions = np.zeros(2, int)
-        assert_same_batch(envs.step(actions)[4], reference.step(actions)[4])
+        assert_same_batch(envs.step([0, 0])[4], reference.step([0, 0])[4])
+
+
+# ---- keys ------------------------------------------------------------------------------------------------------------
 
 
 def test_keys_with_any_name(make: Make) -> None:
     info = {"_hidden": 1, "a b": 2.0, "": 3, "final": True, "obs": 4, "episode": {"r": 1.0, "l": 3}}
-    factories = [partial(ChosenInfoEnv, info, info)] * 2
-    envs, reference = (
-        make(factories, autoreset_mode="SameStep"),
-        SyncVectorEnv(factories, autoreset_mode="SameStep"),
-    )
+    factories, mode = [partial(ChosenInfoEnv, info, info)] * 2, "SameStep"
+    envs, reference = make(factories, autoreset_mode=mode), SyncVectorEnv(factories, autoreset_mode=mode)
     assert_same_batch(envs.reset(seed=0), reference.reset(seed=0))
     for _ in range(3):
-        actions = np.zeros(2, int)
-        assert_same_batch(envs.step(actions)[4], reference.step(actions)[4])
+        assert_same_batch(envs.step([0, 0])[4], reference.step([0, 0])[4])
 
 
 class Label:
@@ -162,62 +148,77 @@ class Shade(enum.Enum):
 KEYS: list[Any] = [Label("a"), Shade.RED, frozenset("abcdef"), 3, 2.5, True, None, b"b", np.int64(4), ("t", 1), Label]
 
 
-@pytest.mark.parametrize("key", KEYS, ids=lambda key: type(key).__name__)
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_keys_that_are_no_strings(make: Make, key: Any, num_workers: int) -> None:
-    envs = make(
-        [partial(ChosenInfoEnv, {}, info) for info in ({key: 1.5}, {"x": 1}, {key: 2.5})], num_workers=num_workers
-    )
-    envs.reset(seed=0)
+def test_keys_that_are_no_strings(make: Make, num_workers: int) -> None:
+    infos: list[dict[Any, Any]] = [{key: 1.5} for key in KEYS] + [{"x": 1}] + [{key: 2.5} for key in KEYS]
+    size = len(infos)
+    envs = opened(make, [partial(ChosenInfoEnv, {}, info) for info in infos], num_workers=num_workers)
     for _ in range(3):
-        infos = envs.step(np.zeros(3, int))[4]
-        assert infos[key].tolist() == [1.5, 0.0, 2.5]
-        assert infos["x"].tolist() == [0, 1, 0]
+        told: dict[Any, Any] = envs.step([0] * size)[4]
+        for place, key in enumerate(KEYS):
+            expected = [0.0] * size
+            expected[place], expected[place + len(KEYS) + 1] = 1.5, 2.5
+            assert told[key].tolist() == expected
+        assert told["x"].tolist() == [int(place == len(KEYS)) for place in range(size)]
+
+
+class KeyEnv(CountingEnv):
+    """Has a new key in each info."""
+
+    def __init__(self, key: Callable[[], Any]) -> None:
+        super().__init__()
+        self.key = key
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], {self.key(): 1.5}
 
 
 def test_a_key_that_is_new_each_time_comes_as_a_copy(make: Make) -> None:
-    class FreshKeyEnv(CountingEnv):
-        def step(self, action: Any) -> Any:
-            return *super().step(action)[:4], {object(): 1.5}
-
-    envs = make([FreshKeyEnv, CountingEnv], num_workers=1)
-    envs.reset(seed=0)
+    envs = opened(make, [partial(KeyEnv, object), CountingEnv], num_workers=1)
     for _ in range(3):
-        infos: dict[Any, Any] = envs.step(np.zeros(2, int))[4]
+        infos: dict[Any, Any] = envs.step([0, 0])[4]
         assert [value.tolist() for key, value in infos.items() if not isinstance(key, str)] == [[1.5, 0.0]]
 
 
-def test_a_key_that_cannot_travel_is_its_envs_error(make_process: Make) -> None:
-    class LockKeyEnv(CountingEnv):
-        def step(self, action: Any) -> Any:
-            return *super().step(action)[:4], {threading.Lock(): 1.5}
-
-    envs = make_process([CountingEnv, LockKeyEnv], num_workers=1)
-    envs.reset(seed=0)
+def test_a_key_that_cannot_travel_is_an_error_of_its_env(make_process: Make) -> None:
+    envs = opened(make_process, [CountingEnv, partial(KeyEnv, threading.Lock)], num_workers=1)
     with pytest.raises(EnvError, match=r"(?s)^Env 1 raised .*lock"):
-        envs.step(np.zeros(2, int))
+        envs.step([0, 0])
 
 
-def test_numeric_infos_keep_their_layout_over_shared_memory(make_process: Make) -> None:
-    infos = infos_of(make_process, {"x": 1.5, "count": 2, "done": True}, {"x": 2.5, "count": 3, "done": False})
-    expected = {
-        "x": np.array([1.5, 2.5]),
-        "_x": YES,
-        "count": np.array([2, 3]),
-        "_count": YES,
-        "done": np.array([True, False]),
-        "_done": YES,
-    }
-    assert_same_batch(infos, expected)
+ORDERS: list[tuple[dict[str, Any], ...]] = [
+    ({"b": 1, "a": 2.0}, {"b": 3, "a": 4.0}),
+    ({"b": 1}, {"a": 2, "b": 3}),
+    ({"text": "x", "a": 1}, {"outer": {"y": 1, "x": "z"}, "text": "y"}),
+    ({"outer": {"y": 1, "x": 2}}, {"outer": {"x": 3, "z": np.zeros(2)}}),
+]
+
+
+@pytest.mark.parametrize("infos", ORDERS, ids=range(len(ORDERS)))
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_keys_come_in_gymnasiums_order(make: Make, infos: Any, mode: str) -> None:
+    factories = [partial(ChosenInfoEnv, info, info) for info in infos]
+    envs = make(factories, autoreset_mode=mode)
+    with closing(AsyncVectorEnv(factories, context="fork", autoreset_mode=mode)) as reference:
+        assert order(envs.reset(seed=0)[1]) == order(reference.reset(seed=0)[1])
+        for _ in range(3):
+            assert order(envs.step([0, 0])[4]) == order(reference.step([0, 0])[4])
+
+
+def order(infos: dict[str, Any]) -> list[Any]:
+    return [(key, order(value)) if isinstance(value, dict) else key for key, value in infos.items()]
+
+
+# ---- the way through shared memory ----------------------------------------------------------------------------------
 
 
 def bytes_of_a_step(make: Make, info: dict[str, Any]) -> int:
     """What a step moves through pipes once the form of its infos is known."""
     with make([partial(ChosenInfoEnv, {}, info)] * 2, num_workers=1) as envs:
         envs.reset(seed=0)
-        envs.step(np.zeros(2, int))
+        envs.step([0, 0])
         before = envs.stats()[0]["bytes"]
-        envs.step(np.zeros(2, int))
+        envs.step([0, 0])
         return int(envs.stats()[0]["bytes"] - before)
 
 
@@ -242,7 +243,7 @@ def test_a_numeric_key_that_vanishes_leaves_nothing_stale(make_process: Make) ->
 
     envs = make_process([VanishingEnv] * 2)
     envs.reset(seed=0)
-    infos = [envs.step(np.zeros(2, int))[4] for _ in range(4)]
+    infos = [envs.step([0, 0])[4] for _ in range(4)]
     assert [set(each) for each in infos] == [{"early", "_early"}] * 2 + [set()] * 2
 
 
@@ -313,7 +314,7 @@ def test_infos_as_a_list_name_task_and_episode(make: Make) -> None:
     batch = make([CountingEnv] * 2, **settings)
     assert batch.reset(seed=0, tasks=[7, 8])[1]["task_id"].tolist() == [info["task_id"] for info in infos]
     for _ in range(3):
-        infos = envs.step(np.zeros(2, int))[4]
+        infos = envs.step([0, 0])[4]
     assert [(info["episode_index"], info["final_info"]["episode_index"]) for info in infos] == [(1, 0)] * 2
 
 
@@ -321,34 +322,4 @@ def test_a_row_that_was_lost_says_so_in_its_own_dict(make_process: Make) -> None
     envs = make_process([CountingEnv] * 2, infos_list=True, on_failure="restart")
     envs.reset(seed=0)
     os.kill(envs.stats()[1]["pid"], signal.SIGKILL)
-    assert envs.step(np.zeros(2, int))[4] == [{"elapsed": 1}, {"began": 0, "worker_restarted": True}]
-
-
-def test_infos_list_is_true_or_false() -> None:
-    with pytest.raises(TypeError, match="infos_list='yes'"):
-        ParallelEnvManager([CountingEnv], backend="serial", infos_list="yes")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="infos_list"):
-        MultiAgentEnvManager([CountingEnv], backend="serial", infos_list=True)  # type: ignore[call-arg]
-
-
-ORDERS: list[tuple[dict[str, Any], ...]] = [
-    ({"b": 1, "a": 2.0}, {"b": 3, "a": 4.0}),
-    ({"b": 1}, {"a": 2, "b": 3}),
-    ({"text": "x", "a": 1}, {"outer": {"y": 1, "x": "z"}, "text": "y"}),
-    ({"outer": {"y": 1, "x": 2}}, {"outer": {"x": 3, "z": np.zeros(2)}}),
-]
-
-
-@pytest.mark.parametrize("infos", ORDERS, ids=range(len(ORDERS)))
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_keys_come_in_gymnasiums_order(make: Make, infos: Any, mode: str) -> None:
-    factories = [partial(ChosenInfoEnv, info, info) for info in infos]
-    envs = make(factories, autoreset_mode=mode)
-    with closing(AsyncVectorEnv(factories, context="fork", autoreset_mode=mode)) as reference:
-        assert order(envs.reset(seed=0)[1]) == order(reference.reset(seed=0)[1])
-        for _ in range(3):
-            assert order(envs.step([0, 0])[4]) == order(reference.step([0, 0])[4])
-
-
-def order(infos: dict[str, Any]) -> list[Any]:
-    return [(key, order(value)) if isinstance(value, dict) else key for key, value in infos.items()]
+    assert envs.step([0, 0])[4] == [{"elapsed": 1}, {"began": 0, "worker_restarted": True}]

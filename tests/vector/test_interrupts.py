@@ -21,25 +21,15 @@ from gymnasium.error import ResetNeeded
 from parallel_envs import EnvError, ParallelEnvManager
 from parallel_envs.choices import StartMethod
 from tests.striking import struck
-from tests.vector.conftest import Make
-from tests.vector.small_envs import ChosenInfoEnv
+from tests.vector.conftest import Make, opened
+from tests.vector.small_envs import ChosenInfoEnv, CountingEnv
 
 NUM_ENVS = 3
 ACTIONS = np.zeros(NUM_ENVS, np.int64)
 
 
-def telling_infos() -> gym.Env[Any, Any]:
-    return ChosenInfoEnv({}, {"lives": 3})
-
-
 def cartpole() -> gym.Env[Any, Any]:
     return gym.make("CartPole-v1")
-
-
-def opened(make_process: Make) -> ParallelEnvManager:
-    envs = make_process([cartpole] * NUM_ENVS)
-    envs.reset(seed=0)
-    return envs
 
 
 def cut_short(envs: ParallelEnvManager, monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
@@ -68,7 +58,10 @@ def cut_short(envs: ParallelEnvManager, monkeypatch: pytest.MonkeyPatch, act: Ca
 def test_what_was_half_begun_wants_a_reset(
     make_process: Make, monkeypatch: pytest.MonkeyPatch, begin: Callable[[ParallelEnvManager], Any]
 ) -> None:
-    envs = opened(make_process)
+    envs = opened(make_process, [cartpole] * NUM_ENVS)
+    with pytest.raises(Exception, match="pickle"):
+        envs.call("render", threading.Lock())
+    envs.step(ACTIONS)  # what was refused is not half begun
     cut_short(envs, monkeypatch, lambda: begin(envs))
     assert "needs a reset" in repr(envs)
     asked: list[Callable[[], Any]] = [
@@ -89,8 +82,10 @@ def test_what_was_half_begun_wants_a_reset(
         np.testing.assert_array_equal(after, reference.step(ACTIONS)[0])
 
 
-def test_infos_of_answers_that_nobody_heard_are_known_all_the_same(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    envs = make([telling_infos] * 2)
+def test_infos_of_answers_that_were_never_read_are_known_all_the_same(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envs = make([functools.partial(ChosenInfoEnv, {}, {"lives": 3})] * 2)
     envs.reset()
     step = envs._batch.step
 
@@ -106,15 +101,8 @@ def test_infos_of_answers_that_nobody_heard_are_known_all_the_same(make: Make, m
     assert envs.step(ACTIONS[:2])[4]["lives"].tolist() == [3, 3]
 
 
-def test_a_request_that_was_refused_is_not_half_begun(make_process: Make) -> None:
-    envs = opened(make_process)
-    with pytest.raises(Exception, match="pickle"):
-        envs.call("render", threading.Lock())
-    envs.step(ACTIONS)
-
-
 def test_interrupts_at_random_moments_hang_nothing(make_process: Make) -> None:
-    envs = opened(make_process)
+    envs = opened(make_process, [cartpole] * NUM_ENVS)
     draws, ended, wanted = np.random.default_rng(3), threading.Event(), threading.Event()
 
     def strike() -> None:
@@ -158,6 +146,7 @@ def test_a_construction_that_is_interrupted_leaves_nothing_behind(context: Start
         gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["forkserver", "fork"])
 def test_constructions_that_are_interrupted_at_random_moments_leave_nothing_behind(context: StartMethod) -> None:
     draws, num_struck = np.random.default_rng(3), 0
@@ -202,47 +191,31 @@ def recover(envs: ParallelEnvManager) -> None:
         envs.reset(timeout=10.0)
 
 
-class Quitting(gym.Env[Any, Any]):
+class Quitting(CountingEnv):
     """Raises KeyboardInterrupt in step `at`, of its own accord."""
 
-    observation_space = gym.spaces.Discrete(100)
-    action_space = gym.spaces.Discrete(2)
-
     def __init__(self, at: int) -> None:
-        self.at, self.steps = at, 0
+        super().__init__(100)
+        self.at = at
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-        self.steps = 0
-        return 0, {}
-
-    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
-        self.steps += 1
-        if self.steps == self.at:
+    def step(self, action: Any) -> Any:
+        if self.elapsed + 1 == self.at:
             raise KeyboardInterrupt
-        return self.steps, float(self.steps), False, False, {}
+        return super().step(action)
 
 
 def test_an_env_that_raises_it_in_a_worker_has_failed_like_any_other(make_parallel: Make) -> None:
-    envs = make_parallel([functools.partial(Quitting, at) for at in (9, 2, 9)], num_workers=1)
-    envs.reset()
+    fns = [functools.partial(Quitting, at) for at in (9, 2, 9)]
+    envs = opened(make_parallel, fns, num_workers=1)
     envs.step(ACTIONS)
     with pytest.raises(EnvError, match="Env 1 raised KeyboardInterrupt during step 2"):
         envs.step(ACTIONS)
-
-
-def test_only_that_env_is_made_anew(make_parallel: Make) -> None:
-    envs = make_parallel(
-        [functools.partial(Quitting, at) for at in (9, 2, 9)],
-        num_workers=1,
-        on_failure="restart",
-        autoreset_mode="Disabled",
-    )
-    envs.reset()
+    envs = opened(make_parallel, fns, num_workers=1, on_failure="restart", autoreset_mode="Disabled")
     envs.step(ACTIONS)
     observations, rewards, _, truncated, infos = envs.step(ACTIONS)
     assert infos["worker_restarted"].tolist() == [False, True, False]
     assert truncated.tolist() == [False, True, False]
-    assert observations.tolist() == [2, 0, 2]
+    assert observations[:, 1].tolist() == [2, 0, 2]
     assert rewards.tolist() == [2.0, 0.0, 2.0]
 
 

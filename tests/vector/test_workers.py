@@ -22,7 +22,7 @@ from parallel_envs.engine import START_METHODS
 from parallel_envs.errors import WorkerDied
 from parallel_envs.tasks import CycleTasks
 from parallel_envs.testing.scripted_agents import ScriptedAgentsEnv, Stay
-from tests.vector.conftest import Make
+from tests.vector.conftest import Make, opened
 from tests.vector.small_envs import CountingEnv
 
 
@@ -53,14 +53,9 @@ def test_numeric_libraries_have_one_thread_unless_asked_otherwise(make_process: 
     assert make_process([CuriousEnv], threads_per_worker=2).call("threads") == ("2",)
 
 
-def test_cores_are_given_out_in_turn(make_process: Make) -> None:
-    core = min(os.sched_getaffinity(0))
-    envs = make_process([CuriousEnv] * 2, cpu_affinity=[core])
-    assert envs.call("cores") == ({core}, {core})
-
-
-def test_sets_of_cores_are_given_out_in_turn(make_process: Make) -> None:
+def test_cores_and_sets_of_cores_are_given_out_in_turn(make_process: Make) -> None:
     cores = sorted(os.sched_getaffinity(0))
+    assert make_process([CuriousEnv] * 2, cpu_affinity=[cores[0]]).call("cores") == ({cores[0]}, {cores[0]})
     envs = make_process([CuriousEnv] * 3, cpu_affinity=[cores[:1], cores])
     assert envs.call("cores") == ({cores[0]}, set(cores), {cores[0]})
 
@@ -70,9 +65,9 @@ def test_envs_may_start_children(make_process: Make, daemon: bool) -> None:
     assert make_process([CuriousEnv], daemon=daemon).call("exit_code_of_a_child") == (7,)
 
 
-@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("context", START_METHODS)
 def test_a_worker_sees_the_surroundings_of_its_maker(
-    make_process: Make, context: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    make_process: Make, context: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SEEN_BY_ENVS", "yes")
@@ -81,26 +76,20 @@ def test_a_worker_sees_the_surroundings_of_its_maker(
     assert envs.call("variable", "SEEN_BY_ENVS") == ("yes",)
 
 
-def test_large_observations_and_infos_come_whole(make_process: Make) -> None:
+def test_large_infos_arguments_and_results_come_whole(make_process: Make) -> None:
     class LargeEnv(CountingEnv):
         def step(self, action: Any) -> Any:
-            observation, reward, terminated, truncated, _ = super().step(action)
-            return observation, reward, terminated, truncated, {"blob": np.full(3_000_000, self.elapsed, np.uint8)}
+            return *super().step(action)[:4], {"blob": np.full(3_000_000, self.elapsed, np.uint8)}
 
-    envs = make_process([LargeEnv] * 2)
-    envs.reset(seed=0)
-    for number in (1, 2):
-        blob = envs.step(np.zeros(2, int))[4]["blob"]
-        assert (blob.shape, blob.min(), blob.max()) == ((2, 3_000_000), number, number)
-
-
-def test_large_arguments_and_results_come_whole(make_process: Make) -> None:
-    class EchoEnv(CountingEnv):
         def echo(self, value: Any) -> Any:
             return value
 
+    envs = opened(make_process, [LargeEnv] * 2)
+    for number in (1, 2):
+        blob = envs.step([0, 0])[4]["blob"]
+        assert (blob.shape, blob.min(), blob.max()) == ((2, 3_000_000), number, number)
     value = np.arange(2_000_000)
-    assert all(np.array_equal(result, value) for result in make_process([EchoEnv] * 2).call("echo", value))
+    assert all(np.array_equal(result, value) for result in envs.call("echo", value))
 
 
 # ---- workers forked from the caller inherit the callables ----------------------------------------
@@ -155,12 +144,11 @@ def test_workers_forked_from_the_caller_have_its_factories_as_they_are(
 
 
 def test_a_worker_that_replaces_one_inherits_them_as_they_are_by_then(make_process: Make, holding: Holding) -> None:
-    envs = make_process([holding] * 2, context="fork", on_failure="restart")
-    envs.reset(seed=0)
+    envs = opened(make_process, [holding] * 2, context="fork", on_failure="restart")
     before = envs.get_attr("told")
     holding.label = "as of late"
     os.kill(before[0][0], signal.SIGKILL)
-    assert envs.step(np.zeros(2, int))[4]["worker_restarted"].tolist() == [True, False]
+    assert envs.step([0, 0])[4]["worker_restarted"].tolist() == [True, False]
     replaced, untouched = envs.get_attr("told")
     assert untouched == before[1]
     assert replaced[0] != before[0][0]
@@ -253,37 +241,27 @@ def test_a_module_that_is_not_there_is_named(backend: Backend) -> None:
         ParallelEnvManager([CountingEnv], backend=backend, preload=("numpyy",))
 
 
+BROKEN: list[tuple[str, type[ImportError], str]] = [
+    ("import not_there_at_all", ModuleNotFoundError, "ModuleNotFoundError: No module named 'not_there_at_all'"),
+    ("raise ValueError('on purpose')", ImportError, "ValueError: on purpose"),
+    ("raise SystemExit(3)", ImportError, "SystemExit: 3"),
+]
+
+
 @pytest.mark.parametrize("method", [*START_METHODS, "thread", "serial"])
-@pytest.mark.parametrize(
-    ("text", "kind", "told"),
-    [
-        ("import not_there_at_all", ModuleNotFoundError, "ModuleNotFoundError: No module named 'not_there_at_all'"),
-        ("raise ValueError('on purpose')", ImportError, "ValueError: on purpose"),
-        ("raise SystemExit(3)", ImportError, "SystemExit: 3"),
-    ],
-)
 def test_a_module_that_cannot_be_imported_is_named(
-    method: str, text: str, kind: type[ImportError], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = f"broken_{method}_{kind.__name__}_{len(text)}"
-    (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     where: Any = {"context": method} if method in START_METHODS else {"backend": method}
-    with pytest.raises(kind) as caught:
-        ParallelEnvManager([CountingEnv] * 2, preload=("json", name), **where)
-    assert f"the module {name!r} could not be imported in" in str(caught.value)
-    assert told in str(caught.value)
-    assert caught.value.name == name
-    if text.startswith("raise"):
-        assert kind is type(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("value", "kind"), [("torch", TypeError), (3, TypeError), ([3], ValueError), (["a b"], ValueError)]
-)
-def test_what_are_no_names_of_modules_is_refused(value: Any, kind: type[Exception]) -> None:
-    with pytest.raises(kind, match="preload="):
-        ParallelEnvManager([CountingEnv], backend="serial", preload=value)
+    for number, (text, kind, told) in enumerate(BROKEN):
+        name = f"broken_{method}_{number}"
+        (tmp_path / f"{name}.py").write_text(text)
+        with pytest.raises(kind) as caught:
+            ParallelEnvManager([CountingEnv] * 2, preload=("json", name), **where)
+        assert f"the module {name!r} could not be imported in" in str(caught.value)
+        assert told in str(caught.value)
+        assert (type(caught.value), caught.value.name) == (kind, name)
 
 
 def test_an_import_that_ends_its_process_ends_the_worker_that_needs_it(

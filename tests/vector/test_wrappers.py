@@ -124,22 +124,6 @@ def wrapped_course(build: Build, envs: AnyVector) -> list[Any]:
         return course(wrapped)
 
 
-def wrap_both(make: Make, name: str, **settings: Any) -> None:
-    """Wrap ours and Gymnasium's; compare courses, or the errors of wrappers that refuse the setting.
-
-    Other frameworks have no arrays of objects, so their wrappers refuse SAME_STEP's `final_obs` with a BufferError.
-    """
-    space, build = BUILDS[name]
-    factories = [partial(ScriptedEnv, space, BOX, infos=[], render_mode="rgb_array")] * 3
-    results = []
-    for envs in (make(factories, num_workers=2, **settings), SyncVectorEnv(factories, **settings)):
-        try:
-            results.append(wrapped_course(build, envs))
-        except (ValueError, BufferError) as refusal:
-            results.append([type(refusal).__name__, "autoreset_mode" in str(refusal)])
-    assert_same_batch(results[0], results[1])
-
-
 @pytest.mark.filterwarnings("ignore:.*Overwriting existing videos")  # the second course records to the same folder
 @pytest.mark.filterwarnings("ignore:.*autoreset mode is same-step")  # said of the recording, not of the env
 @pytest.mark.parametrize("name", BUILDS)
@@ -151,18 +135,24 @@ def test_the_wrapper_changes_what_it_changes_over_gymnasiums_env(
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    wrap_both(make_process, name, autoreset_mode=mode)
+    space, build = BUILDS[name]
+    factories = [partial(ScriptedEnv, space, BOX, infos=[], render_mode="rgb_array")] * 3
+    settings: dict[str, Any] = {"autoreset_mode": mode}
+    results = []
+    for envs in (make_process(factories, num_workers=2, **settings), SyncVectorEnv(factories, **settings)):
+        try:
+            results.append(wrapped_course(build, envs))
+        except (ValueError, BufferError) as refusal:  # other frameworks have no arrays of objects for `final_obs`
+            results.append([type(refusal).__name__, "autoreset_mode" in str(refusal)])
+    assert_same_batch(results[0], results[1])
 
 
-def test_wrappers_stack(make: Make) -> None:
+def test_wrappers_stack_and_statistics_count_episodes(make: Make) -> None:
     def build(envs: AnyVector) -> AnyVector:
         return wrappers.NormalizeReward(wrappers.RecordEpisodeStatistics(wrappers.RescaleObservation(envs, 0.0, 1.0)))
 
     factories = [partial(ScriptedEnv, BOX)] * 2
     assert_same_batch(wrapped_course(build, make(factories)), wrapped_course(build, SyncVectorEnv(factories)))
-
-
-def test_episode_statistics_count_episodes(make: Make) -> None:
     with closing(wrappers.RecordEpisodeStatistics(make([partial(CountingEnv, 3)] * 2))) as envs:
         envs.reset(seed=0)
         for _ in range(8):

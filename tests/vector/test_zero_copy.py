@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,9 +14,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from parallel_envs import ParallelEnvManager
 from parallel_envs.testing import ScriptedEnv, assert_same_batch, check_vector_env
-from tests.vector.conftest import Make, Manager
+from tests.vector.conftest import Make, Manager, opened
 from tests.vector.small_envs import CountingEnv, FailingEnv
 
 ACTIONS = np.zeros(2, int)
@@ -83,21 +81,14 @@ def test_values_are_those_of_copies(backend: str) -> None:
         check_vector_env(make, 1, 30, num_envs=3, num_workers=2, backend=backend, copy=False, autoreset_mode=mode)
 
 
-def test_rewards_and_flags_keep_as_long(make: Make) -> None:
-    envs = make([partial(CountingEnv, 3)] * 2, copy=False)
-    envs.reset(seed=0)
-    before = envs.step(ACTIONS)[1:4]
-    after = envs.step(ACTIONS)[1:4]
-    no = np.array([False, False])
-    assert_same_batch(before, (np.array([1.0, 1.0]), no, no))
-    assert_same_batch(after, (np.array([2.0, 2.0]), no, no))
-
-
-def test_results_outlive_the_manager(make: Make) -> None:
-    envs = make([partial(CountingEnv, 100)] * 2, copy=False)
-    last = observations(envs, 2)[-1]
+def test_rewards_and_flags_keep_as_long_and_outlive_the_manager(make: Make) -> None:
+    envs = opened(make, [partial(CountingEnv, 3)] * 2, copy=False)
+    before = envs.step(ACTIONS)[:4]
+    after = envs.step(ACTIONS)[:4]
     envs.close()
-    assert last.tolist() == [[0, 2]] * 2
+    no = np.array([False, False])
+    assert_same_batch(before, (np.array([[0, 1]] * 2), np.array([1.0, 1.0]), no, no))
+    assert_same_batch(after, (np.array([[0, 2]] * 2), np.array([2.0, 2.0]), no, no))
 
 
 # ---- requests that are refused or fail -----------------------------------------------------------
@@ -115,34 +106,35 @@ class SpellingEnv(CountingEnv):
 
 
 WORDS = ["a", "b"]
-REFUSED: dict[str, Callable[[Manager], Any]] = {
-    "reset": lambda envs: envs.reset(options={"x": threading.Lock()}),
-    "reset of one": lambda envs: envs.reset(env_ids=[0], options={"x": threading.Lock()}),
-    "reset without sense": lambda envs: envs.reset(seed=[1]),
-    "step": lambda envs: envs.step([threading.Lock(), "b"]),
-    "step without sense": lambda envs: envs.step(["a"]),
-    "send": lambda envs: envs.send([threading.Lock(), "b"]),
-    "send_reset": lambda envs: envs.send_reset(options={"x": threading.Lock()}),
-    "send_reset of tasks": lambda envs: envs.send_reset(tasks=["t", threading.Lock()]),
-}
+REFUSED: list[Callable[[Manager], Any]] = [
+    lambda envs: envs.reset(options={"x": threading.Lock()}),
+    lambda envs: envs.reset(env_ids=[0], options={"x": threading.Lock()}),
+    lambda envs: envs.reset(seed=[1]),
+    lambda envs: envs.step([threading.Lock(), "b"]),
+    lambda envs: envs.step(["a"]),
+    lambda envs: envs.send([threading.Lock(), "b"]),
+    lambda envs: envs.send_reset(options={"x": threading.Lock()}),
+    lambda envs: envs.send_reset(tasks=["t", threading.Lock()]),
+]
 
 
 @pytest.mark.parametrize("copy", [True, False])
-@pytest.mark.parametrize("refused", REFUSED)
-def test_a_refused_request_leaves_everything_as_it_was(make_process: Make, refused: str, copy: bool) -> None:
-    envs = make_process([SpellingEnv] * 2, num_workers=1, copy=copy)
-    envs.reset(seed=0)
-    before, held = [envs.step(WORDS)[0] for _ in range(5)][-2:]
-    steps = envs.stats()[0]["steps"]
-    with pytest.raises((TypeError, ValueError)):
-        REFUSED[refused](envs)
-    assert before.tolist() == [[0, 4], [0, 4]]
-    assert held.tolist() == [[0, 5], [0, 5]]
-    assert envs.stats()[0]["steps"] == steps
-    latest, _ = envs.reset(env_ids=[0])
-    assert latest.tolist() == [[1, 0], [0, 5]]
-    assert held.tolist() == [[0, 5], [0, 5]]
-    assert envs.step(WORDS)[0].tolist() == [[1, 1], [0, 6]]
+def test_a_refused_request_leaves_everything_as_it_was(make_process: Make, copy: bool) -> None:
+    envs = opened(make_process, [SpellingEnv] * 2, num_workers=1, copy=copy)
+    for number, refused in enumerate(REFUSED):
+        envs.reset()
+        before, held = [envs.step(WORDS)[0] for _ in range(5)][-2:]
+        steps, episode = envs.stats()[0]["steps"], 2 * number + 1
+        with pytest.raises((TypeError, ValueError)):
+            refused(envs)
+        assert before.tolist() == [[episode, 4]] * 2
+        assert held.tolist() == [[episode, 5]] * 2
+        assert envs.stats()[0]["steps"] == steps
+        latest, _ = envs.reset(env_ids=[0])
+        assert latest.tolist() == [[episode + 1, 0], [episode, 5]]
+        assert held.tolist() == [[episode, 5]] * 2
+        assert envs.step(WORDS)[0].tolist() == [[episode + 1, 1], [episode, 6]]
+        envs.reset(env_ids=[1])
 
 
 def test_an_env_that_raises_keeps_its_latest_observation(make: Make) -> None:
@@ -239,43 +231,26 @@ def sent_and_received(envs: Manager, actions: Any, ids: list[int]) -> dict[int, 
     return answers
 
 
-@pytest.fixture
-def opened() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
 @pytest.mark.parametrize("seed", range(8))
-def test_random_requests_give_what_copies_give(seed: int, opened: ExitStack) -> None:
+def test_random_requests_give_what_copies_give(make_process: Make, seed: int) -> None:
     """Requests of every kind, refused and failing ones among them, in an order drawn at random."""
     draw = random.Random(seed)
     size, mode = draw.choice([2, 3, 5]), draw.choice(list(AutoresetMode))
     fns = [partial(EventfulEnv, index, worded=seed % 2 == 0) for index in range(size)]
-    managers = [ParallelEnvManager(fns, autoreset_mode=mode, **kind) for kind in KINDS]
-    for envs in managers:
-        opened.callback(envs.close)
-    all_of_them = SideBySide(managers)
+    all_of_them = SideBySide([make_process(fns, autoreset_mode=mode, **kind) for kind in KINDS])
     all_of_them.ask(lambda envs: envs.reset(seed=5), keeps=True)
     for _ in range(40):
         ids = sorted(draw.sample(range(size), draw.randint(1, size)))
         drawn = [draw.choice([0, 1, 2, 9]) if draw.random() < 0.96 else draw.choice([7, 8]) for _ in range(size)]
         requests: dict[Callable[[Manager], Any], tuple[int, dict[str, bool]]] = {
-            partial(stepped, actions=np.array(drawn)): (50, {"keeps": True}),
-            partial(was_reset, env_ids=ids): (12, {"keeps": True}),
-            partial(was_reset, options={"raise": ids[0]}): (8, {"keeps": True}),
+            partial(Manager.step, actions=np.array(drawn)): (50, {"keeps": True}),
+            partial(Manager.reset, env_ids=ids): (12, {"keeps": True}),
+            partial(Manager.reset, options={"raise": ids[0]}): (8, {"keeps": True}),
             partial(sent_and_received, actions=np.array(drawn)[ids], ids=ids): (12, {}),
-            partial(stepped, actions=np.zeros(size + 1)): (5, {"begins": False}),
+            partial(Manager.step, actions=np.zeros(size + 1)): (5, {"begins": False}),
             lambda envs: envs.call("observed"): (6, {"begins": False}),
             lambda envs: envs.call("nothing_like_this"): (5, {"begins": False}),
             lambda envs: envs.restart([0]): (2, {"begins": False}),
         }
         (request,) = draw.choices(list(requests), [weight for weight, _ in requests.values()])
         all_of_them.ask(request, **requests[request][1])
-
-
-def stepped(envs: Manager, actions: Any) -> Any:
-    return envs.step(actions)
-
-
-def was_reset(envs: Manager, **arguments: Any) -> Any:
-    return envs.reset(**arguments)
