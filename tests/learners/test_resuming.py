@@ -81,7 +81,7 @@ def test_a_run_is_resumed_to_the_bit_in_each_way_to_run_updates(
     )
 
 
-@pytest.mark.parametrize("chosen", ["fused", "sequential"])
+@pytest.mark.parametrize("chosen", ["fused", pytest.param("sequential", marks=pytest.mark.slow)])
 def test_what_auto_has_chosen_stays_when_the_run_is_resumed(
     chosen: str, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +188,7 @@ def test_what_cannot_be_resumed_is_told(train: Train, tmp_path: Path) -> None:
         told = " ".join(train(resume=part).output.split())
         assert f"The run that it is part of is {tmp_path / 'run'}." in told
     told = " ".join(command(tmp_path / "run").output.replace("│", " ").split())
-    assert "is a folder. Give a settings file; to go on with a run, --resume" in told
+    assert "is a folder. Give a settings file, or resume a run: --resume" in told
 
 
 def test_a_damaged_checkpoint_is_told_with_the_way_back(train: Train, tmp_path: Path) -> None:
