@@ -17,7 +17,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from pettingzoo import ParallelEnv
 
-from parallel_envs.choices import UpdateModeName
+from parallel_envs.choices import Backend, UpdateModeName
 from parallel_envs.errors import ClosedError
 from parallel_envs.learners import Diverged, DQNConfig, IndependentLearners, PPOConfig, SACConfig
 from parallel_envs.learners.agent import EpisodeTracker
@@ -89,11 +89,13 @@ def learning(
 
 
 @contextmanager
-def scripted(schedule: Any, config: Any = PPO, num_envs: int = 1, **options: Any) -> Iterator[IndependentLearners]:
+def scripted(
+    schedule: Any, config: Any = PPO, num_envs: int = 1, *, backend: Backend = "serial", **options: Any
+) -> Iterator[IndependentLearners]:
     """Learners of agents that come and go as the schedule says."""
     given = {"update_mode": "sequential", **options}
     with (
-        MultiAgentEnvManager([lambda: ScriptedAgentsEnv([schedule])] * num_envs, num_workers=1) as envs,
+        MultiAgentEnvManager([lambda: ScriptedAgentsEnv([schedule])] * num_envs, backend=backend) as envs,
         IndependentLearners(envs, config, **given) as learners,
     ):
         yield learners
@@ -391,7 +393,7 @@ def test_closed_learners_say_so(tmp_path: Path) -> None:
 def test_a_forked_process_is_refused_learners_and_spoils_nothing(mode: UpdateModeName, tmp_path: Path) -> None:
     found = []
     for forks in (False, True):
-        with scripted(THREE, num_envs=3, update_mode=mode, seed=5, workers=1) as learners:
+        with scripted(THREE, num_envs=3, backend="process", update_mode=mode, seed=5, workers=1) as learners:
             learners.train(45)
             for operation in operations(learners, learners.states(), tmp_path) if forks else ():
                 assert refusal(operation).startswith("ClosedError: These learners belong to process")
