@@ -70,15 +70,25 @@ def assert_only_the_poisoned_one_is_skipped(
     return others[SICK], reports
 
 
+MORE: list[tuple[str, str, float, int]] = [
+    *(("sequential", "dqn-small", np.nan, 5), ("thread", "sac-small", np.nan, 5), ("fused", "sac-small", np.nan, 5)),
+    *(("fused", "ppo-small", 3e38, 3), ("sequential", "ppo-gru", np.nan, 3)),
+]
+
+
 @pytest.mark.parametrize(
     ("name", "case", "poison", "num_updates"),
     [
         *((name, "ppo-small", np.inf, 5) for name in ("sequential", "thread", "fused")),
         ("process", "ppo-small", np.inf, 3),
         ("auto", "ppo-small", np.inf, 9),  # which tries another way: in its eighth update it is at "fused"
-        *((name, case, np.nan, 5) for name in ("sequential", "thread", "fused") for case in ("dqn-small", "sac-small")),
-        *((name, "ppo-small", 3e38, 3) for name in ("sequential", "fused")),  # too large a number is poison, too
-        *((name, "ppo-gru", np.nan, 3) for name in ("sequential", "fused")),
+        *(
+            ("sequential", "sac-small", np.nan, 5),
+            ("thread", "dqn-small", np.nan, 5),
+            ("fused", "dqn-small", np.nan, 5),
+        ),
+        *(("sequential", "ppo-small", 3e38, 3), ("fused", "ppo-gru", np.nan, 3)),  # too large a number is poison, too
+        *(pytest.param(*more, marks=pytest.mark.slow) for more in MORE),
     ],
 )
 def test_others_are_the_same_to_the_bit(name: str, case: str, poison: float, num_updates: int) -> None:

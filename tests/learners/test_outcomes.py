@@ -200,17 +200,17 @@ def test_a_meta_run_says_how_it_ended_and_its_commands_work(until: str, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("error", "ended", "reason", "words"),
+    ("kind", "ended", "reason", "words"),
     [
-        (KeyboardInterrupt(), "ctrl-c", "", "Ended by Ctrl-C after"),
-        (RuntimeError("broken"), "error", "RuntimeError", "Ended by an error (RuntimeError)"),
+        (KeyboardInterrupt, "ctrl-c", "", "Ended by Ctrl-C after"),
+        (RuntimeError, "error", "RuntimeError", "Ended by an error (RuntimeError)"),
     ],
 )
 def test_a_meta_run_that_ends_early_says_why(
-    error: BaseException, ended: str, reason: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: type[BaseException], ended: str, reason: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def update(*_: Any, **__: Any) -> dict[str, float]:
-        raise error
+        raise kind
 
     monkeypatch.setattr("parallel_envs.learners.meta.learner.Learner.update", update)
     done = command(BANDITS, *SMALL, f"folder={tmp_path / 'run'}")
