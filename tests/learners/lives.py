@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
-from gymnasium.vector.utils import create_empty_array
 
 from parallel_envs.learners.agent import AgentLearner
 from parallel_envs.learners.algorithm import Agent, AlgorithmConfig, Plan, UpdateReport
@@ -163,7 +162,3 @@ def buffer_of(observation_space: Space[Any], action_space: Space[Any], source: n
         seen, following = (values(observation_space, source, (1,)) for _ in range(2))
         memory.add(seen, values(action_space, source, (1,)), source.standard_normal(1), flags, flags, following, ~flags)
     return memory
-
-
-def empty_actions(space: Space[Any]) -> Any:
-    return create_empty_array(space, NUM_ROWS, np.zeros)

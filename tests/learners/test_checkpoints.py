@@ -15,14 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from parallel_envs import files
 from parallel_envs.learners.checkpoint import (
     BadCheckpoint,
-    Checkpoint,
     about,
+    as_json,
     check_fits,
     export_agent,
+    folder_names,
+    folders_in,
     frozen,
     load_agent,
     load_checkpoint,
@@ -85,19 +89,13 @@ def files_in(path: Path) -> dict[str, bytes]:
 # ---- there and back ------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_brings_back_every_agent(folder: Path) -> None:
+def test_a_checkpoint_brings_back_every_agent_from_a_folder_of_its_own_without_pickle(folder: Path) -> None:
     loaded = load_checkpoint(folder)
     assert_same_batch(loaded.agents, {"red": state(1), "blue": buffered(2), 7: state(3, width=2)})
     assert loaded.about == about(folder) == {"seed": 5}
-
-
-def test_a_generator_goes_on_where_it_was(folder: Path) -> None:
     expected, generator = np.random.default_rng(1), np.random.default_rng()
     generator.bit_generator.state = load_agent(folder, "red")["generator"]
     assert generator.random() == expected.random()
-
-
-def test_each_agent_has_a_folder_of_its_own_without_pickle(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"checkpoint.json", "red", "blue", "7"}
     assert {path.name for path in (folder / "blue").iterdir()} == {"agent.json", "arrays.safetensors", "memory.npz"}
 
@@ -112,14 +110,15 @@ def test_names_that_no_folder_can_have_are_kept_apart(agents: list[Any], tmp_pat
     assert_same_batch(load_checkpoint(tmp_path / "checkpoint").agents, states)
 
 
-def test_a_new_checkpoint_takes_the_place_of_the_old_one(folder: Path) -> None:
-    save_checkpoint(folder, {"red": state(9)})
-    assert list(load_checkpoint(folder).agents) == ["red"]
-    assert list(folder.parent.iterdir()) == [folder]
-
-
-def test_so_it_does_where_names_cannot_be_exchanged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_exchanged", lambda *_: False)
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_new_checkpoint_takes_the_place_of_the_old_one_also_where_names_cannot_be_exchanged(
+    exchanges: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not exchanges:
+        monkeypatch.setattr(files, "_exchanged", lambda *_: False)
+    for name in (f".{folder.name}.new", f".{folder.name}.k3d_9.new"):  # a killed process left them: they go as well
+        folder.with_name(name).mkdir()
+        (folder.with_name(name) / "agent.json").write_text(json.dumps({}))
     save_checkpoint(folder, {"red": state(9)})
     assert list(load_checkpoint(folder).agents) == ["red"]
     assert list(folder.parent.iterdir()) == [folder]
@@ -134,12 +133,25 @@ def test_a_checkpoint_may_be_saved_through_a_link(folder: Path) -> None:
     assert {path.name for path in folder.parent.iterdir()} == {"checkpoint", "link"}
 
 
-@pytest.mark.parametrize("save", [save_checkpoint, lambda path, agents: save_agent(path, "red", agents["red"])])
-def test_a_folder_without_a_name_is_told(save: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+SAVES = [save_checkpoint, lambda path, agents: save_agent(path, "red", agents["red"])]
+
+
+@pytest.mark.parametrize("save", SAVES)
+def test_a_place_that_is_no_checkpoint_is_not_written_over(
+    save: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for path in ("", "."):
         with pytest.raises(ValueError, match="names no folder that could be written anew"):
             save(path, {"red": state()})
+    folder, file = tmp_path / "folder", tmp_path / "file"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("words")
+    file.write_text("words")
+    for taken in (folder, file):
+        with pytest.raises(FileExistsError, match="not written over"):
+            save(taken, {"red": state()})
+    assert files_in(tmp_path) == {"folder/thesis.tex": b"words", "file": b"words"}
 
 
 # ---- one agent -----------------------------------------------------------------------------------
@@ -159,53 +171,39 @@ def test_an_agent_is_not_written_into_a_checkpoint_from_outside(folder: Path) ->
     assert files_in(folder) == before
 
 
-def test_who_is_alone_need_not_be_named(folder: Path, tmp_path: Path) -> None:
+def test_an_agent_that_is_alone_need_not_be_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match=r"holds several agents\. Name one: 'red', 'blue', 7"):
         load_agent(folder)
     save_checkpoint(tmp_path / "alone", {"red": state(3)})
     assert_same_batch(load_agent(tmp_path / "alone")["arrays"], state(3)["arrays"])
 
 
-def test_what_is_no_state_is_told(folder: Path) -> None:
-    for act in (lambda: replace_agent(folder, "red", 3), lambda: frozen({})):  # type: ignore[arg-type]  # likewise
-        with pytest.raises(BadCheckpoint, match="state"):
-            act()
-
-
-def test_an_agent_takes_the_place_of_another(folder: Path) -> None:
+def test_an_agent_takes_the_place_of_another_and_a_frozen_one_thaws(folder: Path) -> None:
     replace_agent(folder, "red", frozen(load_agent(folder, "blue")))
     loaded = load_checkpoint(folder)
     assert loaded.agents["red"]["counters"] == {"updates": 2, "frozen": True}
     assert_same_batch(loaded.agents["red"]["arrays"], state(2)["arrays"])
     assert_same_batch(loaded.agents["blue"], buffered(2))
     assert loaded.about == {"seed": 5}
-
-
-def test_a_frozen_agent_thaws() -> None:
-    assert frozen(frozen(state()), is_frozen=False)["counters"]["frozen"] is False
+    assert frozen(loaded.agents["red"], is_frozen=False)["counters"]["frozen"] is False
 
 
 # ---- bad input -----------------------------------------------------------------------------------
 
 
 def test_another_architecture_is_refused_and_named(folder: Path) -> None:
-    before = files_in(folder)
+    before, other = files_in(folder), state()
     with pytest.raises(BadCheckpoint, match=r"agent 'red'.*weights: float32\[2\] stored, float32\[4\] here.*hidden"):
         replace_agent(folder, "red", load_agent(folder, 7))
+    for no_state in (lambda: replace_agent(folder, "red", 3), lambda: frozen({})):  # type: ignore[arg-type]  # likewise
+        with pytest.raises(BadCheckpoint, match="state"):
+            no_state()
     assert files_in(folder) == before
-
-
-def test_missing_arrays_are_named() -> None:
-    other = state()
+    other["arrays"]["carry"] = np.zeros((8, 4))
+    check_fits(other, state(), "red", "somewhere")  # what an agent remembers just now is no part of it
     del other["arrays"]["flags"]
     with pytest.raises(BadCheckpoint, match=r"flags: nothing stored, bool\[2\] here"):
         check_fits(other, state(), "red", "somewhere")
-
-
-def test_what_an_agent_remembers_just_now_is_no_part_of_its_architecture() -> None:
-    other = state()
-    other["arrays"]["carry"] = np.zeros((8, 4))
-    check_fits(other, state(), "red", "somewhere")
 
 
 def test_unknown_agents_are_named(folder: Path, tmp_path: Path) -> None:
@@ -219,29 +217,27 @@ def test_unknown_agents_are_named(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "green").exists()
 
 
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+DAMAGES: dict[str, Callable[[bytes], bytes] | None] = {
     "empty": lambda data: b"",
     "truncated": lambda data: data[:-7],
     "foreign": lambda data: b'{"some": "json"}',
     "changed": lambda data: data[:-7] + b"x" + data[-6:],
+    "missing": None,
 }
 
 
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("file", ["agent.json", "arrays.safetensors", "memory.npz"])
 def test_a_damaged_file_is_named_with_its_agent(folder: Path, file: str, how: str) -> None:
-    path = folder / "blue" / file
-    path.write_bytes(DAMAGES[how](path.read_bytes()))
-    with pytest.raises(BadCheckpoint, match=rf"agent 'blue' cannot be read .*{file}"):
+    path, change = folder / "blue" / file, DAMAGES[how]
+    if change is None:
+        path.unlink()
+    else:
+        path.write_bytes(change(path.read_bytes()))
+    words = f"agent 'blue'.*{file}" if change is None else f"agent 'blue' cannot be read .*{file}"
+    with pytest.raises(BadCheckpoint, match=words):
         load_checkpoint(folder)
     assert_same_batch(load_agent(folder, "red"), state(1))
-
-
-@pytest.mark.parametrize("file", ["agent.json", "arrays.safetensors", "memory.npz"])
-def test_a_missing_file_is_named_with_its_agent(folder: Path, file: str) -> None:
-    (folder / "blue" / file).unlink()
-    with pytest.raises(BadCheckpoint, match=rf"agent 'blue'.*{file}"):
-        load_checkpoint(folder)
 
 
 def as_earlier_versions_wrote_it(path: Path) -> None:
@@ -252,8 +248,11 @@ def as_earlier_versions_wrote_it(path: Path) -> None:
     path.write_text(json.dumps({**told, "format": earlier[path.name]}))
 
 
-def test_checkpoints_of_earlier_versions_are_read(folder: Path) -> None:
+def test_checkpoints_of_earlier_versions_and_other_layouts_are_read(folder: Path) -> None:
     whole = load_checkpoint(folder)
+    for path in folder.rglob("*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
+    assert_same_batch(load_checkpoint(folder).agents, whole.agents)
     for path in folder.rglob("*.json"):
         as_earlier_versions_wrote_it(path)
     old = load_checkpoint(folder)
@@ -276,19 +275,12 @@ def test_no_digit_of_a_json_file_changes_unnoticed(file: str, folder: Path) -> N
     load_checkpoint(folder)
 
 
-def test_how_a_json_file_is_laid_out_does_not_matter(folder: Path) -> None:
-    for path in folder.rglob("*.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
-    load_checkpoint(folder)
-
-
-def test_arrays_of_another_agent_are_refused(folder: Path) -> None:
+def test_files_of_another_agent_are_not_taken_for_its_own(folder: Path) -> None:
+    own = (folder / "red/arrays.safetensors").read_bytes()
     (folder / "red/arrays.safetensors").write_bytes((folder / "7/arrays.safetensors").read_bytes())
     with pytest.raises(BadCheckpoint, match=r"agent 'red'.*not the file that was written"):
         load_checkpoint(folder)
-
-
-def test_an_agent_in_anothers_folder_is_not_taken_for_it(folder: Path) -> None:
+    (folder / "red/arrays.safetensors").write_bytes(own)
     shutil.rmtree(folder / "red")
     shutil.copytree(folder / "7", folder / "red")
     for act in (lambda: load_checkpoint(folder), lambda: load_agent(folder, "red")):
@@ -297,40 +289,29 @@ def test_an_agent_in_anothers_folder_is_not_taken_for_it(folder: Path) -> None:
     assert_same_batch(load_agent(folder / "red", "red"), state(3, width=2))
 
 
-def test_two_agents_in_one_folder_are_refused(folder: Path) -> None:
-    """An earlier version wrote such tables for agents named "a-2", "A" and "a"."""
-    path = folder / "checkpoint.json"
-    as_earlier_versions_wrote_it(path)
-    path.write_text(path.read_text().replace('"folder": "7"', '"folder": "red"'))
-    for act in (lambda: load_checkpoint(folder), lambda: load_agent(folder, "blue")):
-        with pytest.raises(BadCheckpoint, match="two agents are in one folder"):
-            act()
+TABLES: list[tuple[Any, str]] = [
+    *(
+        (table, "does not say which agents")
+        for table in (None, [3], [{"agent": "red"}], [{"agent": [], "folder": "red"}])
+    ),
+    ([{"agent": agent, "folder": "red"} for agent in ("red", "blue")], "two agents are in one folder"),
+]
 
 
-@pytest.mark.parametrize("agents", [None, [3], [{"agent": "red"}], [{"agent": [], "folder": "red"}]])
-def test_a_table_of_agents_that_makes_no_sense_is_refused(agents: Any, folder: Path) -> None:
+@pytest.mark.parametrize(("agents", "words"), TABLES)
+def test_a_table_of_agents_that_makes_no_sense_is_refused(agents: Any, words: str, folder: Path) -> None:
+    """An earlier version put agents named "a-2", "A" and "a" in one folder."""
     path = folder / "checkpoint.json"
     as_earlier_versions_wrote_it(path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "agents": agents}))
-    with pytest.raises(BadCheckpoint, match="does not say which agents"):
-        load_checkpoint(folder)
+    for act in (lambda: load_checkpoint(folder), lambda: load_agent(folder, "blue")):
+        with pytest.raises(BadCheckpoint, match=words):
+            act()
 
 
 def test_a_folder_without_a_checkpoint_is_said_to_be_none(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"checkpoint\.json"):
         load_checkpoint(tmp_path)
-
-
-@pytest.mark.parametrize("save", [save_checkpoint, lambda path, agents: save_agent(path, "red", agents["red"])])
-def test_what_is_no_checkpoint_is_not_written_over(save: Any, tmp_path: Path) -> None:
-    folder, file = tmp_path / "folder", tmp_path / "file"
-    folder.mkdir()
-    (folder / "thesis.tex").write_text("words")
-    file.write_text("words")
-    for path in (folder, file):
-        with pytest.raises(FileExistsError, match="not written over"):
-            save(path, {"red": state()})
-    assert files_in(tmp_path) == {"folder/thesis.tex": b"words", "file": b"words"}
 
 
 @pytest.mark.parametrize("bad", [{"counters": {"odd": object()}}, {"arrays": {"odd": np.array([None])}}])
@@ -341,9 +322,32 @@ def test_a_state_that_cannot_be_written_leaves_the_old_checkpoint(folder: Path, 
     assert files_in(folder.parent) == before
 
 
-def test_agents_that_files_cannot_name_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="words or whole numbers"):
-        save_checkpoint(tmp_path / "checkpoint", {("a", 1): state()})
+# ---- folders of agents ---------------------------------------------------------------------------
+
+
+@given(st.lists(st.text("aA-0123. %/ü", max_size=4) | st.integers(-3, 12), unique=True))
+@example(["a-2", "A", "a"])
+@example(["A", "a-2", "a"])
+@example(["a", "A", "a-2"])
+def test_no_two_agents_share_a_folder(agents: list[Any]) -> None:
+    names = folder_names(agents)
+    assert list(names) == agents
+    assert len({name.casefold() for name in names.values()}) == len(agents)
+    assert folders_in([{"agent": as_json(agent), "folder": name} for agent, name in names.items()]) == names
+
+
+def test_agents_are_found_under_their_own_names() -> None:
+    assert folder_names(["red", 7, np.int64(8), "a/b"]) == {"red": "red", 7: "7", 8: "8", "a/b": "a%2Fb"}
+
+
+@pytest.mark.parametrize(
+    ("agent", "why"),
+    [(("a", 1), "words or whole numbers"), (True, "words or whole numbers"), ("a\ud800", "half a character")],
+)
+def test_agents_that_no_file_can_name_are_refused(agent: Any, why: str, tmp_path: Path) -> None:
+    for act in (lambda: folder_names([agent]), lambda: save_checkpoint(tmp_path / "checkpoint", {agent: state()})):
+        with pytest.raises(TypeError, match=rf"cannot be named in a file.* {why}"):
+            act()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -395,15 +399,10 @@ def test_a_killed_process_leaves_a_whole_checkpoint(target: Any, tmp_path: Path)
             child.join()
         found = path if target is save_over_and_over else newest_checkpoint(path)
         assert found is not None
-        numbers.append(agreed(load_checkpoint(found)))
+        checkpoint = load_checkpoint(found)
+        numbers.append(int(checkpoint.about["number"]))
+        assert_same_batch(checkpoint.agents, everything(numbers[-1]))  # all that is in it says this number
     assert all(later >= earlier + 2 for earlier, later in itertools.pairwise(numbers[1:]))
-
-
-def agreed(checkpoint: Checkpoint) -> int:
-    """The number that everything in it says."""
-    number = int(checkpoint.about["number"])
-    assert_same_batch(checkpoint.agents, everything(number))
-    return number
 
 
 def test_before_and_after_everything_that_is_removed_the_checkpoint_is_whole(
@@ -421,12 +420,3 @@ def test_before_and_after_everything_that_is_removed_the_checkpoint_is_whole(
     monkeypatch.setattr(shutil, "rmtree", watched)
     save_checkpoint(folder, {"red": state(9)})
     assert (found[0], found[-1]) == (3, 1)
-
-
-def test_what_a_killed_process_left_is_swept_away(folder: Path) -> None:
-    for name in (f".{folder.name}.new", f".{folder.name}.k3d_9.new"):
-        draft = folder.with_name(name)
-        draft.mkdir()
-        (draft / "agent.json").write_text(json.dumps({}))
-    save_checkpoint(folder, {"red": state(9)})
-    assert list(folder.parent.iterdir()) == [folder]

@@ -15,7 +15,6 @@ import pytest
 from parallel_envs.choices import LearnIn, UpdateModeName
 from parallel_envs.errors import RemoteTraceback, WorkerDied
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, UpdateFailed
-from parallel_envs.learners.algorithm import UpdateReport
 from parallel_envs.learners.loops import LoopOptions, open_loop
 from parallel_envs.learners.updates import MODES
 from parallel_envs.testing import assert_same_batch
@@ -25,8 +24,6 @@ from tests.learners.test_independent import Poisoned, pressing
 CONFIG, *SPACES = CASES["ppo-box"]  # which has statistics, too
 OTHER = DQNConfig(batch_size=16, learning_starts=10, hidden=(8,), gradient_steps=3), *CASES["dqn-small"][1:]
 ALONE: Any = {"before": CASES["ppo-small"], "fails": (CONFIG, *SPACES), "behind": OTHER}
-MOMENTS = ["see", "loss", "should_stop", "after_step", "after_update"]
-"""Where an update may raise."""
 
 
 def fail_while(flag: Path, countdown: list[int], method: Any, *given: Any) -> Any:
@@ -48,24 +45,33 @@ def everything(agents: Any) -> dict[str, Any]:
     return {agent: one.state() for agent, one in agents.items()}
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("name", ["sequential", "thread", "fused"])
-def test_an_update_that_raises_is_undone_and_the_others_learn(name: str, moment: str, tmp_path: Path) -> None:
-    """Whenever it raises. Then it is made again, as if nothing had been."""
-    well, ill = learners(ALONE), learners(ALONE)
+def pair(kinds: Any) -> tuple[Any, Any]:
+    """The same agents twice, all of which have lived: those that have learnt, and those that are to learn."""
+    well, ill = learners(kinds), learners(kinds)
     for agents in (well, ill):
         live(agents, 0)
-    with mode_of(name, well) as mode:
+    with mode_of("sequential", well) as mode:
         updated(mode, well, plans(well))
+    return well, ill
+
+
+@pytest.mark.slow(sample=True)
+@pytest.mark.parametrize("moment", ["should_stop", "see", "loss", "after_step", "after_update"])
+@pytest.mark.parametrize("name", ["sequential", "thread", "fused", "process"])
+def test_an_update_that_raises_is_undone_and_the_others_learn(name: str, moment: str, tmp_path: Path) -> None:
+    """Whenever it raises. Then it is made again, as if nothing had been. A worker has all agents."""
+    well, ill = pair(ALONE)
+    if name == "fused":
+        well = learners(ALONE)
+        live(well, 0)
+        with mode_of(name, well) as mode:
+            updated(mode, well, plans(well))
     break_(ill["fails"], moment, tmp_path / "flag", 1 if moment in ("see", "after_update") else 2)
     before, drawn = ill["fails"].state(), plans(ill)
-    with mode_of(name, ill) as mode:
+    with mode_of(name, ill, 1 if name == "process" else 2) as mode:
         reports = mode.update(drawn)
-        assert {agent: report.learnt for agent, report in reports.items()} == {
-            "before": True,
-            "fails": False,
-            "behind": True,
-        }
+        learnt = {agent: report.learnt for agent, report in reports.items()}
+        assert learnt == {"before": True, "fails": False, "behind": True}
         assert_same_batch(ill["fails"].state()["arrays"], before["arrays"])
         (tmp_path / "flag").unlink()
         reports |= mode.update({"fails": drawn["fails"]})
@@ -74,37 +80,13 @@ def test_an_update_that_raises_is_undone_and_the_others_learn(name: str, moment:
     assert_same_batch(everything(ill), everything(well))
 
 
-def test_so_it_is_in_workers(tmp_path: Path) -> None:
-    """One worker has several agents, and the one that fails is not the last."""
-    well, ill = learners(ALONE), learners(ALONE)
-    for agents in (well, ill):
-        live(agents, 0)
-    with mode_of("sequential", well) as mode:
-        updated(mode, well, plans(well))
-    break_(ill["fails"], "should_stop", tmp_path / "flag")
-    before, drawn = ill["fails"].state()["arrays"], plans(ill)
-    with mode_of("process", ill, 1) as mode:
-        reports = mode.update(drawn)
-        assert [agent for agent, report in reports.items() if not report.learnt] == ["fails"]
-        assert_same_batch(ill["fails"].state()["arrays"], before)
-        (tmp_path / "flag").unlink()
-        reports |= mode.update({"fails": drawn["fails"]})
-    for agent, report in reports.items():
-        ill[agent].finish(report)
-    assert_same_batch(everything(ill), everything(well))
-
-
-def test_where_a_worker_dies_again_and_again_nobody_has_learnt_and_all_can(tmp_path: Path) -> None:
+def test_where_a_worker_dies_again_and_again_no_agent_has_learnt_and_all_can(tmp_path: Path) -> None:
     """Not even those whose own worker lives on: no caller would come to know of it."""
-    well, ill = (learners({"dies": CASES["ppo-small"], "lives": CASES["ppo-small"]}) for _ in range(2))
-    for agents in (well, ill):
-        live(agents, 0)
-    with mode_of("sequential", well) as mode:
-        updated(mode, well, plans(well))
+    well, ill = pair(dict.fromkeys(("dies", "lives"), CASES["ppo-small"]))
     before, drawn = everything(ill), plans(ill)
     (tmp_path / "flag").touch()
     loss = ill["dies"].algorithm.loss
-    ill["dies"].algorithm.loss = partial(end_while, tmp_path / "flag", loss)  # type: ignore[method-assign]  # in workers, too
+    ill["dies"].algorithm.loss = partial(end_while, tmp_path / "flag", loss)
     with mode_of("process", ill) as mode:
         with pytest.raises(WorkerDied, match=r"for \['dies'\].* the second time in the same update"):
             mode.update(drawn)
@@ -166,9 +148,10 @@ def test_learners_name_the_agent_and_count_the_others(mode: UpdateModeName, tmp_
         assert [one.counters["updates"] for one in (red, blue)] == [1, 2]
 
 
+@pytest.mark.slow(sample=True)
 @pytest.mark.parametrize("how", [{"mode": "overlap"}, {"mode": "free", "queue": 2}], ids=["overlap", "free"])
 @pytest.mark.parametrize("place", ["serial", "thread", "process"])
-def test_so_do_they_while_collecting(how: Any, place: LearnIn, tmp_path: Path) -> None:
+def test_learners_name_the_agent_while_collecting(how: Any, place: LearnIn, tmp_path: Path) -> None:
     with pressing() as envs, IndependentLearners(envs, PPO, update_mode="sequential", workers=1) as made:
         red, blue = made.agents.values()
         break_(red, "should_stop", tmp_path / "flag")
@@ -186,7 +169,7 @@ def test_so_do_they_while_collecting(how: Any, place: LearnIn, tmp_path: Path) -
         assert red.counters["updates"] >= 1
 
 
-def test_who_has_diverged_beside_it_is_told_too(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_an_agent_that_has_diverged_beside_it_is_told_too(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     with pressing(Poisoned) as envs, IndependentLearners(envs, PPO, update_mode="sequential") as made:
         break_(made.agents["blue"], "loss", tmp_path / "flag", 1)
         with caplog.at_level(logging.WARNING), pytest.raises(UpdateFailed, match="'blue'"):
@@ -213,23 +196,13 @@ def interrupted(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_what_is_remembered_behind_an_update_that_raised_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_behind_an_update_that_raised_is_nothing(tmp_path: Path) -> None:
     agents = learners("ppo-gru", 1)
     (learner,) = agents.values()
     for number in range(2):
         live(agents, number)
         if number:
-            monkeypatch.setattr(learner.algorithm, "loss", interrupted_by_itself)
+            break_(learner, "loss", tmp_path / "flag", 1)
         with mode_of("sequential", agents) as mode:
             updated(mode, agents, plans(agents))
         assert ("carry" in learner.state()["arrays"]) is (number == 0)
-
-
-def interrupted_by_itself(*_: Any) -> None:
-    raise ValueError("No.")
-
-
-def test_a_report_of_nothing_has_taken_no_step() -> None:
-    assert UpdateReport.of_nothing(diverged="so").metrics == {"steps": 0.0}
-    assert not UpdateReport.of_nothing(diverged="so").learnt
-    assert UpdateReport({"steps": 1.0}).learnt

@@ -54,7 +54,9 @@ def outcome(folder: Path) -> Any:
     return agents, {name: about[name] for name in ("steps", "updates", "returns")}, steps
 
 
-@pytest.mark.parametrize("share", [0.0, 0.15, 0.3, 0.5, 0.7, 0.85, 1.0])
+@pytest.mark.parametrize(
+    "share", [0.0, 0.5, 1.0, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.15, 0.3, 0.7, 0.85))]
+)
 def test_whenever_the_disk_is_full_what_was_learnt_is_kept(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:

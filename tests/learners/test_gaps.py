@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,8 @@ from gymnasium.spaces import Box, Discrete
 from pettingzoo import ParallelEnv
 
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig
-from parallel_envs.learners.ppo import held_memory, zero_unused_features
 from parallel_envs.multiagent import MultiAgentEnvManager
-from parallel_envs.rollouts.replay import ReplayBuffer
-from parallel_envs.rollouts.trajectories import Trajectory, TrajectoryStore
-from tests.learners.lives import NUM_ROWS, SEEN, trajectory
+from parallel_envs.rollouts.trajectories import Trajectory
 
 GRU = PPOConfig(rollout_length=9, minibatch_size=9, network="gru", hidden=(8,), memory_size=4, num_epochs=1)
 DQN = DQNConfig(learning_starts=10, batch_size=8, train_interval=1, buffer_size=400, hidden=(8,))
@@ -88,15 +86,22 @@ class LastWords(Absent):
         return seen, rewards, ended, cut, infos
 
 
+@contextmanager
+def absent(config: Any = ONCE, env: Callable[[], Any] = Absent) -> Iterator[IndependentLearners]:
+    with (
+        MultiAgentEnvManager([env], backend="serial") as envs,
+        IndependentLearners(envs, config, update_mode="sequential") as learners,
+    ):
+        yield learners
+
+
 def rollout(env: Callable[[], Any]) -> Trajectory:
-    config = PPOConfig(rollout_length=9, minibatch_size=9, hidden=(8,))
-    envs = MultiAgentEnvManager([env], backend="serial")
-    with envs, IndependentLearners(envs, config, update_mode="sequential") as learners:
+    with absent(PPOConfig(rollout_length=9, minibatch_size=9, hidden=(8,)), env) as learners:
         for _ in range(9):
             learners.step()
-        store = learners.agents["b"].memory
-        assert isinstance(store, TrajectoryStore)
-        return store.trajectory(store.finish()).copy()
+        store: Any = learners.agents["b"].memory
+        lived: Trajectory = store.trajectory(store.finish()).copy()
+        return lived
 
 
 def acting_memory(learners: IndependentLearners, agent: str) -> Any:
@@ -104,30 +109,20 @@ def acting_memory(learners: IndependentLearners, agent: str) -> Any:
     return state["memory"][0]
 
 
-# ---- away and back --------------------------------------------------------------------------------------------------
-
-
-def test_a_step_whose_outcome_was_not_seen_is_not_learnt_from() -> None:
-    lived = rollout(Absent)
-    assert np.flatnonzero(lived.valid[:, 0]).tolist() == [0, 1, 5, 6, 7, 8]
-    assert np.flatnonzero(lived.truncated[:, 0]).tolist() == [2]
-    assert np.flatnonzero(lived.begins[:, 0]).tolist() == [0]
-
-
-def test_who_returns_after_its_end_begins_anew() -> None:
-    lived = rollout(Returning)
-    assert np.flatnonzero(lived.valid[:, 0]).tolist() == [0, 1, 2, 5, 6, 7, 8]
-    assert np.flatnonzero(lived.terminated[:, 0]).tolist() == [2]
-    assert np.flatnonzero(lived.begins[:, 0]).tolist() == [0, 5]
+def test_a_step_whose_outcome_was_not_seen_is_not_learnt_from_and_an_agent_begins_anew_after_its_end() -> None:
+    lived, again = rollout(Absent), rollout(Returning)
+    found = [lived.valid, lived.truncated, lived.begins, again.valid, again.terminated, again.begins]
+    assert [np.flatnonzero(flags[:, 0]).tolist() for flags in found] == [
+        *([0, 1, 5, 6, 7, 8], [2], [0]),
+        *([0, 1, 2, 5, 6, 7, 8], [2], [0, 5]),
+    ]
 
 
 def test_replay_holds_no_observation_that_was_not_seen() -> None:
-    envs = MultiAgentEnvManager([Absent], backend="serial")
-    with envs, IndependentLearners(envs, DQN, update_mode="sequential") as learners:
+    with absent(DQN) as learners:
         for _ in range(9):
             learners.step()
-        memory = learners.agents["b"].memory
-    assert isinstance(memory, ReplayBuffer)
+        memory: Any = learners.agents["b"].memory
     drawn = memory.sample(np.random.default_rng(0), 100)
     assert set(drawn["observations"][:, 0].tolist()) == {0, 1, 5, 6, 7, 8}
     np.testing.assert_array_equal(drawn["next_observations"], drawn["observations"] + 1)
@@ -138,8 +133,7 @@ def test_replay_holds_no_observation_that_was_not_seen() -> None:
 def test_what_is_remembered_in_learning_is_what_was_in_acting(env: Any, num_steps: int) -> None:
     """Also where the trajectory ends while the agent is away, or where it is back."""
     config = PPOConfig(**{**vars(GRU), "rollout_length": num_steps, "minibatch_size": num_steps})
-    envs = MultiAgentEnvManager([env], backend="serial")
-    with envs, IndependentLearners(envs, config, update_mode="sequential") as learners:
+    with absent(config, env) as learners:
         for _ in range(num_steps):
             learners.step()
         acted = {agent: acting_memory(learners, agent) for agent in learners.agents}
@@ -149,17 +143,15 @@ def test_what_is_remembered_in_learning_is_what_was_in_acting(env: Any, num_step
             np.testing.assert_allclose(carry, acted[agent], atol=1e-6, err_msg=agent)
 
 
-def test_who_is_thawed_goes_on_with_what_it_sees_then() -> None:
-    envs = MultiAgentEnvManager([Absent], backend="serial")
-    with envs, IndependentLearners(envs, ONCE, update_mode="sequential") as learners:
-        one = learners.agents["a"]
+def test_an_agent_that_is_thawed_goes_on_with_what_it_sees_then() -> None:
+    with absent() as learners:
+        one: Any = learners.agents["a"]
         for frozen in (False, True, False):
             one.counters["frozen"] = frozen
             for _ in range(2):
                 learners.step()
-        store = one.memory
-        assert isinstance(store, TrajectoryStore)
-        assert store.trajectory(store.finish()).observations[:, 0, 0].tolist() == [4, 5, 6]
+        lived = one.memory.trajectory(one.memory.finish())
+        assert lived.observations[:, 0, 0].tolist() == [4, 5, 6]
 
 
 def test_episodes_without_agents_are_not_waited_for_in_vain() -> None:
@@ -171,21 +163,12 @@ def test_episodes_without_agents_are_not_waited_for_in_vain() -> None:
             self.agents = []
             return {}, {}
 
-    envs = MultiAgentEnvManager([Empty], backend="serial")
-    with (
-        envs,
-        IndependentLearners(envs, ONCE, update_mode="sequential") as learners,
-        pytest.raises(RuntimeError, match=r"No agent took a step in \d+ rounds"),
-    ):
+    with absent(ONCE, Empty) as learners, pytest.raises(RuntimeError, match=r"No agent took a step in \d+ rounds"):
         learners.train(10)
 
 
-# ---- what is no number ----------------------------------------------------------------------------------------------
-
-
 def test_one_bad_observation_costs_a_memory_one_update() -> None:
-    envs = MultiAgentEnvManager([Endless], backend="serial")
-    with envs, IndependentLearners(envs, GRU, update_mode="sequential") as learners:
+    with absent(GRU, Endless) as learners:
         learners.train(54)
         assert {agent: one.counters["skipped"] for agent, one in learners.agents.items()} == {"a": 1, "b": 0}
         assert np.isfinite(acting_memory(learners, "a")).all()
@@ -193,8 +176,7 @@ def test_one_bad_observation_costs_a_memory_one_update() -> None:
 
 @pytest.mark.parametrize("config", [ONCE, DQN, GRU], ids=["ppo", "dqn", "ppo-gru"])
 def test_what_is_seen_after_the_end_may_be_anything(config: Any) -> None:
-    envs = MultiAgentEnvManager([LastWords], backend="serial")
-    with envs, IndependentLearners(envs, config, update_mode="sequential") as learners:
+    with absent(config, LastWords) as learners:
         learners.train(60)
         for one in learners.agents.values():
             assert one.counters["skipped"] == 0 < one.counters["updates"]
@@ -212,43 +194,12 @@ def test_steps_that_cannot_be_learnt_from_are_drawn_least() -> None:
             return seen, {**rewards, "a": np.nan if self.num_paid == 15 else 0.1}, *more
 
     config = DQNConfig(**{**vars(DQN), "prioritized": 1.0, "batch_size": 16})
-    envs = MultiAgentEnvManager([Unpaid], backend="serial")
-    with envs, IndependentLearners(envs, config, update_mode="sequential") as learners:
+    with absent(config, Unpaid) as learners:
         learners.train(80)
         assert 1 <= learners.agents["a"].counters["skipped"] <= 3
 
 
 def test_priorities_outlive_weights_that_are_no_numbers() -> None:
-    config = DQNConfig(**{**vars(DQN), "prioritized": 0.6, "learning_rate": 1e38})
-    envs = MultiAgentEnvManager([Absent], backend="serial")
-    with envs, IndependentLearners(envs, config, update_mode="sequential") as learners:
+    with absent(DQNConfig(**{**vars(DQN), "prioritized": 0.6, "learning_rate": 1e38})) as learners:
         learners.train(40)
         assert learners.agents["a"].counters["skipped"] > 0
-
-
-def test_only_what_counts_nothing_is_made_zero() -> None:
-    lived = trajectory(SEEN, Discrete(3), np.random.default_rng(1))
-    nowhere = np.zeros_like(lived.valid)
-    terminated, valid = nowhere.copy(), ~nowhere
-    terminated[3, 0], valid[4, 0] = True, False
-    lived = trajectory(SEEN, Discrete(3), np.random.default_rng(1), terminated=terminated, valid=valid)
-    features = np.array(lived.observations)
-    assert zero_unused_features(features, lived) is features
-    features[4, 0, 1] = features[6, 1, 2] = np.nan
-    made = zero_unused_features(features, lived)
-    assert (made[4, 0] == 0).all()
-    assert np.flatnonzero(np.isnan(made).any(-1).ravel()).tolist() == [6 * NUM_ROWS + 1]
-
-
-def test_memory_is_held_only_where_it_makes_a_difference() -> None:
-    begins = np.zeros((9, NUM_ROWS), np.bool_)
-    valid = np.ones((8, NUM_ROWS), np.bool_)
-    begins[[0, 4]], valid[3] = True, False
-    ordinary = trajectory(SEEN, Discrete(3), np.random.default_rng(1), valid=valid, begins=begins)
-    assert held_memory(ordinary.observations, ordinary) is None
-    valid = valid.copy()
-    valid[6, 1] = False
-    paused = trajectory(SEEN, Discrete(3), np.random.default_rng(1), valid=valid, begins=begins)
-    stays = held_memory(paused.observations, paused)
-    assert stays is not None
-    assert np.argwhere(stays).tolist() == [[3, 0], [3, 1], [3, 2], [6, 1]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,34 +38,25 @@ def agent(config: AlgorithmConfig = PPO, seen: Space[Any] = SEEN, choice: Space[
     return AgentLearner("red", config, seen, choice, num_rows=2, seed=SeedTree(0))
 
 
-# ---- what numbers mean ----------------------------------------------------------------------------------------------
-
-OTHERS: dict[str, tuple[Kind, Kind, str]] = {
-    "layers": (
-        (PPOConfig(rollout_length=8, minibatch_size=8, hidden=(32, 64)), SEEN, Discrete(3)),
-        (PPOConfig(rollout_length=8, minibatch_size=8, hidden=(64, 32)), SEEN, Discrete(3)),
-        "parameters: ",
-    ),
-    "activation": (
-        (PPO, SEEN, CHOICE),
-        (PPOConfig(rollout_length=8, minibatch_size=8, hidden=(8,), activation="relu"), SEEN, CHOICE),
-        "activation: tanh stored, relu here",
-    ),
-    "observations": (
-        (PPO, SEEN, CHOICE),
-        (PPO, MultiBinary(2), CHOICE),
-        r"observation_space: Box\(.* stored, MultiBinary\(2\) here",
-    ),
-    "actions": ((PPO, SEEN, CHOICE), (PPO, SEEN, Discrete(2, start=5)), r"action_space: .*start=5\) here"),
-}
+def sized(*hidden: int, **more: Any) -> PPOConfig:
+    return PPOConfig(rollout_length=8, minibatch_size=8, hidden=hidden, **more)
 
 
-@pytest.mark.parametrize("other", OTHERS)
-def test_numbers_that_mean_something_else_are_refused_though_they_are_as_many(other: str, tmp_path: Path) -> None:
-    (stored, own, words) = OTHERS[other]
+MEANINGS: list[tuple[Kind, Kind, str]] = [
+    ((sized(32, 64), SEEN, Discrete(3)), (sized(64, 32), SEEN, Discrete(3)), "parameters: "),
+    ((PPO, SEEN, CHOICE), (sized(8, activation="relu"), SEEN, CHOICE), "activation: tanh stored, relu here"),
+    ((PPO, SEEN, CHOICE), (PPO, MultiBinary(2), CHOICE), r"observation_space: Box\(.* stored, MultiBinary\(2\) here"),
+    ((PPO, SEEN, CHOICE), (PPO, SEEN, Discrete(2, start=5)), r"action_space: .*start=5\) here"),
+]
+
+
+@pytest.mark.parametrize(("stored", "own", "words"), MEANINGS, ids=["layers", "activation", "observations", "actions"])
+def test_numbers_that_mean_something_else_are_refused_though_they_are_as_many(
+    stored: Kind, own: Kind, words: str, tmp_path: Path
+) -> None:
     state, learner = agent(*stored).state(), agent(*own)
-    assert state["arrays"]["weights"].shape == learner.state()["arrays"]["weights"].shape
     before = learner.state()
+    assert state["arrays"]["weights"].shape == before["arrays"]["weights"].shape
     with pytest.raises(BadCheckpoint, match=rf"agent 'red'.*{words}"):
         learner.load_state(state)
     assert_same_batch(learner.state(), before)
@@ -83,8 +74,7 @@ def test_policies_of_another_space_are_refused(tmp_path: Path) -> None:
 
 def test_how_it_learnt_may_be_other_than_how_it_is_to_learn() -> None:
     state = agent().state()
-    other = PPOConfig(rollout_length=16, minibatch_size=4, hidden=(8,), learning_rate=0.5, discount=0.3)
-    learner = agent(other)
+    learner = agent(PPOConfig(rollout_length=16, minibatch_size=4, hidden=(8,), learning_rate=0.5, discount=0.3))
     learner.load_state(state)
     assert_same_batch(learner.state()["arrays"], state["arrays"])
 
@@ -101,9 +91,6 @@ def test_agents_of_the_first_format_are_read_without_what_they_do_not_tell(tmp_p
     assert_same_batch(old["arrays"], state["arrays"])
     agent(PPO, MultiBinary(2)).load_state(old)  # nothing says that it does not fit
     TrainedAgent("red", SEEN, CHOICE).load(tmp_path / "red")
-
-
-# ---- all or nothing -------------------------------------------------------------------------------------------------
 
 
 class Alike(Pressing):
@@ -140,50 +127,22 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Inde
         own.envs.close()
 
 
-def told(change: Callable[[dict[str, Any]], None], file: str) -> Callable[[Path], None]:
-    def apply(folder: Path) -> None:
-        path = folder / file
-        as_earlier_versions_wrote_it(path)  # with its checksum it would be refused for that
-        content = json.loads(path.read_text())
-        change(content)
-        path.write_text(json.dumps(content))
-
-    return apply
-
-
-def set_in(*keys: Any, to: Any) -> Callable[[dict[str, Any]], None]:
-    def change(content: Any) -> None:
-        for key in keys[:-1]:
-            content = content[key]
-        content[keys[-1]] = to
-
-    return change
-
-
-BLUE = "blue/agent.json"
-DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "counters that are none": (told(set_in("counters", to=[]), BLUE), r"agent 'blue' \(counters: \[\] stored"),
-    "no counters": (told(set_in("counters", to={}), BLUE), "agent 'blue' .*steps is None"),
-    "a word for a number": (told(set_in("counters", "steps", to="many"), BLUE), "agent 'blue' .*steps is 'many'"),
-    "a number beyond all counting": (
-        told(set_in("counters", "updates", to=10**30), BLUE),
-        "agent 'blue' .*updates is 1",
-    ),
-    "no generator": (told(set_in("generator", to={}), BLUE), "agent 'blue' .*generator: draws is no state of PCG64"),
-    "another generator": (
-        told(set_in("generator", "draws", "bit_generator", to="MT19937"), BLUE),
-        "agent 'blue' .*draws is no state of PCG64",
-    ),
-    "a generator that acts and is none": (told(set_in("generator", "acting", to=3), BLUE), "acting is no state"),
-    "no steps": (told(set_in("about", to={"seed": 1, "updates": 2}), "checkpoint.json"), "steps=None"),
-    "nothing about all": (told(set_in("about", to=None), "checkpoint.json"), "says None about all agents"),
-    "returns of one of two": (told(set_in("about", "returns", to=[[1.0]]), "checkpoint.json"), r"says returns=\[\[1.0"),
-    "returns that are words": (told(set_in("about", "returns", to=[[], ["a"]]), "checkpoint.json"), "says returns="),
-    "a folder elsewhere": (
-        told(set_in("agents", 1, "folder", to="../x"), "checkpoint.json"),
-        "does not say which agents there are",
-    ),
-    "an agent twice": (told(set_in("agents", 1, "agent", to="red"), "checkpoint.json"), "does not say which agents"),
+BLUE, ALL = "blue/agent.json", "checkpoint.json"
+DAMAGES: dict[str, tuple[str, tuple[Any, ...], Any, str]] = {
+    "counters that are none": (BLUE, ("counters",), [], r"agent 'blue' \(counters: \[\] stored"),
+    "no counters": (BLUE, ("counters",), {}, "agent 'blue' .*steps is None"),
+    "a word for a number": (BLUE, ("counters", "steps"), "many", "agent 'blue' .*steps is 'many'"),
+    "a number beyond all counting": (BLUE, ("counters", "updates"), 10**30, "agent 'blue' .*updates is 1"),
+    "no generator": (BLUE, ("generator",), {}, "agent 'blue' .*generator: draws is no state of PCG64"),
+    "another": (BLUE, ("generator", "draws", "bit_generator"), "MT19937", "agent 'blue' .*draws is no state of PCG64"),
+    "a generator that acts and is none": (BLUE, ("generator", "acting"), 3, "acting is no state"),
+    "no steps": (ALL, ("about",), {"seed": 1, "updates": 2}, "steps=None"),
+    "nothing about all": (ALL, ("about",), None, "says None about all agents"),
+    "returns of one of two": (ALL, ("about", "returns"), [[1.0]], r"says returns=\[\[1.0"),
+    "returns that are words": (ALL, ("about", "returns"), [[], ["a"]], "says returns="),
+    "a folder without a name": (ALL, ("agents", 1, "folder"), "", "does not say which agents there are"),
+    "a folder elsewhere": (ALL, ("agents", 1, "folder"), "../x", "does not say which agents there are"),
+    "an agent twice": (ALL, ("agents", 1, "agent"), "red", "does not say which agents"),
 }
 
 
@@ -194,8 +153,13 @@ def test_a_load_that_fails_changes_no_agent(
     """The second agent's part is bad: the first is not loaded either."""
     folder, own = saved
     bad = Path(shutil.copytree(folder, tmp_path / "bad"))
-    apply, words = DAMAGES[damage]
-    apply(bad)
+    file, (*keys, last), value, words = DAMAGES[damage]
+    as_earlier_versions_wrote_it(bad / file)  # with its checksum it would be refused for that
+    content = part = json.loads((bad / file).read_text())
+    for key in keys:
+        part = part[key]
+    part[last] = value
+    (bad / file).write_text(json.dumps(content))
     before, steps = own.states(), own.steps
     with pytest.raises(BadCheckpoint, match=words):
         own.load(bad)
@@ -203,27 +167,19 @@ def test_a_load_that_fails_changes_no_agent(
     assert own.steps == steps
 
 
-def test_a_memory_that_is_none_or_lacks_versions_changes_no_agent(saved: tuple[Path, IndependentLearners]) -> None:
-    _, own = saved
-    before = own.states()
-    short = copy.deepcopy(before["blue"]["memory"])
-    short["arrays"]["versions"] = short["arrays"]["versions"][:-1]
-    malformed: list[Any] = [{}, {"counters": {}}, [], short]
-    for bad in malformed:
-        with pytest.raises(BadCheckpoint, match="agent 'blue'"):
-            own.load_states({"red": before["red"], "blue": {**before["blue"], "memory": bad}})
-        assert_same_batch(own.states(), before)
-
-
 def test_states_are_taken_over_by_all_or_by_none(saved: tuple[Path, IndependentLearners]) -> None:
     _, own = saved
     before = own.states()
-    fits, broken = copy.deepcopy(before["red"]), copy.deepcopy(before["blue"])
+    fits, blue = copy.deepcopy(before["red"]), before["blue"]
     fits["arrays"]["weights"] += 1.0
+    broken, short = copy.deepcopy(blue), copy.deepcopy(blue["memory"])
     broken["arrays"]["weights"] = broken["arrays"]["weights"][:, :-1]
-    for bad in (broken, {}, {**before["blue"], "generator": None}):
+    short["arrays"]["versions"] = short["arrays"]["versions"][:-1]
+    memories: list[Any] = [{}, {"counters": {}}, [], short]
+    bad: list[Any] = [broken, {}, {**blue, "generator": None}, *({**blue, "memory": memory} for memory in memories)]
+    for state in bad:
         with pytest.raises(BadCheckpoint, match="agent 'blue'"):
-            own.load_states({"red": fits, "blue": bad})
+            own.load_states({"red": fits, "blue": state})
         assert_same_batch(own.states(), before)
 
 
@@ -265,18 +221,15 @@ def test_what_is_no_state_is_told_before_anything_is_touched(
     _, own = saved
     before, changed = own.states(), list[Any]()
     monkeypatch.setattr(own.mode, "changed", changed.append)
-    lists = {name: array.tolist() for name, array in before["blue"]["arrays"].items()}
+    blue, memory = before["blue"], {"counters": 5, "arrays": 5}
+    lists = {name: array.tolist() for name, array in blue["arrays"].items()}
     bad: list[tuple[Any, type[Exception], str]] = [
         (3, TypeError, "^3 was given as states. Give a dict"),
         ({"green": before["red"]}, KeyError, "no agent 'green'"),
         ({"blue": 3}, BadCheckpoint, "holds 3 for agent 'blue'"),
-        ({"blue": {**before["blue"], "arrays": 3}}, BadCheckpoint, "agent 'blue'.*arrays: 3 stored"),
-        ({"blue": {**before["blue"], "arrays": lists}}, BadCheckpoint, r"'blue'.*weights: no array but a list stored"),
-        (
-            {"blue": {**before["blue"], "memory": {"counters": 5, "arrays": 5}}},
-            BadCheckpoint,
-            "agent 'blue': its memory has no counters and arrays",
-        ),
+        ({"blue": {**blue, "arrays": 3}}, BadCheckpoint, "agent 'blue'.*arrays: 3 stored"),
+        ({"blue": {**blue, "arrays": lists}}, BadCheckpoint, r"'blue'.*weights: no array but a list stored"),
+        ({"blue": {**blue, "memory": memory}}, BadCheckpoint, "'blue': its memory has no counters and arrays"),
     ]
     for states, kind, words in bad:
         with pytest.raises(kind, match=words):
@@ -318,9 +271,6 @@ def test_a_checkpoint_brings_its_seed(saved: tuple[Path, IndependentLearners]) -
             first.append(each._observations)
             each.envs.close()
     assert_same_batch(*first)
-
-
-# ---- snapshots ------------------------------------------------------------------------------------------------------
 
 
 def test_a_state_stays_as_it_is_while_the_agent_lives_on() -> None:

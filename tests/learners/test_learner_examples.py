@@ -14,6 +14,7 @@ def test_mixed_algorithms_trains_every_agent() -> None:
     assert told == ["thermostat: ppo, 6", "fan: sac, 106", "guard: dqn, 53"]
 
 
+@pytest.mark.slow
 def test_independent_ppo_trains() -> None:
     pytest.importorskip("mpe2")
     shown = output_of("independent_ppo.py", "--total-steps", "800", "--num-envs", "4", "--update-mode", "sequential")

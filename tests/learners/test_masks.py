@@ -1,4 +1,4 @@
-"""Which actions are allowed: where that is looked for, and what is refused rather than read as something else."""
+"""Which actions are allowed and what they are: masks, and spaces of actions that begin anywhere."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ import numpy as np
 import pytest
 from gymnasium.envs.toy_text.taxi import TaxiEnv
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from pettingzoo import ParallelEnv
 
+from parallel_envs.choices import UpdateModeName
 from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, masks
-from parallel_envs.learners.masks import check_flags
-from parallel_envs.learners.ppo import PPO
+from parallel_envs.learners.distributions import stochastic_head
+from parallel_envs.learners.updates import MODES
 from parallel_envs.multiagent import MultiAgentEnvManager
 from parallel_envs.multiagent.by_name import OneAgent
 
 CONFIG = PPOConfig(rollout_length=8, minibatch_size=8, hidden=(4,))
-SEEN = Box(-1.0, 1.0, (2,))
-
-
-def beside(mask: Any) -> Dict:
-    return Dict({"observation": SEEN, "action_mask": mask})
 
 
 class Told(gymnasium.Env[Any, Any]):
     """Four steps, in which only `mask` says what may be done."""
 
     def __init__(self, space: Any, mask: Any) -> None:
-        self.observation_space, self.action_space, self.mask = beside(space), Discrete(3), mask
+        self.observation_space = Dict({"observation": Box(-1.0, 1.0, (2,)), "action_mask": space})
+        self.action_space, self.mask = Discrete(3), mask
 
     def seen(self) -> Any:
         return {"observation": np.zeros(2, np.float32), "action_mask": np.array(self.mask)}
@@ -61,22 +59,6 @@ def test_masks_of_flags_are_taken(mask: Any) -> None:
         assert all(one.counters["updates"] for one in learners.agents.values())
 
 
-@pytest.mark.parametrize(
-    "mask",
-    [
-        Box(-np.inf, 0.0, (3,)),
-        Box(-1.0, 1.0, (3,)),
-        Box(0, 255, (3,), np.uint8),
-        MultiDiscrete([2, 3, 2]),
-        MultiDiscrete([2, 2, 2], start=[1, 0, 0]),
-        MultiBinary(4),
-    ],
-)
-def test_masks_that_would_be_read_as_something_else_are_refused_with_the_agent(mask: Any) -> None:
-    with pytest.raises(TypeError, match=r"Agent 'red' .* is not a mask for Discrete\(3\)\. Give MultiBinary"):
-        PPO(CONFIG, beside(mask), Discrete(3), agent="red")
-
-
 @pytest.mark.parametrize("value", [-np.inf, 2.0, 0.5, np.nan])
 @pytest.mark.parametrize("config", [CONFIG, DQNConfig(batch_size=4, learning_starts=4, hidden=(4,))])
 def test_values_that_are_no_flags_are_refused_before_they_are_learnt_from(config: Any, value: float) -> None:
@@ -88,11 +70,6 @@ def test_values_that_are_no_flags_are_refused_before_they_are_learnt_from(config
         with pytest.raises(ValueError, match=rf"^Agent {agent!r}: its action_mask holds {value}.*`mask == 0`"):
             learners.train(40)
         assert learners.agents[agent].counters["steps"] == 0
-
-
-@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.float32])
-def test_flags_may_be_of_any_type(dtype: Any) -> None:
-    check_flags(np.array([[0, 1], [0, 0]], dtype))
 
 
 def test_the_wrapper_that_is_recommended_has_masks_of_infos_seen() -> None:
@@ -116,3 +93,76 @@ def test_the_wrapper_that_is_recommended_has_masks_of_infos_seen() -> None:
             assert seen["action_mask"][np.arange(2), actions].all()
             learners.step()
             learners.update()
+
+
+SPACES: dict[str, Any] = {
+    "from one": Discrete(3, start=1),
+    "from five": Discrete(3, start=5),
+    "below nothing": Discrete(3, start=-3),
+    "several": MultiDiscrete([2, 3], start=[1, -9]),
+    "far away": Box(5.0, 7.0, (2,)),
+}
+MLP = PPOConfig(rollout_length=8, minibatch_size=8, num_epochs=1, hidden=(4,))
+GRU = PPOConfig(rollout_length=8, minibatch_size=8, num_epochs=1, hidden=(4,), network="gru", memory_size=4)
+DQN = DQNConfig(batch_size=8, learning_starts=8, hidden=(4,))
+
+
+class Numbered(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ships no type information
+    """Three steps. Each agent acts in a space of its own, and nobody takes what is not in it."""
+
+    metadata = {"name": "numbered"}  # noqa: RUF012  # PettingZoo's form
+    possible_agents = [  # noqa: RUF012  # PettingZoo's form
+        *(f"{space}, {config}" for space in SPACES for config in ("ppo", "gru")),
+        *(f"{space}, dqn" for space in list(SPACES)[:3]),
+    ]
+
+    def observation_space(self, agent: str) -> Any:
+        return Box(-1.0, 1.0, (2,))
+
+    def action_space(self, agent: str) -> Any:
+        return SPACES[agent.split(",")[0]]
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self.step_count = list(self.possible_agents), 0
+        return self.seen(), {agent: {} for agent in self.agents}
+
+    def seen(self) -> Any:
+        return {agent: np.full(2, self.step_count / 4, np.float32) for agent in self.agents}
+
+    def step(self, actions: Any) -> Any:
+        assert all(self.action_space(agent).contains(action) for agent, action in actions.items())
+        self.step_count += 1
+        there, over = self.agents, self.step_count == 3
+        told = self.seen(), dict.fromkeys(there, 1.0), dict.fromkeys(there, over), dict.fromkeys(there, False)
+        self.agents = [] if over else there
+        return *told, {agent: {} for agent in there}
+
+
+@pytest.mark.parametrize(
+    "mode", ["fused", *(pytest.param(mode, marks=pytest.mark.slow) for mode in MODES if mode != "fused")]
+)
+def test_agents_whose_actions_begin_elsewhere_learn_in_every_mode(mode: UpdateModeName) -> None:
+    """Episodes are reset on the way: those rows hold zeros, which are none of their actions."""
+    kinds = {"ppo": MLP, "gru": GRU, "dqn": DQN}
+    configs = {agent: kinds[agent.split(", ")[1]] for agent in Numbered.possible_agents}
+    with (
+        MultiAgentEnvManager([Numbered] * 2, backend="serial") as envs,
+        IndependentLearners(envs, configs, update_mode=mode, workers=1, on_divergence="raise") as learners,
+    ):
+        learners.train(40)
+        assert all(one.counters["updates"] >= 2 for one in learners.agents.values())
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_what_is_no_action_becomes_one_and_actions_stay_what_they_are(space: Any) -> None:
+    head = stochastic_head(space)
+    taken = np.stack([space.sample() for _ in range(20)])
+    again = head.numbers(taken)
+    inside, filler = head.numbers(np.zeros_like(taken)), np.zeros_like(taken)
+    if isinstance(space, Box):
+        assert (again.min(), again.max(), inside.min()) >= (-1, -1, -1)
+        return
+    starts, sizes = (space.start, space.n) if isinstance(space, Discrete) else (space.start, space.nvec)
+    np.testing.assert_array_equal(again + starts, taken)
+    assert ((inside >= 0) & (inside < sizes)).all()
+    assert not np.array_equal(inside + starts, filler)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from torch import nn
 
 from parallel_envs.learners.distributions import (
@@ -19,9 +19,8 @@ from parallel_envs.learners.distributions import (
     MultiCategorical,
     SquashedGaussian,
     log_normal_cdf,
-    stochastic_head,
 )
-from parallel_envs.learners.networks import GruCell, Image, Normaliser, ObservationEncoder, Recurrent, mlp
+from parallel_envs.learners.networks import GruCell, Image, Normaliser, ObservationEncoder, mlp
 
 SOURCE = np.random.default_rng(3)
 
@@ -42,9 +41,6 @@ def drawn(head: Head, outputs: Any, mask: Any = None, count: int = 20_000) -> An
     return head.choose(rows, masks, head.noise(SOURCE, count))
 
 
-# ---- networks -------------------------------------------------------------------------------------------------------
-
-
 def test_weights_are_drawn_from_the_given_generator_alone() -> None:
     before = torch.random.get_rng_state()
     one, other = (mlp(3, (8,), 2, generator()) for _ in range(2))
@@ -53,37 +49,21 @@ def test_weights_are_drawn_from_the_given_generator_alone() -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("shape", [(84, 84, 4), (4, 84, 84), (12, 10, 3), (1, 5, 5)])
-def test_pictures_of_any_size_become_features(shape: tuple[int, ...]) -> None:
-    image = Image(shape, 7, generator())
-    assert image(torch.rand(2, 3, int(np.prod(shape)))).shape == (2, 3, 7)
+CHANNELS = {
+    3: [(84, 84, 3), (2, 8, 3), (7, 7, 3), (12, 10, 3), (3, 64, 64), (3, 210, 160)],
+    4: [(84, 84, 4), (4, 84, 4), (4, 84, 84)],
+    1: [(84, 84, 1), (1, 5, 5)],
+    20: [(13, 13, 20), (12, 14, 20)],
+    **dict(zip((2, 5, 6, 8), ([(6, 7, 2)], [(3, 3, 5)], [(10, 10, 6)], [(8, 84, 84)]), strict=True)),
+}
 
 
-@pytest.mark.parametrize(
-    ("shape", "channels"),
-    [
-        ((84, 84, 3), 3),
-        ((84, 84, 1), 1),
-        ((2, 8, 3), 3),
-        ((4, 84, 4), 4),
-        ((7, 7, 3), 3),
-        ((10, 10, 6), 6),
-        ((13, 13, 20), 20),
-        ((3, 3, 5), 5),
-        ((12, 14, 20), 20),
-        ((6, 7, 2), 2),
-        ((4, 84, 84), 4),
-        ((8, 84, 84), 8),
-        ((3, 64, 64), 3),
-        ((1, 5, 5), 1),
-        ((3, 210, 160), 3),
-    ],
-)
-def test_the_channels_of_a_picture_are_its_last_axis_unless_that_cannot_be(
-    shape: tuple[int, ...], channels: int
-) -> None:
-    image: Any = Image(shape, 7, generator())
-    assert image.convolutions[0].in_channels == channels
+@pytest.mark.parametrize("channels", CHANNELS)
+def test_pictures_of_any_size_become_features_and_channels_are_last_unless_that_cannot_be(channels: int) -> None:
+    for shape in CHANNELS[channels]:
+        image: Any = Image(shape, 7, generator())
+        assert image.convolutions[0].in_channels == channels
+        assert image(torch.rand(2, 3, int(np.prod(shape)))).shape == (2, 3, 7)
 
 
 def test_a_picture_is_the_same_whichever_axis_its_channels_are() -> None:
@@ -93,10 +73,8 @@ def test_a_picture_is_the_same_whichever_axis_its_channels_are() -> None:
     torch.testing.assert_close(first(turned.flatten(1)), last(pictures.flatten(1)))
 
 
-def test_who_sees_nothing_has_a_network_too() -> None:
-    """And no warning comes of it."""
-    network = mlp(0, (8,), 3, torch.Generator().manual_seed(0))
-    assert network(torch.zeros(5, 0)).shape == (5, 3)
+def test_an_agent_that_sees_nothing_has_a_network_and_no_warning_comes_of_it() -> None:
+    assert mlp(0, (8,), 3, generator())(torch.zeros(5, 0)).shape == (5, 3)
 
 
 def test_the_cell_is_torch_s_gru() -> None:
@@ -109,34 +87,16 @@ def test_the_cell_is_torch_s_gru() -> None:
     assert torch.allclose(cell(features, memory), reference(features, memory), atol=1e-6)
 
 
-def test_unrolling_is_stepping_with_a_fresh_memory_where_episodes_begin() -> None:
-    network = Recurrent(mlp(3, (), 4, generator()), GruCell(4, 5, generator()), nn.Linear(5, 2), 5)
-    features, begins = torch.rand(2, 6, 3), torch.rand(2, 6) < 0.4
-    state = torch.rand(2, 5)
-    unrolled, steps = network.head(network.unroll(features, begins, state)), []
-    for step in range(6):
-        state[begins[:, step]] = 0.0
-        out, (state,) = network(features[:, step], (state.clone(),))
-        steps.append(out)
-    assert torch.allclose(unrolled, torch.stack(steps, 1), atol=1e-6)
-
-
-def test_the_normaliser_has_the_statistics_of_all_rows() -> None:
+def test_the_normaliser_has_the_statistics_of_all_finite_rows() -> None:
     rows = torch.randn(100, 3) * torch.tensor([1.0, 5.0, 0.1]) + 7.0
     normaliser = Normaliser(3)
     for part in (rows[:1], rows[1:10], rows[10:]):
         normaliser.take_in(part)
     expected = ((rows - rows.mean(0)) / rows.std(0, correction=0)).clamp(-10, 10)
     assert torch.allclose(normaliser(rows), expected, atol=1e-3)
-
-
-def test_rows_that_are_not_finite_stay_out_of_the_statistics() -> None:
     normaliser = Normaliser(2)
     normaliser.take_in(torch.tensor([[1.0, 2.0], [float("nan"), 1.0], [3.0, float("inf")]]))
     assert normaliser.mean.tolist() == [1.0, 2.0]
-
-
-# ---- distributions --------------------------------------------------------------------------------------------------
 
 
 def test_categorical_draws_as_likely_as_it_says() -> None:
@@ -149,20 +109,15 @@ def test_categorical_draws_as_likely_as_it_says() -> None:
     np.testing.assert_allclose(np.bincount(actions - 5) / len(actions), [0.2, 0.5, 0.3], atol=0.02)
 
 
-def test_masked_actions_are_never_drawn_and_have_no_say_in_the_entropy() -> None:
+def test_masked_actions_are_never_drawn_and_have_no_say_in_the_entropy_unless_all_are_masked() -> None:
     head, mask = Categorical(Discrete(3)), [True, False, True]
     assert set(drawn(head, [0.0, 9.0, 0.0], mask).tolist()) == {0, 2}
     assert head.best(np.array([[1.0, 9.0, 0.0]]), np.array([mask])).tolist() == [0]
     entropy = head.entropy(torch.tensor([[0.0, 9.0, 0.0]]), torch.tensor([mask]))
     assert float(entropy) == pytest.approx(np.log(2))
-
-
-def test_where_nothing_is_allowed_everything_is() -> None:
-    head = Categorical(Discrete(2))
-    assert set(drawn(head, [0.0, 0.0], [False, False]).tolist()) == {0, 1}
-    assert float(head.log_prob(torch.zeros(1, 2), torch.tensor([1]), torch.zeros(1, 2, dtype=torch.bool))) == (
-        pytest.approx(np.log(0.5))
-    )
+    assert set(drawn(head, [0.0] * 3, [False] * 3).tolist()) == {0, 1, 2}
+    likely = head.log_prob(torch.zeros(1, 3), torch.tensor([1]), torch.zeros(1, 3, dtype=torch.bool))
+    assert float(likely) == pytest.approx(np.log(1 / 3))
 
 
 def test_choices_of_several_are_independent() -> None:
@@ -193,10 +148,8 @@ def test_a_clipped_gaussian_puts_the_tails_on_the_bounds() -> None:
 def test_a_box_without_bounds_is_a_plain_gaussian() -> None:
     head = ClippedGaussian(Box(-np.inf, np.inf, (2,)))
     outputs, actions = torch.tensor([[0.5, -3.0, 0.1, 0.7]]), np.array([[2.0, -5.0]])
-    expected = normal(outputs).log_prob(torch.tensor(actions)).sum()
-    assert float(head.log_prob(outputs, torch.from_numpy(head.numbers(actions)), None)) == pytest.approx(
-        float(expected)
-    )
+    found = head.log_prob(outputs, torch.from_numpy(head.numbers(actions)), None)
+    assert float(found) == pytest.approx(float(normal(outputs).log_prob(torch.tensor(actions)).sum()))
 
 
 def test_the_tail_of_the_normal_distribution_has_a_gradient() -> None:
@@ -227,38 +180,34 @@ def test_epsilon_says_how_often_any_action_will_do() -> None:
     assert set(drawn(head, [1.0, 5.0, 2.0, 1.0], [True, False, True]).tolist()) == {0, 2}
 
 
-@pytest.mark.parametrize("space", [Text(3), Box(0, 9, (2,), np.int64), MultiBinary(2)])
-def test_spaces_that_cannot_be_acted_in_are_told(space: Any) -> None:
-    with pytest.raises(TypeError, match="Give a Discrete, MultiDiscrete or"):
-        stochastic_head(space)
+@pytest.mark.parametrize(
+    ("space", "given", "expected"),
+    [
+        (Discrete(3, start=2), np.array([[2, 4]]), [[[1, 0, 0], [0, 0, 1]]]),
+        (MultiDiscrete([2, 3]), np.array([[1, 2]]), [[0, 1, 0, 0, 1]]),
+        (Box(0, 1, (2, 2)), np.arange(8.0).reshape(2, 2, 2), np.arange(8.0).reshape(2, 4)),
+        (Box(0, 255, (4, 4, 3), np.uint8), np.ones((5, 4, 4, 3), np.uint8), np.ones((5, 48), np.uint8)),
+        # bytes are numbers from 0 to 1 though they make no picture, as those of an Atari's memory,
+        (Box(0, 255, (128,), np.uint8), np.full((2, 128), 51, np.uint8), np.full((2, 128), 0.2, np.float32)),
+        (Box(0, 255, (5, 5), np.uint8), np.full((2, 5, 5), 51, np.uint8), np.full((2, 25), 0.2, np.float32)),
+        # and stay what they are if they hold no more than flags or counts
+        (Box(0, 3, (2,), np.uint8), np.array([[1, 3]], np.uint8), np.array([[1.0, 3.0]], np.float32)),
+    ],
+)
+def test_every_space_becomes_numbers(space: Any, given: Any, expected: Any) -> None:
+    seen, mask = ObservationEncoder(space).numbers(given)
+    np.testing.assert_array_equal(seen, expected)
+    assert mask is None
+    assert (seen.dtype == np.uint8) is (space.shape == (4, 4, 3))
 
 
-# ---- observations ---------------------------------------------------------------------------------------------------
-
-
-def test_every_space_becomes_numbers() -> None:
-    seen, _ = ObservationEncoder(Discrete(3, start=2)).numbers(np.array([[2, 4]]))
-    assert seen.tolist() == [[[1, 0, 0], [0, 0, 1]]]
-    seen, _ = ObservationEncoder(MultiDiscrete([2, 3])).numbers(np.array([[1, 2]]))
-    assert seen.tolist() == [[0, 1, 0, 0, 1]]
-    seen, _ = ObservationEncoder(Box(0, 1, (2, 2))).numbers(np.arange(8.0).reshape(2, 2, 2))
-    assert seen.shape == (2, 4)
-    pictures, _ = ObservationEncoder(Box(0, 255, (4, 4, 3), np.uint8)).numbers(np.ones((5, 4, 4, 3), np.uint8))
-    assert pictures.shape == (5, 48)
-    assert pictures.dtype == np.uint8
-
-
-@pytest.mark.parametrize("shape", [(128,), (5, 5)])
-def test_bytes_are_numbers_from_0_to_1_though_they_make_no_picture(shape: tuple[int, ...]) -> None:
-    """As those of an Atari's memory."""
-    seen, _ = ObservationEncoder(Box(0, 255, shape, np.uint8)).numbers(np.full((2, *shape), 51, np.uint8))
-    assert seen.dtype == np.float32
-    assert set(seen.ravel().tolist()) == {np.float32(0.2)}
-
-
-def test_bytes_that_hold_no_more_than_flags_or_counts_stay_what_they_are() -> None:
-    seen, _ = ObservationEncoder(Box(0, 3, (2,), np.uint8)).numbers(np.array([[1, 3]], np.uint8))
-    assert seen.tolist() == [[1.0, 3.0]]
+def test_masks_come_beside_what_is_seen() -> None:
+    space = Dict({"observation": Discrete(2), "action_mask": MultiBinary(3)})
+    given = {"observation": np.array([1]), "action_mask": np.array([[1, 0, 1]], np.int8)}
+    seen, mask = ObservationEncoder(space).numbers(given)
+    assert seen.tolist() == [[0, 1]]
+    assert mask is not None
+    assert mask.tolist() == [[True, False, True]]
 
 
 def test_ones_among_zeros_need_no_square_of_zeros() -> None:
@@ -278,31 +227,3 @@ def test_outputs_that_are_no_numbers_become_actions_all_the_same() -> None:
         outputs = np.full((1, 4), np.nan, np.float32)
         for actions in (head.choose(outputs, None, np.zeros((1, 2))), head.best(outputs, None)):
             assert actions.tolist() == [[1.0, 1.0]]
-
-
-def test_held_memory_is_what_the_next_step_goes_on_from() -> None:
-    cell = GruCell(3, 4, generator())
-    network = Recurrent(nn.Identity(), cell, nn.Identity(), 4)
-    features, memory = torch.randn(2, 5, 3, generator=generator()), torch.zeros(2, 4)
-    begins, held = (torch.zeros(2, 5, dtype=torch.bool) for _ in range(2))
-    held[:, 2] = held[0, 3] = True
-    remembered, before = network.unrolled(features, begins, memory, held)
-    assert torch.equal(before[0], remembered[0, 1])
-    assert torch.equal(before[1], remembered[1, 3])
-    torch.testing.assert_close(remembered[:, 3], cell(features[:, 3], remembered[:, 1]))
-    torch.testing.assert_close(remembered[:, 2], cell(features[:, 2], remembered[:, 1]))
-
-
-def test_masks_come_beside_what_is_seen() -> None:
-    space = Dict({"observation": Discrete(2), "action_mask": MultiBinary(3)})
-    seen, mask = ObservationEncoder(space).numbers(
-        {"observation": np.array([1]), "action_mask": np.array([[1, 0, 1]], np.int8)}
-    )
-    assert seen.tolist() == [[0, 1]]
-    assert mask is not None
-    assert mask.tolist() == [[True, False, True]]
-
-
-def test_what_cannot_be_seen_is_told() -> None:
-    with pytest.raises(TypeError, match="not supported as an observation"):
-        ObservationEncoder(Text(3))

@@ -24,7 +24,7 @@ from parallel_envs.evaluation.missions import named_missions
 from parallel_envs.extras import is_installed
 from parallel_envs.learners.checkpoint import about
 from parallel_envs.learners.outcomes import outcome_in
-from parallel_envs.learners.run_folder import new_folder_in_runs, newest_checkpoint, read_metrics
+from parallel_envs.learners.run_folder import new_folder_in_runs, read_metrics
 from parallel_envs.multiagent.by_name import as_text
 from tests.learners.command_lines import DQN, PPO, Train, command, newest
 
@@ -33,6 +33,7 @@ SMALL = [
     *("env.num_eval_tasks=2", "env.num_envs=2", "train.num_rollouts_per_iter=2"),
     *("checkpoint_every=1", "policy.algorithm.minibatch_size=20"),
 ]
+
 
 SOURCE = """
 import gymnasium
@@ -57,9 +58,16 @@ class Walk(gymnasium.Env):
 """
 
 
-def settings(**more: Any) -> dict[str, Any]:
+def settings(path: Path, **more: Any) -> Path:
     alone = {"num_envs": 2, "total_steps": 60, "backend": "serial", "update_mode": "sequential", "tensorboard": False}
-    return {**alone, "algorithm": PPO, **more}
+    path.write_text(yaml.safe_dump({**alone, "algorithm": PPO, **more}))
+    return path
+
+
+def trained(train: Train, folder: Path, *words: str, **more: Any) -> Any:
+    done = train(f"folder={folder}", *words, **more)
+    assert done.exit_code == 0, done.output
+    return done
 
 
 def commands_in(text: str) -> list[str]:
@@ -73,16 +81,13 @@ def run_in(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, shell=True, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
-# ---- the end ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("env", ["my_walks:Walk", "./my_walks.py:Walk"])
+@pytest.mark.parametrize("env", ["my_walks:Walk", pytest.param("./my_walks.py:Walk", marks=pytest.mark.slow)])
 def test_the_three_printed_commands_work_as_printed(env: str, tmp_path: Path) -> None:
     """Also with blanks and `=` in the folder's name, arguments of the environment, and a module that wants --trust."""
     (tmp_path / "my_walks.py").write_text(SOURCE)
     folder = "my runs/walk, lr=1"
     kwargs = {"length": 4, "title": "a & b.yaml"}
-    (tmp_path / "walk.yaml").write_text(yaml.safe_dump(settings(env=env, env_kwargs=kwargs, folder=folder)))
+    settings(tmp_path / "walk.yaml", env=env, env_kwargs=kwargs, folder=folder)
     done = run_in(tmp_path, f"{shlex.quote(sys.executable)} -m parallel_envs train walk.yaml")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [folder]
@@ -111,11 +116,11 @@ def test_the_three_printed_commands_work_as_printed(env: str, tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not is_installed("tensorboard"), reason="needs tensorboard")
 def test_tensorboard_is_proposed_where_the_run_has_written_for_it(train: Train, tmp_path: Path) -> None:
     folder = tmp_path / "a run"
-    done = train(f"folder={folder}", "tensorboard=true")
-    assert done.exit_code == 0, done.output
+    done = trained(train, folder, "tensorboard=true")
     board = commands_in(done.output)[1]
     assert board.endswith(f"--logdir {shlex.quote(str(folder / 'tensorboard'))}")
     inspected = run_in(tmp_path, f"{board} --inspect")  # reads what is there and ends, in the place of serving it
@@ -125,48 +130,35 @@ def test_tensorboard_is_proposed_where_the_run_has_written_for_it(train: Train, 
 
 def test_the_figures_are_those_of_the_checkpoint_and_the_metrics(train: Train, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    assert train(f"folder={folder}", "log_every=1").exit_code == 0
+    trained(train, folder, "log_every=1")
     outcome, told = outcome_in(folder), about(newest(folder))
     (one,) = outcome.agents.values()
     returns = told["returns"][0]
     assert (outcome.steps, outcome.steps_here) == (told["steps"], told["steps"])
     assert (one.algorithm, one.episodes) == ("ppo", told["episodes"][0])
-    assert returns
-    assert one.episodes == len(returns)  # fewer than 100, so all are kept
+    assert one.episodes == len(returns) > 0  # fewer than 100, so all are kept
     assert one.last_return is not None
     assert one.last_return == pytest.approx(sum(returns) / len(returns))
-    lines = [
-        line["agents"]["agent_0"]["return"] for line in read_metrics(folder) if "return" in line["agents"]["agent_0"]
-    ]
-    assert one.best_return == max([*lines, one.last_return])
+    lines = [line["agents"]["agent_0"].get("return") for line in read_metrics(folder)]
+    assert one.best_return == max([*(value for value in lines if value is not None), one.last_return])
     assert max(map(len, outcome.told().splitlines())) < 80
 
 
 def test_episodes_are_counted_on_where_a_run_goes_on(train: Train, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    assert train(f"folder={folder}", "env=Pendulum-v1", "total_steps=60", "env_kwargs={}").exit_code == 0
+    folder, whole, parted = (tmp_path / name for name in ("run", "whole", "parted"))
+    trained(train, folder, "env=Pendulum-v1", "total_steps=60", "env_kwargs={}")
     assert outcome_in(folder).agents["agent_0"].episodes == 0
     assert "-" in outcome_in(folder).told().splitlines()[-1]  # no episode, no return
-    whole, parted = tmp_path / "whole", tmp_path / "parted"
-    assert train(f"folder={whole}", "total_steps=160").exit_code == 0
-    assert train(f"folder={parted}", "total_steps=80").exit_code == 0
+    trained(train, whole, "total_steps=160")
+    trained(train, parted, "total_steps=80")
     assert train("total_steps=160", resume=parted).exit_code == 0
     assert about(newest(parted))["episodes"] == about(newest(whole))["episodes"]
     assert 0 < (outcome_in(parted).steps_here or 0) < outcome_in(parted).steps
 
 
-def test_an_error_is_named_and_a_run_without_a_checkpoint_proposes_nothing(train: Train, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    done = train("env=tests.learners.test_cli:Failing", "on_failure=raise", f"folder={folder}")
-    assert done.exit_code == 1
-    assert "Ended by an error (EnvError) after 14 of 80 steps" in done.output
-    assert newest_checkpoint(folder) is None
-    assert "Next:" not in done.output
-
-
 def test_a_run_that_was_killed_is_reported_by_its_metrics(train: Train, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    assert train(f"folder={folder}", "log_every=1").exit_code == 0
+    trained(train, folder, "log_every=1")
     (folder / "outcome.json").unlink()
     told = CliRunner().invoke(cli.app, ["report", str(folder)])
     assert told.exit_code == 0, told.output
@@ -180,81 +172,72 @@ def test_a_run_that_was_killed_is_reported_by_its_metrics(train: Train, tmp_path
 
 def test_a_run_from_a_file_goes_on_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_walks.py").write_text(SOURCE)
-    (tmp_path / "walk.yaml").write_text(yaml.safe_dump(settings(env="my_walks.py:Walk")))
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)  # the settings name a file beside them
-    done = command(tmp_path / "walk.yaml", f"folder={tmp_path / 'run'}")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # the settings name a file beside them
+    done = command(settings(tmp_path / "walk.yaml", env="my_walks.py:Walk"), f"folder={tmp_path / 'run'}")
     assert done.exit_code == 0, done.output
     refused = command("--resume", tmp_path / "run", "total_steps=120")
-    assert refused.exit_code == 2
-    assert f"--trust {tmp_path / 'my_walks.py'}" in refused.output
+    assert (refused.exit_code, f"--trust {tmp_path / 'my_walks.py'}" in refused.output) == (2, True)
     done = command("--resume", tmp_path / "run", "total_steps=120", "--trust", tmp_path / "my_walks.py")
     assert done.exit_code == 0, done.output
 
 
-@pytest.mark.parametrize("until", ["train.num_iters=2", "train.n_env_steps_total=20"])
+@pytest.mark.parametrize(
+    "until", ["train.num_iters=2", pytest.param("train.n_env_steps_total=20", marks=pytest.mark.slow)]
+)
 def test_a_meta_run_says_how_it_ended_and_its_commands_work(until: str, tmp_path: Path) -> None:
     folder, budget = tmp_path / "a band", ["train.num_iters=null"] if "total" in until else []
     done = command(BANDITS, *budget, until, *SMALL, f"folder={folder}")
     assert done.exit_code == 0, done.output
     steps = outcome_in(folder).steps
     assert f"Ended as the settings say, after {steps:,} steps" in done.output
-    report, resume = commands_in(done.output)
-    told = run_in(tmp_path, report)
-    assert told.returncode == 0, told.stderr
+    told, again = (run_in(tmp_path, line) for line in commands_in(done.output))
+    assert (told.returncode, again.returncode) == (0, 0), told.stderr + again.stderr
     assert told.stdout.strip() in done.output
     assert "ppo" in told.stdout
-    again = run_in(tmp_path, resume)
-    assert again.returncode == 0, again.stderr
     outcome = outcome_in(folder)
     assert (outcome.ended, outcome.steps) == ("budget", 2 * steps)
 
 
-def test_a_meta_run_that_ends_early_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ended_by(error: BaseException) -> tuple[str, str, str]:
-        def update(*_: Any, **__: Any) -> dict[str, float]:
-            raise error
-
-        monkeypatch.setattr("parallel_envs.learners.meta.learner.Learner.update", update)
-        folder = tmp_path / type(error).__name__
-        done = command(BANDITS, *SMALL, f"folder={folder}")
-        assert done.exit_code != 0
-        outcome = outcome_in(folder)
-        return outcome.ended, outcome.reason, done.output
-
-    ended, reason, told = ended_by(KeyboardInterrupt())
-    assert (ended, reason, "Ended by Ctrl-C after" in told) == ("ctrl-c", "", True)
-    ended, reason, told = ended_by(RuntimeError("broken"))
-    assert (ended, reason, "Ended by an error (RuntimeError)" in told) == ("error", "RuntimeError", True)
-
-
-# ---- names --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("env", "name"),
+    ("kind", "ended", "reason", "words"),
     [
-        ("CartPole-v1", "CartPole-v1"),
-        ("mpe2.simple_spread_v3", "mpe2.simple_spread_v3"),
-        ("mpe2/simple_spread-v3", "mpe2-simple_spread-v3"),
-        ("ale_py:ALE/Pong-v5", "ale_py-ALE-Pong-v5"),
-        ("./my envs/file.py:Class", "file-Class"),
-        ("package.module:Class", "package.module-Class"),
-        ("../..", "env"),
-        ("-rf", "rf"),
+        (KeyboardInterrupt, "ctrl-c", "", "Ended by Ctrl-C after"),
+        (RuntimeError, "error", "RuntimeError", "Ended by an error (RuntimeError)"),
     ],
 )
-def test_a_runs_name_is_a_safe_file_name(env: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = new_folder_in_runs(env, ["ppo", "dqn", "ppo"], 7)
-    assert re.fullmatch(re.escape(f"{name}_ppo+dqn_seed7_") + r"\d{8}-\d{6}", folder.name), folder.name
-    assert folder.is_dir()
-    assert folder.parent == Path("runs")
+def test_a_meta_run_that_ends_early_says_why(
+    kind: type[BaseException], ended: str, reason: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def update(*_: Any, **__: Any) -> dict[str, float]:
+        raise kind
+
+    monkeypatch.setattr("parallel_envs.learners.meta.learner.Learner.update", update)
+    done = command(BANDITS, *SMALL, f"folder={tmp_path / 'run'}")
+    assert done.exit_code != 0
+    outcome = outcome_in(tmp_path / "run")
+    assert (outcome.ended, outcome.reason, words in done.output) == (ended, reason, True)
 
 
-def test_runs_that_begin_at_once_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+NAMES = {
+    "CartPole-v1": "CartPole-v1",
+    "mpe2.simple_spread_v3": "mpe2.simple_spread_v3",
+    "mpe2/simple_spread-v3": "mpe2-simple_spread-v3",
+    "ale_py:ALE/Pong-v5": "ale_py-ALE-Pong-v5",
+    "./my envs/file.py:Class": "file-Class",
+    "package.module:Class": "package.module-Class",
+    "../..": "env",
+    "-rf": "rf",
+}
+
+
+def test_a_runs_name_is_a_safe_file_name_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    for env, name in NAMES.items():
+        folder = new_folder_in_runs(env, ["ppo", "dqn", "ppo"], 7)
+        assert re.fullmatch(re.escape(f"{name}_ppo+dqn_seed7_") + r"\d{8}-\d{6}(\W?\d+)?", folder.name), folder.name
+        assert folder.is_dir()
+        assert folder.parent == Path("runs")
     assert len({new_folder_in_runs("x" * 300, ["ppo"], 0) for _ in range(4)}) == 4
     assert all(len(os.fsencode(path.name)) < 256 for path in (tmp_path / "runs").iterdir())
 
@@ -262,16 +245,12 @@ def test_runs_that_begin_at_once_have_folders_of_their_own(tmp_path: Path, monke
 def test_a_run_of_several_algorithms_names_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mpe2")
     monkeypatch.chdir(tmp_path)
-    mixed = settings(env="mpe2.simple_spread_v3", env_kwargs={"N": 2}, agents={"agent_1": DQN}, seed=3)
-    (tmp_path / "mixed.yaml").write_text(yaml.safe_dump(mixed))
-    done = command(tmp_path / "mixed.yaml")
+    mixed = {"env": "mpe2.simple_spread_v3", "env_kwargs": {"N": 2}, "agents": {"agent_1": DQN}, "seed": 3}
+    done = command(settings(tmp_path / "mixed.yaml", **mixed))
     assert done.exit_code == 0, done.output
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("mpe2.simple_spread_v3_ppo+dqn_seed3_")
     assert [one.algorithm for one in outcome_in(folder).agents.values()] == ["ppo", "dqn"]
-
-
-# ---- an environment as text ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

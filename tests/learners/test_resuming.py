@@ -39,58 +39,60 @@ class Pair(Pressing):
         return seen, {agent: float(actions[agent]) for agent in seen}, *rest
 
 
-# ---- going on ------------------------------------------------------------------------------------
+def parted(train: Train, tmp_path: Path, words: list[str]) -> tuple[Path, Path]:
+    """A run of two checkpoints, and one that was ended at the first and resumed: both have learnt the same."""
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    for folder, more in ((straight, []), (resumed, [f"total_steps={CHECKPOINT_STEPS}"])):
+        done = train(*words, f"folder={folder}", *more, plain=False)
+        assert done.exit_code == 0, done.output
+    half = learnt(resumed)[1]
+    done = train(f"total_steps={2 * CHECKPOINT_STEPS}", resume=resumed)
+    assert done.exit_code == 0, done.output
+    assert_same_batch(learnt(resumed), learnt(straight))
+    assert 0 < half["updates"] < learnt(straight)[1]["updates"]
+    return straight, resumed
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_run_is_the_one_that_was_never_ended(kind: str, train: Train, tmp_path: Path) -> None:
     env, algorithm = KINDS[kind]
-    words = [f"env={env}", f"algorithm={json.dumps(algorithm)}"]
-    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
-    assert train(*words, f"folder={straight}").exit_code == 0
-    assert train(*words, f"folder={resumed}", f"total_steps={CHECKPOINT_STEPS}").exit_code == 0
-    half = learnt(resumed)[1]
-    done = train(f"total_steps={2 * CHECKPOINT_STEPS}", resume=resumed)
-    assert done.exit_code == 0, done.output
-    assert_same_batch(learnt(resumed), learnt(straight))
-    whole = learnt(straight)[1]
-    assert 0 < half["updates"] < whole["updates"]
-    lines = read_metrics(resumed)
-    assert [line["update"] for line in lines] == list(range(1, whole["updates"] + 1))
-    assert [line["agents"] for line in lines] == [line["agents"] for line in read_metrics(straight)]
+    straight, resumed = parted(train, tmp_path, [f"env={env}", f"algorithm={json.dumps(algorithm)}", *PLAIN])
+    lines, others = read_metrics(resumed), read_metrics(straight)
+    assert [line["update"] for line in lines] == list(range(1, learnt(straight)[1]["updates"] + 1))
+    assert [line["agents"] for line in lines] == [line["agents"] for line in others]
 
 
 @pytest.mark.parametrize(
-    ("kind", "mode"), [("ppo", "fused"), ("dqn", "fused"), ("ppo", "thread"), ("dqn", "thread"), ("dqn", "process")]
+    ("kind", "mode"),
+    [
+        *(("ppo", "fused"), ("dqn", "thread")),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("dqn", "fused"), ("ppo", "thread"), ("dqn", "process"))
+        ),
+    ],
 )
-def test_so_it_is_in_each_way_to_run_updates(kind: str, mode: str, train: Train, tmp_path: Path) -> None:
-    words = [f"env={__name__}:Pair", "backend=serial", "num_workers=1"]
-    words += [f"algorithm={json.dumps(KINDS[kind][1])}", f"update_mode={mode}"]
-    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
-    assert train(*words, f"folder={straight}", plain=False).exit_code == 0
-    assert train(*words, f"folder={resumed}", f"total_steps={CHECKPOINT_STEPS}", plain=False).exit_code == 0
-    half = learnt(resumed)[1]
-    assert train(f"total_steps={2 * CHECKPOINT_STEPS}", resume=resumed).exit_code == 0
-    assert_same_batch(learnt(resumed), learnt(straight))
-    assert 0 < half["updates"] < learnt(straight)[1]["updates"]
+def test_a_run_is_resumed_to_the_bit_in_each_way_to_run_updates(
+    kind: str, mode: str, train: Train, tmp_path: Path
+) -> None:
+    algorithm = f"algorithm={json.dumps(KINDS[kind][1])}"
+    parted(
+        train, tmp_path, [f"env={__name__}:Pair", "backend=serial", "num_workers=1", algorithm, f"update_mode={mode}"]
+    )
 
 
-@pytest.mark.parametrize("chosen", ["fused", "sequential"])
-def test_so_it_is_when_auto_has_chosen(
+@pytest.mark.parametrize("chosen", ["fused", pytest.param("sequential", marks=pytest.mark.slow)])
+def test_what_auto_has_chosen_stays_when_the_run_is_resumed(
     chosen: str, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its measurements are made up here, and other ones when the run is resumed."""
     every, seconds = 15 * 16, {"fused": 0.001, "sequential": 0.001, chosen: 0.0}
     monkeypatch.setattr(AutoUpdates, "_typical", lambda mode, name: seconds[name])
-    words = [
-        f"env={__name__}:Pair",
-        "backend=serial",
-        "update_mode=auto",
-        f"checkpoint_every={every}",
-        f"total_steps={2 * every}",
-    ]
+    sizes = [f"checkpoint_every={every}", f"total_steps={2 * every}"]
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
-    done = train(*words, f"folder={straight}", plain=False)
+    done = train(
+        f"env={__name__}:Pair", "backend=serial", "update_mode=auto", *sizes, f"folder={straight}", plain=False
+    )
     assert f"Updates were run by auto: {chosen} (sequential" in done.output
     shutil.copytree(straight, resumed)
     shutil.rmtree(newest(resumed))
@@ -100,27 +102,22 @@ def test_so_it_is_when_auto_has_chosen(
     assert f"Updates were run by auto: {chosen} (as it was chosen before)" in done.output
     assert_same_batch(learnt(resumed), learnt(straight))
     assert learnt(resumed)[1]["updates"] > 15
-
-
-def test_a_choice_that_is_none_is_told(train: Train, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    train(f"folder={folder}", "update_mode=auto", "backend=serial", f"total_steps={CHECKPOINT_STEPS}", plain=False)
-    (folder / "chosen.json").write_text('{"update_mode": "fusd", "since_steps": 3}')
-    done = train(f"total_steps={2 * CHECKPOINT_STEPS}", resume=folder)
+    (resumed / "chosen.json").write_text('{"update_mode": "fusd", "since_steps": 3}')
+    done = train(f"total_steps={3 * every}", resume=resumed)
     assert done.exit_code == 2
     assert "has chosen 'fusd', which is not an update mode" in " ".join(done.output.split())
 
 
-@pytest.mark.parametrize("total_steps", [CHECKPOINT_STEPS // 2, CHECKPOINT_STEPS])
-def test_a_run_that_has_made_its_steps_is_left_as_it_is(total_steps: int, train: Train, tmp_path: Path) -> None:
+def test_a_run_that_has_made_its_steps_is_left_as_it_is(train: Train, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(f"folder={folder}", f"total_steps={CHECKPOINT_STEPS}")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    done = train(f"total_steps={total_steps}", resume=folder)
-    assert done.exit_code == 0, done.output
-    assert f" steps, and total_steps is {total_steps:,}: nothing is left to do" in " ".join(done.output.split())
-    assert "%" not in done.output
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    for total_steps in (CHECKPOINT_STEPS // 2, CHECKPOINT_STEPS):
+        done = train(f"total_steps={total_steps}", resume=folder)
+        assert done.exit_code == 0, done.output
+        assert f" steps, and total_steps is {total_steps:,}: nothing is left to do" in " ".join(done.output.split())
+        assert "%" not in done.output
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(train: Train, config: Path, tmp_path: Path) -> None:
@@ -133,13 +130,20 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(train: Train, config: P
 
 
 def test_settings_on_which_learning_depends_stay(train: Train, config: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
+    folder, other = tmp_path / "run", tmp_path / "other"
     train(f"folder={folder}", f"total_steps={CHECKPOINT_STEPS}")
     before = newest(folder)
-    done = train("seed=6", "algorithm.hidden=[9]", resume=folder)
-    assert done.exit_code == 2
-    assert "has other settings: `algorithm`, `seed`" in done.output
-    assert newest(folder) == before
+    for words, told in (
+        (["seed=6", "algorithm.hidden=[9]"], "has other settings: `algorithm`, `seed`"),
+        (["total_steps=99", f"checkpoint_every={CHECKPOINT_STEPS // 2}"], "has other settings: `checkpoint_every`"),
+        (["total_steps=99", f"folder={other}"], "is not"),
+    ):
+        done = train(*words, resume=folder)
+        assert done.exit_code == 2
+        assert told in done.output
+        assert newest(folder) == before
+    assert not other.exists()
+    assert train(f"folder={folder}", resume=folder).exit_code == 0
     assert command(config, *PLAIN, "--resume", folder).exit_code == 0
     assert newest(folder) != before
 
@@ -159,20 +163,6 @@ def test_what_a_run_was_given_on_the_way_is_remembered(train: Train, tmp_path: P
     assert newest(folder) == before
 
 
-def test_where_episodes_begin_anew_is_not_changed_on_the_way(train: Train, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    train(f"folder={folder}", f"total_steps={CHECKPOINT_STEPS}")
-    for words, told in (
-        ([f"checkpoint_every={CHECKPOINT_STEPS // 2}"], "has other settings: `checkpoint_every`"),
-        ([f"folder={tmp_path / 'other'}"], "is not"),
-    ):
-        done = train("total_steps=99", *words, resume=folder)
-        assert done.exit_code == 2
-        assert told in done.output
-    assert train(f"folder={folder}", resume=folder).exit_code == 0
-    assert not (tmp_path / "other").exists()
-
-
 def test_an_agent_may_be_frozen_and_take_anothers_place(train: Train, tmp_path: Path) -> None:
     pytest.importorskip("mpe2")
     folder = tmp_path / "run"
@@ -189,9 +179,6 @@ def test_an_agent_may_be_frozen_and_take_anothers_place(train: Train, tmp_path: 
     assert states["agent_1"]["counters"]["frozen"]
 
 
-# ---- what is refused -----------------------------------------------------------------------------
-
-
 def test_what_cannot_be_resumed_is_told(train: Train, tmp_path: Path) -> None:
     done = train(resume=tmp_path / "nowhere")
     assert done.exit_code == 2
@@ -201,43 +188,31 @@ def test_what_cannot_be_resumed_is_told(train: Train, tmp_path: Path) -> None:
         told = " ".join(train(resume=part).output.split())
         assert f"The run that it is part of is {tmp_path / 'run'}." in told
     told = " ".join(command(tmp_path / "run").output.replace("│", " ").split())
-    assert "is a folder. Give a settings file; to go on with a run, --resume" in told
+    assert "is a folder. Give a settings file, or resume a run: --resume" in told
 
 
-def test_damaged_checkpoints_are_told(train: Train, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    train(f"folder={folder}", "total_steps=8")
-    (newest(folder) / "agent_0" / "arrays.safetensors").write_bytes(b"")
-    done = train("total_steps=99", resume=folder)
-    assert done.exit_code == 2
-    assert "agent 'agent_0' cannot be read from" in " ".join(done.output.split())
-
-
-def test_metrics_that_are_no_text_are_told(train: Train, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    train(f"folder={folder}", "total_steps=8")
-    (folder / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
-    done = train("total_steps=99", resume=folder)
-    assert done.exit_code == 2
-    assert "Line 1 of" in done.output
-    assert "is not a line of metrics" in done.output
-
-
-def test_the_way_back_from_a_damaged_checkpoint_is_told(train: Train, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_told_with_the_way_back(train: Train, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(f"folder={folder}")
     first, last = sorted((folder / "checkpoints").iterdir())
     (last / "agent_0" / "arrays.safetensors").write_bytes(b"")
     done = train("total_steps=99", resume=folder)
     assert done.exit_code == 2
+    assert "agent 'agent_0' cannot be read from" in " ".join(done.output.split())
     assert f"Remove {last} to go on from the one before, {first.name}" in done.output
     shutil.rmtree(last)
     assert train("total_steps=99", resume=folder).exit_code == 0
 
 
-def test_an_environment_whose_agents_changed_is_told(train: Train, tmp_path: Path) -> None:
+def test_foreign_metrics_and_agents_that_changed_are_told(train: Train, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(f"folder={folder}", "total_steps=8")
+    metrics = folder / "metrics.jsonl"
+    own = metrics.read_bytes()
+    metrics.write_bytes(b"\xff\xfe\n")
+    done = train("total_steps=99", resume=folder)
+    assert (done.exit_code, "Line 1 of" in done.output, "is not a line of metrics" in done.output) == (2, True, True)
+    metrics.write_bytes(own)
     for path in (newest(folder) / "checkpoint.json", newest(folder) / "agent_0" / "agent.json"):
         as_earlier_versions_wrote_it(path)  # with its checksum it would be refused for that
         path.write_text(path.read_text().replace('"agent": "agent_0"', '"agent": "somebody"'))

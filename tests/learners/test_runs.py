@@ -1,13 +1,14 @@
-"""A run's folder: what it holds, and how one goes on."""
+"""A run's folder: what it holds, how one goes on, and its lines of metrics."""
 
 from __future__ import annotations
 
 import errno
 import importlib
 import json
+import math
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,16 @@ import pytest
 import yaml
 
 from parallel_envs.learners.checkpoint import load_checkpoint, save_checkpoint
-from parallel_envs.learners.run_folder import BadRun, CheckpointNotSaved, Run, newest_checkpoint, read_metrics
+from parallel_envs.learners.run_folder import (
+    AutoMode,
+    BadRun,
+    CheckpointNotSaved,
+    MetricMeans,
+    MetricsFile,
+    Run,
+    newest_checkpoint,
+    read_metrics,
+)
 from parallel_envs.testing import assert_same_batch
 from tests.learners.full_disk import full_disk
 
@@ -60,22 +70,20 @@ def test_a_run_says_what_it_is(folder: Path) -> None:
     assert told["python"] == sys.version.split()[0]
 
 
-def test_the_newest_checkpoints_are_kept(folder: Path) -> None:
+def test_the_newest_checkpoints_are_kept_and_what_was_moved_behind_a_link_is_not_removed(
+    folder: Path, tmp_path: Path
+) -> None:
     with a_run(folder, keep_checkpoints=2) as run:
         assert newest_checkpoint(folder) is None
         for steps in (9, 10, 100):
             assert run.save(steps, saving(steps)) == newest_checkpoint(folder)
-    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["000000010", "000000100"]
-
-
-def test_a_checkpoint_that_was_moved_behind_a_link_is_forgotten_and_not_removed(folder: Path, tmp_path: Path) -> None:
-    with a_run(folder, keep_checkpoints=1) as run:
-        first = run.save(100, saving(1))
+        assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["000000010", "000000100"]
+        first = folder / "checkpoints" / "000000010"
         first.rename(tmp_path / "moved")
         first.symlink_to(tmp_path / "moved")
         run.save(200, saving(2))
-    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["000000200"]
-    assert_same_batch(load_checkpoint(tmp_path / "moved").agents, states(1))
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["000000100", "000000200"]
+    assert_same_batch(load_checkpoint(tmp_path / "moved").agents, states(10))
 
 
 def test_tensorboard_has_the_same_numbers(folder: Path) -> None:
@@ -96,49 +104,37 @@ def test_a_run_goes_on_without_tensorboard_and_says_so(
     with a_run(folder, tensorboard=True) as run:
         log(run, 1, 2)
     assert len(read_metrics(folder)) == 2
-    assert [record.message for record in caplog.records] == [
-        "TensorBoard is not installed: metrics go to metrics.jsonl only."
-    ]
+    assert "TensorBoard is not installed: metrics go to metrics.jsonl only." in caplog.text
 
 
 # ---- going on ------------------------------------------------------------------------------------
 
 
-def test_a_run_goes_on_from_its_newest_checkpoint(folder: Path) -> None:
+def test_a_run_goes_on_from_its_newest_checkpoint_without_what_a_killed_process_left(folder: Path) -> None:
     with a_run(folder) as run:
         log(run, 1, 2)
         run.save(200, saving(2))
         log(run, 3, 4)
+    (folder / "checkpoints" / ".000000300.new").mkdir()
+    (folder / "checkpoints" / ".000000100.old").symlink_to(folder)
     again, path = Run.resume(folder, tensorboard=False)
     with again:
         assert_same_batch(load_checkpoint(path).agents, states(2))
         log(again, 3)
     assert [line["update"] for line in read_metrics(folder)] == [1, 2, 3]
-
-
-def test_what_a_killed_process_left_is_swept_away(folder: Path) -> None:
-    with a_run(folder) as run:
-        run.save(200, saving(2))
-    (folder / "checkpoints" / ".000000300.new").mkdir()
-    (folder / "checkpoints" / ".000000100.old").symlink_to(folder)
-    Run.resume(folder, tensorboard=False)[0].close()
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["000000200"]
     assert (folder / "run.json").is_file()
 
 
-def test_a_folder_that_holds_something_is_not_begun_in(folder: Path) -> None:
+def test_a_run_is_not_begun_twice_nor_resumed_without_a_checkpoint(folder: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        Run.resume(folder)
     a_run(folder).close()
     before = (folder / "run.json").read_bytes()
     with pytest.raises(FileExistsError, match="--resume"):
         a_run(folder)
     assert (folder / "run.json").read_bytes() == before
-
-
-@pytest.mark.parametrize("made", [True, False])
-def test_what_cannot_be_resumed_says_why(folder: Path, made: bool) -> None:
-    if made:
-        a_run(folder).close()
-    with pytest.raises(FileNotFoundError, match="no checkpoint yet" if made else "holds no run"):
+    with pytest.raises(FileNotFoundError, match="no checkpoint yet"):
         Run.resume(folder)
 
 
@@ -156,27 +152,35 @@ def test_only_one_is_at_a_run(folder: Path) -> None:
     assert [line["update"] for line in read_metrics(folder)] == [1]
 
 
-def test_a_foreign_line_of_metrics_is_named(folder: Path) -> None:
-    with a_run(folder) as run:
-        log(run, 1)
-        run.save(100, saving(1))
-    with (folder / "metrics.jsonl").open("ab") as file:
-        file.write(b"\xff\n")
-    for _ in range(2):  # and the run is let go of
-        with pytest.raises(BadRun, match=r"Line 2 of .*metrics\.jsonl is not a line of metrics"):
-            Run.resume(folder)
+def gone_back(folder: Path, steps: int) -> str | None:
+    choice = AutoMode(folder)
+    choice.go_back(steps)
+    return choice.mode
 
 
-def test_a_run_knows_what_had_been_chosen_by_the_checkpoint_that_it_goes_on_from(folder: Path) -> None:
+def test_a_run_knows_what_auto_had_chosen_by_the_checkpoint_that_it_goes_on_from(folder: Path) -> None:
     with a_run(folder) as run:
         for number, chosen in ((1, None), (2, "fused"), (3, "fused")):
             run.save(number * 100, saving(number), chosen)
             assert run.chosen == chosen
+            assert (folder / "chosen.json").exists() is (chosen is not None)
+    assert json.loads((folder / "chosen.json").read_text()) == {"update_mode": "fused", "since_steps": 200}
+    assert [gone_back(folder, steps) for steps in (300, 200, 199, 300)] == ["fused", "fused", None, None]
+    AutoMode(folder).note("fused", 200)
     for last, expected in ((300, "fused"), (200, "fused"), (100, None)):
         again, path = Run.resume(folder, tensorboard=False)
         again.close()
         assert (int(path.name), again.chosen) == (last, expected)
         shutil.rmtree(path)
+    AutoMode(folder).note("thread", 300)  # one that went back may choose otherwise
+    assert gone_back(folder, 300) == "thread"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"update_mode": 3, "since_steps": 3}', "\ud800"])
+def test_a_note_of_a_choice_that_says_nothing_is_told(text: str, tmp_path: Path) -> None:
+    (tmp_path / "chosen.json").write_bytes(text.encode(errors="surrogatepass"))
+    with pytest.raises(BadRun, match=r"chosen\.json does not say which .* Remove it"):
+        gone_back(tmp_path, 10)
 
 
 def test_a_checkpoint_that_lost_its_table_is_not_passed_over(folder: Path) -> None:
@@ -192,6 +196,93 @@ def test_a_checkpoint_that_lost_its_table_is_not_passed_over(folder: Path) -> No
     (folder / "checkpoints" / "000000100" / "checkpoint.json").unlink()
     with pytest.raises(BadRun, match="no older one"):
         Run.resume(folder)
+
+
+# ---- lines of metrics ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Iterator[MetricsFile]:
+    made = MetricsFile(tmp_path)
+    for steps in (100, 200, 300):
+        made.add({"steps": steps, "share": 1 / steps}, {"red": {"loss": 1 / 3}, 7: {"loss": float("nan")}})
+    yield made
+    made.close()
+
+
+def test_metrics_are_lines_of_json_and_those_that_are_dropped_are_written_again(
+    lines: MetricsFile, tmp_path: Path
+) -> None:
+    """The others stay to the byte."""
+    assert read_metrics(tmp_path / "nowhere") == []
+    agents = {"red": {"loss": 1 / 3}, "7": {"loss": None}}
+    assert read_metrics(tmp_path)[0] == {"steps": 100, "share": 0.01, "agents": agents}
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    lines.drop_after(200)
+    assert [line["steps"] for line in read_metrics(tmp_path)] == [100, 200]
+    lines.add({"steps": 300, "share": 1 / 300}, {"red": {"loss": 1 / 3}, 7: {"loss": float("inf")}})
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+ODD = [b'{"x": 1}', b"rubbish", b"[1]", b'{"steps": "1"}', b"\xff\xfe", '{"steps": 1}'.encode("utf-16"), b"[" * 9999]
+
+
+@pytest.mark.parametrize("odd", [*ODD, b'{"steps": 400', b"{}"])
+def test_a_line_that_is_none_is_left_out_if_it_is_the_last_and_named_elsewhere(
+    odd: bytes, lines: MetricsFile, tmp_path: Path
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    own = path.read_bytes()
+    if odd in ODD[4:5] or odd not in ODD:
+        path.write_bytes(own + odd)  # it was cut off
+        assert len(read_metrics(tmp_path)) == 3
+        lines.drop_after(300)
+        assert len(read_metrics(tmp_path)) == 3
+    if odd in ODD:
+        path.write_bytes(before := own + odd + b'\n{"steps": 400}\n')
+        with pytest.raises(BadRun, match=r"Line 4 of .*metrics\.jsonl is not a line of metrics: '.*\. Remove it"):
+            lines.drop_after(100)
+        assert path.read_bytes() == before
+
+
+def test_a_run_whose_metrics_hold_a_foreign_line_is_let_go_of(folder: Path) -> None:
+    with a_run(folder) as run:
+        run.save(100, saving(1))
+    (folder / "metrics.jsonl").write_bytes(b"\xff\n")
+    for _ in range(2):
+        with pytest.raises(BadRun, match=r"Line 1 of .*metrics\.jsonl is not a line of metrics"):
+            Run.resume(folder)
+
+
+def averages(every: int, begins: int = 0) -> tuple[MetricMeans, list[Any]]:
+    lines: list[Any] = []
+    return MetricMeans(every, lambda steps, means: lines.append((steps, means)), begins=begins), lines
+
+
+def test_updates_share_a_line_if_they_are_close_and_have_one_each_if_they_are_far_apart() -> None:
+    made, lines = averages(every=10, begins=100)
+    for steps in (104, 108, 112, 116):
+        made.add(steps, {"red": {"loss": float(steps)}})
+    assert lines == [(112, {"red": {"loss": 108.0}})]
+    made.flush(117)
+    made.flush(118)
+    assert lines[1:] == [(117, {"red": {"loss": 116.0}})]
+    made, lines = averages(every=10)
+    for steps in (50, 100):
+        made.add(steps, {"red": {"loss": 1.0}})
+    assert [steps for steps, _ in lines] == [50, 100]
+
+
+def test_each_agent_is_averaged_over_its_own_updates() -> None:
+    made, lines = averages(every=10)
+    made.add(5, {"red": {"loss": 1.0}, 7: {"loss": 5.0}})
+    made.add(10, {"red": {"loss": 2.0, "kl": 4.0}})
+    assert lines == [(10, {"red": {"loss": 1.5, "kl": 4.0}, 7: {"loss": 5.0}})]
+    for odd in (math.inf, -math.inf, math.nan):  # is not hidden by the rest
+        made, lines = averages(every=1)
+        made.add(0, {"red": {"loss": 1.0}})
+        made.add(1, {"red": {"loss": odd}})
+        assert math.isnan(lines[0][1]["red"]["loss"])
 
 
 # ---- a full disk ---------------------------------------------------------------------------------
@@ -228,22 +319,26 @@ def check_kept(folder: Path, saved: list[int]) -> None:
     assert [line["update"] for line in read_metrics(folder)] == [1, 2, 3, 4]
 
 
-def test_whatever_cannot_be_written_for_lack_of_room_nothing_is_half_there(tmp_path: Path) -> None:
+@pytest.mark.slow(sample=True)
+@pytest.mark.parametrize("share", range(8))
+@pytest.mark.parametrize("times", [1, None], ids=["once", "from then on"])
+def test_whatever_cannot_be_written_for_lack_of_room_nothing_is_half_there(
+    times: int | None, share: int, tmp_path: Path
+) -> None:
     """Each write, rename and so on fails in turn, once or from there to the end of the next two checkpoints."""
     num_operations, _, saved = scene(tmp_path / "clean", 1, 0)
     assert num_operations > 20
     assert saved == [200, 300]
-    for first in range(1, num_operations + 1):
-        for times in (1, None):
-            folder = tmp_path / f"{first}-{times}"
-            _, num_failed, saved = scene(folder, first, times)
-            assert num_failed >= 1
-            check_kept(folder, saved)
-            if times == 1:
-                assert len(saved) >= 1
-            run, newest = Run.resume(folder, tensorboard=False)
-            run.close()
-            assert newest.name == "000000400"
+    for first in range(1 + share, num_operations + 1, 8):
+        folder = tmp_path / str(first)
+        _, num_failed, saved = scene(folder, first, times)
+        assert num_failed >= 1
+        check_kept(folder, saved)
+        if times == 1:
+            assert len(saved) >= 1
+        run, newest = Run.resume(folder, tensorboard=False)
+        run.close()
+        assert newest.name == "000000400"
 
 
 def test_a_full_disk_ends_a_run_at_its_end_and_after_three_checkpoints(

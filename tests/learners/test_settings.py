@@ -56,9 +56,6 @@ def read(**settings: Any) -> TrainSettings:
     return read_settings({**LEAST, **settings})
 
 
-# ---- reading -------------------------------------------------------------------------------------
-
-
 def test_a_file_is_read_and_overrides_replace_what_it_says(tmp_path: Path) -> None:
     path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 100\nalgorithm: {name: slow, learning_rate: 1}\n")
     settings = load_settings(path, ["seed=3", "algorithm.learning_rate=3e-4", "agents.red.name=fast", "folder=null"])
@@ -67,14 +64,11 @@ def test_a_file_is_read_and_overrides_replace_what_it_says(tmp_path: Path) -> No
     assert configs == {"red": Fast(), "blue": Slow(learning_rate=3e-4)}
 
 
-def test_powers_of_ten_are_numbers_though_yaml_takes_them_for_words(tmp_path: Path) -> None:
+def test_powers_of_ten_are_numbers_though_yaml_takes_them_for_words_and_none_is_too_large(tmp_path: Path) -> None:
     path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 2e6\nalgorithm: {name: slow, network: {hidden: [64]}}\n")
     settings = load_settings(path, ["checkpoint_every=1E3", "agents={7: {name: fast, speed: 3e2}}"])
     assert (settings.total_steps, settings.checkpoint_every) == (2_000_000, 1000)
     assert algorithm_configs(settings, [7, "red"], KINDS)[7] == Fast(speed=300)
-
-
-def test_no_number_of_steps_is_too_large() -> None:
     assert read(total_steps=10**400).checkpoint_every == 10**399
 
 
@@ -88,39 +82,41 @@ def test_what_the_file_does_not_say_comes_from_elsewhere(tmp_path: Path) -> None
     path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 100\nlog_every: 3\n")
     settings = load_settings(path, ["seed=3"], {"log_every": 7, "checkpoint_every": 9, "seed": 1})
     assert (settings.log_every, settings.checkpoint_every, settings.seed) == (3, 9, 3)
-
-
-def test_checkpoints_and_lines_come_so_often_unless_told() -> None:
     assert read(total_steps=101).checkpoint_every == 11
     assert read(total_steps=101, checkpoint_every=3).checkpoint_every == 3
     assert read(total_steps=5000).log_every == 5
 
 
+WHOLE = [
+    ("env: [", "is not YAML"),
+    ("- env", "holds list"),
+    ("", "holds NoneType"),
+    ("env: a", r"`total_steps` is missing"),
+    ("env: a\ntotal_steps: many", "`total_steps: 'many'`: Input should be a valid integer"),
+    ("env: a\ntotal_steps: 0", "`total_steps: 0`: Input should be greater than 0"),
+    ("env: a\ntotal_steps: true", "`total_steps: True`: .*a number is wanted, not a flag"),
+    ("env: a\ntotal_steps: 1.5e0", "`total_steps: 1.5`: Input should be a valid integer"),
+]
+LINES = [
+    ("num_env: 3", r"`num_env` is unknown. Did you mean `num_envs`\?"),
+    ("zzz: 3", "`zzz` is unknown. Known are `agents`, `algorithm`"),
+    ("parallel: {use_thread: 1}", r"`parallel.use_thread` .*mean `use_threads`\?"),
+    ("update_mode: fuse", r"`update_mode: 'fuse'`: Input .*\. Did you mean `fused`\?$"),
+    ("parallel: {async_learning: fre}", r":\n  [^\n]* Did you mean `free`\?$"),
+    ("seed: true", "`seed: True`: .*a number is wanted, not a flag"),
+    ("seed: 1\nseed: 2", "`seed` stands twice"),
+    ("turns: sequential", "`turns: 'sequential'`: .*all agents' actions at once, so"),
+    ("turns: parallel", "`turns: 'parallel'`: Input should be 'simultaneous'"),
+    ("SEED: 3", r"`SEED` is unknown. Did you mean `seed`\?"),
+    ("backend: SERIAL", r"`backend: 'SERIAL'`: .* Did you mean `serial`\?"),
+    ("algorithm: ppo", r"`algorithm: 'ppo'`: .* Did you mean `algorithm.name=ppo`\?"),
+    ("minibatch: 4", r"`minibatch: 4`: Input .* Give a list, such as \[64, 256\]\."),
+    ("sed: 1\nnum_envs: -1", r"(?s)`num_envs: -1`.*`sed` is.*`seed`"),  # all at once
+]
+
+
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("env: [", "is not YAML"),
-        ("- env", "holds list"),
-        ("", "holds NoneType"),
-        ("env: a", r"`total_steps` is missing"),
-        ("env: a\ntotal_steps: 100\nnum_env: 3", r"`num_env` is unknown. Did you mean `num_envs`\?"),
-        ("env: a\ntotal_steps: 100\nzzz: 3", "`zzz` is unknown. Known are `agents`, `algorithm`"),
-        ("env: a\ntotal_steps: 100\nparallel: {use_thread: 1}", r"`parallel.use_thread` .*mean `use_threads`\?"),
-        ("env: a\ntotal_steps: many", "`total_steps: 'many'`: Input should be a valid integer"),
-        ("env: a\ntotal_steps: 0", "`total_steps: 0`: Input should be greater than 0"),
-        ("env: a\ntotal_steps: 9\nupdate_mode: fuse", r"`update_mode: 'fuse'`: Input .*\. Did you mean `fused`\?$"),
-        ("env: a\ntotal_steps: 9\nparallel: {async_learning: fre}", r":\n  [^\n]* Did you mean `free`\?$"),
-        ("env: a\ntotal_steps: 9\nseed: true", "`seed: True`: .*a number is wanted, not a flag"),
-        ("env: a\ntotal_steps: true", "`total_steps: True`: .*a number is wanted, not a flag"),
-        ("env: a\ntotal_steps: 9\nseed: 1\nseed: 2", "`seed` stands twice"),
-        ("env: a\ntotal_steps: 9\nturns: sequential", "`turns: 'sequential'`: .*all agents' actions at once, so"),
-        ("env: a\ntotal_steps: 9\nturns: parallel", "`turns: 'parallel'`: Input should be 'simultaneous'"),
-        ("env: a\ntotal_steps: 9\nSEED: 3", r"`SEED` is unknown. Did you mean `seed`\?"),
-        ("env: a\ntotal_steps: 9\nbackend: SERIAL", r"`backend: 'SERIAL'`: .* Did you mean `serial`\?"),
-        ("env: a\ntotal_steps: 9\nalgorithm: ppo", r"`algorithm: 'ppo'`: .* Did you mean `algorithm.name=ppo`\?"),
-        ("env: a\ntotal_steps: 9\nminibatch: 4", r"`minibatch: 4`: Input .* Give a list, such as \[64, 256\]\."),
-        ("env: a\ntotal_steps: 1.5e0", "`total_steps: 1.5`: Input should be a valid integer"),
-    ],
+    ("text", "words"), [*WHOLE, *((f"env: a\ntotal_steps: 9\n{line}", why) for line, why in LINES)]
 )
 def test_mistakes_are_named(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match=words) as caught:
@@ -128,16 +124,9 @@ def test_mistakes_are_named(text: str, words: str, tmp_path: Path) -> None:
     assert "config.yaml" in str(caught.value)
 
 
-def test_words_that_a_field_of_an_algorithm_may_have() -> None:
-    pytest.importorskip("torch")
-    from parallel_envs.learners.agent import configs_by_name
-
-    for value, words in (
-        ("mpl", r"'mpl'`: Input should be .*\. Did you mean 'mlp'\?$"),
-        (True, "True`: Input should be"),
-    ):
-        with pytest.raises(BadSettings, match=words):
-            read_config({"name": "ppo", "network": value}, "algorithm", configs_by_name())
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match=r"nowhere\.yaml cannot be read"):
+        load_settings(tmp_path / "nowhere.yaml")
 
 
 @pytest.mark.parametrize(
@@ -160,84 +149,46 @@ def test_settings_of_algorithms_are_told_where_they_belong(name: str, words: str
         read(**{name: 3})
 
 
-def test_all_mistakes_are_named_at_once() -> None:
-    with pytest.raises(BadSettings, match=r"(?s)`num_envs: -1`.*`sed` is.*`seed`"):
-        read(sed=1, num_envs=-1)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadSettings, match=r"nowhere\.yaml cannot be read"):
-        load_settings(tmp_path / "nowhere.yaml")
-
-
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("seed", "does not have the form key=value"),
-        ("=3", "does not have the form key=value"),
-        ("env.name=3", "leads into `env`"),
-        ("seed=[", "is not YAML"),
-        ("algorithm={name: slow, name: fast}", "is not YAML: `name` stands twice"),
-        ("num_envs=-1", r"config\.yaml with num_envs=-1:\n  `num_envs: -1`"),
-    ],
-)
-def test_overrides_that_say_nothing_are_refused(override: str, words: str, tmp_path: Path) -> None:
-    path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 100\n")
-    with pytest.raises(BadSettings, match=words):
-        load_settings(path, [override])
-
-
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
+        (["seed"], "does not have the form key=value"),
+        (["=3"], "does not have the form key=value"),
+        (["env.name=3"], "leads into `env`"),
+        (["seed=["], "is not YAML"),
+        (["algorithm={name: slow, name: fast}"], "is not YAML: `name` stands twice"),
+        (["num_envs=-1"], r"config\.yaml with num_envs=-1:\n  `num_envs: -1`"),
         (["seed=3", "seed=4"], "'seed=4' would undo 'seed=3'"),
         (["seed=3", "num_envs=2", "seed=3"], "'seed=3' would undo 'seed=3'"),
         (["algorithm.learning_rate=3", "algorithm={name: slow}"], "would undo 'algorithm.learning_rate=3'"),
     ],
 )
-def test_an_override_undoes_no_other(overrides: list[str], words: str, tmp_path: Path) -> None:
-    path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 100\n")
+def test_overrides_that_say_nothing_or_undo_another_are_refused(
+    overrides: list[str], words: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 100\nseed: 1\nalgorithm: {name: ppo}\n")
     with pytest.raises(BadSettings, match=words):
         load_settings(path, overrides)
-
-
-def test_a_part_of_what_was_replaced_may_be_named_after_it(tmp_path: Path) -> None:
-    path = written(tmp_path, "env: CartPole-v1\ntotal_steps: 100\nseed: 1\nalgorithm: {name: ppo}\n")
-    settings = load_settings(path, ["algorithm={name: slow}", "algorithm.kind=odd"])
+    settings = load_settings(path, ["algorithm={name: slow}", "algorithm.kind=odd"])  # a part may be named after it
     assert settings.algorithm == {"name": "slow", "kind": "odd"}
 
 
-# ---- the block `parallel` of the original plan ---------------------------------------------------
-
-PLAN = {
-    "enabled": True,
-    "parallel_actions": True,
-    "parallel_training": True,
-    "async_learning": True,
-    "train_interval": 4,
-    "num_workers": None,
-    "use_threads": False,
-}
+TRUE = dict.fromkeys(("enabled", "parallel_actions", "parallel_training", "async_learning"), True)
+PLAN = {**TRUE, "train_interval": 4, "num_workers": None, "use_threads": False}
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
         ({}, {"update_mode": "fused_or_process", "strategy": "batch", "backend": "process", "mode": "overlap"}),
-        (
-            {"use_threads": True, "num_workers": 3},
-            {"update_mode": "fused_or_thread", "backend": "thread", "worker_budget": 3},
-        ),
-        ({"use_threads": True}, {"learn_in": "thread", "mode": "overlap"}),
+        ({"use_threads": True, "num_workers": 3}, {"update_mode": "fused_or_thread", "worker_budget": 3}),
+        ({"use_threads": True}, {"learn_in": "thread", "mode": "overlap", "backend": "thread"}),
         ({"async_learning": "free"}, {"learn_in": "process", "mode": "free"}),
         ({"parallel_training": False}, {"update_mode": "sequential", "strategy": "batch", "backend": "process"}),
         ({"parallel_actions": False, "async_learning": False}, {"strategy": "sequential", "mode": "sync"}),
         ({"num_workers": "None", "train_interval": "None"}, {"worker_budget": None, "train_interval": None}),
         ({"train_interval": 2}, {"train_interval": None}),  # of PPO
-        (
-            {"enabled": False},
-            {"strategy": "sequential", "backend": "serial", "mode": "overlap", "learn_in": "serial"},
-        ),
+        ({"enabled": False}, {"strategy": "sequential", "backend": "serial", "mode": "overlap", "learn_in": "serial"}),
     ],
 )
 def test_the_plans_block_is_understood(change: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -250,23 +201,16 @@ def test_what_is_said_twice_is_refused() -> None:
         read(parallel=PLAN, update_mode="fused", backend="serial")
 
 
-# ---- the algorithms' configs ---------------------------------------------------------------------
-
-
 def configs(agents: Any = None, **algorithm: Any) -> dict[Any, Any]:
     return algorithm_configs(read(algorithm=algorithm, agents=agents or {}), ["red", 7], KINDS)
 
 
-def test_agents_take_over_what_they_do_not_say() -> None:
+def test_agents_take_over_what_they_do_not_say_but_nothing_from_another_algorithm() -> None:
+    network = Network(hidden=(8,))
     made = configs({"red": {"learning_rate": 2}}, name="slow", network={"hidden": [8]})
-    assert made == {
-        "red": Slow(learning_rate=2.0, network=Network(hidden=(8,))),
-        7: Slow(network=Network(hidden=(8,))),
-    }
-
-
-def test_agents_of_another_algorithm_take_over_nothing() -> None:
-    assert configs({"7": {"name": "fast"}}, name="slow", learning_rate=2) == {"red": Slow(learning_rate=2.0), 7: Fast()}
+    assert made == {"red": Slow(learning_rate=2.0, network=network), 7: Slow(network=network)}
+    made = configs({"7": {"name": "fast"}}, name="slow", learning_rate=2)
+    assert made == {"red": Slow(learning_rate=2.0), 7: Fast()}
 
 
 def test_the_train_interval_is_for_those_who_have_one_and_do_not_say_it() -> None:
@@ -279,62 +223,58 @@ def test_the_train_interval_is_for_those_who_have_one_and_do_not_say_it() -> Non
     }
 
 
-@pytest.mark.parametrize("block", [[], "yes", 5])
-def test_a_block_that_is_none_is_refused(block: Any) -> None:
-    with pytest.raises(BadSettings, match="is not a block of settings"):
-        read_parallel(block)
-
-
-@pytest.mark.parametrize("given", [{"train_interval": 2}, {"parallel": {"train_interval": 2}}])
-def test_a_train_interval_that_nobody_has_is_refused(given: Any) -> None:
-    settings = read(algorithm={"name": "slow"}, **given)
-    with pytest.raises(BadSettings, match=r"`train_interval: 2` .*no agent learns from a replay buffer.*Leave it out"):
-        algorithm_configs(settings, ["red"], KINDS)
+def test_a_block_that_is_none_and_a_train_interval_that_nobody_has_are_refused() -> None:
+    nothing: list[Any] = [[], "yes", 5]
+    for block in nothing:
+        with pytest.raises(BadSettings, match="is not a block of settings"):
+            read_parallel(block)
+    given: list[dict[str, Any]] = [{"train_interval": 2}, {"parallel": {"train_interval": 2}}]
+    for settings in given:
+        with pytest.raises(BadSettings, match=r"`train_interval: 2` .*no agent learns from a replay buffer.*Leave it"):
+            algorithm_configs(read(algorithm={"name": "slow"}, **settings), ["red"], KINDS)
 
 
 @pytest.mark.parametrize(
     ("agents", "algorithm", "words"),
     [
-        ({"read": {}}, {"name": "slow"}, r"`agents.read` is unknown. Did you mean `red`\?"),
-        ({}, {}, "`algorithm.name: ppo` is unknown. Known are `fast`, `slow`"),
+        ({"read": {}}, {}, r"`agents.read` is unknown. Did you mean `red`\?"),
+        ({}, {"name": "ppo"}, "`algorithm.name: ppo` is unknown. Known are `fast`, `slow`"),
         ({}, {"name": "slwo"}, r"`algorithm.name: slwo` is unknown. Did you mean `slow`\?"),
         ({}, {"name": ["slow"]}, r"`algorithm.name: \['slow'\]` is unknown. Did you mean `slow`\?"),
-        (
-            {},
-            {"name": "slow", "seed": 5},
-            "`algorithm.seed` .* a setting of the run: write it as `seed`",
-        ),
-        ({"red": {"num_envs": 5}}, {"name": "slow"}, "`agents.red.num_envs` .* write it as `num_envs`, beside"),
-        ({}, {"name": "slow", "learning_rat": 1}, r"`algorithm.learning_rat` .*mean `learning_rate`\?"),
-        ({}, {"name": "slow", "network": {"hiden": []}}, r"`algorithm.network.hiden` .*mean `hidden`\?"),
-        ({}, {"name": "slow", "learning_rate": "high"}, "`algorithm.learning_rate: 'high'`: Input should be"),
-        ({"red": {"speed": 3}}, {"name": "slow"}, "`agents.red.speed` is unknown. It is a setting of fast: leave it"),
-        ({}, {"name": "slow", "learning_rate": True}, "`algorithm.learning_rate: True`: a number is wanted, not a fl"),
-        ({}, {"name": "slow", "network": {"hidden": 32}}, r"hidden: 32`: Input .* Give a list, as \[32\]\.$"),
-        ({}, {"name": "slow", "network": {"hidden": {}}}, r"hidden: {}`: Input .* such as \[64, 64\]\.$"),
-        ({}, {"name": "slow", "kind": True}, "`algorithm.kind: True`: Input should be a valid string"),
-        (
-            {"red": {"name": "fast", "speed": 7}},
-            {"name": "slow"},
-            r"^`agents.red`: Fast.speed=7 is bad luck. Give 6\.$",
-        ),
         ({}, {"name": "SLOW"}, r"`algorithm.name: SLOW` is unknown. Did you mean `slow`\?"),
+        ({}, {"seed": 5}, "`algorithm.seed` .* a setting of the run: write it as `seed`"),
+        ({"red": {"num_envs": 5}}, {}, "`agents.red.num_envs` .* write it as `num_envs`, beside"),
+        ({}, {"learning_rat": 1}, r"`algorithm.learning_rat` .*mean `learning_rate`\?"),
+        ({}, {"network": {"hiden": []}}, r"`algorithm.network.hiden` .*mean `hidden`\?"),
+        ({}, {"learning_rate": "high"}, "`algorithm.learning_rate: 'high'`: Input should be"),
+        ({"red": {"speed": 3}}, {}, "`agents.red.speed` is unknown. It is a setting of fast: leave it"),
+        ({}, {"learning_rate": True}, "`algorithm.learning_rate: True`: a number is wanted, not a fl"),
+        ({}, {"network": {"hidden": 32}}, r"hidden: 32`: Input .* Give a list, as \[32\]\.$"),
+        ({}, {"network": {"hidden": {}}}, r"hidden: {}`: Input .* such as \[64, 64\]\.$"),
+        ({}, {"kind": True}, "`algorithm.kind: True`: Input should be a valid string"),
+        ({"red": {"name": "fast", "speed": 7}}, {}, r"^`agents.red`: Fast.speed=7 is bad luck. Give 6\.$"),
     ],
 )
 def test_mistakes_in_algorithms_are_named(agents: Any, algorithm: Any, words: str) -> None:
     with pytest.raises(BadSettings, match=words):
-        configs(agents, **algorithm)
+        configs(agents, **{"name": "slow", **algorithm})
 
 
-def test_an_algorithm_without_a_name_is_the_default_one(tmp_path: Path) -> None:
+def test_an_algorithm_without_a_name_is_the_default_one_and_its_words_are_checked(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    (tmp_path / "c.yaml").write_text("env: a\ntotal_steps: 9\n")
     from parallel_envs.learners.agent import configs_by_name  # brings torch
 
-    told = load_settings(tmp_path / "c.yaml", ["algorithm.learning_rate=0.25"])
+    path = written(tmp_path, "env: a\ntotal_steps: 9\n")
+    told = load_settings(path, ["algorithm.learning_rate=0.25"])
     assert told.algorithm == {"name": "ppo", "learning_rate": 0.25}
     config = algorithm_configs(told, ["agent_0"], configs_by_name())["agent_0"]
     assert (type(config).__name__, config.learning_rate) == ("PPOConfig", 0.25)
-    wrong = load_settings(tmp_path / "c.yaml", ["algorithm.ent_coef=0.1"])
+    wrong = load_settings(path, ["algorithm.ent_coef=0.1"])
     with pytest.raises(BadSettings, match=r"`algorithm\.ent_coef` is unknown\. It is called `entropy_weight` here"):
         algorithm_configs(wrong, ["agent_0"], configs_by_name())
+    for value, words in (
+        ("mpl", r"'mpl'`: Input should be .*\. Did you mean 'mlp'\?$"),
+        (True, "True`: Input should be"),
+    ):
+        with pytest.raises(BadSettings, match=words):
+            read_config({"name": "ppo", "network": value}, "algorithm", configs_by_name())

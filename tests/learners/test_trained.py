@@ -1,10 +1,13 @@
-"""Agents that have learnt, as policies by name."""
+"""Agents that have learnt, as policies by name; algorithms of one's own, which are known once they are registered."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -16,12 +19,17 @@ pytest.importorskip("safetensors")
 from parallel_envs import cli
 from parallel_envs.cli.evaluate import slow_imports
 from parallel_envs.evaluation import candidates_of
+from parallel_envs.learners import IndependentLearners, PPOConfig
 from parallel_envs.learners.acting import LearnerPolicy
-from parallel_envs.learners.agent import AgentLearner
+from parallel_envs.learners.agent import ALGORITHMS, AgentLearner, configs_by_name
 from parallel_envs.learners.checkpoint import BadCheckpoint, save_agent, save_checkpoint
+from parallel_envs.learners.ppo import PPO
 from parallel_envs.learners.trained import TrainedAgent
+from parallel_envs.multiagent import MultiAgentEnvManager
+from parallel_envs.multiagent.by_name import env_factory
 from parallel_envs.policies import PolicySpec, load_policy
 from parallel_envs.wrappers import WrappedMultiAgentPolicy
+from tests.learners.command_lines import Train
 from tests.learners.lives import learners, values
 
 Learners = dict[Any, AgentLearner]
@@ -33,13 +41,14 @@ def saved(folder: Path, case: str) -> Learners:
     return agents
 
 
+def spaces_of(learner: AgentLearner) -> dict[str, Any]:
+    algorithm = learner.algorithm
+    return {"observation_space": algorithm.observation_space, "action_space": algorithm.action_space}
+
+
 def loaded(folder: Path, learner: AgentLearner, class_path: str = "") -> Any:
     spec = f"class={class_path},data={folder}" if class_path else str(folder)
-    spaces: dict[str, Any] = {
-        "observation_space": learner.algorithm.observation_space,
-        "action_space": learner.algorithm.action_space,
-    }
-    return load_policy(spec, agent=learner.agent, **spaces)
+    return load_policy(spec, agent=learner.agent, **spaces_of(learner))
 
 
 @pytest.mark.parametrize("case", ["ppo-masked-kl", "ppo-box", "ppo-cnn", "ppo-gru", "dqn", "sac"])
@@ -64,14 +73,8 @@ def test_it_may_draw_its_actions_instead(tmp_path: Path) -> None:
 def test_one_agent_alone_may_be_everybodys(tmp_path: Path) -> None:
     learner = learners("ppo", 1)["agent_0"]
     save_agent(tmp_path / "one", "agent_0", learner.state())
-    other = PolicySpec.parse(str(tmp_path / "one"))
-    spaces: dict[str, Any] = {
-        "observation_space": learner.algorithm.observation_space,
-        "action_space": learner.algorithm.action_space,
-    }
-    policy = other.for_agent("somebody else", **spaces).make()
-    seen = values(learner.algorithm.observation_space, np.random.default_rng(0), ())
-    policy.step(seen)
+    policy = PolicySpec.parse(str(tmp_path / "one")).for_agent("somebody else", **spaces_of(learner)).make()
+    policy.step(values(learner.algorithm.observation_space, np.random.default_rng(0), ()))
     policy.reset()
 
 
@@ -101,14 +104,55 @@ def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
         stranger.agent_policy()
 
 
-def test_a_run_is_evaluated_by_its_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    settings = tmp_path / "settings.yaml"
-    settings.write_text(
-        "env: CartPole-v1\nnum_envs: 2\ntotal_steps: 40\ntensorboard: false\nupdate_mode: sequential\nbackend: serial\n"
-        "algorithm: {name: ppo, rollout_length: 8, minibatch_size: 8, num_epochs: 1, hidden: [8]}\n"
-    )
-    assert CliRunner().invoke(cli.app, ["train", str(settings), f"folder={folder}"]).exit_code == 0
-    done = CliRunner().invoke(cli.app, ["eval", "-m", "CartPole-v1", "-p", str(folder), "-e", "3"])
+def test_a_run_is_evaluated_by_its_folder(train: Train, tmp_path: Path) -> None:
+    assert train(f"folder={tmp_path / 'run'}", "total_steps=40").exit_code == 0
+    done = CliRunner().invoke(cli.app, ["eval", "-m", "CartPole-v1", "-p", str(tmp_path / "run"), "-e", "3"])
     assert done.exit_code == 0, done.output
     assert "3 of 3 episodes" in done.stderr
+
+
+@dataclass(frozen=True)
+class OwnConfig(PPOConfig):
+    """PPO by another name."""
+
+
+class Own(PPO):
+    name = "own"
+
+
+class Nameless(PPO):
+    """It forgot to have a name of its own."""
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    ALGORITHMS[OwnConfig] = Own
+    yield
+    del ALGORITHMS[OwnConfig]
+
+
+def envs() -> MultiAgentEnvManager:
+    return MultiAgentEnvManager([env_factory("CartPole-v1")] * 2, backend="serial")
+
+
+@pytest.mark.usefixtures("registered")
+def test_agents_that_have_learnt_by_it_can_be_loaded(tmp_path: Path) -> None:
+    config = OwnConfig(rollout_length=8, minibatch_size=8, hidden=(8,))
+    with envs() as many, IndependentLearners(many, config, update_mode="sequential") as learners:
+        learners.train(32)
+        learners.save(tmp_path / "kept")
+    env = gym.make("CartPole-v1")
+    agent = TrainedAgent("agent_0", env.observation_space, env.action_space)
+    agent.load(tmp_path / "kept")
+    assert configs_by_name()["own"] is OwnConfig
+
+
+def test_one_that_is_not_registered_is_told_how() -> None:
+    with envs() as many, pytest.raises(TypeError, match=r"ALGORITHMS\[its type\] = the algorithm's class"):
+        IndependentLearners(many, OwnConfig(rollout_length=8, minibatch_size=8))
+
+
+def test_two_of_one_name_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS, OwnConfig, Nameless)
+    with pytest.raises(ValueError, match=r"Nameless and PPO are both named 'ppo'"):
+        configs_by_name()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from parallel_envs.engine import Death, WorkerPool
+from parallel_envs.engine import Death
 from parallel_envs.errors import WorkerDied, WorkerTimeout
 from parallel_envs.learners.ppo import PPOConfig
 from parallel_envs.learners.updates import MODES, AutoUpdates, ProcessUpdates, sequential
@@ -46,9 +46,8 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
         assert one[agent]["generator"] == other[agent]["generator"]
         assert one[agent]["counters"] == other[agent]["counters"]
         for name, array in one[agent]["arrays"].items():
-            np.testing.assert_allclose(
-                other[agent]["arrays"][name], array, rtol=0, atol=1e-5, err_msg=f"{agent} {name}"
-            )
+            found = other[agent]["arrays"][name]
+            np.testing.assert_allclose(found, array, rtol=0, atol=1e-5, err_msg=f"{agent} {name}")
         for name, value in one["metrics"][agent].items():
             assert other["metrics"][agent][name] == pytest.approx(value, abs=1e-3, rel=1e-3), name
 
@@ -72,28 +71,35 @@ def small(case: str) -> Any:
     return dataclasses.replace(config, hidden=(8,), **own), *spaces
 
 
-@functools.cache
-def after_many(name: str) -> dict[str, Any]:
-    """An agent of each case after two hundred updates; where some are computed in one pass, two."""
-    twins = range(2 if name in ("sequential", "fused") else 1)
-    return trained(name, {f"{case} {twin}": small(case) for twin in twins for case in STEADY}, MANY)
+MODES_BESIDE_SEQUENTIAL = ["fused", "thread", "process"]
 
 
-@pytest.mark.parametrize("case", STEADY)
-@pytest.mark.parametrize("name", ["fused", "thread", "process"])
-def test_two_hundred_updates_later_every_way_has_come_to_the_same(name: str, case: str) -> None:
-    one, other = after_many("sequential"), after_many(name)
-    mine = [agent for agent in other if agent.startswith(f"{case} ")]
-    assert_same(*({agent: states[agent] for agent in (*mine, "metrics")} for states in (one, other)))
-    if name != "fused":
-        for agent in mine:
-            assert_same_batch(other[agent]["arrays"], one[agent]["arrays"])  # to the bit
-    assert all(one[agent]["counters"]["updates"] == MANY for agent in mine)
-
-
-def test_agents_may_sit_out() -> None:
-    one, other = (trained(name, "ppo-small", 10, everybody=False) for name in ("sequential", "fused"))
+@pytest.mark.parametrize(
+    ("name", "cases"),
+    [
+        *((name, ["ppo"]) for name in MODES_BESIDE_SEQUENTIAL),
+        *(pytest.param(name, STEADY, marks=pytest.mark.slow, id=f"{name}-all") for name in MODES_BESIDE_SEQUENTIAL),
+    ],
+)
+def test_two_hundred_updates_later_every_mode_has_come_to_the_same(name: str, cases: list[str]) -> None:
+    """An agent of each case; where some are computed in one pass, two."""
+    kinds = {f"{case} {twin}": small(case) for twin in range(2 if name == "fused" else 1) for case in cases}
+    one, other = (trained(mode, kinds, MANY) for mode in ("sequential", name))
     assert_same(one, other)
+    for agent in kinds:
+        assert one[agent]["counters"]["updates"] == MANY
+        if name != "fused":
+            assert_same_batch(other[agent]["arrays"], one[agent]["arrays"])  # to the bit
+
+
+def test_agents_may_sit_out_and_learning_rates_may_differ_in_a_fused_group() -> None:
+    config, *spaces = CASES["ppo-small"]
+    kinds: Any = {
+        f"agent_{index}": (dataclasses.replace(config, learning_rate=rate), *spaces)
+        for index, rate in enumerate((1e-2, 1e-3, 3e-3))
+    }
+    for everybody in (True, False):
+        assert_same(*(trained(name, kinds, 10, everybody=everybody) for name in ("sequential", "fused")))
 
 
 @pytest.mark.parametrize("name", ["thread", "process", "auto"])
@@ -120,12 +126,18 @@ def test_partial_rounds_are_not_lost_while_workers_are_measured() -> None:
     assert_same_batch(results[1], results[0])
 
 
-@pytest.mark.parametrize("name", ["fused", "thread", "process"])
-def test_pictures_come_to_the_very_same_after_two_hundred_updates(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "num_updates"),
+    [
+        *(("fused", 5), ("thread", 5)),
+        *(pytest.param(name, MANY, marks=pytest.mark.slow) for name in MODES_BESIDE_SEQUENTIAL),
+    ],
+)
+def test_pictures_come_to_the_very_same_after_any_number_of_updates(name: str, num_updates: int) -> None:
     """Stacked they would not: rounding decides on which side of its kink an activation falls."""
     config = PPOConfig(rollout_length=8, minibatch_size=24, num_epochs=1, network="cnn", hidden=(8,))
     kinds = {f"agent_{index}": (config, Box(0, 255, (12, 10, 3), np.uint8), Discrete(3)) for index in range(2)}
-    one, other = (trained(mode, kinds, MANY) for mode in ("sequential", name))
+    one, other = (trained(mode, kinds, num_updates) for mode in ("sequential", name))
     for agent in kinds:
         assert_same_batch(other[agent]["arrays"], one[agent]["arrays"])
 
@@ -159,14 +171,6 @@ def test_no_thread_goes_on_behind_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ended == [agents["agent_0"].parameters]
 
 
-def test_learning_rates_may_differ_in_a_fused_group() -> None:
-    kinds = {
-        f"agent_{index}": (PPOConfig(rollout_length=8, minibatch_size=7, learning_rate=rate), *CASES["ppo"][1:])
-        for index, rate in enumerate((1e-2, 1e-3, 3e-3))
-    }
-    assert_same(trained("sequential", kinds, 3), trained("fused", kinds, 3))
-
-
 def test_an_agent_above_target_kl_stops_and_others_go_on() -> None:
     small = functools.partial(PPOConfig, rollout_length=8, minibatch_size=12, num_epochs=4, hidden=(8,), target_kl=0.01)
     kinds = {
@@ -180,7 +184,7 @@ def test_an_agent_above_target_kl_stops_and_others_go_on() -> None:
     assert 0 < steps["rash"] < 8
 
 
-@pytest.mark.parametrize("name", ["fused", "thread", "process"])
+@pytest.mark.parametrize("name", ["fused", "thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_learning_rates_may_fall_each_in_its_own_way(name: str) -> None:
     small = functools.partial(PPOConfig, rollout_length=8, minibatch_size=12, hidden=(8,), learning_rate=1e-2)
     configs = {
@@ -191,18 +195,16 @@ def test_learning_rates_may_fall_each_in_its_own_way(name: str) -> None:
     kinds = {agent: (config, *CASES["ppo"][1:]) for agent, config in configs.items()}
     once, later = (trained("sequential", kinds, num_updates) for num_updates in (1, 3))
     assert_same(later, trained(name, kinds, 3))
-    weights = [{agent: states[agent]["arrays"]["weights"] for agent in configs} for states in (once, later)]
-    moved = {agent: not np.array_equal(weights[0][agent], weights[1][agent]) for agent in configs}
-    assert moved == {"steady": True, "falls": True, "stops": False}
+    for agent in configs:
+        moved = not np.array_equal(once[agent]["arrays"]["weights"], later[agent]["arrays"]["weights"])
+        assert moved is (agent != "stops")
 
 
-def test_learning_changes_the_weights() -> None:
+def test_learning_changes_the_weights_and_an_update_without_plans_does_nothing() -> None:
     fresh, later = learners("ppo"), trained("fused", "ppo", 2)
     for agent, one in fresh.items():
         assert np.abs(one.state()["arrays"]["weights"] - later[agent]["arrays"]["weights"]).max() > 1e-4
-
-
-def test_an_update_without_plans_does_nothing() -> None:
+    assert set(MODES) == {"sequential", "thread", "process", "fused", "auto"}
     for name in ("sequential", "fused", "auto"):
         with mode_of(name, learners("ppo")) as mode:
             assert mode.update({}) == {}
@@ -221,16 +223,8 @@ def test_auto_says_what_it_chose_and_why() -> None:
         assert mode.why.startswith(f"auto: {mode.choice} (sequential ")
 
 
-# ---- workers --------------------------------------------------------------------------------------------------------
-
-
-def pool_of(mode: Any) -> WorkerPool:
-    assert isinstance(mode, ProcessUpdates)
-    return mode._pool
-
-
 def pid_of(mode: Any, worker: int = 0) -> int:
-    return pool_of(mode).pid(worker)
+    return int(mode._pool.pid(worker))
 
 
 def test_a_worker_that_is_killed_or_stopped_changes_nothing_and_numbers_put_in_by_the_caller_reach_it(
@@ -269,7 +263,7 @@ def test_workers_that_hang_or_die_twice_in_an_update_are_named_each_with_its_own
     before = {agent: one.state()["arrays"] for agent, one in agents.items()}
     with mode_of("process", agents) as mode:
         time_is_up_when(mode, lambda pid: inside.exists() and inside.read_text() == str(pid))
-        pool = pool_of(mode)
+        pool: Any = mode._pool  # type: ignore[attr-defined]  # the engine's pool, as process mode has
         monkeypatch.setattr(pool, "stack", partial(pool.stack, timeout=60.0))  # it answers, whenever it is scheduled
         first = [pid_of(mode, worker) for worker in (0, 1)]
         drawn = plans(agents)
@@ -310,6 +304,13 @@ def test_a_death_is_told_with_the_last_output() -> None:
     assert str(error).endswith("Its last output:\n  one\n  two")
 
 
+class Stillborn:
+    """Host that ends its process."""
+
+    def __init__(self, *_: Any) -> None:
+        os._exit(4)
+
+
 def test_a_worker_that_dies_before_it_has_begun_is_replaced_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -320,14 +321,3 @@ def test_a_worker_that_dies_before_it_has_begun_is_replaced_once(
         mode_of("process", agents)
     (warned,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "exit code 4 during its start. Another worker is started in its place." in warned
-
-
-class Stillborn:
-    """Host that ends its process."""
-
-    def __init__(self, *_: Any) -> None:
-        os._exit(4)
-
-
-def test_modes_are_told_by_name() -> None:
-    assert set(MODES) == {"sequential", "thread", "process", "fused", "auto"}

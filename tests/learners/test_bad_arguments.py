@@ -1,0 +1,177 @@
+"""Arguments that are refused: by which error, and with which part of its text."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
+
+from parallel_envs.learners import DQNConfig, IndependentLearners, PPOConfig, SACConfig
+from parallel_envs.learners.distributions import stochastic_head
+from parallel_envs.learners.dqn import DQN
+from parallel_envs.learners.masks import check_flags
+from parallel_envs.learners.networks import ObservationEncoder
+from parallel_envs.learners.ppo import PPO
+from parallel_envs.learners.sac import SAC
+from parallel_envs.multiagent import MultiAgentEnvManager
+from tests.learners.lives import ARM, MASKED, PICTURES, SEEN
+from tests.learners.test_independent import Pressing, pressing
+
+NAN, INF, THREE = float("nan"), float("inf"), Discrete(3)
+SMALL = PPOConfig(rollout_length=8, minibatch_size=8, hidden=(8,))
+
+SETTINGS: list[tuple[type, str, list[Any], dict[str, Any]]] = [
+    (PPOConfig, "learning_rate", [0.0, True, "1", [], (), [0.1]], {}),
+    (PPOConfig, "learning_rate_end", [-1e-4], {"learning_rate_updates": 10}),
+    (PPOConfig, "learning_rate_updates", [0, 2.5], {"learning_rate_end": 0.0}),
+    (PPOConfig, "learning_rate_steady", [-1, 3], {}),
+    (PPOConfig, "discount", [1.5], {}),
+    (PPOConfig, "network", ["lstm"], {}),
+    (PPOConfig, "activation", ["gelu"], {}),
+    (PPOConfig, "hidden", [(64, 0), 64, (8.5,)], {}),
+    (PPOConfig, "hidden", [()], {"network": "gru"}),
+    (PPOConfig, "hidden", [()], {"network": "cnn"}),
+    (PPOConfig, "target_kl", [-1.0], {}),
+    (PPOConfig, "policy_gain", [0.0], {}),
+    (PPOConfig, "clip_range", [NAN, [], (), [0.1]], {}),
+    (PPOConfig, "minibatch_size", [2.5], {}),
+    (PPOConfig, "rollout_length", [2.5, [], (), [0.1]], {}),
+    (PPOConfig, "entropy_weight", [NAN], {}),
+    (PPOConfig, "value_weight", [-1], {}),
+    (PPOConfig, "normalize_returns", ["yes"], {}),
+    (PPOConfig, "normalize_advantages", [None], {}),
+    (DQNConfig, "batch_size", [100_000, 2.5], {}),
+    (DQNConfig, "epsilon_end", [2.0], {}),
+    (DQNConfig, "num_steps", [0], {}),
+    (DQNConfig, "leniency", [-0.1], {}),
+    (DQNConfig, "network", ["gru"], {}),
+    (DQNConfig, "hidden", [()], {}),
+    (DQNConfig, "learning_starts", [-5], {}),
+    (DQNConfig, "exploration_steps", [1.5], {}),
+    (DQNConfig, "sampler", ["trie", "cpprb"], {}),  # cpprb draws by priorities only
+    (SACConfig, "target_entropy", [NAN], {}),
+    (SACConfig, "temperature", [0.0], {}),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "wrong", "others"), SETTINGS)
+def test_a_setting_out_of_range_is_named(kind: Any, name: str, wrong: list[Any], others: dict[str, Any]) -> None:
+    for value in wrong:
+        with pytest.raises(ValueError, match=rf"{kind.__name__}\.{name}="):
+            kind(**{name: value, **others})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("learning_rate", "1e-3"), ("discount", "a"), ("entropy_weight", None), ("hidden", (8, "9"))]
+)
+def test_a_word_in_the_place_of_a_number_is_called_that(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^PPOConfig\.{name}={re.escape(repr(value))} is not a number"):
+        PPOConfig(**{name: value})
+
+
+MASK, CNN = Dict({"observation": SEEN, "action_mask": THREE}), dataclasses.replace(SMALL, network="cnn")
+GOAL = Dict({"observation": SEEN, "desired_goal": SEEN})
+SPACES: list[tuple[Any, Any, Any, Any, str]] = [
+    (PPO, SMALL, Text(3), Discrete(2), "Agent 'red' cannot learn with ppo: .* not supported as an observation"),
+    (PPO, SMALL, SEEN, Dict({"a": THREE}), "Agent 'red' cannot learn with ppo: .* not supported as an action"),
+    (PPO, CNN, SEEN, Discrete(2), "Agent 'red' .* does not have three axes"),
+    (PPO, SMALL, SEEN, Box(0, 5, (1,), np.int32), "Agent 'red'"),
+    (PPO, SMALL, SEEN, Box(-1.7e308, 1.7e308, (1,), np.float64), "Agent 'red' .* too wide to act in"),
+    (PPO, SMALL, GOAL, THREE, "'red' .* be ignored: 'desired_goal'"),
+    (PPO, SMALL, MASKED, Discrete(2), r"'red' .*MultiBinary\(3\) is not a mask for Discrete\(2\)"),
+    (PPO, SMALL, MASKED, MultiDiscrete([2, 2]), r"'red' .*MultiBinary\(3\) is not a mask for"),
+    (PPO, SMALL, MASK, THREE, r"'red' .*Discrete\(3\) is not a mask for"),
+    (PPO, SMALL, MASKED, ARM, "'red' .* cannot be masked"),
+    (DQN, DQNConfig(), SEEN, ARM, r"Agent 'red' cannot learn with dqn: .* DQN acts in Discrete spaces only"),
+    (SAC, SACConfig(), SEEN, THREE, "Agent 'red' cannot learn with sac: .*SAC acts in Box spaces only"),
+    (SAC, SACConfig(), SEEN, Box(-np.inf, np.inf, (2,)), "Agent 'red' cannot learn with sac: .*has no bounds"),
+    (SAC, SACConfig(), PICTURES, ARM, "Agent 'red' cannot learn with sac: .*flat observations only"),
+    (SAC, SACConfig(), SEEN, Box(0, 3, (1,), np.int64), "Agent 'red' cannot learn with sac: .*holds whole numbers"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "config", "seen", "acts", "words"), SPACES)
+def test_a_space_that_an_algorithm_cannot_take_is_named_with_the_agent(
+    algorithm: Any, config: Any, seen: Any, acts: Any, words: str
+) -> None:
+    with pytest.raises(TypeError, match=words):
+        algorithm(config, seen, acts, agent="red")
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        *(Box(-np.inf, 0.0, (3,)), Box(-1.0, 1.0, (3,)), Box(0, 255, (3,), np.uint8), MultiBinary(4)),
+        *(MultiDiscrete([2, 3, 2]), MultiDiscrete([2, 2, 2], start=[1, 0, 0])),
+    ],
+)
+def test_a_mask_that_would_be_read_as_something_else_is_refused(mask: Any) -> None:
+    with pytest.raises(TypeError, match=r"Agent 'red' .* is not a mask for Discrete\(3\)\. Give MultiBinary"):
+        PPO(SMALL, Dict({"observation": SEEN, "action_mask": mask}), THREE, agent="red")
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.float32])
+def test_flags_may_be_of_any_type(dtype: Any) -> None:
+    check_flags(np.array([[0, 1], [0, 0]], dtype))
+
+
+def test_spaces_without_a_network_or_a_distribution_are_refused() -> None:
+    for space in (Text(3), Box(0, 9, (2,), np.int64), MultiBinary(2)):
+        with pytest.raises(TypeError, match="Give a Discrete, MultiDiscrete or"):
+            stochastic_head(space)
+    with pytest.raises(TypeError, match="not supported as an observation"):
+        ObservationEncoder(Text(3))
+
+
+OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"update_mode": "parallel"}, ValueError, "update_mode='parallel' is unknown"),
+    ({"update_mode": ["fused"]}, ValueError, r"update_mode=\['fused'\] is unknown"),
+    ({"on_divergence": "ignore"}, ValueError, "on_divergence='ignore' is unknown"),
+    ({"workers": 0}, ValueError, "workers=0 is too small"),
+    ({"workers": -1}, ValueError, "workers=-1 is too small"),
+    ({"workers": 1.5}, TypeError, "workers=1.5 is not a whole number"),
+    ({"workers": "2"}, TypeError, "workers='2' is not a whole number"),
+    ({"workers": True}, TypeError, "workers=True is not a whole number"),
+    ({"config": {"red": SMALL}}, ValueError, "no config for 'blue'"),
+    ({"config": dict.fromkeys(("red", "blue", "green"), SMALL)}, ValueError, "'green', which is not an agent here"),
+    ({"config": PPOConfig(rollout_length=2, minibatch_size=9)}, ValueError, "Agent 'red': minibatch_size=9 is larger"),
+    ({"config": DQNConfig()}, TypeError, "Agent 'blue' cannot learn with dqn"),
+    ({"config": 3}, TypeError, "Agent 'red': 3 is no"),
+    ({"envs": 3}, TypeError, r"^3 was given as environments\. .*MultiAgentEnvManager\("),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "words"), OPTIONS)
+def test_learners_refuse_an_option_and_name_it(options: Any, kind: type[Exception], words: str) -> None:
+    with pressing() as envs, pytest.raises(kind, match=words):
+        IndependentLearners(**{"envs": envs, "config": SMALL, **options})
+
+
+def test_envs_that_hide_last_observations_are_refused() -> None:
+    with (
+        MultiAgentEnvManager([Pressing], backend="serial", autoreset_mode="SameStep") as envs,
+        pytest.raises(ValueError, match=r"autoreset_mode=.*which hides what agents saw last"),
+    ):
+        IndependentLearners(envs, SMALL)
+
+
+TRAIN: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
+    ((10,), {"mod": "sync"}, TypeError, r"^mod='sync' is no argument of train. Did you mean mode="),
+    ((10,), {"on_updaet": print}, TypeError, r"^on_updaet=.* is no argument of train. Did you mean on_update="),
+    ((10, 5), {}, TypeError, r"^on_update=5 cannot be called"),
+    *(((steps,), {}, ValueError, f"total_steps={steps}") for steps in (-5, 0)),
+    *(((steps,), {}, TypeError, f"total_steps={steps!r}") for steps in (2.5, True, "5")),
+]
+
+
+def test_train_refuses_an_argument_before_any_step() -> None:
+    with pressing(num_envs=2) as envs, IndependentLearners(envs, SMALL, update_mode="sequential") as learners:
+        for given, named, kind, words in TRAIN:
+            with pytest.raises(kind, match=words):
+                learners.train(*given, **named)
+            assert learners.steps == 0
+        learners.train(int(np.int64(4)))
