@@ -38,6 +38,10 @@ for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, default)
 
+# Tables have one width, whatever terminal the tests run in, also in the workers of pytest-xdist.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+
 # Every helper and worker inherits it: an orphan that belongs to this run is known by its environment.
 RUN_VARIABLE, RUN_ID = "PARALLEL_ENVS_TEST_RUN", uuid.uuid4().hex
 os.environ[RUN_VARIABLE] = RUN_ID

@@ -200,7 +200,7 @@ class Episode:
     Python's garbage collector visits every object that lives on.
 
     Attributes:
-        state: The present state. Turns in the record beyond its number of turns did not happen.
+        state: The present state. Later turns in the record were interrupted and do not count.
         failure: How the environment broke, if it did.
     """
 
@@ -226,7 +226,7 @@ class Episode:
         observation, reward, terminated, truncated, info, executed, all_valid, own = played
         _, left, total, _, last, turns, _, _ = self.state
         past = self._past
-        if len(past) > turns:  # a turn was recorded and did not happen
+        if len(past) > turns:  # a turn was recorded and then interrupted
             del self._actions[self._num_actions :], self._rewards_and_infos[turns * 2 :]
             del past[turns:]  # last: its length shows that there is something to cut off
         left -= len(executed)
@@ -394,8 +394,8 @@ def with_pass_at_k(episodes: Sequence[EpisodeMetrics], group_size: int) -> list[
 def _with_zeros(episodes: Sequence[EpisodeMetrics]) -> list[EpisodeMetrics]:
     """Add zeros for metrics that other episodes of the tag report.
 
-    `success` becomes 0, unless no episode of the tag reports it although some have done actions. The other metrics of
-    turns become 0 in an episode whose turns had no valid action.
+    A missing `success` becomes 0, except in a tag where episodes have played actions and none reported `success`. The
+    other metrics of turns become 0 in an episode whose turns had no valid action.
     """
     in_turns: dict[str, set[str]] = {}
     for one in episodes:

@@ -68,7 +68,7 @@ _TASK_COLUMNS = ("task_id", "_task_id", "episode_index", "_episode_index")
 _CONSTRUCTION = "its construction"
 _REMAKING = f"{_CONSTRUCTION}, while it was made anew (envs.restart(env_ids) tries again)"
 _LEAST_START_SECONDS = 5.0
-_MOST_STACKS = 4  # an error text is to be read
+_MOST_STACKS = 4  # more stacks make the error too long to read
 
 
 class EnvBatch:
@@ -118,9 +118,9 @@ class EnvBatch:
         self._block: SharedBlock | None = None
         self._attached: tuple[ArrayPlan, SharedBlock, Space[Any]] | None = None
         self._unmade: set[int] = set()
-        """Workers whose envs could not be made."""
+        """Workers without usable envs: their envs are being replaced, or could not be made."""
         self._missing: set[int] = set()
-        """Envs that could not be made again, in workers that are alive and hold other envs."""
+        """Envs that are being replaced or could not be made again, in workers that are alive and hold other envs."""
         self._full_steps = 0
         self._single_steps = [0] * num_workers
         self.pool = open_pool(num_workers, settings)
@@ -475,9 +475,9 @@ class EnvBatch:
     def replace(self, worker: int, timeout: float | None = None) -> None:
         """Start a fresh worker with fresh envs in the place of one that is dead or hangs.
 
-        Raises `WorkerStartError` if the process of the worker does not run within the seconds in which the construction
-        of the envs must be over, or within `timeout`. `timeout` belongs to a step or a reset, which may be far shorter
-        than the start of a process, so the process gets 5 seconds at least.
+        Raise `WorkerStartError` if the process does not run within `start_timeout` or within `timeout`. `timeout`
+        belongs to a step or a reset, which may be far shorter than the start of a process, so it counts as at least 5
+        seconds.
         """
         self._unmade.add(worker)
         longest = [] if timeout is None else [max(timeout, _LEAST_START_SECONDS)]
@@ -511,7 +511,7 @@ class EnvBatch:
             self.pool.kill(worker)
 
     def needs_replacing(self, worker: int) -> bool:
-        """Return whether a worker is dead, or has no envs since they could not be made again."""
+        """Return whether a worker is dead, or has no envs because they could not be made again."""
         return worker in self._unmade or self.pool.death(worker) is not None
 
     # ---- faults ---------------------------------------------------------------------------------------------------

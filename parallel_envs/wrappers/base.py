@@ -9,8 +9,8 @@ How to add a strategy:
    `_begin`, `_end` and `_call_handles`; `LocalWrapper` has `_call_handles` already. `PerAgentSequentialWrapper` is the
    shortest example, `PerAgentThreadWrapper` one that works in the background.
 2. Turns of other agents may begin before a turn ends, so keep the data of a turn in the token that `_begin` returns.
-3. Agents whose policies share an object (`sharing.sharers`) must be called in their order and never at once.
-4. A strategy that can leave a late policy behind does not call it again before it has returned, and overrides
+3. Call agents whose policies share an object (`sharing.sharers`) one after another, in the order of `policies`.
+4. If `_end` may return before a late policy does, do not call that policy again until it has returned, and override
    `_returned_at` and `_has_late_turns`. One whose policies live in workers also overrides `_revive`.
 5. Give it a name in `STRATEGIES` (`multi.py`) and in `Strategy` (`choices.py`). If it computes in the caller's thread,
    add the name to `IN_ONE_THREAD` (`sharing.py`). Add it to the lists in `tests/wrappers/test_parity.py` and
@@ -72,7 +72,7 @@ class _Overdue:
 
 
 class PerAgentWrapper(ClosedAtExit, ABC):
-    """Calls the policies of several agents at once, in the order of `policies`.
+    """Calls the policies of several agents in one turn.
 
     Every strategy also wraps the policy of a single agent: `PerAgentProcessWrapper(policy)` returns a
     `StandaloneAgent`, which has `step(observation)`, `send` and `recv`.
@@ -110,14 +110,14 @@ class PerAgentWrapper(ClosedAtExit, ABC):
         self.rules = rules or Rules()
         self.tallies = {agent: Tally() for agent in self.policies}
         self.versions = dict.fromkeys(self.policies, 0)
-        """The weights with which each agent acts: 0 for the first ones, then counted up by each load."""
+        """Version of the weights with which each agent acts: 0 at first, plus one with each load."""
         self.closed = False
         self.num_rows = 0
         """The largest number of rows of any turn so far."""
-        self._logged: set[tuple[Agent, str]] = set()  # failures in whose place the default action was taken
-        self._sent: deque[Turn] = deque()  # by `send`
-        self._open: list[Turn] = []  # these, and the turns of single agents
-        self._delegate: PerAgentWrapper | None = None  # takes the turns in the place of this wrapper (see `auto.py`)
+        self._logged: set[tuple[Agent, str]] = set()  # failures that were replaced by the default action
+        self._sent: deque[Turn] = deque()  # turns begun by `send`
+        self._open: list[Turn] = []  # all open turns: those of `send` and those of single agents
+        self._delegate: PerAgentWrapper | None = None  # if set, takes the turns instead of this wrapper (see `auto.py`)
         self._overdue: dict[Agent, _Overdue] = {}
 
     # ---- a turn -----------------------------------------------------------------------------------------------------

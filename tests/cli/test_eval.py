@@ -344,8 +344,11 @@ def test_what_contradicts_the_file_or_is_damaged_in_it_is_refused(words: Any, me
     assert begun.read_text(encoding="utf-8") == before
 
 
-def test_a_file_that_a_program_wrote_is_enough_where_it_gave_names(tmp_path: Path) -> None:
-    named, unnamed = tmp_path / "named.json", tmp_path / "unnamed.json"
+def test_a_file_that_a_program_wrote_is_enough_where_it_gave_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # short paths: an error text in a box is wrapped
+    named, unnamed = Path("named.json"), Path("unnamed.json")
     play("CartPole-v1", {"it": "random"}, 2, save=named)
     play("CartPole-v1", {"it": lambda seen: 0}, 2, save=unnamed)
     result = command("eval", "--resume", str(named), "-e", "3")

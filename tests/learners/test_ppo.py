@@ -28,7 +28,7 @@ def source() -> np.random.Generator:
     return np.random.default_rng(5)
 
 
-def brain(config: PPOConfig = CONFIG, seen: Any = SEEN, acts: Any = THREE, **changes: Any) -> AgentParameters:
+def parameters_of(config: PPOConfig = CONFIG, seen: Any = SEEN, acts: Any = THREE, **changes: Any) -> AgentParameters:
     return AgentParameters(PPO(dataclasses.replace(config, **changes), seen, acts, agent="red"), 1)
 
 
@@ -75,7 +75,7 @@ def test_advantages_end_with_episodes_and_with_lives() -> None:
     """Row 0 terminates, row 1 is truncated, row 2 was not there for a while."""
     valid = ~flags((4, 0), (6, 1), (2, 2), (3, 2))
     lived = a_life(terminated=flags((3, 0)), truncated=flags((5, 1)), valid=valid)
-    one = brain(normalize_advantages=False)
+    one = parameters_of(normalize_advantages=False)
     values = one.module.critic(torch.from_numpy(lived.observations)).detach().numpy()[..., 0]
     data, expected = prepared(one, lived), advantages_by_hand(values, lived, CONFIG)
     np.testing.assert_allclose(data["advantages"].reshape(8, NUM_ROWS), expected, atol=1e-5)
@@ -83,7 +83,7 @@ def test_advantages_end_with_episodes_and_with_lives() -> None:
 
 
 def test_truncation_counts_what_was_to_come_and_termination_does_not() -> None:
-    one, returns = brain(normalize_advantages=False), {}
+    one, returns = parameters_of(normalize_advantages=False), {}
     last = one.module.critic(torch.from_numpy(a_life().observations[4, 0])).detach()
     for name in ("terminated", "truncated"):
         lived = a_life(**{name: flags((3, 0))})
@@ -94,7 +94,7 @@ def test_truncation_counts_what_was_to_come_and_termination_does_not() -> None:
 
 def test_advantages_are_normalised_over_what_was_lived() -> None:
     valid = ~flags((0, 0), (1, 0))
-    data = prepared(brain(), a_life(valid=valid))
+    data = prepared(parameters_of(), a_life(valid=valid))
     lived = data["advantages"][torch.from_numpy(valid.ravel())]
     assert float(lived.mean()) == pytest.approx(0.0, abs=1e-6)
     assert float(lived.std(correction=0)) == pytest.approx(1.0, abs=1e-4)
@@ -102,11 +102,11 @@ def test_advantages_are_normalised_over_what_was_lived() -> None:
 
 def test_every_epoch_goes_once_through_what_was_lived() -> None:
     valid = ~flags((0, 0), (7, 1), (5, 2))
-    plan = brain().algorithm.draw(a_life(valid=valid), source())
+    plan = parameters_of().algorithm.draw(a_life(valid=valid), source())
     assert plan.picks.shape == (3 * 4, 6)
     for picks, weights in zip(plan.picks.reshape(3, -1), plan.weights.reshape(3, -1), strict=True):
         assert sorted(picks[weights > 0]) == np.flatnonzero(valid.ravel()).tolist()
-    one = brain()
+    one = parameters_of()
     plan = one.algorithm.draw(a_life(valid=flags((0, 0), (1, 0), (2, 0))), source())
     assert plan.lived.sum() == update_one(one, plan).metrics["steps"] == 3  # one minibatch an epoch
 
@@ -114,7 +114,7 @@ def test_every_epoch_goes_once_through_what_was_lived() -> None:
 def test_rows_that_were_not_lived_have_no_say() -> None:
     results = []
     for filler in (0.0, 1e6):
-        lived, one = a_life(valid=~flags((2, 1), (3, 1))), brain()
+        lived, one = a_life(valid=~flags((2, 1), (3, 1))), parameters_of()
         lived.rewards[~lived.valid] = filler
         update_one(one, one.algorithm.draw(lived, source()))
         results.append(one.matrix.weights.clone())
@@ -125,7 +125,7 @@ def test_observations_and_returns_are_measured_by_what_was_lived() -> None:
     valid = ~flags((4, 0), (6, 1), (2, 2), (3, 2))
     lived = a_life(terminated=flags((3, 0)), truncated=flags((5, 1)), valid=valid)
     lived.observations[:-1][~valid] = 99.0
-    one = brain(normalize_observations=True, normalize_returns=True)
+    one = parameters_of(normalize_observations=True, normalize_returns=True)
     one.algorithm.after_update(one.module, tensors_of(one.algorithm.draw(lived, source())))
     seen, normaliser = lived.observations[:-1][valid], one.module.normaliser
     assert normaliser.count.item() == valid.sum()
@@ -144,7 +144,7 @@ def test_observations_and_returns_are_measured_by_what_was_lived() -> None:
 def test_values_of_large_returns_are_learnt_in_units_of_them(config: PPOConfig) -> None:
     away = {}
     for normalized in (False, True):
-        one = brain(config, discount=0.0, normalize_returns=normalized, learning_rate=3e-3)
+        one = parameters_of(config, discount=0.0, normalize_returns=normalized, learning_rate=3e-3)
         for number in range(10):
             lived = a_life(number)
             lived.rewards[...] = 1000.0 + 50.0 * (lived.observations[:-1, :, 0] > 0)
@@ -159,7 +159,7 @@ def test_values_of_large_returns_are_learnt_in_units_of_them(config: PPOConfig) 
 @pytest.mark.parametrize("config", [CONFIG, GRU], ids=["mlp", "gru"])
 @pytest.mark.parametrize("acts", [Discrete(3), ARM], ids=["discrete", "box"])
 def test_what_was_rewarded_becomes_likelier(config: PPOConfig, acts: Any) -> None:
-    one = brain(config, acts=acts, learning_rate=3e-3, gae_lambda=0.0, discount=0.0)
+    one = parameters_of(config, acts=acts, learning_rate=3e-3, gae_lambda=0.0, discount=0.0)
     draws = source()
     for number in range(25):
         lived = a_life(number, acts=acts)
@@ -176,13 +176,13 @@ def outputs_of(actor: Any, seen: Any) -> Any:
 
 @pytest.mark.parametrize("config", [CONFIG, GRU], ids=["mlp", "gru"])
 def test_the_gain_says_how_decided_a_policy_begins(config: PPOConfig) -> None:
-    actors = [brain(config, policy_gain=gain).module.actor for gain in (0.01, 5.0)]
+    actors = [parameters_of(config, policy_gain=gain).module.actor for gain in (0.01, 5.0)]
     spreads = [float(outputs_of(actor, torch.eye(5)).detach().std()) for actor in actors]
     assert spreads[1] == pytest.approx(500.0 * spreads[0], rel=1e-3)
 
 
 def test_a_masked_action_gets_no_gradient() -> None:
-    one = brain(seen=MASKED)
+    one = parameters_of(seen=MASKED)
     lived = a_life(seen=MASKED)
     lived.observations["action_mask"][...] = [1, 1, 0]
     lived.actions[...] = lived.actions % 2
@@ -196,7 +196,7 @@ def test_a_masked_action_gets_no_gradient() -> None:
 def test_an_update_stops_before_the_policy_goes_too_far() -> None:
     steps = {}
     for limit in (None, 1e-4):
-        one = brain(target_kl=limit, learning_rate=1e-2)
+        one = parameters_of(target_kl=limit, learning_rate=1e-2)
         steps[limit] = update_one(one, one.algorithm.draw(a_life(), source())).metrics
     assert steps[None]["steps"] == 12
     assert 1 <= steps[1e-4]["steps"] < 12
@@ -205,7 +205,7 @@ def test_an_update_stops_before_the_policy_goes_too_far() -> None:
 
 def test_the_loss_has_the_gradient_of_the_policy_where_nothing_has_moved_yet() -> None:
     """At the old weights the ratio is 1: the surrogate's gradient is that of the policy-gradient theorem."""
-    one = brain(minibatch_size=ROWS, value_weight=0.0, entropy_weight=0.0)
+    one = parameters_of(minibatch_size=ROWS, value_weight=0.0, entropy_weight=0.0)
     plan = one.algorithm.draw(a_life(), source())
     batch = minibatch(prepared(one, a_life()), plan_tensors(plan), 0)
     loss, metrics = one.algorithm.loss(one.module, batch)
@@ -223,7 +223,7 @@ def test_the_loss_has_the_gradient_of_the_policy_where_nothing_has_moved_yet() -
 )
 def test_beyond_the_clip_range_there_is_nothing_to_gain(ratio: float, advantage: float, moves: bool) -> None:
     """And nothing to lose by going back."""
-    one = brain(minibatch_size=ROWS, value_weight=0.0, entropy_weight=0.0, clip_range=0.2)
+    one = parameters_of(minibatch_size=ROWS, value_weight=0.0, entropy_weight=0.0, clip_range=0.2)
     plan = one.algorithm.draw(a_life(), source())
     data = prepared(one, a_life())
     data["log_probs"] -= np.log(ratio)
@@ -235,7 +235,7 @@ def test_beyond_the_clip_range_there_is_nothing_to_gain(ratio: float, advantage:
 
 
 def test_the_loss_is_its_definition() -> None:
-    one = brain(minibatch_size=ROWS, value_weight=0.7, entropy_weight=0.3, clip_range=0.1)
+    one = parameters_of(minibatch_size=ROWS, value_weight=0.7, entropy_weight=0.3, clip_range=0.1)
     plan = one.algorithm.draw(a_life(), source())
     data = prepared(one, a_life())
     data["log_probs"] += 0.2 * torch.from_numpy(source().standard_normal(ROWS).astype(np.float32))
@@ -254,7 +254,7 @@ def test_the_loss_is_its_definition() -> None:
 
 
 def test_a_memory_starts_anew_where_an_episode_begins_and_goes_on_elsewhere() -> None:
-    one = brain(GRU)
+    one = parameters_of(GRU)
     begins = np.zeros((9, NUM_ROWS), np.bool_)
     begins[4, 0] = True
     memory = (np.ones((NUM_ROWS, 6), np.float32),)
@@ -272,7 +272,7 @@ def test_a_memory_starts_anew_where_an_episode_begins_and_goes_on_elsewhere() ->
 def test_adam_s_epsilon_is_the_config_s() -> None:
     moved = []
     for epsilon in (1e-5, 1e3):
-        one = brain(adam_epsilon=epsilon)
+        one = parameters_of(adam_epsilon=epsilon)
         before = one.matrix.weights.clone()
         update_one(one, one.algorithm.draw(a_life(), source()))
         moved.append(float((one.matrix.weights - before).abs().max()))
@@ -280,16 +280,16 @@ def test_adam_s_epsilon_is_the_config_s() -> None:
 
 
 def test_a_minibatch_larger_than_the_batch_is_told_with_the_agent() -> None:
-    one = brain(minibatch_size=ROWS + 1)
+    one = parameters_of(minibatch_size=ROWS + 1)
     with pytest.raises(ValueError, match=r"Agent 'red': minibatch_size=25 is larger than its batch of 24 rows"):
         one.algorithm.draw(a_life(), source())
 
 
 def test_a_policy_may_be_linear_and_a_memory_has_the_activation_that_was_asked_for() -> None:
-    assert sum(isinstance(layer, nn.Linear) for layer in brain(hidden=()).module.actor) == 1
+    assert sum(isinstance(layer, nn.Linear) for layer in parameters_of(hidden=()).module.actor) == 1
     cases: tuple[tuple[Activation, Any, Any], ...] = (("relu", nn.ReLU, nn.Tanh), ("tanh", nn.Tanh, nn.ReLU))
     for activation, kind, other in cases:
-        layers = list(brain(GRU, hidden=(8, 8), activation=activation).module.actor.modules())
+        layers = list(parameters_of(GRU, hidden=(8, 8), activation=activation).module.actor.modules())
         assert sum(isinstance(layer, kind) for layer in layers) == 2
         assert not any(isinstance(layer, other) for layer in layers)
 

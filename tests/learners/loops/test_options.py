@@ -156,8 +156,8 @@ def test_schedules_say_which_agent_learns_first_and_name_each_once() -> None:
 class Gated:
     """Updates that are let through one by one, with a record of the agents."""
 
-    def __init__(self, brains: Any) -> None:
-        self.brains = brains
+    def __init__(self, all_parameters: Any) -> None:
+        self.all_parameters = all_parameters
         self.order: list[str] = []
         self.begun, self.gate = threading.Semaphore(0), threading.Semaphore(0)
 
