@@ -75,6 +75,7 @@ def test_a_restarted_worker_is_fresh_and_its_siblings_are_as_they_were(open_any:
 
 
 @pytest.mark.parametrize("state", ["idle", "hangs", "died"])
+@pytest.mark.slow(sample=True)
 def test_a_restarted_worker_is_another_process(open_processes: Open, gate: Gate, state: str) -> None:
     pool = open_processes(2)
     sibling = pool.pid(1)

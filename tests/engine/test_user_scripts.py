@@ -134,6 +134,7 @@ OPENED = "pool, key = opened(2, dict)\nprint(pool.pid(0), pool.pid(1), superviso
     [("fork", ending) for ending in ENDINGS]
     + [(method, ending) for method in ("forkserver", "spawn") for ending in ("at its end", "with a busy worker")],
 )
+@pytest.mark.slow(sample=True)
 def test_a_script_that_does_not_close_leaves_nothing_and_prints_nothing(
     method: str, tmp_path: Path, ending: str
 ) -> None:

@@ -91,6 +91,7 @@ CASES += [(method, s) for method in ("forkserver", "spawn") for s in ("idle", "a
 
 
 @pytest.mark.parametrize(("context", "state"), CASES)
+@pytest.mark.slow(sample=True)
 def test_it_is_over_in_time_in_every_state(make: Make, gate: Gate, context: str, state: str) -> None:
     slow = SlowResetEnv if "reset" in state else GatedEnv
     envs = make([partial(slow, gate.path), CountingEnv], context=context)
@@ -180,6 +181,7 @@ LASTS = {
     [("forkserver", last) for last in LASTS]
     + [(one, last) for one in ("fork", "spawn") for last in ("idle", "after a crash")],
 )
+@pytest.mark.slow(sample=True)
 def test_at_the_end_of_a_script_all_is_closed_in_time(method: str, tmp_path: Path, last: str) -> None:
     other, line = LASTS[last]
     with within(WAIT_SECONDS):

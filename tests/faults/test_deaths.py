@@ -146,6 +146,7 @@ def end_what_is_pending(envs: ParallelEnvManager, moment: Moment) -> None:
 
 
 @pytest.mark.parametrize(("context", "fault", "moment"), covering(TO_CLOSE), ids=name)
+@pytest.mark.slow(sample=True)
 def test_a_manager_can_be_closed_after_any_fault(
     make: Make, tmp_path: Path, context: str, fault: Fault, moment: Moment
 ) -> None:
@@ -158,6 +159,7 @@ def test_a_manager_can_be_closed_after_any_fault(
 
 
 @pytest.mark.parametrize(("context", "fault", "moment"), covering(CLOSING), ids=name)
+@pytest.mark.slow(sample=True)
 def test_close_ends_in_time_whatever_an_env_does_then(
     make: Make, tmp_path: Path, context: str, fault: Fault, moment: Moment
 ) -> None:

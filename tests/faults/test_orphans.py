@@ -80,6 +80,7 @@ CASES += [(method, moment) for method in ("fork", "spawn") for moment in ("const
 
 
 @pytest.mark.parametrize(("method", "moment"), CASES)
+@pytest.mark.slow(sample=True)
 def test_nothing_outlives_a_process_that_is_killed(method: str, tmp_path: Path, moment: str) -> None:
     os.mkfifo(tmp_path / "come")
     with running(tmp_path, SCRIPT, method, moment) as (process, mark):

@@ -41,6 +41,7 @@ LOOPS = {
 @pytest.mark.parametrize(
     ("method", "loop"), [("forkserver", loop) for loop in LOOPS] + [("fork", "quick steps"), ("spawn", "quick steps")]
 )
+@pytest.mark.slow(sample=True)
 def test_ctrl_c_is_one_traceback_and_no_worker_noise(method: str, tmp_path: Path, loop: str) -> None:
     env, line, settings = LOOPS[loop]
     with running_script(tmp_path, LOOP.format(env=env, settings=settings, loop=line), method) as process:

@@ -21,7 +21,13 @@ def test_the_recorded_cases_are_those_that_are_computed() -> None:
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    [pytest.param(name, way, id=f"{name}-{way_name(way)}") for name, case in CASES.items() for way in case.ways],
+    [
+        pytest.param(
+            name, way, id=f"{name}-{way_name(way)}", marks=[pytest.mark.slow] if way in case.ways[1:-1] else []
+        )
+        for name, case in CASES.items()
+        for way in case.ways
+    ],
 )
 def test_the_same_as_recorded(name: str, way: dict[str, Any]) -> None:
     found = differences(

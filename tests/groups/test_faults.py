@@ -366,6 +366,7 @@ def test_the_first_that_cannot_be_made_ends_the_reset(how: str, restarts: int, t
         ("sent dies", "death", "sending its answer", "ended with exit code 5 during sending its answer (Breaking)"),
     ],
 )
+@pytest.mark.slow(sample=True)
 def test_what_breaks_on_its_way_back_or_in_sending_is_told_and_the_others_go_on(
     burning: str, kind: str, doing: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ class TurnedEnv(ScriptedAgentsEnv):
 @of_both_kinds
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", [SameDictsEnv, TurnedEnv])
+@pytest.mark.slow(sample=True)
 def test_careless_environments(make_both: Make, kind: Any, mode: str, possible_agents: Any) -> None:
     how: dict[str, Any] = {"possible_agents": possible_agents, "reuse_buffers": True, "rewards": list(RewardKind)}
     assert_same_rows(make_both, partial(kind, EARLY_AND_LATE, **how), 12, autoreset_mode=mode)

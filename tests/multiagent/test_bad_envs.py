@@ -70,6 +70,7 @@ CASES += [(shows_a_stranger, STRANGER, KNOWN), (swaps_agents, NO_B.format("step 
 
 
 @pytest.mark.parametrize(("change", "text", "possible_agents"), CASES, ids=range(len(CASES)))
+@pytest.mark.slow(sample=True)
 def test_what_a_step_must_not_return(make_both: Make, change: Any, text: str, possible_agents: Any) -> None:
     unruly = partial(UnrulyEnv, change, possible_agents=possible_agents)
     envs = make_both([scripted(together(9), possible_agents=possible_agents), unruly])

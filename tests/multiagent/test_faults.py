@@ -316,6 +316,7 @@ def test_after_an_error_agents_that_came_elsewhere_are_known(make: Make, tmp_pat
 @of_both_kinds
 @pytest.mark.parametrize("copy", [True, False])
 @pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.slow(sample=True)
 def test_what_others_did_beside_a_death_is_told_by_waiting_and_known_to_the_next_request(
     make: Make, gate: Gate, tmp_path: Path, possible_agents: Any, copy: bool, waits: bool
 ) -> None:

@@ -86,6 +86,7 @@ OPERATIONS: dict[str, Callable[[ParallelEnvManager], object]] = {
 
 
 @pytest.mark.parametrize("waits_for", ["nothing", "step_wait", "recv"])
+@pytest.mark.slow(sample=True)
 def test_a_forked_process_is_refused_all_that_a_manager_does(make: Make, waits_for: str) -> None:
     envs = opened(make, [CountingEnv, CountingEnv], copy=False)
     if waits_for == "recv":
