@@ -1,1 +1,1 @@
-"""Our speed beside other libraries, the targets it is held to, and a soak test. See README.md in this folder."""
+"""Benchmarks of parallel_envs beside other libraries, speed targets, and a soak test. See README.md here."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`, run from a checkout."""
+"""Entry point of `python -m benchmarks`. Run it from a checkout."""
 
 from __future__ import annotations
 

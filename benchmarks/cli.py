@@ -1,6 +1,6 @@
-"""Commands of `python -m benchmarks`: our speed beside other libraries, targets, and the soak test.
+"""Commands of `python -m benchmarks`: comparisons with other libraries, speed targets, and the soak test.
 
-Exit codes: 0 measured, 1 measured with a bad result, 2 the measurement cannot be made as asked.
+Exit codes: 0 the measurement is done, 1 it is done and the result is bad, 2 the arguments do not allow a measurement.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def step(
     rounds: Rounds = 9,
     json: Json = None,
 ) -> None:
-    """Measure environment steps per second: ours, the in-process loop and the peers, in turns."""
+    """Measure environment steps per second of parallel_envs, the in-process loop and the peers, in turns."""
     pace = checked_pace(num_envs, num_workers, seconds, rounds)
     with measuring(UnknownPeer) as tell:
         plan = StepPlan(
@@ -103,15 +103,17 @@ def step(
 
 @app.command()
 def rollouts(
-    work: Annotated[Literal["ant-mlp", "ant-recurrent", "unequal", "all"], typer.Option(help="What is collected.")] = (
+    work: Annotated[Literal["ant-mlp", "ant-recurrent", "unequal", "all"], typer.Option(help="Work to collect.")] = (
         "all"
     ),
-    num_workers: Annotated[int, typer.Option(min=1, help="Workers; 8 with one environment each go beside.")] = 2,
-    num_envs: Annotated[int, typer.Option(min=1, help="How many environments these workers hold.")] = 16,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each collector collects everything.")] = 7,
+    num_workers: Annotated[
+        int, typer.Option(min=1, help="Worker processes. 8 workers with one environment each are measured, too.")
+    ] = 2,
+    num_envs: Annotated[int, typer.Option(min=1, help="Environments on these workers.")] = 16,
+    rounds: Annotated[int, typer.Option(min=1, help="Collections of each collector.")] = 7,
     json: Json = None,
 ) -> None:
-    """Whole rollouts, same policy: `collect` beside the plain loop (and beside lock-step, for unequal lengths)."""
+    """Measure whole rollouts with the same policy: `collect`, the plain loop and (for unequal lengths) lock-step."""
     checked_pace(num_envs, num_workers, 1.0, rounds)
     works = tuple(WORKS) if work == "all" else (work,)
     with measuring(UnknownPeer, StraceMissing) as tell:
@@ -132,14 +134,14 @@ def zoo(
     ] = "mpe2.simple_spread_v3",
     num_envs: NumEnvs = 8,
     num_workers: Annotated[
-        int, typer.Option(min=1, help="Our workers, and SuperSuit's; one per environment goes beside.")
+        int, typer.Option(min=1, help="Our workers, and SuperSuit's. One worker per environment is measured, too.")
     ] = 2,
     peers: Annotated[str, typer.Option(help="supersuit,agilerl or one of them; all; none.")] = "all",
     seconds: Seconds = 0.5,
     rounds: Rounds = 9,
     json: Json = None,
 ) -> None:
-    """Many agents in each environment: joint steps per second, ours, the plain loop and the peers, in turns."""
+    """Measure joint steps per second of multi-agent envs: parallel_envs, the plain loop and the peers, in turns."""
     pace = checked_pace(num_envs, num_workers, seconds, rounds)
     with measuring(UnknownPeer, StraceMissing) as tell:
         plan = ZooPlan(
@@ -162,7 +164,7 @@ def policies(
     rounds: Rounds = 9,
     json: Json = None,
 ) -> None:
-    """Every agent's policy at once: what a turn takes under each strategy, in turns."""
+    """Measure the time of a turn, one policy call for every agent, under each strategy, in turns."""
     works = _chosen_works(work, POLICY_WORKS)
     plan = PolicyPlan(works=works, workers=workers, pace=Pace(seconds=seconds, rounds=rounds))
     with measuring(UnknownPeer, StraceMissing) as tell:
@@ -180,7 +182,7 @@ def groups(
     rounds: Rounds = 9,
     json: Json = None,
 ) -> None:
-    """Many small environments: a turn of all, ours beside the plain loop and a pool that ships histories."""
+    """Measure a turn of many small envs: parallel_envs, the plain loop and a pool that ships histories."""
     plan = GroupPlan(works=_chosen_works(work, GROUP_WORKS), workers=workers, pace=Pace(seconds=seconds, rounds=rounds))
     with measuring(UnknownPeer, StraceMissing) as tell:
         rows = measure_groups(plan, tell)
@@ -205,7 +207,7 @@ app.command()(meta)
 
 @app.command()
 def startup(env: Env = "CartPole-v1", num_envs: NumEnvs = 32, rounds: Rounds = 5, json: Json = None) -> None:
-    """Time to make and reset, and to close, for each start method."""
+    """Measure the time to make and reset, and to close, for each start method."""
     with measuring(UnknownPeer, StraceMissing) as tell:
         rows = measure_startup(resolve(env), num_envs, rounds, tell=tell)
     settings = {"env": env, "num_envs": num_envs, "rounds": rounds}
@@ -218,10 +220,10 @@ def startup(env: Env = "CartPole-v1", num_envs: NumEnvs = 32, rounds: Rounds = 5
 def syscalls(
     env: Env = "spin:0",
     num_envs: NumEnvs = 8,
-    steps: Annotated[int, typer.Option(min=1, help="How many environment steps to count over.")] = 8000,
+    steps: Annotated[int, typer.Option(min=1, help="Environment steps to count over.")] = 8000,
     json: Json = None,
 ) -> None:
-    """Read and write calls per environment step, counted by strace."""
+    """Count read and write calls per environment step with strace."""
     with measuring(UnknownPeer, StraceMissing) as tell:
         rows = measure_calls(env, num_envs, steps, tell)
     settings = {"env": env, "num_envs": num_envs, "steps": steps}
@@ -234,10 +236,10 @@ def syscalls(
 def memory(
     env: Env = "CartPole-v1",
     num_envs: NumEnvs = 8,
-    steps: Annotated[int, typer.Option(min=10, help="How many environment steps.")] = 100_000,
+    steps: Annotated[int, typer.Option(min=10, help="Environment steps.")] = 100_000,
     json: Json = None,
 ) -> None:
-    """Whether the parent process grows while it steps. Exit code 1 if it does."""
+    """Check that the parent process does not grow while it steps. Exit code 1 if it grows."""
     with measuring(UnknownPeer, StraceMissing) as tell:
         points = measure_memory(resolve(env), num_envs, steps, tell)
     grown = growth(points)
@@ -248,15 +250,15 @@ def memory(
 
 @app.command()
 def bars(
-    only: Annotated[str, typer.Option(help="Bars with this text in them, such as Sokoban.")] = "",
+    only: Annotated[str, typer.Option(help="Measure only bars that contain this text, such as Sokoban.")] = "",
     seconds: Seconds = 0.5,
     rounds: Rounds = 9,
     json: Json = None,
 ) -> None:
-    """Every speed that this project promises, against its bar: most of an hour. Exit code 1 if one is missed."""
+    """Measure every promised speed against its bar. This takes most of an hour. Exit code 1 if a bar is missed."""
     chosen, verdicts = about(BARS, only), []
     if not chosen:
-        raise typer.BadParameter(f"no bar has {only!r} in it. `bench bars` names each as it comes.")
+        raise typer.BadParameter(f"no bar has {only!r} in it. `python -m benchmarks bars` prints the name of each bar.")
     with measuring(UnknownPeer, StraceMissing) as tell:
         for verdict in judge(chosen, Pace(seconds=seconds, rounds=rounds), tell):
             show_progress("")
@@ -269,15 +271,19 @@ def bars(
 
 @app.command()
 def soak(
-    minutes: Annotated[float, typer.Option(min=0.01, help="How long.")] = 1.0,
+    minutes: Annotated[float, typer.Option(min=0.01, help="Length of the soak.")] = 1.0,
     num_envs: NumEnvs = 8,
-    num_workers: Annotated[int | None, typer.Option(min=1, help="Half as many as environments unless given.")] = None,
-    context: Annotated[StartMethod, typer.Option(help="How workers are started.")] = ("forkserver"),
-    seed: Annotated[int, typer.Option(min=0, help="Of actions and faults.")] = 0,
-    faults_per_minute: Annotated[float, typer.Option(min=1, help="On average, as far as there is time.")] = 100.0,
+    num_workers: Annotated[
+        int | None, typer.Option(min=1, help="Worker processes; default: half as many as environments.")
+    ] = None,
+    context: Annotated[StartMethod, typer.Option(help="Start method of the workers.")] = ("forkserver"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of actions and faults.")] = 0,
+    faults_per_minute: Annotated[
+        float, typer.Option(min=1, help="Average number of faults per minute, if there is time for so many.")
+    ] = 100.0,
     json: Json = None,
 ) -> None:
-    """Workers are killed and hung, envs raise, and every row is checked. Exit code 1 if anything is wrong."""
+    """Kill and hang workers, let envs raise, and check every row. Exit code 1 if anything is wrong."""
     crowd = Crowd(num_envs=num_envs, num_workers=num_workers or max(1, num_envs // 2), context=context)
     if crowd.num_workers > num_envs:
         typer.echo(f"{num_workers} workers cannot share {num_envs} environments. Give fewer workers.", err=True)
@@ -290,7 +296,7 @@ def soak(
 
 @contextmanager
 def _live_line() -> Iterator[Tell]:
-    """Gives a way to show a line that is overwritten by the next, a few times a second."""
+    """Yield a function that shows a line in place of the previous one, a few times a second."""
     shown_at = 0.0
 
     def show(text: str) -> None:

@@ -1,4 +1,7 @@
-"""What `bench eval` evaluates. Policies that workers make stand here too, so this imports nothing heavy."""
+"""Workloads of `python -m benchmarks eval`.
+
+The policies that workers construct are defined here, too, so this module imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ _GRID_STEPS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class EvalWork:
-    """Missions, how many episodes of each, and the policy.
+    """Missions, the number of episodes of each mission, and the policy.
 
-    `preload` is what all workers need and takes long to import. `peer` plays the same without us, and says how many
-    episodes that was; where there is one it is what ours is compared with, else ours without workers. `at_least` is how
-    many times as fast as that two workers are to be.
+    `preload` names the modules that all workers need and that take long to import. `peer` plays the same episodes
+    without parallel_envs and returns their number; a work with a peer is compared with the peer, any other work with
+    parallel_envs without workers. `at_least` is the required speed with two workers, as a multiple of that reference.
     """
 
     what: str
@@ -41,7 +44,7 @@ class EvalWork:
 
 
 def spread_network(observation_space: Any, action_space: Any) -> Any:
-    """A network with two hidden layers of 64 that nobody has trained."""
+    """Return an untrained network with two hidden layers of 64 units."""
     import torch
 
     from parallel_envs.wrappers.torch_policy import TorchPolicy
@@ -58,7 +61,7 @@ def _spread(name: str, **kwargs: Any) -> Mission:
 
 
 def play_grids() -> int:
-    """The episodes of the work `mettagrid`, by MettaGrid's own loop."""
+    """Play the episodes of the work `mettagrid` with MettaGrid's own loop."""
     from mettagrid.builder.envs import make_arena
     from mettagrid.policy.policy_spec import PolicySpec
     from mettagrid.runner.rollout import run_multi_episode_rollout
@@ -122,4 +125,4 @@ EVAL_WORKS = {
         at_least=1.7,
     ),
 }
-"""By name."""
+"""Works by name."""

@@ -1,7 +1,8 @@
-"""`bench eval`: the same episodes evaluated with workers and without, in turns.
+"""`python -m benchmarks eval`: the same episodes evaluated with workers and without, in turns.
 
-Every sample is a whole call of `evaluate`: workers are started, make their policies, rehearse, play and end. What a
-program pays once, imports in the caller and in the process that workers are forked from, is paid before the first.
+Every sample is a whole call of `evaluate`: workers start, make their policies, rehearse, play and end. A program pays
+for some imports only once, in the caller and in the process that workers are forked from; these happen before the first
+sample.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _FILE_WIDTH = 132
 
 @dataclass(frozen=True, kw_only=True)
 class EvalPlan(BenchPlan):
-    """What `bench eval` was asked for."""
+    """Arguments of `python -m benchmarks eval`."""
 
     works: tuple[str, ...] = tuple(EVAL_WORKS)
     jobs: int = 2
@@ -50,11 +51,11 @@ class EvalPlan(BenchPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class EvalRow:
-    """One way to play a work.
+    """Figures of one way to play a work.
 
-    `episodes` is the spread of episodes per second; `ratio` that of how many times as fast as the work's first row it
-    is, round by round. `worker_mib` is the most memory of a worker. `missing` is what to pip install before the work
-    can be measured, `error` why it stopped.
+    `episodes` is the spread of episodes per second. `ratio` is the spread, over the rounds, of the speed as a multiple
+    of the work's first row. `worker_mib` is the largest memory of a worker. `missing` is what to pip install before the
+    work can be measured, `error` the reason why the row stopped.
     """
 
     work: str
@@ -69,7 +70,10 @@ class EvalRow:
 
 
 class Evaluating:
-    """One way to play a work, again and again: with so many workers. `most_bytes` is what one of them has needed."""
+    """Runner that plays a work again and again with a given number of workers.
+
+    `most_bytes` is the largest memory that one worker has needed.
+    """
 
     def __init__(self, work: EvalWork, jobs: int) -> None:
         self._work, self._jobs = work, jobs
@@ -88,18 +92,20 @@ class Evaluating:
             preload=work.preload,
         )
         if result.failures:
-            raise RuntimeError(f"{len(result.failures)} episodes failed, the first with {result.failures[0].failure}.")
+            raise RuntimeError(
+                f"{len(result.failures)} episodes failed. The first failure: {result.failures[0].failure}."
+            )
         self.most_bytes = max(self.most_bytes, *result.worker_bytes, 0)
         return len(result.episodes)
 
 
 def measure_evaluations(plan: EvalPlan, tell: Tell = lambda text: None) -> tuple[EvalRow, ...]:
-    """Rows for each work: its reference first."""
+    """Measure each work and return its rows, the reference first."""
     return tuple(row for name in plan.works for row in measure_work(name, plan, tell))
 
 
 def measure_work(name: str, plan: EvalPlan, tell: Tell = lambda text: None) -> list[EvalRow]:
-    """The work's own loop where it has one, ours without workers, and ours with them."""
+    """Measure one work: its own loop if it has one, parallel_envs without workers, and parallel_envs with workers."""
     work = EVAL_WORKS[name]
     if (missing := first_missing(work.needs)) is not None:
         return [EvalRow(work=name, name="jobs=0", what=work.what, missing=missing)]
@@ -114,7 +120,7 @@ def measure_work(name: str, plan: EvalPlan, tell: Tell = lambda text: None) -> l
 
 
 def _warmed(work: str, players: Mapping[str, Callable[[], int]], tell: Tell) -> dict[str, str]:
-    """Play once each, unmeasured. Returns what went wrong."""
+    """Play once with each runner, unmeasured. Return the errors by name."""
     errors = {}
     for name, player in players.items():
         tell(f"{work}: warming {name}")
@@ -134,7 +140,7 @@ def _sample(player: Callable[[], int]) -> Slice:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what others log: it would be measured, and stand in the table's way."""
+    """Silence the loggers of other libraries, which would be measured and would break the table."""
     before = logging.root.manager.disable
     logging.disable(logging.INFO)
     try:
@@ -163,11 +169,11 @@ def _rows(
     ]
 
 
-# ---- what is told ---------------------------------------------------------------------------------------------------
+# ---- report ---------------------------------------------------------------------------------------------------------
 
 
 def evaluations_report(rows: Sequence[EvalRow], settings: Mapping[str, object], title: str) -> Report:
-    """The rows as a table, with bars under it."""
+    """Return the rows as a table with the bars below it."""
     table = FittingTable(title=title, title_justify="left", title_style="bold")
     for number, heading in enumerate(("work", "played", "episodes/s", "quartiles", "x the first", "MiB a worker")):
         table.add_column(heading, justify="left" if number < 2 else "right")
@@ -201,10 +207,10 @@ def _verdict(row: EvalRow) -> str:
 def eval_command(
     works: Annotated[str, typer.Option(help=f"{', '.join(EVAL_WORKS)} or some of them; all.")] = "all",
     jobs: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each plays everything.")] = 7,
-    json: Annotated[Path | None, typer.Option("--json", help="Write everything to this file, too.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Evaluations of each row.")] = 7,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the results to this file, too.")] = None,
 ) -> None:
-    """Whole evaluations with workers and without, in turns; MettaGrid's arenas beside MettaGrid's own loop."""
+    """Measure whole evaluations with workers and without, in turns; MettaGrid's arenas beside MettaGrid's own loop."""
     chosen = tuple(EVAL_WORKS) if works == "all" else tuple(name.strip() for name in works.split(","))
     if unknown := [name for name in chosen if name not in EVAL_WORKS]:
         close = hint(unknown[0], EVAL_WORKS)

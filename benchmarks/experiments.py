@@ -1,4 +1,7 @@
-"""What gives the figures of `bench bars`: a new kind of experiment is a new class with `figures`."""
+"""Experiments that give the figures of `python -m benchmarks bars`.
+
+To add a kind of experiment, add a class with `figures`.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +34,19 @@ Figures = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Experiment(ABC):
-    """Something to run that gives named figures."""
+    """Base class of experiments, each of which gives named figures."""
 
     @abstractmethod
     def figures(self, pace: Pace, tell: Tell) -> Figures:
-        """Run it. A figure that could not be had is left out; `MeasurementFailed` if there is none at all."""
+        """Run the experiment and return its figures by name.
+
+        A figure that could not be measured is left out. Raise `MeasurementFailed` if no figure could be measured.
+        """
 
 
 @dataclass(frozen=True)
 class StepRatios(Experiment):
-    """Our steps per second as a multiple of each other contestant's."""
+    """Steps per second of parallel_envs as a multiple of each other runner's."""
 
     env: str
     num_envs: int
@@ -61,7 +67,7 @@ class StepRatios(Experiment):
 
 @dataclass(frozen=True)
 class CallsPerStep(Experiment):
-    """Read and write calls per environment step of each contestant."""
+    """Read and write calls per environment step of each runner."""
 
     num_envs: int
 
@@ -73,7 +79,7 @@ class CallsPerStep(Experiment):
 
 @dataclass(frozen=True)
 class StartupRatio(Experiment):
-    """Our time to make and reset, as a multiple of Gymnasium's with fork."""
+    """Time of parallel_envs to make and reset, as a multiple of Gymnasium's with fork."""
 
     env: str
     num_envs: int
@@ -86,7 +92,7 @@ class StartupRatio(Experiment):
 
 @dataclass(frozen=True)
 class MemoryGrowth(Experiment):
-    """What the parent process gains while it steps, in MiB and in descriptors."""
+    """Growth of the parent process while it steps, in MiB and in descriptors."""
 
     env: str
     num_envs: int
@@ -99,7 +105,7 @@ class MemoryGrowth(Experiment):
 
 @dataclass(frozen=True)
 class RolloutRatios(Experiment):
-    """Steps per second of each collector as a multiple of the plain loop's, by its name and settings."""
+    """Steps per second of each collector as a multiple of the plain loop's, by the collector's name and settings."""
 
     work: str
 
@@ -111,7 +117,10 @@ class RolloutRatios(Experiment):
 
 @dataclass(frozen=True)
 class ZooFigures(Experiment):
-    """Each of ours as a multiple of each other contestant, `ours / other`; and `batching`, in per cent of a step."""
+    """Speed of each of our runners as a multiple of each other runner's, `ours / other`.
+
+    The figure `batching` is in per cent of a step.
+    """
 
     env: str
     num_envs: int = 8
@@ -130,7 +139,7 @@ class ZooFigures(Experiment):
 
 @dataclass(frozen=True)
 class GuardCost(Experiment):
-    """Our steps per second with deadlines and sentinels, as a multiple of those with a wait for completions alone."""
+    """Steps per second with deadlines and sentinels, as a multiple of those with a wait for completions alone."""
 
     env: str
     num_envs: int
@@ -142,7 +151,7 @@ class GuardCost(Experiment):
 
 @dataclass(frozen=True)
 class TaskCost(Experiment):
-    """Our steps per second with tasks in use, as a multiple of those without."""
+    """Steps per second with tasks in use, as a multiple of those without tasks."""
 
     env: str
     num_envs: int
@@ -154,9 +163,9 @@ class TaskCost(Experiment):
 
 @dataclass(frozen=True)
 class PolicyFigures(Experiment):
-    """Each strategy as a multiple of the sequential one, by its name; its microseconds an agent, `name, us`.
+    """Speed of each strategy as a multiple of the sequential one, by name, and its microseconds per agent, `name, us`.
 
-    And `auto / best`: as a multiple of the best of the others.
+    The figure `auto / best` is the speed of `auto` as a multiple of the best other strategy.
     """
 
     work: str
@@ -172,10 +181,10 @@ class PolicyFigures(Experiment):
 
 @dataclass(frozen=True)
 class GroupFigures(Experiment):
-    """Ours as a multiple of the plain loop (`loop`) and of ours without workers (`caller`; `rollouts` as a whole).
+    """Speed of `EnvStateManager` as a multiple of the plain loop (`loop`) and of itself without workers (`caller`).
 
-    And resets of each other contestant as a multiple of ours, `resets, name`; and `payload`: the bytes of turn 50 as a
-    multiple of those of turn 2.
+    `rollouts` is the same as `caller` for whole rollouts. `resets, name` is the reset time of another runner as a
+    multiple of ours. `payload` is the number of bytes of turn 50 as a multiple of those of turn 2.
     """
 
     work: str
@@ -201,7 +210,7 @@ class GroupFigures(Experiment):
 
 @dataclass(frozen=True)
 class LearnerRatios(Experiment):
-    """Updates per second of the ways to run them as a multiple of the sequential one's, by name; and `auto / best`."""
+    """Updates per second of each mode as a multiple of the sequential mode's, by name; and `auto / best`."""
 
     work: LearnerWork
 
@@ -214,7 +223,7 @@ class LearnerRatios(Experiment):
 
 @dataclass(frozen=True)
 class IterationRatio(Experiment):
-    """Whole iterations of PPO per second as a multiple of the plain loop's, by `update_mode`."""
+    """Whole PPO iterations per second as a multiple of the plain loop's, by `update_mode`."""
 
     mode: str
 
@@ -226,7 +235,7 @@ class IterationRatio(Experiment):
 
 @dataclass(frozen=True)
 class EvalRatio(Experiment):
-    """Whole evaluations per second as a multiple of the work's reference, by how they were played."""
+    """Whole evaluations per second as a multiple of the work's reference, by the name of the row."""
 
     work: str
     jobs: int = 2
@@ -239,7 +248,7 @@ class EvalRatio(Experiment):
 
 @dataclass(frozen=True)
 class MetaRatio(Experiment):
-    """Iterations of the meta-RL learner with so many workers as a multiple of those with one environment."""
+    """Iterations of the meta-RL learner with a number of workers, as a multiple of those with one environment."""
 
     num_workers: int
 
@@ -251,7 +260,7 @@ class MetaRatio(Experiment):
 
 @dataclass(frozen=True)
 class TrainSaving(Experiment):
-    """What part of the time that can be saved at best each way to train saves, by name."""
+    """Part of the largest possible time saving that each way to train achieves, by name."""
 
     def figures(self, pace: Pace, tell: Tell) -> Figures:
         rows = measure_train(TrainPlan(ways=(SYNC, OVERLAP), rounds=pace.rounds), tell)
@@ -260,7 +269,7 @@ class TrainSaving(Experiment):
 
 
 def _require(errors: Mapping[str, str | None]) -> None:
-    """A comparison wants both sides."""
+    """Raise `MeasurementFailed` if a required side of the comparison has no figures."""
     for name, error in errors.items():
         if error is not None:
             raise MeasurementFailed(f"{name}: {error}")

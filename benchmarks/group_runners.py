@@ -1,6 +1,10 @@
-"""Who plays in `bench groups`: in a process of its own, as its users have it, with nobody else's objects in its memory.
+"""Runners of `python -m benchmarks groups`: `EnvStateManager`, a plain loop, and a process pool that ships histories.
 
-That matters: Python's collector looks at every object of its process time and again, and histories are many objects.
+Each runner has a process of its own, as in a user's program. Otherwise the objects of one runner would slow down
+another: Python's garbage collector visits every object of its process, and histories are many objects.
+
+The pool that ships (`ShippedPool`) sends the history of an environment to any of its workers, which plays the turn in
+its own copy of the environment and sends the history back.
 """
 
 from __future__ import annotations
@@ -21,29 +25,29 @@ from parallel_envs.groups.manager import GroupSeeds
 from parallel_envs.groups.registry import env_type_named, register
 
 _EPISODE = 40
-"""Turns after which all begin anew."""
+"""Turns of an episode. After them, all environments are reset."""
 _ROLLOUT = 10
 """Turns of a rollout, which begins with a reset."""
 _EARLY, _LATE = 2, 50
 _MOST_EPISODES = 1_000_000
-"""Of a stretch: so far apart are the seeds that two of them begin with."""
+"""Largest number of episodes in a stretch: the distance between the first seeds of two stretches."""
 
 
 class Groups(Protocol):
-    """Who steps groups."""
+    """Interface of the runners that step groups of environments."""
 
     def reset(self, seed: int) -> Any:
         """Begin an episode in every environment."""
 
     def step(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """A turn of each; the entries of those that are not over."""
+        """Play one turn of each environment. Return the entries of those that are not done."""
 
     def close(self) -> None:
-        """End what was begun."""
+        """Release everything that this runner opened."""
 
 
 class Ours:
-    """An `EnvStateManager` with the settings that it has by default, but for the number of workers."""
+    """`EnvStateManager` with default settings, apart from the number of workers."""
 
     def __init__(self, work: GroupWork, num_workers: int, *, in_caller: bool = False) -> None:
         if work.factory is not None:
@@ -70,13 +74,13 @@ class Player:
         self._going: list[int] = []
 
     def turn(self) -> Slice:
-        """A turn; before it, all begin anew if it is time."""
+        """Play one turn. Reset all environments before it if the episode is over."""
         if not self._going or self._turns >= _EPISODE:
             self.begin()
         return self.go_on()
 
     def go_on(self) -> Slice:
-        """A turn of those that are not over."""
+        """Play one turn of the environments that are not done."""
         inputs = self._inputs()
         cpu, began = time.process_time(), time.perf_counter()
         entries = self.groups.step(inputs)
@@ -86,7 +90,7 @@ class Player:
         return slice_
 
     def begin(self, seed: int | None = None) -> None:
-        """All begin anew: with the next seed, if none is told."""
+        """Reset all environments with `seed`, or with the next seed if it is None."""
         self._seed = self._seed + 1 if seed is None else seed
         self.groups.reset(self._seed)
         self._generator = np.random.default_rng(self._seed)
@@ -99,7 +103,7 @@ class Player:
         ]
 
     def play(self, num_turns: int) -> Slice:
-        """So many turns, all in one."""
+        """Play a number of turns and return them as one slice."""
         turns = [self.turn() for _ in range(num_turns)]
         steps, seconds = sum(one.steps for one in turns), sum(one.seconds for one in turns)
         return Slice(steps, seconds, sum(one.cpu_seconds for one in turns))
@@ -107,11 +111,12 @@ class Player:
 
 @dataclass
 class GroupContestant:
-    """One way of stepping the groups of a work. What `open` makes is kept in a field that is no argument.
+    """Runner for one way to step the groups of a work. The object that `open` makes is kept in a private field.
 
-    The n-th stretch of everybody begins with the same seed, and each episode has the actions of its seed: some take
-    twice as long as others. And everybody plays as many turns of it: early turns take longer than later ones, and
-    whoever came farther in its time would also have more of the collector's rounds, of which there is one in a hundred.
+    The n-th stretch begins with the same seed in every runner, and a seed determines the actions of its episode,
+    because some episodes take twice as long as others. All runners also play the same number of turns: early turns take
+    less time than later ones, and a runner with more turns would also have more rounds of the garbage collector, about
+    one in a hundred turns.
     """
 
     work: GroupWork
@@ -120,7 +125,7 @@ class GroupContestant:
     _num_stretches: int = field(default=0, init=False)
 
     def load(self) -> None:
-        """All is imported when this class is."""
+        """Do nothing: importing this module has imported everything."""
 
     def open(self) -> None:
         self._player = Player(self.make(), self.work)
@@ -141,14 +146,17 @@ class GroupContestant:
         return self.player.play(self.work.turns_in(seconds))
 
     def rollout(self) -> tuple[float, float]:
-        """The seconds of a reset, and of a rollout as a whole."""
+        """Return the seconds of a reset and of a whole rollout."""
         began = time.perf_counter()
         self._begin()
         reset = time.perf_counter() - began
         return reset, reset + sum(self.player.turn().seconds for _ in range(_ROLLOUT))
 
     def payload(self) -> tuple[int, int]:
-        """The bytes by environment of an early turn of ours and of a late one; zeros where nothing travels."""
+        """Return the bytes per environment of an early turn and of a late turn of `EnvStateManager`.
+
+        Both are 0 without workers, because nothing travels.
+        """
         player = self.player
         assert isinstance(player.groups, Ours)
         player.begin()
@@ -169,7 +177,7 @@ Entry = dict[str, Any]
 
 
 def made_envs(work: GroupWork) -> list[Any]:
-    """The environments of a work, made here."""
+    """Construct the environments of a work in this process."""
     if work.factory is not None:
         register(work.env_type, work.factory)
     kind = env_type_named(work.env_type)
@@ -178,13 +186,13 @@ def made_envs(work: GroupWork) -> list[Any]:
 
 
 def seeds_of(work: GroupWork, seed: int) -> list[int]:
-    """The seed of each environment: that of its group, as ours has it."""
+    """Return the seed of each environment, which is the seed of its group, as in `EnvStateManager`."""
     _, seeds = GroupSeeds("train", None).drawn(seed, work.num_groups)
     return [seeds[env // work.group_size] for env in range(work.num_envs)]
 
 
 def play(env: Any, entry: Entry, given: Entry) -> Entry:
-    """A turn of one environment, noted in its entry. What every manager of groups does."""
+    """Play one turn of one environment and record it in its entry, as every manager of groups has to."""
     lookup = getattr(env, "action_lookup", None)
     names = None if lookup is None else {name.lower(): value for value, name in lookup.items()}
     actions = [names[one.lower()] for one in given["actions"] if one.lower() in names] if names else given["actions"]
@@ -210,7 +218,7 @@ def play(env: Any, entry: Entry, given: Entry) -> Entry:
 
 
 class PlainLoop:
-    """One environment after the other, in the caller."""
+    """Plain loop that steps one environment after the other in the calling process."""
 
     name = "plain loop"
 
@@ -220,7 +228,7 @@ class PlainLoop:
         self.entries: list[Entry] = []
 
     def reset(self, seed: int) -> None:
-        """Begin an episode in each."""
+        """Begin an episode in each environment."""
         seeds = seeds_of(self._work, seed)
         states = [env.reset(seed, "train") for env, seed in zip(self._envs, seeds, strict=True)]
         self.entries = [
@@ -229,16 +237,16 @@ class PlainLoop:
         ]
 
     def step(self, inputs: list[Entry]) -> list[Entry]:
-        """A turn of each; the entries of those that are not over."""
+        """Play one turn of each environment. Return the entries of those that are not done."""
         told = [play(self._envs[one["env_id"]], self.entries[one["env_id"]], one) for one in inputs]
         return [entry for entry in told if not entry["done"]]
 
     def close(self) -> None:
-        """There is nothing to be closed."""
+        """Do nothing: there is nothing to close."""
 
 
 class ShippedPool(PlainLoop):
-    """The process pool that is described above."""
+    """Process pool that ships histories; see the docstring of the module."""
 
     def __init__(self, work: GroupWork, num_workers: int, context: str = "fork") -> None:
         super().__init__(work)
@@ -246,7 +254,7 @@ class ShippedPool(PlainLoop):
         self._executor: ProcessPoolExecutor | None = None
 
     def reset(self, seed: int) -> None:
-        """Begin anew here, and with other workers. It is over when one of them answers."""
+        """Reset here and start new workers. Return when the first worker has answered."""
         super().reset(seed)
         self.close()
         self._executor = ProcessPoolExecutor(
@@ -270,7 +278,7 @@ class ShippedPool(PlainLoop):
 
 
 _replicas: list[Any] = []
-"""In a worker of such a pool: all environments."""
+"""All environments, in a worker process of a `ShippedPool`."""
 
 
 def _fill(work: GroupWork, seed: int) -> None:
@@ -283,6 +291,6 @@ def _play_anywhere(entry: Entry, given: Entry) -> Entry:
     env = _replicas[entry["env_id"]]
     try:
         return play(env, entry, given)
-    except RuntimeError:  # this replica's episode is over, whatever the entry says
+    except RuntimeError:  # the episode of this replica is over, although the entry's episode is not
         env.reset(0, "train")
         return play(env, entry, given)

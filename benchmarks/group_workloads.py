@@ -1,4 +1,4 @@
-"""What `bench groups` plays: groups of environments, and the actions of every turn, decided beforehand."""
+"""Workloads of `python -m benchmarks groups`: groups of environments and predetermined actions for every turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MANY = 1_000_000
 
 
 class Waiting:
-    """Waits for something outside at each step, as for a server or a disk."""
+    """Environment that waits in each step, as for a server or a disk."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._seconds = config["seconds"]
@@ -28,23 +28,24 @@ class Waiting:
 
 
 def sokoban_turn(generator: np.random.Generator, num_envs: int) -> list[list[str]]:
-    """Five moves for each."""
+    """Return five random moves for each environment."""
     names = ("Up", "Down", "Left", "Right")
     return [[names[move] for move in moves] for moves in generator.integers(4, size=(num_envs, 5))]
 
 
 def answers(generator: np.random.Generator, num_envs: int) -> list[list[str]]:
-    """An answer each, which is hardly ever right."""
+    """Return one answer for each environment, which is hardly ever right."""
     return [[f"{left} + {right}"] for left, right in generator.integers(1, 99, (num_envs, 2))]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupWork:
-    """So many groups of environments of one kind.
+    """Groups of environments of one kind.
 
-    `factory` is registered for a type of that name that does not come with the package. `turn_seconds` is about what a
-    turn takes the plain loop. `slices` is how many slices a usual one is cut into: short turns are compared in more and
-    shorter ones. `contexts` are the start methods of the process pools that it is compared with.
+    `factory` is registered under the name `env_type` if the package does not have that type. `turn_seconds` is the
+    approximate time of a turn in the plain loop. `slices` is the number of parts into which a usual slice is divided:
+    short turns are compared in more and shorter slices. `contexts` are the start methods of the process pools that the
+    work is compared with.
     """
 
     what: str
@@ -64,11 +65,14 @@ class GroupWork:
         return self.num_groups * self.group_size
 
     def turns_in(self, seconds: float) -> int:
-        """How many turns a slice of so long has, for everybody: about as many as the plain loop makes in it."""
+        """Return the number of turns that every runner plays in a slice.
+
+        The plain loop plays about as many in `seconds`.
+        """
         return max(round(seconds / self.turn_seconds), 1)
 
     def config(self, num_workers: int) -> dict[str, Any]:
-        """For `EnvStateManager`."""
+        """Return the config for `EnvStateManager`."""
         block = {
             "env_groups": self.num_groups,
             "group_size": self.group_size,
@@ -118,4 +122,4 @@ GROUP_WORKS: dict[str, GroupWork] = {
         contexts=("fork", "forkserver"),
     ),
 }
-"""By name: the rows of the table."""
+"""Works by name: the rows of the table."""

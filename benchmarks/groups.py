@@ -1,9 +1,9 @@
-"""`bench groups`: what a turn of many small environments takes, ours beside the plain loop and a pool that ships.
+"""`python -m benchmarks groups`: time of a turn of many small environments, beside a plain loop and a process pool.
 
-All contestants of a work are open at once, each in a process of its own, and take turns in short slices. In each slice
-they play the same: as many turns of the same episodes, with the same actions. An episode's end and the resets between
-are not part of a turn. Resets are measured with rollouts as a whole; and what travels to our workers, in an early turn
-and in the fiftieth.
+All runners of a work are open at once, each in a process of its own, and take turns in short slices. In each slice all
+runners play the same number of turns of the same episodes with the same actions. Resets between episodes are not part
+of a turn; they are measured with whole rollouts. The bytes that travel to our workers are measured in an early turn and
+in the fiftieth.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MOST_ROLLOUTS = 5
 
 
 def shipped(context: str) -> str:
-    """The name of a pool that ships histories."""
+    """Return the name of a pool that ships histories."""
     return f"pool that ships, {context}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupPlan(BenchPlan):
-    """What `bench groups` was asked for."""
+    """Arguments of `python -m benchmarks groups`."""
 
     works: tuple[str, ...] = tuple(GROUP_WORKS)
     workers: int = 2
@@ -42,13 +42,13 @@ class GroupPlan(BenchPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRow:
-    """One contestant's figures in one work.
+    """Figures of one runner in one work.
 
-    `turn` is the spread of the seconds that a turn of all environments takes; `to_loop` and `to_caller` are those of
-    how many times as fast as the plain loop, and as ours without workers, it is, round by round. `rollout_to_caller` is
-    the latter of whole rollouts: a reset and 10 turns. `reset_seconds` is the median of the resets before these.
-    `early_bytes` and `late_bytes` are what travels to our workers and back, by environment, in the second turn of an
-    episode and in the fiftieth.
+    `turn` is the spread of the seconds that a turn of all environments takes. `to_loop` and `to_caller` are the
+    spreads, over the rounds, of the speed as a multiple of the plain loop and of `EnvStateManager` without workers.
+    `rollout_to_caller` is the same as `to_caller` for whole rollouts: a reset and 10 turns. `reset_seconds` is the
+    median of the resets of these rollouts. `early_bytes` and `late_bytes` are the bytes that travel to our workers and
+    back, per environment, in the second turn of an episode and in the fiftieth.
     """
 
     work: str
@@ -64,12 +64,12 @@ class GroupRow:
 
 
 def measure_groups(plan: GroupPlan, tell: Tell = lambda text: None) -> tuple[GroupRow, ...]:
-    """A row for each contestant, work by work."""
+    """Measure each work and return a row for each runner."""
     return tuple(row for name in plan.works for row in measure_work(GROUP_WORKS[name], plan, tell))
 
 
 def measure_work(work: GroupWork, plan: GroupPlan, tell: Tell = lambda text: None) -> list[GroupRow]:
-    """A row for each contestant."""
+    """Measure one work and return a row for each runner."""
     contestants = _contestants(work, plan.workers)
     with opened(contestants, lambda text: tell(f"{work.what}: {text}")) as (drivers, errors):
         slices = {name: partial(one.run, plan.pace.seconds / work.slices) for name, one in drivers.items()}
@@ -121,7 +121,7 @@ def _row(
     )
 
 
-# ---- what is shown --------------------------------------------------------------------------------------------------
+# ---- report ---------------------------------------------------------------------------------------------------------
 
 _COLUMNS = (
     "work",
@@ -137,7 +137,7 @@ _COLUMNS = (
 
 
 def groups_report(rows: tuple[GroupRow, ...], plan: GroupPlan) -> Report:
-    """As a table and as JSON."""
+    """Return the rows as a table and as JSON."""
     slices = f"{plan.pace.rounds} slices of what takes the plain loop about {plan.pace.seconds:g} s"
     title = f"a turn of all environments, {plan.workers} workers; {slices}"
     table = FittingTable(title=title, title_justify="left", title_style="bold")

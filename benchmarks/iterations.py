@@ -1,8 +1,9 @@
-"""Independent PPO as one writes it in an afternoon: a loop that steps, acts and trains one agent after another.
+"""`python -m benchmarks iteration`: whole iterations of independent PPO beside a plain training loop, in turns.
 
-The reference of `bench iteration`. Nothing of this package is in it, so that what it costs is what a script costs:
-PettingZoo's environments stepped in turn, a network and an optimiser of torch's own for each agent. Each agent's
-network sees all environments at once, as a good script would have it.
+The reference, `PlainTraining`, is a short script: a loop that steps, acts and trains one agent after another. It uses
+nothing of parallel_envs, so its cost is that of a script: PettingZoo environments stepped in turn, and a torch network
+and optimiser for each agent. Each agent's network gets the observations of all environments at once, as in a good
+script.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PlainSettings:
-    """What `PPOConfig` calls by the same names."""
+    """Settings of the plain loop, with the names that they have in `PPOConfig`."""
 
     rollout_length: int = 128
     minibatch_size: int = 256
@@ -52,7 +53,7 @@ class PlainSettings:
 
 
 class PlainAgent:
-    """One agent: two networks, an optimiser, and what it has lived since its last update."""
+    """Agent of the plain loop: two networks, an optimiser, and the experience since its last update."""
 
     def __init__(self, num_seen: int, num_actions: int, settings: PlainSettings) -> None:
         self.settings = settings
@@ -63,7 +64,7 @@ class PlainAgent:
         self.lived: list[tuple[Any, ...]] = []
 
     def act(self, observations: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Actions for all environments, their log probabilities, and values."""
+        """Return actions for all environments, their log probabilities, and values."""
         with torch.no_grad():
             seen = torch.from_numpy(observations)
             log_probs = self.actor(seen).log_softmax(-1)
@@ -71,7 +72,7 @@ class PlainAgent:
             return actions[:, 0], log_probs.gather(1, actions)[:, 0], self.critic(seen).squeeze(-1)
 
     def learn(self, last: np.ndarray[Any, Any]) -> None:
-        """An update from what was lived; `last` is what the agent sees now."""
+        """Update the networks from the experience. `last` holds the current observations of the agent."""
         settings = self.settings
         observations, actions, log_probs, values, rewards, ends = (
             torch.stack(list(column)) for column in zip(*self.lived, strict=True)
@@ -108,7 +109,7 @@ class PlainAgent:
 
 
 class PlainTraining:
-    """Environments in a list, agents in a dict, and the loop over both."""
+    """Plain training loop: environments in a list and agents in a dict."""
 
     def __init__(self, makers: Sequence[Callable[[], Any]], settings: PlainSettings) -> None:
         self.envs, self.settings = [make() for make in makers], settings
@@ -120,7 +121,7 @@ class PlainTraining:
         }
 
     def iterate(self) -> int:
-        """A rollout, and every agent's update. Returns how many joint steps the environments made."""
+        """Collect a rollout and update every agent. Return the number of joint steps of the environments."""
         for _ in range(self.settings.rollout_length):
             self._step()
         for agent, one in self.agents.items():
@@ -157,12 +158,12 @@ def _network(num_in: int, hidden: int, num_out: int) -> nn.Module:
 PLAIN = "plain loop"
 ENV = "mpe2.simple_spread_v3"
 IS_AT_LEAST = 2.0
-"""How many times as fast as the plain loop an iteration is to be."""
+"""Required speed of an iteration, as a multiple of the plain loop."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IterationPlan(BenchPlan):
-    """What `bench iteration` was asked for. `modes` are ours: update modes, or `overlap`."""
+    """Arguments of `python -m benchmarks iteration`. `modes` are update modes of parallel_envs, or `overlap`."""
 
     num_envs: int = 8
     num_workers: int = 2
@@ -174,9 +175,10 @@ class IterationPlan(BenchPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class IterationRow:
-    """One contestant's joint steps per second, learning included; `to_plain`: as a multiple of the plain loop's.
+    """Joint steps per second of one runner, learning included.
 
-    `shares` says what ours spends its time on.
+    `to_plain` is the speed as a multiple of the plain loop's. `shares` are the parts of the time of our runners, by
+    name.
     """
 
     name: str
@@ -187,7 +189,7 @@ class IterationRow:
 
 
 def measure_iterations(plan: IterationPlan, tell: Tell = lambda text: None) -> tuple[IterationRow, ...]:
-    """A row for the plain loop, and one for each of our modes."""
+    """Measure the plain loop and each of our modes. Return a row for each."""
     from parallel_envs.threads import one_torch_thread
 
     with ExitStack() as closing:
@@ -197,7 +199,7 @@ def measure_iterations(plan: IterationPlan, tell: Tell = lambda text: None) -> t
         iterate |= {mode: partial(_iterate, loop) for mode, loop in loops.items()}
         for name, once in iterate.items():
             tell(f"opening {name}")
-            for _ in range(4):  # `fused` writes its operations down in the third
+            for _ in range(4):  # `fused` records its operations in the third iteration
                 once()
         samplers = {name: partial(_slice, once, loops.get(name), plan.pace.seconds) for name, once in iterate.items()}
         series = interleave(samplers, plan.pace.rounds, tell)
@@ -239,7 +241,7 @@ def _ours(plan: IterationPlan, mode: str, closing: ExitStack) -> Loop:
 
 
 def _iterate(loop: Loop) -> int:
-    """Until all have learnt once more: of this rollout, or (`overlap`) of the one before."""
+    """Advance until all agents have learnt once more, from this rollout or (`overlap`) from the previous one."""
     before = loop.learners.steps
     while not loop.advance():
         pass
@@ -247,7 +249,7 @@ def _iterate(loop: Loop) -> int:
 
 
 def _slice(once: Callable[[], int], loop: Loop | None, seconds: float) -> Slice:
-    """Iterations for so long, until everything is learnt that was collected."""
+    """Run iterations for `seconds`, then wait until everything collected is learnt."""
     began = time.perf_counter()
     made = run_for(once, seconds)
     if loop is not None:
@@ -260,11 +262,11 @@ def _shares(seconds: Mapping[str, float]) -> dict[str, float]:
     return {name: one / whole for name, one in seconds.items()}
 
 
-# ---- what is told ---------------------------------------------------------------------------------------------------
+# ---- report ---------------------------------------------------------------------------------------------------------
 
 
 def iterations_report(rows: tuple[IterationRow, ...], settings: Mapping[str, object], title: str) -> Report:
-    """The rows as a table, with the bar under it."""
+    """Return the rows as a table with the bar below it."""
     table = FittingTable(title=title, title_justify="left")
     for heading in ("contestant", "joint steps/s", "to the plain loop", "quarters", "its time goes into"):
         table.add_column(heading)
@@ -291,14 +293,14 @@ def _cells(row: IterationRow) -> list[str]:
 
 
 def iteration(
-    modes: Annotated[str, typer.Option(help="Ours: update modes, or overlap, with commas between.")] = "fused,overlap",
+    modes: Annotated[str, typer.Option(help="Our modes: update modes or overlap, comma-separated.")] = "fused,overlap",
     num_envs: Annotated[int, typer.Option(min=1)] = 8,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes for our environments.")] = 2,
     seconds: Annotated[float, typer.Option(min=0.001, help="Length of one slice.")] = 2.0,
-    rounds: Annotated[int, typer.Option(min=1, help="How many slices each contestant gets.")] = 7,
-    json: Annotated[Path | None, typer.Option("--json", help="Write everything to this file, too.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Slices of each runner.")] = 7,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the results to this file, too.")] = None,
 ) -> None:
-    """Whole iterations of independent PPO on simple_spread beside a plain loop, in turns."""
+    """Measure whole iterations of independent PPO on simple_spread beside a plain loop, in turns."""
     chosen = tuple(name.strip() for name in modes.split(","))
     plan = IterationPlan(
         num_envs=num_envs, num_workers=workers, modes=chosen, pace=Pace(seconds=seconds, rounds=rounds)

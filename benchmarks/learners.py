@@ -1,8 +1,8 @@
-"""`bench learners`: updates per second of each way to run them, in turns, beside the sequential one.
+"""`python -m benchmarks learners`: updates per second of each update mode, in turns, beside the sequential mode.
 
-Every agent has a PPO network (two hidden layers, 18 numbers seen, 5 actions) and experience of its own. An update goes
-four times through two minibatches of the experience and takes a step of Adam from each. All modes of a work are open at
-once and get the same plans, so nothing but the mode differs between them.
+Every agent has a PPO network (two hidden layers, 18 inputs, 5 actions) and its own experience. An update goes four
+times through two minibatches of the experience and takes one Adam step for each. All modes of a work are open at once
+and get the same plans, so that only the mode differs between them.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 SEQUENTIAL, AUTO = "sequential", "auto"
 WAYS = (SEQUENTIAL, "thread", "process", "fused", AUTO)
 STEPS, EPOCHS = 8, 4
-"""Steps of Adam in an update, and how often an update goes through its experience."""
+"""Adam steps in an update, and number of passes of an update through its experience."""
 
 _SEEN, _ACTIONS, _ROWS = 18, 5, 8
-_WARM = 4  # updates before the first that counts: the fused mode writes its operations down in the third
-_MOST_WARM = 40  # what `auto` may need to make its choice
+_WARM = 4  # updates before the first that counts: the fused mode records its operations in the third
+_MOST_WARM = 40  # updates that `auto` may need to make its choice
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerWork:
-    """So many agents, their hidden layers, and their minibatches."""
+    """Number of agents, size of their hidden layers, and size of their minibatches."""
 
     num_agents: int
     hidden: int
@@ -56,7 +56,7 @@ class LearnerWork:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerBar:
-    """How many times as fast as the sequential one a mode is to be."""
+    """Required speed of a mode, as a multiple of the sequential mode."""
 
     work: LearnerWork
     mode: str
@@ -70,12 +70,12 @@ BARS = (
     LearnerBar(work=LearnerWork(num_agents=8, hidden=256, batch=2048), mode="process", at_least=1.6),
 )
 AUTO_IS_AT_LEAST = 0.9
-"""What `auto` is to have of the best other mode's speed in each of these works."""
+"""Required speed of `auto` in each of these works, as a multiple of the best other mode."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerPlan(BenchPlan):
-    """What `bench learners` was asked for."""
+    """Arguments of `python -m benchmarks learners`."""
 
     works: tuple[LearnerWork, ...]
     modes: tuple[str, ...] = WAYS
@@ -85,11 +85,11 @@ class LearnerPlan(BenchPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerRow:
-    """One mode's figures in one work.
+    """Figures of one mode in one work.
 
-    `updates` is the spread of updates of all agents per second, `to_sequential` that of how many times as fast as the
-    sequential mode it is, round by round; `to_best`, for `auto`, the same beside the best of the others. `choice` is
-    what `auto` chose, and why.
+    `updates` is the spread of updates of all agents per second. `to_sequential` is the spread, over the rounds, of the
+    speed as a multiple of the sequential mode. `to_best`, for `auto` only, is the same as a multiple of the best other
+    mode. `choice` is the mode that `auto` chose, and the reason.
     """
 
     work: str
@@ -102,12 +102,12 @@ class LearnerRow:
 
 
 def measure_learners(plan: LearnerPlan, tell: Tell = lambda text: None) -> tuple[LearnerRow, ...]:
-    """A row for each mode, work by work."""
+    """Measure each work and return a row for each mode."""
     return tuple(row for work in plan.works for row in measure_work(work, plan, tell))
 
 
 def measure_work(work: LearnerWork, plan: LearnerPlan, tell: Tell = lambda text: None) -> list[LearnerRow]:
-    """A row for each mode."""
+    """Measure one work and return a row for each mode."""
     with ExitStack() as closing:
         plans = made_plans(work)
         modes = {name: _opened(name, work, plan.workers, plans, closing, tell) for name in plan.modes}
@@ -117,7 +117,7 @@ def measure_work(work: LearnerWork, plan: LearnerPlan, tell: Tell = lambda text:
 
 
 def made_plans(work: LearnerWork) -> dict[int, Plan]:
-    """An update's plan for each agent, of experience that is made up."""
+    """Return an update plan for each agent, made from random experience."""
     from parallel_envs.rollouts.trajectories import Trajectory
 
     plans = {}
@@ -154,7 +154,7 @@ def _algorithms(work: LearnerWork) -> Iterator[Any]:
 def _opened(
     name: str, work: LearnerWork, workers: int, plans: Mapping[int, Plan], closing: ExitStack, tell: Tell
 ) -> UpdateMode:
-    """A mode with networks of its own, warm."""
+    """Return a warmed-up mode with its own networks."""
     from parallel_envs.learners.parameters import AgentParameters
     from parallel_envs.learners.updates import MODES
 
@@ -165,7 +165,7 @@ def _opened(
         if getattr(mode, "choice", None) is not None:
             break
         mode.update(plans)
-    for _ in range(_WARM):  # what `auto` has chosen may just have been made anew
+    for _ in range(_WARM):  # `auto` may just have opened the chosen mode again
         mode.update(plans)
     return mode
 
@@ -196,12 +196,12 @@ def _rows(work: str, series: Mapping[str, Series[Slice]], modes: Mapping[str, Up
     ]
 
 
-# ---- what is told ---------------------------------------------------------------------------------------------------
+# ---- report ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was reached of a bar."""
+    """Measured ratio of a bar."""
 
     mode: str
     work: str
@@ -219,7 +219,7 @@ class Verdict:
 
 
 def judged(rows: Sequence[LearnerRow], bars: Sequence[LearnerBar] = BARS) -> list[Verdict]:
-    """Each bar that was measured: those of the modes, and that of `auto` in the same works."""
+    """Return a verdict for each bar that was measured: those of the modes, and that of `auto` in the same works."""
     reached = {(row.work, row.name): row.to_sequential.median for row in rows if row.to_sequential is not None}
     measured = [(bar, reached.get((str(bar.work), bar.mode))) for bar in bars]
     own = [Verdict(bar.mode, str(bar.work), it, SEQUENTIAL, bar.at_least) for bar, it in measured if it is not None]
@@ -232,7 +232,7 @@ def judged(rows: Sequence[LearnerRow], bars: Sequence[LearnerBar] = BARS) -> lis
 
 
 def learners_report(rows: Sequence[LearnerRow], settings: Mapping[str, object], title: str) -> Report:
-    """The rows as a table, with the bars under it."""
+    """Return the rows as a table with the bars below it."""
     table = FittingTable(title=title, title_justify="left")
     for heading in ("work", "mode", "updates/s", "to sequential", "quarters", "chose"):
         table.add_column(heading, justify="right" if heading in ("updates/s", "to sequential") else "left")
@@ -252,17 +252,17 @@ def _cells(row: LearnerRow) -> list[str]:
 
 
 def learners(
-    agents: Annotated[str, typer.Option(help="Numbers of agents, with commas between them.")] = "2,4,8,16,64",
+    agents: Annotated[str, typer.Option(help="Numbers of agents, comma-separated.")] = "2,4,8,16,64",
     hidden: Annotated[str, typer.Option(help="Sizes of the two hidden layers.")] = "64,256",
     batch: Annotated[str, typer.Option(help="Sizes of minibatches.")] = "32,256",
     modes: Annotated[str, typer.Option(help=f"{','.join(WAYS)} or some of them; all.")] = "all",
-    bars: Annotated[bool, typer.Option("--bars", help="Measure what is promised, and nothing else.")] = False,
+    bars: Annotated[bool, typer.Option("--bars", help="Measure only the promised works.")] = False,
     workers: Annotated[int, typer.Option(min=1, help="Threads or processes that learn.")] = 2,
     seconds: Annotated[float, typer.Option(min=0.001, help="Length of one slice.")] = 0.3,
-    rounds: Annotated[int, typer.Option(min=1, help="How many slices each mode gets.")] = 9,
-    json: Annotated[Path | None, typer.Option("--json", help="Write everything to this file, too.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Slices of each mode.")] = 9,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the results to this file, too.")] = None,
 ) -> None:
-    """Updates of many learners: each way to run them beside the sequential one, in turns."""
+    """Measure the updates of many learners in each update mode beside the sequential mode, in turns."""
     works = tuple(bar.work for bar in BARS) if bars else tuple(_works(agents, hidden, batch))
     plan = LearnerPlan(
         works=works,
@@ -291,7 +291,7 @@ def _numbers(text: str) -> list[int]:
     except ValueError:
         numbers = []
     if not numbers or min(numbers) < 1:
-        raise typer.BadParameter(f"{text!r} holds no numbers from 1 up, with commas between them.")
+        raise typer.BadParameter(f"{text!r} holds no numbers from 1 up. Separate them by commas.")
     return numbers
 
 

@@ -1,4 +1,4 @@
-"""What this process holds of the machine: processes below it, threads, descriptors, memory. Linux tells it in /proc."""
+"""Resources of this process, read from Linux's /proc: child processes, threads, descriptors and memory."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ _SETTLE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What is held at one moment. What belongs to the keeper counts as ours, the keeper itself does not."""
+    """Resources held at one moment.
+
+    Descriptors and memory of the supervisor are included. The supervisor itself does not count as a process.
+    """
 
     processes: int
     threads: int
     descriptors: int
     mappings: int
-    """Mappings of memory that processes share."""
+    """Memory mappings that processes share."""
     rss_bytes: int
 
     @classmethod
@@ -44,7 +47,7 @@ class Holdings:
 
     @classmethod
     def settled(cls, before: Holdings) -> Holdings:
-        """As `now`, once what is on its way out has gone."""
+        """Return `now()`, after waiting for processes and threads that are about to end."""
         gc.collect()
         until, now = time.monotonic() + _SETTLE_SECONDS, cls.now()
         while now.counts_gained(before) and time.monotonic() < until:
@@ -53,14 +56,14 @@ class Holdings:
         return now
 
     def counts_gained(self, before: Holdings) -> dict[str, int]:
-        """What there is more of than before, memory aside."""
+        """Return the counts that are larger than in `before`, by name. Memory is left out."""
         names = ("processes", "threads", "descriptors", "mappings")
         gained = {name: getattr(self, name) - getattr(before, name) for name in names}
         return {name: count for name, count in gained.items() if count > 0}
 
 
 def descendants() -> Iterator[int]:
-    """The processes below this one, but for the keeper and its fork servers."""
+    """Yield the pids of all processes below this one, without the supervisor and its fork servers."""
     parents = {pid: parent_of(pid) for pid in map(int, (folder.name for folder in Path("/proc").glob("[0-9]*")))}
     for pid in parents.keys() - {supervisor_pid()}:
         ancestor = parents[pid]
@@ -73,17 +76,17 @@ def descendants() -> Iterator[int]:
 def _name_of(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")
-    except OSError:  # it has just ended
+    except OSError:  # the process has just ended
         return ""
 
 
 def num_descriptors(pid: str = "self") -> int:
-    """How many descriptors a process has open."""
+    """Return the number of open descriptors of a process."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def rss_bytes(pid: str = "self") -> int:
-    """The resident memory of a process."""
+    """Return the resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
@@ -93,7 +96,7 @@ def _num_shared_mappings() -> int:
 
 
 def parent_of(pid: int) -> int:
-    """The parent of a process; 0 if it has ended."""
+    """Return the parent of a process, or 0 if the process has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
     except OSError:
@@ -101,12 +104,12 @@ def parent_of(pid: int) -> int:
 
 
 NUM_POINTS = 10
-FLAT_BYTES = 1024 * 1024  # over 90,000 steps: eleven bytes a step would show
+FLAT_BYTES = 1024 * 1024  # over 90,000 steps: a leak of 12 bytes per step is noticed
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The state of this process after so many environment steps."""
+    """Memory and descriptors of this process after a number of environment steps."""
 
     steps: int
     rss_bytes: int
@@ -115,7 +118,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """From the first point to the last; all that starting up brought lies before the first."""
+    """Growth from the first point to the last. Everything that start-up allocates comes before the first point."""
 
     rss_bytes: int
     num_descriptors: int
@@ -130,7 +133,7 @@ class Growth:
 
 
 def measure_memory(env: EnvChoice, num_envs: int, steps: int, tell: Tell = lambda text: None) -> tuple[Point, ...]:
-    """Step ours that often in this process, one environment a worker."""
+    """Step a manager with one environment per worker in this process, and return the points."""
     contestant = Ours(make_workload(env, num_envs))
     try:
         contestant.load()
@@ -143,7 +146,7 @@ def measure_memory(env: EnvChoice, num_envs: int, steps: int, tell: Tell = lambd
 
 
 def watch(contestant: Runner, steps: int, tell: Tell = lambda text: None) -> tuple[Point, ...]:
-    """Look at this process at ten points of so many steps. The contestant is open."""
+    """Record ten points while an opened runner makes `steps` steps in this process."""
     points: list[Point] = []
     made = 0
     for number in range(1, NUM_POINTS + 1):
@@ -154,13 +157,13 @@ def watch(contestant: Runner, steps: int, tell: Tell = lambda text: None) -> tup
 
 
 def growth(points: Sequence[Point]) -> Growth:
-    """What came between the first point and the last."""
+    """Return the growth between the first point and the last."""
     first, last = points[0], points[-1]
     return Growth(last.rss_bytes - first.rss_bytes, last.num_descriptors - first.num_descriptors)
 
 
 def _usage() -> tuple[int, int]:
-    """Resident bytes and open descriptors, as Linux tells them."""
+    """Return resident bytes and open descriptors of this process."""
     if not Path("/proc/self/statm").exists():
-        raise MeasurementFailed("Memory is read from /proc, which is not here. Run this on Linux.")
+        raise MeasurementFailed("Memory is read from /proc, which does not exist here. Run this on Linux.")
     return rss_bytes(), num_descriptors()

@@ -1,7 +1,7 @@
-"""`bench meta`: whole iterations of the meta-RL learner, rollouts and an update, side by side and one after another.
+"""`python -m benchmarks meta`: whole iterations of the meta-RL learner, in workers beside one environment.
 
-Both learners have the same settings, tasks and seeds, so they play the same rollouts and learn the same; one collects
-them in workers, the other in one environment.
+An iteration is the rollouts and an update. Both learners have the same settings, tasks and seeds, so they play the same
+rollouts and learn the same; one collects its rollouts in workers, the other in one environment.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from parallel_envs.fitting_tables import FittingTable
 
 SEQUENTIAL = "one environment"
 IS_AT_LEAST = 1.5
-"""How many times as fast as the sequential path the parallel one is to be, on the promised work."""
+"""Required speed of the parallel path on the promised work, as a multiple of the sequential path."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetaPlan(BenchPlan):
-    """What `bench meta` was asked for. An iteration is so many rollouts, of two episodes each, and one update."""
+    """Arguments of `python -m benchmarks meta`.
+
+    An iteration is `num_rollouts` rollouts of two episodes each, and one update.
+    """
 
     env: str = "AntDir-v0"
     workers: tuple[int, ...] = (8,)
@@ -42,9 +45,10 @@ class MetaPlan(BenchPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class MetaRow:
-    """One path's environment steps per second, learning included; `to_sequential`: as a multiple of the other's.
+    """Environment steps per second of one path, learning included.
 
-    `learning` is the share of the time that it spends on updates.
+    `to_sequential` is the speed as a multiple of the sequential path. `learning` is the share of the time spent on
+    updates.
     """
 
     name: str
@@ -54,7 +58,7 @@ class MetaRow:
 
 
 def measure_meta(plan: MetaPlan, tell: Tell = lambda text: None) -> tuple[MetaRow, ...]:
-    """A row for the sequential path, and one for each number of workers."""
+    """Measure the sequential path and the parallel path with each number of workers. Return a row for each."""
     from parallel_envs.threads import one_torch_thread
 
     with ExitStack() as closing:
@@ -80,7 +84,7 @@ def measure_meta(plan: MetaPlan, tell: Tell = lambda text: None) -> tuple[MetaRo
 
 
 def iterate(learner: Any) -> int:
-    """Collect and learn once. Returns steps of the environment."""
+    """Collect and learn once. Return the number of environment steps."""
     steps: int = learner.collect_rollouts_parallel(
         learner.settings.train.num_rollouts_per_iter, parallel_env=learner.train_env_parallel
     )
@@ -111,17 +115,17 @@ def _learning(seconds: Mapping[str, float]) -> float:
     return seconds["learn"] / (seconds["learn"] + seconds["collect"])
 
 
-# ---- what is told ---------------------------------------------------------------------------------------------------
+# ---- report ---------------------------------------------------------------------------------------------------------
 
 
 def judged(rows: tuple[MetaRow, ...]) -> list[tuple[str, float, bool]]:
-    """Each parallel path, what it reached, and whether that is enough."""
+    """Return each parallel path with its ratio and whether the ratio reaches the bar."""
     ratios = [(row.name, row.to_sequential.median) for row in rows if row.to_sequential and row.name != SEQUENTIAL]
     return [(name, ratio, ratio >= IS_AT_LEAST) for name, ratio in ratios]
 
 
 def meta_report(rows: tuple[MetaRow, ...], settings: Mapping[str, object], title: str) -> Report:
-    """The rows as a table, with the bar under it."""
+    """Return the rows as a table with the bar below it."""
     table = FittingTable(title=title, title_justify="left")
     for heading in ("path", "env steps/s", "to sequential", "quarters", "learning"):
         table.add_column(heading, justify="left" if heading == "path" else "right")
@@ -144,14 +148,14 @@ def meta(
     env: Annotated[str, typer.Option(help="A family of tasks: AntDir-v0, GridNavi-v0, package.module:Class.")] = (
         "AntDir-v0"
     ),
-    workers: Annotated[str, typer.Option(help="Numbers of workers, with commas between them.")] = "8",
+    workers: Annotated[str, typer.Option(help="Numbers of workers, comma-separated.")] = "8",
     rollouts: Annotated[int, typer.Option(min=1, help="Rollouts of an iteration.")] = 16,
-    horizon: Annotated[int, typer.Option(min=1, help="Steps of an inner episode, of which a rollout has two.")] = 100,
+    horizon: Annotated[int, typer.Option(min=1, help="Steps of an inner episode. A rollout has two.")] = 100,
     seconds: Annotated[float, typer.Option(min=0.001, help="Length of one slice.")] = 2.0,
-    rounds: Annotated[int, typer.Option(min=1, help="How many slices each path gets.")] = 7,
-    json: Annotated[Path | None, typer.Option("--json", help="Write everything to this file, too.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Slices of each path.")] = 7,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the results to this file, too.")] = None,
 ) -> None:
-    """Iterations of the meta-RL learner, in workers beside one environment, learning included."""
+    """Measure iterations of the meta-RL learner, in workers beside one environment, learning included."""
     plan = MetaPlan(
         env=env,
         workers=_numbers(workers),
@@ -175,5 +179,5 @@ def _numbers(text: str) -> tuple[int, ...]:
     except ValueError:
         numbers = ()
     if not numbers or min(numbers) < 2:
-        raise typer.BadParameter(f"{text!r} holds no numbers from 2 up, with commas between them.")
+        raise typer.BadParameter(f"{text!r} holds no numbers from 2 up. Separate them by commas.")
     return numbers

@@ -1,7 +1,7 @@
-"""The libraries we measure ourselves against, each by its own fastest documented way.
+"""Libraries that parallel_envs is compared with, each used in its fastest documented way.
 
-Their modules are imported by name inside `load`: they are no dependency of this package, and lint and types
-say the same whether they are installed or not.
+Their modules are imported by name inside `load`: they are no dependencies of this package, and lint and type checks
+give the same result whether the libraries are installed or not.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from parallel_envs.spelling import hint
 
 
 def quick_start_method() -> str | None:
-    """`fork` where there is one.
+    """Return `fork` if the platform has it, else None.
 
-    It changes how soon a peer is ready, not how fast it steps: by default SB3 and TorchRL import torch anew
-    in every worker, which takes minutes for a hundred of them.
+    The start method changes how soon a peer is ready, not how fast it steps: by default SB3 and TorchRL import torch
+    anew in every worker, which takes minutes for a hundred workers.
     """
     return "fork" if "fork" in multiprocessing.get_all_start_methods() else None
 
 
 @dataclass
 class Peer(Runner):
-    """Another library. An environment whose episode ended is reset within the call: each row is a step."""
+    """Runner of another library. An environment is reset in the call that ends its episode, so each row is a step."""
 
     _library: Any = field(default=None, init=False)
     _envs: Any = field(default=None, init=False)
@@ -51,7 +51,7 @@ class Peer(Runner):
 
 @dataclass
 class GymnasiumAsync(VectorEnvRunner):
-    """Gymnasium's `AsyncVectorEnv` as it comes; `context` None is its default start method."""
+    """Gymnasium's `AsyncVectorEnv` with its defaults. With `context` None it uses its default start method."""
 
     name = "gymnasium"
     module = "gymnasium"
@@ -69,7 +69,7 @@ class GymnasiumAsync(VectorEnvRunner):
 
 @dataclass
 class StableBaselines3(Peer):
-    """`SubprocVecEnv`: the worker itself resets an environment whose episode ended, in the same step."""
+    """`SubprocVecEnv`: the worker resets an environment whose episode ended, in the same step."""
 
     name = "sb3"
     module = "stable_baselines3"
@@ -94,7 +94,7 @@ class StableBaselines3(Peer):
 
 @dataclass
 class Tianshou(Peer):
-    """`ShmemVectorEnv`: the caller resets what ended, by number, as its Collector does."""
+    """`ShmemVectorEnv`: the caller resets ended environments by number, as Tianshou's Collector does."""
 
     name = "tianshou"
     module = "tianshou"
@@ -122,9 +122,9 @@ class Tianshou(Peer):
 
 @dataclass
 class TorchRL(Peer):
-    """`ParallelEnv` over `GymWrapper`: `step_and_maybe_reset` resets what ended before it returns.
+    """`ParallelEnv` over `GymWrapper`: `step_and_maybe_reset` resets ended environments before it returns.
 
-    It leaves infos out unless told which keys there are; that is in its favour here.
+    TorchRL leaves infos out unless their keys are declared. Here that is an advantage for TorchRL.
     """
 
     name = "torchrl"
@@ -157,18 +157,18 @@ class TorchRL(Peer):
 
 def _wrapped_for_torchrl(factory: EnvFactory) -> Any:
     envs: Any = importlib.import_module("torchrl.envs")
-    return envs.GymWrapper(factory(), categorical_action_encoding=True)  # numbers, as the others; not one-hot rows
+    return envs.GymWrapper(factory(), categorical_action_encoding=True)  # action numbers, not one-hot rows
 
 
 PEERS: dict[str, type[Runner]] = {peer.name: peer for peer in (GymnasiumAsync, StableBaselines3, Tianshou, TorchRL)}
 
 
 class UnknownPeer(ValueError):
-    """A name that is no peer's."""
+    """Error for a name that is no peer."""
 
 
 def chosen_peers(text: str, known: Collection[str] = PEERS.keys()) -> tuple[str, ...]:
-    """The names in a comma-separated list; `all` and `none` are lists too."""
+    """Return the names in a comma-separated list, which may also be `all` or `none`."""
     if text in ("all", "none"):
         return tuple(known) if text == "all" else ()
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))

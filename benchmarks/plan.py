@@ -12,7 +12,7 @@ Needs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class BenchPlan:
-    """Arguments of a measurement. They are written into the file of its results, too."""
+    """Arguments of a measurement. They are also written into the file of its results."""
 
     @property
     def settings(self) -> dict[str, object]:
@@ -21,5 +21,5 @@ class BenchPlan:
 
 
 def first_missing(needs: Needs) -> str | None:
-    """Return what to pip install first, or None if every module is there. Imports nothing."""
+    """Return what to pip install first, or None if every module is installed. No module is imported."""
     return next((pip for module, pip in needs if find_spec(module) is None), None)

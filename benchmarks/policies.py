@@ -1,6 +1,7 @@
-"""What `bench policies` computes: agents, their policies and observations, all decided beforehand.
+"""`python -m benchmarks policies`: time of a turn, one policy call for every agent, under each strategy.
 
-Policies travel into workers, so nothing heavy is imported before it is needed.
+The agents, their policies and their observations are predetermined. Policies travel into workers, so this module
+imports nothing heavy before it is needed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from parallel_envs.wrappers import PolicyPool, WrappedMultiAgentPolicy
 
 SEQUENTIAL, AUTO = "sequential", "auto"
 SHIPPED = "executor, policy shipped"
-"""Not a strategy: a `ProcessPoolExecutor` that gets the policy with every observation, and gives it back."""
+"""Name of the comparison that is no strategy: a `ProcessPoolExecutor` that gets and returns the policy in every call.
+"""
 
 _NUM_FEATURES, _NUM_HIDDEN, _NUM_ACTIONS = 8, 32, 4
 _TURN_SECONDS = 0.02
@@ -47,7 +49,10 @@ _TORCH: Needs = (("torch", "torch"),)
 
 
 class Spinning(AgentPolicy):
-    """Burns processor time in pure Python. Its own thread's time is counted, so waiting for a turn is no progress."""
+    """Policy that burns processor time in pure Python.
+
+    It counts the processor time of its own thread, without the time spent waiting.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -60,7 +65,7 @@ class Spinning(AgentPolicy):
 
 
 class Sleeping(AgentPolicy):
-    """Waits, as for a remote model."""
+    """Policy that waits, as for a remote model."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -71,14 +76,14 @@ class Sleeping(AgentPolicy):
 
 
 class Empty(AgentPolicy):
-    """Does nothing: what is measured is what asking it costs."""
+    """Policy that does nothing, so that only the cost of the call is measured."""
 
     def step(self, observation: Any) -> int:
         return 0
 
 
 def network(number: int) -> Any:
-    """A small network of its own weights, which acts by drawing."""
+    """Return a small network with its own weights, which samples its actions."""
     import torch
     from gymnasium.spaces import Discrete
     from torch import nn
@@ -94,10 +99,10 @@ def network(number: int) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyWork:
-    """So many agents, a policy for each, and how they are computed.
+    """Number of agents, a policy for each, and the strategies that compute them.
 
-    `num_rows` None is one observation an agent, else a batch of as many environments. `slices` is how many slices a
-    usual one is cut into: short turns are compared in more and shorter ones.
+    With `num_rows` None each agent has one observation, otherwise a batch of `num_rows` environments. `slices` is the
+    number of parts into which a usual slice is divided: short turns are compared in more and shorter slices.
     """
 
     what: str
@@ -113,11 +118,11 @@ class PolicyWork:
         return [f"agent_{number}" for number in range(self.num_agents)]
 
     def policies(self) -> dict[str, Any]:
-        """A policy for each agent; the same ones for whoever asks."""
+        """Return a policy for each agent. Every call returns equal policies."""
         return {agent: self.make(number) for number, agent in enumerate(self.agents)}
 
     def turn(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """What every agent sees, and which of its rows are alive: all."""
+        """Return the observations of every agent, and the mask of its alive rows, which is all true."""
         generator = np.random.default_rng(0)
         shape = (_NUM_FEATURES,) if self.num_rows is None else (self.num_rows, _NUM_FEATURES)
         seen = {agent: generator.standard_normal(shape).astype(np.float32) for agent in self.agents}
@@ -137,15 +142,15 @@ POLICY_WORKS: dict[str, PolicyWork] = {
     "networks-rows": _networks(what="8 networks, 16 rows each", num_rows=16),
     "empty": PolicyWork(what="8 empty policies", make=lambda _: Empty(), strategies=(*_AT_ONCE, SHIPPED), slices=4),
 }
-"""By name: the rows of the table."""
+"""Works by name: the rows of the table."""
 
 
-_WARM_TURNS = 8  # more than `auto` needs to make its choice
+_WARM_TURNS = 8  # turns; more than `auto` needs to make its choice
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyPlan(BenchPlan):
-    """What `bench policies` was asked for."""
+    """Arguments of `python -m benchmarks policies`."""
 
     works: tuple[str, ...] = tuple(POLICY_WORKS)
     workers: int = 2
@@ -154,12 +159,12 @@ class PolicyPlan(BenchPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyRow:
-    """One strategy's figures in one work.
+    """Figures of one strategy in one work.
 
-    `turn` is the spread of the seconds that a turn of all agents takes, `to_sequential` that of how many times as fast
-    as the sequential strategy it is, round by round; `to_best`, for `auto`, the same beside the best of the others.
-    `choice` is what `auto` chose, and why. `missing` is what to pip install before the work can be measured, `error`
-    why a strategy stopped.
+    `turn` is the spread of the seconds that a turn of all agents takes. `to_sequential` is the spread, over the rounds,
+    of the speed as a multiple of the sequential strategy. `to_best`, for `auto` only, is the same as a multiple of the
+    best other strategy. `choice` is the strategy that `auto` chose, and the reason. `missing` is what to pip install
+    before the work can be measured, `error` the reason why a strategy stopped.
     """
 
     work: str
@@ -174,24 +179,24 @@ class PolicyRow:
 
     @property
     def agent_microseconds(self) -> float | None:
-        """What one agent takes of a turn."""
+        """Microseconds of a turn per agent."""
         return None if self.turn is None else self.turn.median / self.num_agents * 1e6
 
 
 class Turner(ABC):
-    """One way of computing a turn."""
+    """Base class of the ways to compute a turn."""
 
     @abstractmethod
     def turn(self) -> int:
-        """A turn of all agents. How many that is: one."""
+        """Compute a turn of all agents. Return the number of turns, 1."""
 
     @abstractmethod
     def close(self) -> None:
-        """End what was begun."""
+        """Release everything that this object opened."""
 
 
 class Strategy(Turner):
-    """One of ours."""
+    """Computes a turn with a strategy of `WrappedMultiAgentPolicy`."""
 
     def __init__(self, name: str, work: PolicyWork, workers: int) -> None:
         self._pool = PolicyPool(workers)
@@ -203,7 +208,7 @@ class Strategy(Turner):
         return 1
 
     def choice(self) -> str:
-        """What was chosen, and why."""
+        """Return the strategy that `auto` chose, and the reason."""
         return next(iter(self._policy.choices.values()))
 
     def close(self) -> None:
@@ -212,7 +217,7 @@ class Strategy(Turner):
 
 
 class Shipped(Turner):
-    """A process pool that gets each policy with its observation, and gives it back with the action."""
+    """Computes a turn in a process pool that gets each policy with its observation and returns it with the action."""
 
     def __init__(self, work: PolicyWork, workers: int) -> None:
         self._executor = ProcessPoolExecutor(workers, mp_context=get_context("forkserver"))
@@ -234,12 +239,12 @@ def _acted(policy: Any, observation: Any) -> tuple[Any, Any]:
 
 
 def measure_policies(plan: PolicyPlan, tell: Tell = lambda text: None) -> tuple[PolicyRow, ...]:
-    """A row for each strategy, work by work."""
+    """Measure each work and return a row for each strategy."""
     return tuple(row for name in plan.works for row in measure_work(POLICY_WORKS[name], plan, tell))
 
 
 def measure_work(work: PolicyWork, plan: PolicyPlan, tell: Tell = lambda text: None) -> list[PolicyRow]:
-    """A row for each strategy that can compute this."""
+    """Measure one work and return a row for each strategy that can compute it."""
     if (missing := first_missing(work.needs)) is not None:
         return [PolicyRow(work=work.what, name=SEQUENTIAL, missing=missing)]
     with ExitStack() as closing:
@@ -251,7 +256,7 @@ def measure_work(work: PolicyWork, plan: PolicyPlan, tell: Tell = lambda text: N
 
 
 def _opened(name: str, work: PolicyWork, plan: PolicyPlan, closing: ExitStack, tell: Tell) -> Turner:
-    """A way of computing a turn, warm."""
+    """Return a warmed-up object that computes turns."""
     tell(f"{work.what}: opening {name}")
     turner = Shipped(work, plan.workers) if name == SHIPPED else Strategy(name, work, plan.workers)
     closing.callback(turner.close)
@@ -294,7 +299,7 @@ _COLUMNS = ("work", "strategy", "a turn, us", "quartiles", "us an agent", "x seq
 
 
 def policies_report(rows: Sequence[PolicyRow], settings: Mapping[str, object], title: str) -> Report:
-    """What a turn takes, and how many times as fast as the sequential strategy that is."""
+    """Return the time of a turn and the speed as a multiple of the sequential strategy, as a table and as JSON."""
     table = FittingTable(title=title, title_justify="left", title_style="bold")
     for number, column in enumerate(_COLUMNS):
         table.add_column(column, justify="left" if number < 2 else "right", no_wrap=number < 2)
@@ -321,7 +326,7 @@ def _ratio(ratio: Spread | None) -> str:
 
 
 def _notes(row: PolicyRow) -> list[str]:
-    """What is to be explained: what is missing, what failed, what `auto` chose."""
+    """Return the notes of a row: missing packages, failures, and the choice of `auto`."""
     notes = [f"{row.work} needs: pip install {row.missing}"] if row.missing else []
     notes += [f"{row.work}, {row.name} failed: {row.error}"] if row.error else []
     return [*notes, *([f"{row.work}: auto chose {row.choice}"] if row.choice else [])]

@@ -21,7 +21,7 @@ _COLOURS = {"PASS": "green", "FAIL": "bold red", "SKIP": "yellow"}
 
 
 def rollouts_report(rows: Sequence[RolloutRow], settings: Mapping[str, object], title: str) -> Report:
-    """Steps per second of each collector, and over the plain loop."""
+    """Return the steps per second of each collector, and their ratio to the plain loop."""
     table = results_table(title, "work", "how", "collector", "env steps/s", "quartiles", "/ sequential")
     for row in rows:
         otherwise = "not installed" if row.missing else "failed"
@@ -33,7 +33,7 @@ def rollouts_report(rows: Sequence[RolloutRow], settings: Mapping[str, object], 
 
 
 def zoo_report(rows: Sequence[ZooRow], settings: Mapping[str, object], title: str) -> Report:
-    """Joint steps per second, how busy the calling process was, and each of ours over this one."""
+    """Return joint steps per second, the load of the calling process, and the ratio of our runners to each row."""
     ours = [name for name in (OURS_FEW, OURS_EACH) if any(row.name == name for row in rows)]
     over = [f"{row.settings} / this" for name in ours for row in rows if row.name == name]
     table = results_table(title, "", "how", "joint steps/s", "quartiles", "caller busy", *over)
@@ -46,7 +46,7 @@ def zoo_report(rows: Sequence[ZooRow], settings: Mapping[str, object], title: st
 
 
 def startup_report(rows: Sequence[StartRow], settings: Mapping[str, object], title: str) -> Report:
-    """Milliseconds to open and to close."""
+    """Return the milliseconds to open and to close."""
     table = results_table(title, "", "make and reset, ms", "quartiles", "close, ms", "/ gymnasium, fork")
     for row in rows:
         closed = "" if row.close_seconds is None else _milliseconds(row.close_seconds.median)
@@ -56,7 +56,7 @@ def startup_report(rows: Sequence[StartRow], settings: Mapping[str, object], tit
 
 
 def syscalls_report(rows: Sequence[CallRow], settings: Mapping[str, object], title: str) -> Report:
-    """Calls per environment step."""
+    """Return the system calls per environment step."""
     table = results_table(title, "", "read and write", "poll, futex, ...", "each")
     for row in rows:
         each = ", ".join(f"{call} {count:.2f}" for call, count in row.by_name.items() if count >= 0.005)
@@ -65,7 +65,7 @@ def syscalls_report(rows: Sequence[CallRow], settings: Mapping[str, object], tit
 
 
 def memory_report(points: Sequence[Point], settings: Mapping[str, object], title: str, verdict: str) -> Report:
-    """The points, and whether they are flat."""
+    """Return the points and the verdict on their growth."""
     table = results_table(title, "env steps", "parent RSS, MiB", "open descriptors")
     for point in points:
         table.add_row(f"{point.steps:,}", f"{point.rss_bytes / 2**20:.2f}", str(point.num_descriptors))
@@ -73,7 +73,7 @@ def memory_report(points: Sequence[Point], settings: Mapping[str, object], title
 
 
 def bars_report(verdicts: Sequence[Verdict], settings: Mapping[str, object]) -> Report:
-    """Every bar with its measured figure."""
+    """Return every bar with its measured figure."""
     table = results_table("bars", "work", "measured", "bar", "")
     for verdict in verdicts:
         bar, colour = verdict.bar, _COLOURS[verdict.outcome]
@@ -84,13 +84,13 @@ def bars_report(verdicts: Sequence[Verdict], settings: Mapping[str, object]) -> 
 
 
 def verdict_line(verdict: Verdict) -> str:
-    """A verdict as soon as it is there."""
+    """Return the line that is printed as soon as a verdict is known."""
     found = verdict.note or f"{_count(verdict.value)}, {verdict.bar.aim}"
     return f"{verdict.outcome}  {verdict.bar.work}: {found}"
 
 
 def soak_report(tally: Tally, settings: Mapping[str, object]) -> Report:
-    """The faults by kind and moment, and what came of them."""
+    """Return the number of faults by kind and moment, and their consequences."""
     table = results_table("faults injected", "", *(where.value for where in Where), "all")
     kinds: list[Fault | Disturbance] = [*Fault, *Disturbance]
     rows = [_fault_record(tally, kind) for kind in kinds if any(tally.injected[where, kind] for where in Where)]
@@ -100,7 +100,7 @@ def soak_report(tally: Tally, settings: Mapping[str, object]) -> Report:
 
 
 def _fault_record(tally: Tally, fault: Fault | Disturbance) -> dict[str, Any]:
-    """How often a fault was injected at each moment."""
+    """Return how often a fault was injected at each moment."""
     counts = {where.value: tally.injected[where, fault] for where in Where}
     return {"fault": fault.value, **counts, "all": sum(counts.values())}
 
@@ -124,7 +124,7 @@ def _soak_notes(tally: Tally) -> list[str]:
 
 
 def _verdict_record(verdict: Verdict) -> dict[str, Any]:
-    """A bar and what came of it, flat."""
+    """Return a bar and its verdict as a flat dict."""
     bar = verdict.bar
     return {
         "work": bar.work,

@@ -1,6 +1,7 @@
-"""What `bench rollouts` collects: environments, tasks and a policy, all decided beforehand.
+"""`python -m benchmarks rollouts`: collection of the same rollouts, in workers and in a plain loop.
 
-The environments travel into workers, so nothing heavy is imported before it is needed.
+Environments, tasks, seeds and the policy are predetermined. The environments travel into workers, so this module
+imports nothing heavy before it is needed.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _MUJOCO, _TORCH = ("mujoco", "gymnasium[mujoco]"), ("torch", "torch")
 
 @dataclass(frozen=True, kw_only=True)
 class Work(Workload):
-    """Rollouts to be collected, one for each task. `num_envs` is how many environments a collector has.
+    """Rollouts to be collected, one for each task. `num_envs` is the number of environments of a collector.
 
-    Rollouts are cut off after `max_steps`. `num_steps` is how many steps all of them have together.
+    Rollouts are truncated after `max_steps`. `num_steps` is the number of steps of all rollouts together.
     """
 
     make_policy: PolicyMaker
@@ -49,16 +50,16 @@ class Work(Workload):
     max_steps: int
     num_steps: int
     in_lock_step: bool = False
-    """Whether a lock-step collector is measured beside: it can do without what a policy remembers."""
+    """True if a lock-step collector is measured, too. It cannot keep the state of a recurrent policy."""
 
     @property
     def orders(self) -> list[PlannedRollout]:
-        """Tasks, seeds and random generators: what makes the rollouts of all collectors the same."""
+        """Tasks, seeds and random generators, which make the rollouts of all collectors equal."""
         return plan_rollouts(len(self.tasks), self.tasks, seed=_SEED, first_id=0)
 
 
 class LastingEnv(SpinEnv):
-    """Its task is the length of its episodes. Each step burns some processor time."""
+    """Environment whose task is the length of its episodes. Each step burns some processor time."""
 
     def __init__(self, microseconds: float = _STEP_MICROSECONDS) -> None:
         super().__init__(microseconds)
@@ -80,7 +81,7 @@ class LastingEnv(SpinEnv):
 
 
 class CoinPolicy(BatchPolicy):
-    """Tosses a coin for each row: the cheapest policy whose rollouts can be told apart."""
+    """Policy that tosses a coin for each row: the cheapest policy with distinguishable rollouts."""
 
     def act(self, observations: Any, state: Any, resets: npt.NDArray[np.bool_], rows: Rows) -> tuple[Any, Any]:
         return (rows.uniform() < 0.5).astype(np.int64), state
@@ -121,7 +122,7 @@ def _ant(num_envs: int, make_policy: PolicyMaker) -> Work:
 def unequal_work(
     num_envs: int, num_rollouts: int = _UNEQUAL_ROLLOUTS, microseconds: float = _STEP_MICROSECONDS
 ) -> Work:
-    """Rollouts of 10 to 400 steps, every length as likely as any other."""
+    """Return rollouts of 10 to 400 steps, with every length equally likely."""
     drawn = np.random.default_rng(_SEED).integers(_SHORTEST, _LONGEST + 1, num_rollouts)
     return Work(
         factory=functools.partial(LastingEnv, microseconds),
@@ -140,10 +141,10 @@ WORKS: dict[str, Callable[[int], Work]] = {
     "ant-recurrent": functools.partial(_ant, make_policy=_memory),
     "unequal": unequal_work,
 }
-"""By name, for a number of environments."""
+"""Functions that make a work for a number of environments, by name."""
 
 NEEDS: dict[str, Needs] = {"ant-mlp": (_MUJOCO, _TORCH), "ant-recurrent": (_MUJOCO, _TORCH), "unequal": ()}
-"""What must be installed for each."""
+"""Required packages of each work."""
 
 
 Transition = tuple[Any, Any, float, bool, bool, Any]
@@ -152,7 +153,7 @@ Transition = tuple[Any, Any, float, bool, bool, Any]
 
 @dataclass
 class Collector(Runner):
-    """One way to collect the rollouts of a work."""
+    """Base class of the ways to collect the rollouts of a work."""
 
     module = "parallel_envs"
     pip_name = "parallel-envs"
@@ -163,10 +164,10 @@ class Collector(Runner):
 
     @abstractmethod
     def collect(self) -> int:
-        """Collect all rollouts; returns how many steps they have."""
+        """Collect all rollouts. Return the number of their steps."""
 
     def load(self) -> None:
-        pass  # it is here already, and a policy's library comes with the policy
+        pass  # already imported; make_policy imports the library of the policy
 
     def step(self) -> int:
         steps, wanted = self.collect(), self.workload.num_steps
@@ -175,14 +176,14 @@ class Collector(Runner):
         return steps
 
     def _prepare(self, env: Any) -> None:
-        """The policy for these spaces, and what is to be played."""
+        """Make the policy for these spaces and plan the rollouts."""
         self._policy = self.workload.make_policy(env.observation_space, env.action_space)
         self._orders = self.workload.orders
 
 
 @dataclass
 class Sequential(Collector):
-    """The plain loop: one environment, one rollout after the other, the policy asked about one row at a time."""
+    """Plain loop: one environment, one rollout after the other, one policy call for each observation."""
 
     name = "sequential"
 
@@ -210,7 +211,7 @@ class Sequential(Collector):
     def _play(self, order: PlannedRollout) -> list[Transition]:
         env, policy, generators = self._env, self._policy, [order.generator()]
         assert env is not None, "open() comes first"
-        assert order.task is not None, "a work has tasks"
+        assert order.task is not None, "every rollout of a work has a task"
         env.get_wrapper_attr("reset_task")(order.task.value)
         observation, _ = env.reset(seed=order.seed)
         state = policy.initial_state(1)
@@ -229,7 +230,7 @@ class Sequential(Collector):
 
 @dataclass
 class OnWorkers(Collector):
-    """Whoever plays on a `ParallelEnvManager`."""
+    """Base class of the collectors that play on a `ParallelEnvManager`."""
 
     num_workers: int = 1
     _envs: ParallelEnvManager | None = field(default=None, init=False)
@@ -250,7 +251,7 @@ class OnWorkers(Collector):
 
 @dataclass(frozen=True)
 class _Single:
-    """The spaces of one environment."""
+    """Spaces of a single environment."""
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
@@ -258,7 +259,7 @@ class _Single:
 
 @dataclass
 class OursCollecting(OnWorkers):
-    """`parallel_envs.rollouts.collect`."""
+    """Collects with `parallel_envs.rollouts.collect`."""
 
     name = "collect"
 
@@ -271,10 +272,10 @@ class OursCollecting(OnWorkers):
 
 @dataclass
 class LockStep(OnWorkers):
-    """Every environment has its share of the rollouts from the start, and all step together: as the slowest does.
+    """Collects in lock-step: all environments step together, so every step takes as long as the slowest environment.
 
-    An environment begins its next rollout while the others step, and rests when its share is done. For policies
-    that remember nothing.
+    Every environment has a fixed share of the rollouts. It begins its next rollout while the others step, and rests
+    when its share is done. Only for policies without memory.
     """
 
     name = "lock-step"
@@ -301,7 +302,7 @@ class LockStep(OnWorkers):
         return done
 
     def _begin(self, envs: Sequence[int], shares: Sequence[deque[PlannedRollout]]) -> dict[int, _Seat]:
-        """Have these environments begin the next rollout of their share."""
+        """Let these environments begin the next rollout of their share."""
         assert self._envs is not None, "open() comes first"
         seats = {env: _Seat(shares[env].popleft()) for env in envs}
         if seats:
@@ -310,7 +311,7 @@ class LockStep(OnWorkers):
         return seats
 
     def _step(self, seats: dict[int, _Seat]) -> None:
-        """One call of the policy for everyone who is in the middle of a rollout."""
+        """Call the policy once for all environments that are in a rollout, and send the actions."""
         if not seats:
             return
         assert self._envs is not None, "open() comes first"
@@ -323,7 +324,7 @@ class LockStep(OnWorkers):
         self._envs.send(actions, list(seats))
 
     def _land(self, seats: dict[int, _Seat]) -> None:
-        """Wait for everyone, and note what they answered."""
+        """Wait for all environments and record their results."""
         assert self._envs is not None, "open() comes first"
         envs, observations, rewards, terminated, truncated, _ = self._envs.recv(len(seats))
         for row, env in enumerate(envs.tolist()):
@@ -332,7 +333,7 @@ class LockStep(OnWorkers):
 
 
 class _Seat:
-    """A rollout while it is being played in lock-step."""
+    """Rollout that is being played in lock-step."""
 
     def __init__(self, order: PlannedRollout) -> None:
         self.order, self.generator = order, order.generator()
@@ -342,7 +343,7 @@ class _Seat:
         self.over = False
 
     def note(self, observation: Any, reward: float, terminated: bool, truncated: bool, max_steps: int) -> None:
-        """What a step came to, or a reset if it is the first."""
+        """Record the result of a step, or of the reset if it is the first."""
         if self.observation is not None:
             self.played.append((self.observation, self.action, reward, terminated, truncated, observation))
             self.over = terminated or truncated or len(self.played) == max_steps
@@ -350,14 +351,14 @@ class _Seat:
 
 
 MANY_WORKERS = 8
-"""One environment each: more workers than most machines here have cores."""
+"""Number of workers with one environment each: more than most of our machines have cores."""
 
-_ONE_COLLECTION = 1e-3  # seconds: less than any collection takes, so each slice is exactly one, after one to warm up
+_ONE_COLLECTION = 1e-3  # seconds, less than a collection takes: a slice is one collection, after one to warm up
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutPlan(BenchPlan):
-    """What `bench rollouts` was asked for. `collect` plays on `num_workers` and, beside it, on `MANY_WORKERS`."""
+    """Arguments of `python -m benchmarks rollouts`. `collect` plays on `num_workers` and also on `MANY_WORKERS`."""
 
     works: tuple[str, ...] = tuple(WORKS)
     num_workers: int = 2
@@ -367,10 +368,10 @@ class RolloutPlan(BenchPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutRow:
-    """One collector's figures on one work, in environment steps per second.
+    """Figures of one collector on one work, in environment steps per second.
 
     `to_sequential` is the spread over the rounds of its rate divided by the plain loop's. `missing` is what to pip
-    install before the work can be measured, `error` why a collector stopped.
+    install before the work can be measured, `error` the reason why a collector stopped.
     """
 
     work: str
@@ -384,12 +385,12 @@ class RolloutRow:
 
 
 def measure_rollouts(plan: RolloutPlan, tell: Tell = lambda text: None) -> tuple[RolloutRow, ...]:
-    """A row for each collector, work by work."""
+    """Measure each work and return a row for each collector."""
     return tuple(row for name in plan.works for row in _measure_work(name, plan, tell))
 
 
 def collectors(name: str, num_workers: int, num_envs: int) -> dict[str, Collector]:
-    """Who collects this work, by a name that is unique in it."""
+    """Return the collectors of a work, by a name that is unique in the work."""
     few, many = WORKS[name](num_envs), WORKS[name](MANY_WORKERS)
     everyone: list[Collector] = [
         OursCollecting(few, num_workers=num_workers),

@@ -1,8 +1,8 @@
-"""`bench startup`: how long it takes to make and reset the environments, and to close them.
+"""`python -m benchmarks startup`: time to make and reset the environments, and to close them.
 
-What decides is whether a keeper (or fork server) runs already and has done its imports. A warm line has one
-from an earlier use in the same program; a cold line begins in a fresh program, as the first use of a library
-does. Imports in the user's own program are never counted.
+The time depends on whether a supervisor (or fork server) already runs and has finished its imports. A warm line has one
+from an earlier use in the same program; a cold line begins in a fresh program, as the first use of a library does.
+Imports in the user's own program are never counted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from parallel_envs.bench.turns import Driver, make_workload
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One opening and closing."""
+    """Seconds of one opening and closing."""
 
     open_seconds: float
     close_seconds: float
@@ -29,7 +29,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Line:
-    """One library with one start method."""
+    """Library and start method of one line of the table."""
 
     name: str
     contestant: Callable[[Workload], Runner]
@@ -51,7 +51,7 @@ LINES: tuple[Line, ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class StartRow:
-    """The medians of one line. `to_gymnasium` is its opening time divided by that of gymnasium with fork."""
+    """Medians of one line. `to_gymnasium` is its opening time divided by that of Gymnasium with fork."""
 
     name: str
     open_seconds: Spread | None = None
@@ -67,7 +67,7 @@ def measure_startup(
     lines: Sequence[Line] = LINES,
     tell: Tell = lambda text: None,
 ) -> tuple[StartRow, ...]:
-    """One row per line, all measured in turns. One worker per environment."""
+    """Measure all lines in turns, with one worker per environment. Return a row for each line."""
     workload = make_workload(env, num_envs)
     with ExitStack() as stack:
         samplers = {line.name: _sampler(line, line.contestant(workload), stack) for line in lines}
@@ -88,7 +88,7 @@ def _cold_start(contestant: Runner) -> Start:
 
 
 class _WarmStart:
-    """Starts again and again in one program. The first start is not counted."""
+    """Sampler that starts again and again in one program. The first start is not counted."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -123,7 +123,7 @@ def _rows(series: Mapping[str, Series[Start]]) -> tuple[StartRow, ...]:
 
 
 def ours_to_gymnasium(rows: Sequence[StartRow]) -> float:
-    """Our opening time with a warm keeper, as a multiple of Gymnasium's with fork."""
+    """Return the opening time of parallel_envs with a warm supervisor, as a multiple of Gymnasium's with fork."""
     row = next(row for row in rows if row.name == OURS_WARM)
     if row.to_gymnasium is None:
         raise MeasurementFailed(row.error or f"{GYMNASIUM_FORK} gave no figure")

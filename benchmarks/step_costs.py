@@ -1,4 +1,4 @@
-"""What tasks add to a step: the same manager with a task for each environment, and without."""
+"""Costs of tasks and of deadlines in a step: the same manager with the feature and without it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from parallel_envs.bench.turns import Pace, make_workload, rates_of, run_in_turn
 from parallel_envs.engine import PendingRequest
 from parallel_envs.engine.process import ProcessPool
 
-_FINER = 4  # so many times more slices, each so many times shorter: two figures that are nearly the same
+_FINER = 4  # this many times more and shorter slices, because the two figures are nearly equal
 
 
 @dataclass
 class OursWithTasks(Ours):
-    """`ParallelEnvManager` with a task for each environment, told anew at each of its resets."""
+    """`ParallelEnvManager` with a task for each environment, which is set anew at each of its resets."""
 
     name = "parallel_envs, tasks"
 
@@ -41,27 +41,27 @@ class OursWithTasks(Ours):
 
 
 def _set_level(env: Any, task: int) -> None:
-    """The cheapest way to take a task, so that it is our cost which is measured."""
+    """Store a task in the cheapest way, so that only our own cost is measured."""
     env.unwrapped.level = task
 
 
 def measure_task_cost(
     env: EnvChoice, num_envs: int, num_workers: int, pace: Pace, tell: Tell = lambda text: None
 ) -> Spread:
-    """Steps per second with tasks, as a multiple of those without."""
+    """Return the steps per second with tasks, as a multiple of those without tasks."""
     workload = make_workload(env, num_envs)
     return compare_closely(OursWithTasks(workload, num_workers), Ours(workload, num_workers), pace, tell)
 
 
 def compare_closely(one: Runner, other: Runner, pace: Pace, tell: Tell) -> Spread:
-    """Steps per second of `one` as a multiple of `other`'s, where the two are nearly the same."""
+    """Return the steps per second of `one` as a multiple of `other`'s, for two runners that are nearly equal."""
     finer = Pace(seconds=pace.seconds / _FINER, rounds=pace.rounds * _FINER)
     series = run_in_turns({one.name: one, other.name: other}, finer, tell)
     for name, its in series.items():
         if its.error is not None:
             raise MeasurementFailed(f"{name}: {its.error}")
     ratio = paired_ratio(rates_of(series[one.name]), rates_of(series[other.name]))
-    assert ratio is not None, "both have as many samples as rounds"
+    assert ratio is not None, "both runners have a sample for every round"
     return ratio
 
 
@@ -88,14 +88,14 @@ class OursGuarded(Ours):
 
 @dataclass
 class OursBlind(Ours):
-    """`ParallelEnvManager` whose wait is one blocking read: it would wait for ever for a worker that has died."""
+    """`ParallelEnvManager` that waits with one blocking read: it would wait forever for a dead worker."""
 
     name = "parallel_envs, blind"
     _pool: ProcessPool | None = field(default=None, init=False)
 
     def open(self) -> None:
         super().open()
-        pool = self._envs._batch.pool  # type: ignore[union-attr]  # there is no public way to have worse waits
+        pool = self._envs._batch.pool  # type: ignore[union-attr]  # the public API offers no blocking wait
         assert isinstance(pool, ProcessPool)
         self._pool = pool
         os.set_blocking(pool._completions.fd, True)
@@ -109,7 +109,7 @@ class OursBlind(Ours):
 
 
 def _blind_pump(pool: ProcessPool) -> list[PendingRequest]:
-    """As `ProcessPool.pump` for completions; what else was promised comes by the real one."""
+    """Replace `ProcessPool.pump` for completions. Other pending results still use the original `pump`."""
     if any(connection.promised for connection in pool._connections):
         return ProcessPool.pump(pool, None)
     finished: list[PendingRequest] = []
@@ -122,6 +122,6 @@ def _blind_pump(pool: ProcessPool) -> list[PendingRequest]:
 def measure_guard_cost(
     env: EnvChoice, num_envs: int, num_workers: int, pace: Pace, tell: Tell = lambda text: None
 ) -> Spread:
-    """Steps per second with deadlines and sentinels, as a multiple of those with a blind wait."""
+    """Return the steps per second with deadlines and sentinels, as a multiple of those with a blocking wait."""
     workload = make_workload(env, num_envs)
     return compare_closely(OursGuarded(workload, num_workers), OursBlind(workload, num_workers), pace, tell)

@@ -1,8 +1,7 @@
-"""`bench syscalls`: how many read and write calls one environment step costs, counted by strace.
+"""`python -m benchmarks syscalls`: read and write calls of one environment step, counted by strace.
 
-A child program steps so many times under `strace -f -c`, and a second one fewer times; the difference
-between the two counts, over the difference in steps, has no start-up in it. All processes of the child are
-counted.
+A child program makes a number of steps under `strace -f -c`, and a second child makes fewer. The difference between the
+two counts, divided by the difference in steps, excludes start-up. All processes of the child are counted.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _TIMEOUT = 600.0
 
 
 class StraceMissing(Exception):
-    """There is no strace here, or it may not trace."""
+    """Error for a machine without strace, or where strace may not trace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +52,9 @@ class CallRow:
 def measure_calls(
     env: str = "spin:0", num_envs: int = 8, steps: int = 8000, tell: Tell = lambda text: None
 ) -> tuple[CallRow, ...]:
-    """One row for ours and one for Gymnasium's async env, one environment a worker.
+    """Count for parallel_envs and for Gymnasium's async env, one environment per worker. Return a row for each.
 
-    The default environment does nothing and never ends an episode, so that no reset is among what is counted.
+    The default environment does nothing and never ends an episode, so that no resets are counted.
     """
     strace = _strace()
     rows = []
@@ -82,21 +81,21 @@ def _row(strace: str, name: str, env: str, num_envs: int, steps: int) -> CallRow
 
 @dataclass(frozen=True)
 class Trace:
-    """What one traced program did."""
+    """Steps and system calls of one traced program."""
 
     steps: int
     calls: Mapping[str, int]
 
 
 def per_step(few: Trace, many: Trace) -> dict[str, float]:
-    """Calls per step of what `many` did beyond `few`."""
+    """Return the calls per step of the steps that `many` made in addition to those of `few`."""
     steps = many.steps - few.steps
     names = sorted(few.calls.keys() | many.calls.keys())
     return {name: (many.calls.get(name, 0) - few.calls.get(name, 0)) / steps for name in names}
 
 
 def parse_summary(text: str) -> dict[str, int]:
-    """The calls in the table of `strace -c`: `% time, seconds, usecs/call, calls, [errors], syscall`."""
+    """Return the calls in the table of `strace -c`: `% time, seconds, usecs/call, calls, [errors], syscall`."""
     rows = [line.split() for line in text.splitlines()]
     return {row[-1]: int(row[3]) for row in rows if len(row) in (5, 6) and row[3].isdigit() and row[-1] != "total"}
 
@@ -111,7 +110,7 @@ def _traced(strace: str, name: str, env: str, num_envs: int, steps: int) -> Trac
 
 
 def _run(command: list[str]) -> str:
-    """What the command printed."""
+    """Run a command and return its output."""
     try:
         done = subprocess.run(
             command, env=python_environment(), capture_output=True, text=True, timeout=_TIMEOUT, check=False
@@ -119,7 +118,7 @@ def _run(command: list[str]) -> str:
     except subprocess.TimeoutExpired:
         raise MeasurementFailed(f"the traced program did not end within {_TIMEOUT:g} s") from None
     if "ptrace" in done.stderr and done.returncode:
-        raise StraceMissing(f"strace may not trace here: {done.stderr.strip()} Allow ptrace for this container.")
+        raise StraceMissing(f"strace cannot trace here: {done.stderr.strip()} Allow ptrace for this container.")
     if done.returncode:
         raise MeasurementFailed(f"exit code {done.returncode}: {done.stderr.strip()[-600:]}")
     return done.stdout
@@ -128,12 +127,12 @@ def _run(command: list[str]) -> str:
 def _strace() -> str:
     path = shutil.which("strace")
     if path is None:
-        raise StraceMissing("System calls are counted by strace, which is not here. Try: apt-get install strace")
+        raise StraceMissing("System calls are counted by strace, which is not installed. Try: apt-get install strace")
     return path
 
 
 def _traced_program(name: str, env: str, num_envs: int, steps: int) -> None:
-    """What runs under strace: make, step, close, and say how many steps it were."""
+    """Return the program that runs under strace: it opens, steps and closes a runner, and prints its steps."""
     contestant = CONTESTANTS[name](make_workload(resolve(env), num_envs))
     contestant.load()
     contestant.open()

@@ -1,6 +1,6 @@
-"""What a speed is measured against: bars, what gives their figures, and the verdict on each.
+"""Speed targets of `python -m benchmarks bars`: the bars, their verdicts, and the list of all promises, `BARS`.
 
-The promises themselves are in `promises`; kinds of experiments are in `experiments`.
+The kinds of experiments that give the figures are in `experiments`.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _Result = Figures | MeasurementFailed | StraceMissing
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One promise: `figure` of `experiment` is at least, or at most, `limit`.
+    """Speed target: `figure` of `experiment` must be at least, or at most, `limit`.
 
-    `needs` are (module, what to pip install) pairs without which it is skipped.
+    `needs` are pairs of a module and what to pip install. The bar is skipped if a module is missing.
     """
 
     work: str
@@ -69,7 +69,7 @@ class Bar:
 
     @property
     def aim(self) -> str:
-        """What is promised, in words."""
+        """The limit in words."""
         return f"{self.sense} {self.limit:g} {self.unit}"
 
     def holds(self, value: float) -> bool:
@@ -78,7 +78,7 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What came of a bar. `note` says why there is no value."""
+    """Result of a bar. `note` gives the reason if there is no value."""
 
     bar: Bar
     outcome: Literal["PASS", "FAIL", "SKIP"]
@@ -87,14 +87,14 @@ class Verdict:
 
 
 def judge(bars: Iterable[Bar], pace: Pace, tell: Tell = lambda text: None) -> Iterator[Verdict]:
-    """Run what the bars need, each experiment once, and compare. Verdicts come one by one: all of them take long."""
+    """Run each experiment that the bars need once, and yield a verdict for each bar as soon as it is known."""
     results: dict[Experiment, _Result] = {}
     for bar in bars:
         yield _verdict(bar, pace, tell, results)
 
 
 def about(bars: Iterable[Bar], text: str) -> tuple[Bar, ...]:
-    """Those whose work, or what they are measured against, has this text in it."""
+    """Return the bars that have this text in their work or unit."""
     return tuple(bar for bar in bars if text.lower() in f"{bar.work} {bar.unit}".lower())
 
 

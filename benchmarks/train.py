@@ -1,6 +1,6 @@
-"""Agents in a plane whose environment has something to compute.
+"""`python -m benchmarks train`: learning while collecting, beside learning after collecting, in turns.
 
-What is made here travels into workers, so it imports nothing heavy.
+The environment, `BusyAgents`, travels into workers, so this module imports nothing heavy before it is needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class BusyAgents(ManyAgents):
-    """`ManyAgents`, each of whose steps takes so many microseconds of a processor, or `waits` for as long."""
+    """`ManyAgents` with steps that compute for a number of microseconds or, with `waits`, wait for that time."""
 
     def __init__(self, num_agents: int, microseconds: float, *, waits: bool = False) -> None:
         super().__init__(num_agents)
@@ -53,7 +53,10 @@ _LOOK_SECONDS = 0.1
 
 
 class PollingScheme:
-    """Collects in the caller, learns in a thread that polls. `close` ends the thread, which the original never did."""
+    """Reference scheme that collects in the caller and learns in a thread that polls.
+
+    `close` ends the thread. The original scheme never ended it.
+    """
 
     def __init__(self, learners: IndependentLearners) -> None:
         self.learners = learners
@@ -66,7 +69,7 @@ class PollingScheme:
         self._thread.start()
 
     def collect(self) -> int:
-        """A rollout of all agents; the number of environment steps."""
+        """Collect a rollout of all agents. Return the number of environment steps."""
         before = self.learners.steps
         self.learners.policy.load_state_dict(self._weights)
         while not all(one.ready for one in self.learners.agents.values()):
@@ -76,7 +79,7 @@ class PollingScheme:
         return self.learners.steps - before
 
     def finish(self) -> None:
-        """Wait until the last rollout has been learnt from."""
+        """Wait until the last rollout has been learnt."""
         while self._seen < self.num_rollouts and self._thread.is_alive():
             time.sleep(_LOOK_SECONDS / 10)
         with self._training:
@@ -107,15 +110,17 @@ class PollingScheme:
 SYNC, OVERLAP, FREE, POLLING = "sync", "overlap", "free", "polling thread, one lock"
 WAYS = (SYNC, OVERLAP, FREE, POLLING)
 IS_AT_LEAST = 0.8
-"""The part of what can be saved at best that `overlap` is to save."""
+"""Part of the largest possible time saving that `overlap` must achieve."""
 
-_TRIES = 3  # turns of which the best says how long each side takes: whatever else the machine does only adds to it
+_TRIES = 3  # the shortest of these turns counts: other load on the machine can only add to the time
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainPlan(BenchPlan):
-    """What `bench train` was asked for. `microseconds` of work in a step of an environment; None: as much as makes
-    collecting and learning take equally long. `waits`: a step waits for as long, as for another machine.
+    """Arguments of `python -m benchmarks train`.
+
+    `microseconds` is the work in a step of an environment; with None, the work is chosen so that collecting and
+    learning take equally long. With `waits`, a step waits for that time instead, as for another machine.
     """
 
     num_agents: int = 4
@@ -135,12 +140,12 @@ class TrainPlan(BenchPlan):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What some rollouts took: all in all, and (one after the other only) each of the two parts."""
+    """Time of a number of rollouts: the total and, for `sync` only, each of the two parts."""
 
     seconds: float
     steps: int
     learnt: float
-    """Updates of each agent for each of its rollouts."""
+    """Updates of each agent, divided by its rollouts."""
     collect_seconds: float = 0.0
     learn_seconds: float = 0.0
 
@@ -152,8 +157,11 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRow:
-    """One way to train: steps per second, the share of the time of `sync` that it saved, and what part that is of what
-    could be saved at best, round by round; `learnt` is updates for each rollout.
+    """Figures of one way to train.
+
+    `steps` is the spread of steps per second. `saved` is the share of the time of `sync` that this way saved, and
+    `of_bound` that share divided by the largest possible one, both round by round. `learnt` is the number of updates
+    per rollout.
     """
 
     name: str
@@ -166,7 +174,7 @@ class TrainRow:
 
 
 def measure_train(plan: TrainPlan, tell: Tell = lambda text: None) -> tuple[TrainRow, ...]:
-    """A row for each way."""
+    """Measure each way and return a row for each."""
     from parallel_envs.threads import one_torch_thread
 
     with ExitStack() as closing:
@@ -179,7 +187,7 @@ def measure_train(plan: TrainPlan, tell: Tell = lambda text: None) -> tuple[Trai
 
 
 def _equal_work(plan: TrainPlan) -> float:
-    """How many microseconds a step of an environment is to take."""
+    """Return the microseconds of work per step that make collecting and learning equally long."""
     with ExitStack() as closing:
         idle = dataclasses.replace(plan, microseconds=0.0, rollouts=min(plan.rollouts, 4))
         turn = _opened(SYNC, idle, closing, lambda text: None)
@@ -189,7 +197,7 @@ def _equal_work(plan: TrainPlan) -> float:
 
 
 def _opened(name: str, plan: TrainPlan, closing: ExitStack, tell: Tell) -> Callable[[], Turn]:
-    """What makes a turn of this way, warm."""
+    """Return a function that makes a turn of this way, after one turn to warm up."""
     tell(f"opening {name}")
     learners = _learners(plan, closing)
     turn = (
@@ -200,7 +208,7 @@ def _opened(name: str, plan: TrainPlan, closing: ExitStack, tell: Tell) -> Calla
 
 
 def _learners(plan: TrainPlan, closing: ExitStack) -> IndependentLearners:
-    """Learners in environments of their own, all of which share one worker."""
+    """Return learners with their own environments, all of which share one worker."""
     from parallel_envs.learners import IndependentLearners, PPOConfig
     from parallel_envs.multiagent import MultiAgentEnvManager
 
@@ -250,7 +258,7 @@ def _turn(loop: Any, plan: TrainPlan) -> Turn:
 
 
 def rows_of(series: Mapping[str, Series[Turn]]) -> tuple[TrainRow, ...]:
-    """The rows, each round beside that round's `sync`."""
+    """Return the rows. Each round is compared with the `sync` turn of that round."""
     first = series[SYNC].samples
     return tuple(_row(name, one, first) for name, one in series.items())
 
@@ -274,11 +282,11 @@ def _row(name: str, series: Series[Turn], first: Sequence[Turn]) -> TrainRow:
     )
 
 
-# ---- what is told ---------------------------------------------------------------------------------------------------
+# ---- report ---------------------------------------------------------------------------------------------------------
 
 
 def train_report(rows: Sequence[TrainRow], settings: Mapping[str, object], title: str) -> Report:
-    """The rows as a table, with the bar under it."""
+    """Return the rows as a table with the bar below it."""
     table = FittingTable(title=title, title_justify="left")
     for heading in ("way to train", "steps/s", "time saved", "at best", "part of it", "quarters", "updates a rollout"):
         table.add_column(heading, justify="left" if heading == "way to train" else "right")
@@ -292,7 +300,7 @@ def train_report(rows: Sequence[TrainRow], settings: Mapping[str, object], title
 
 
 def judged(rows: Sequence[TrainRow]) -> list[tuple[TrainRow, float, bool]]:
-    """The row that has a bar, with what was reached and whether that is enough."""
+    """Return the row that has a bar, with its ratio and whether the ratio reaches the bar."""
     found = [(row, row.of_bound.median) for row in rows if row.name == OVERLAP and row.of_bound is not None]
     return [(row, reached, reached >= IS_AT_LEAST) for row, reached in found]
 
@@ -306,18 +314,19 @@ def _cells(row: TrainRow) -> list[str]:
 
 
 def train(
-    agents: Annotated[int, typer.Option(min=1, help="How many learn.")] = 4,
+    agents: Annotated[int, typer.Option(min=1, help="Number of agents that learn.")] = 4,
     envs: Annotated[int, typer.Option(min=1, help="Environments, all in one worker.")] = 8,
-    update_mode: Annotated[str, typer.Option(help="How updates are run.")] = "sequential",
+    update_mode: Annotated[str, typer.Option(help="Update mode of the learners.")] = "sequential",
     microseconds: Annotated[
-        float | None, typer.Option(min=0, help="Work in a step of an environment; without it: both sides equal.")
+        float | None,
+        typer.Option(min=0, help="Work in a step, in microseconds; default: collecting takes as long as learning."),
     ] = None,
-    waits: Annotated[bool, typer.Option("--waits", help="Steps wait for as long, instead of computing.")] = False,
+    waits: Annotated[bool, typer.Option("--waits", help="Steps wait for that time instead of computing.")] = False,
     rollouts: Annotated[int, typer.Option(min=1, help="Rollouts in a turn.")] = 24,
-    rounds: Annotated[int, typer.Option(min=1, help="How many turns each way gets.")] = 5,
-    json: Annotated[Path | None, typer.Option("--json", help="Write everything to this file, too.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each way to train.")] = 5,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the results to this file, too.")] = None,
 ) -> None:
-    """Learning while collecting, beside one after the other and beside a thread that polls."""
+    """Measure learning while collecting beside learning after collecting and beside a thread that polls."""
     from parallel_envs.learners.updates import MODES
 
     if update_mode not in MODES:

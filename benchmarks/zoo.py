@@ -1,6 +1,7 @@
-"""Which multi-agent environment is measured: the path or id of a PettingZoo module, or `agents:NUMBER`.
+"""`python -m benchmarks zoo`: joint steps per second of multi-agent environments, beside other libraries.
 
-What is made here travels into worker processes of every library, so it imports nothing heavy.
+The environment is the path or id of a PettingZoo module, or `agents:NUMBER`. Environments travel into worker processes
+of every library, so this module imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ _FORMS = (
 
 
 class ManyAgents(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZoo ships no type information
-    """So many points in a plane, each pushed by its own action; all stay to the end. As cheap as moving can be."""
+    """Environment of points in a plane, each pushed by the action of its agent. All agents stay to the end.
+
+    It is about as cheap as an environment with moving points can be.
+    """
 
     EPISODE_STEPS = 100
 
@@ -77,16 +81,16 @@ class ManyAgents(ParallelEnv[Any, Any, Any]):  # type: ignore[misc]  # PettingZo
 
 
 def resolve_zoo(name: str) -> EnvChoice:
-    """What `name` means. A module is looked for, no environment is built yet."""
+    """Return the environment that `name` stands for, without making one. Only a module name is resolved."""
     if name.startswith("agents:"):
         return EnvChoice(name, functools.partial(ManyAgents, _number(name)))
     return resolve(name) if ":" in name else EnvChoice(name, functools.partial(_parallel_env, zoo_module(name) or name))
 
 
 def make_zoo_workload(env: EnvChoice, num_envs: int) -> Workload:
-    """The actions of all agents of an environment are one of its actions: a dict by agent.
+    """Return a workload in which one action is a dict with an action for each agent of an environment.
 
-    Raises `UnknownEnv` if one such environment cannot be made.
+    Raise `UnknownEnv` if such an environment cannot be made.
     """
     try:
         made: Any = env.factory()
@@ -97,7 +101,9 @@ def make_zoo_workload(env: EnvChoice, num_envs: int) -> Workload:
     try:
         spaces = gymnasium.spaces.Dict({agent: made.action_space(agent) for agent in made.possible_agents})
     except AttributeError as error:
-        raise UnknownEnv(f'The agents of "{env.name}" are not known beforehand: no peer takes it. {_FORMS}') from error
+        raise UnknownEnv(
+            f'The agents of "{env.name}" are not known beforehand. No peer supports such an environment. {_FORMS}'
+        ) from error
     finally:
         made.close()
     return Workload(factory=env.factory, action_space=spaces, num_envs=num_envs)
@@ -119,9 +125,9 @@ _SEED = 0
 
 @dataclass
 class OursTogether(Runner):
-    """`MultiAgentEnvManager` as it comes. `num_workers` None is one environment a worker.
+    """`MultiAgentEnvManager` with its defaults. With `num_workers` None each environment has its own worker.
 
-    It resets in the row after an episode's end, and that row is no step.
+    The manager resets in the row after the end of an episode. That row does not count as a step.
     """
 
     name = "parallel_envs"
@@ -159,7 +165,10 @@ class OursTogether(Runner):
             self._envs = None
 
     def _num_resetting(self, envs: MultiAgentEnvManager) -> int:
-        """In how many environments nobody is alive. One agent that is alive everywhere says that there are none."""
+        """Return the number of environments without an alive agent.
+
+        If the first agent is alive everywhere, the number is 0, and the other agents need not be checked.
+        """
         first = next(iter(envs.alive.values()))
         if np.count_nonzero(first) == len(first):
             return 0
@@ -168,9 +177,9 @@ class OursTogether(Runner):
 
 @dataclass
 class OursBeneath(OursTogether):
-    """The `ParallelEnvManager` that `MultiAgentEnvManager` stands on: the same work without dicts by agent.
+    """`ParallelEnvManager` that a `MultiAgentEnvManager` is built on: the same work without dicts by agent.
 
-    What it takes less of the caller's processor time is what batching by agent costs.
+    The difference in processor time of the caller is the cost of batching by agent.
     """
 
     name = "parallel_envs, agents not told apart"
@@ -194,7 +203,7 @@ class OursBeneath(OursTogether):
 
 @dataclass
 class PlainLoop(Runner):
-    """What one writes without a library: every environment here, one after the other, reset when nobody is left."""
+    """Loop without a library: it steps every environment here in turn, and resets one when it has no agents left."""
 
     name = "plain loop"
     module = "pettingzoo"
@@ -233,7 +242,7 @@ class PlainLoop(Runner):
 
 @dataclass
 class ZooPeer(Peer):
-    """Another library that resets within the step that ended an episode: each row is a step."""
+    """Runner of another library that resets within the step that ended an episode, so each row is a step."""
 
     def step(self) -> int:
         self._envs.step(next(self._actions))
@@ -245,14 +254,14 @@ class ZooPeer(Peer):
 
     @abstractmethod
     def make(self) -> Any:
-        """Its vector environment, and the actions in the form it takes."""
+        """Return the library's vector environment, and set the actions in the form that it takes."""
 
 
 @dataclass
 class SuperSuit(ZooPeer):
     """`pettingzoo_env_to_vec_env_v1` and `concat_vec_envs_v1`, with as many processes as we have workers.
 
-    Agents of one environment are rows side by side. It takes only environments whose agents stay to the end.
+    Agents of one environment are adjacent rows. SuperSuit takes only environments whose agents stay to the end.
     """
 
     name = "supersuit"
@@ -283,7 +292,7 @@ class SuperSuit(ZooPeer):
 
 @dataclass
 class AgileRL(ZooPeer):
-    """`AsyncPettingZooVecEnv`: always one environment a process."""
+    """`AsyncPettingZooVecEnv`, which always has one environment per process."""
 
     name = "agilerl"
     module = "agilerl"
@@ -307,13 +316,16 @@ ZOO_PEERS: dict[str, type[SuperSuit] | type[AgileRL]] = {peer.name: peer for pee
 
 
 OURS_FEW, OURS_EACH = "parallel_envs", "parallel_envs, one env a worker"
-"""Ours twice: with the workers that were asked for, and with a worker for each environment."""
+"""Names of our two runners: with the requested number of workers, and with a worker for each environment."""
 _BENEATH = OursBeneath.name
 
 
 @dataclass(frozen=True, kw_only=True)
 class ZooPlan:
-    """What `bench zoo` was asked for. Ours is measured with `num_workers` and, beside it, one environment a worker."""
+    """Arguments of `python -m benchmarks zoo`.
+
+    parallel_envs is measured with `num_workers` and also with one environment per worker.
+    """
 
     env: EnvChoice
     num_envs: int
@@ -323,20 +335,20 @@ class ZooPlan:
 
     @property
     def settings(self) -> dict[str, object]:
-        """All of it in plain values."""
+        """The arguments as plain values."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {**fields, "env": self.env.name, "pace": dataclasses.asdict(self.pace)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ZooRow:
-    """One contestant's figures, in joint steps per second: an environment stepped once by all its agents.
+    """Figures of one runner, in joint steps per second: a joint step is a step of one environment by all its agents.
 
-    `ours_to_this` is, for each of ours, the spread over the rounds of its rate divided by this one's. `parent_share`
-    is the processor time of the calling process (all its threads, no workers) divided by the time that passed: for a
-    plain loop it is 1. `batching` is the part of it that goes into dicts by agent: what a step takes more of the
-    caller's processor time than one of the manager beneath, divided by the time that the step takes. `missing` is what
-    to pip install if the library is not here, `error` why it stopped.
+    `ours_to_this` is, for each of our runners, the spread over the rounds of its rate divided by that of this row.
+    `parent_share` is the processor time of the calling process (all its threads, no workers) divided by the elapsed
+    time: 1 for a plain loop. `batching` is the share that dicts by agent take: the additional processor time of the
+    caller per step, compared with the underlying manager, divided by the time of the step. `missing` is what to pip
+    install if the library is missing, `error` the reason why the runner stopped.
     """
 
     name: str
@@ -351,7 +363,7 @@ class ZooRow:
 
 
 def measure_zoo(plan: ZooPlan, tell: Tell = lambda text: None) -> tuple[ZooRow, ...]:
-    """A row for each contestant: ours, the plain loop, then the peers that were asked for."""
+    """Measure and return a row for each runner: parallel_envs, the plain loop, then the requested peers."""
     contestants = zoo_contestants(plan)
     present = {name: each for name, each in contestants.items() if each.missing() is None}
     series = run_in_turns(present, plan.pace, tell)
@@ -363,7 +375,7 @@ def measure_zoo(plan: ZooPlan, tell: Tell = lambda text: None) -> tuple[ZooRow, 
 
 
 def batching_share(by_agent: Sequence[Slice], beneath: Sequence[Slice]) -> Spread | None:
-    """The processor time by which a step is dearer for the caller, over the time it takes, round by round."""
+    """Return the additional processor time of the caller per step, divided by the time of the step, round by round."""
     shares = [
         (mine.cpu_seconds / mine.steps - other.cpu_seconds / other.steps) * mine.rate
         for mine, other in zip(by_agent, beneath, strict=False)
@@ -372,7 +384,10 @@ def batching_share(by_agent: Sequence[Slice], beneath: Sequence[Slice]) -> Sprea
 
 
 def zoo_contestants(plan: ZooPlan) -> dict[str, Runner]:
-    """Everyone who was asked for, installed or not. Where every environment has a worker anyway, ours is there once."""
+    """Return every requested runner, installed or not.
+
+    If `num_workers` already gives every environment its own worker, parallel_envs is listed once.
+    """
     workload = make_zoo_workload(plan.env, plan.num_envs)
     everyone: dict[str, Runner] = {
         OURS_EACH: OursTogether(workload),
